@@ -1,0 +1,40 @@
+# make demo and make test set everything up by themselves, given Python 3.11 or newer.
+PYTHON ?= python3
+BIN := .venv/bin
+# -qq leaves errors only.
+PIP := $(BIN)/pip -qq --disable-pip-version-check
+# One thread each: two workers with two threads each would fight over two cores.
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=20
+
+.PHONY: demo test lint clean
+
+demo: .venv/.installed-demo
+	$(BIN)/shoal demo
+
+# Both groups run even if the first fails; lint comes first because it is over in seconds.
+test: lint
+	@status=0; \
+	$(PYTEST) -n 2 -m "not serial" || status=1; \
+	$(PYTEST) -n 1 -m serial || status=1; \
+	exit $$status
+
+lint: .venv/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy src
+
+clean:
+	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.installed-demo: EXTRAS := cli,report
+.venv/.installed-test: EXTRAS := test
+
+.venv/.installed-demo .venv/.installed-test: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "shoal needs Python 3.11 or newer, got: $$($(PYTHON) --version 2>&1 || true)." \
+	    "Name another one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	@echo "Installing shoal[$(EXTRAS)] into .venv (a few minutes the first time)"
+	@$(PIP) install -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@

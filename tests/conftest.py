@@ -1,0 +1,64 @@
+"""One thread per worker, optional data, and a policy: a skip that nobody expects is a failure."""
+
+import os
+from pathlib import Path
+
+# Before torch: its thread pools read these once.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+# How a legitimate reason begins, and why the test may be left out there.
+EXPECTED_SKIPS = {
+    "no GPU": "device tests run where there is a device",
+    "no chromium": "the report page is also looked at in a browser, where there is one",
+    "data not present: ": "data that may not be redistributed lies beside the repository or not",
+}
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder of optional data: SHOAL_DATA, or shared/data beside the repository."""
+    named = os.environ.get("SHOAL_DATA")
+    root = Path(named) if named else REPOSITORY.parent / "shared" / "data"
+    if not root.is_dir():
+        pytest.skip(f"data not present: {root} (set SHOAL_DATA)")
+    return root
+
+
+def _unexpected_skips(config: pytest.Config) -> list[str]:
+    # Under xdist only the controller reports, and it has the skips of all workers.
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or hasattr(config, "workerinput"):
+        return []
+    unexpected = []
+    for report in reporter.stats.get("skipped", []):
+        _, _, reason = report.longrepr
+        reason = reason.removeprefix("Skipped: ")
+        if not reason.startswith(tuple(EXPECTED_SKIPS)):
+            unexpected.append(f"{report.nodeid}: {reason}")
+    return unexpected
+
+
+# First, so that the terminal's summary, which wraps this hook, already sees the new status.
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _unexpected_skips(session.config) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    unexpected = _unexpected_skips(config)
+    if unexpected:
+        terminalreporter.section("skips that nobody expects", red=True)
+        for line in unexpected:
+            terminalreporter.line(line)
+        terminalreporter.line("Make them run, or add their reason to EXPECTED_SKIPS in conftest.py")
