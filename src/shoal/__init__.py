@@ -1,0 +1,16 @@
+"""shoal: classifiers that keep working on a domain they never saw."""
+
+from .penalties import spread
+from .regularizers import Fishr
+from .statistics import covariance_spread, gradient_mean, gradient_variance, head_variance
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Fishr",
+    "covariance_spread",
+    "gradient_mean",
+    "gradient_variance",
+    "head_variance",
+    "spread",
+]

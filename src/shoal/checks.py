@@ -1,0 +1,144 @@
+"""What may come in: shapes and dtypes always, values where looking at them forces no wait."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+import torch
+from torch import Tensor
+
+
+def choose(kind: str, name: str, choices: Iterable[str]) -> str:
+    """Return ``name`` if it is one of ``choices``; otherwise raise with the nearest of them."""
+    known = sorted(choices)
+    if name in known:
+        return name
+    nearest = get_close_matches(name, known, n=1)
+    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    raise ValueError(f"unknown {kind} {name!r}; {hint}One of: {', '.join(known)}")
+
+
+def values_visible(*tensors: Tensor) -> bool:
+    """Return whether values can be looked at without waiting for a device.
+
+    Never inside a compiled step; on a GPU never at all, because a look is a synchronisation
+    (and an error inside a captured step). Half-precision values are left to the loss scaler.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return all(t.device.type == "cpu" and t.dtype != torch.float16 for t in tensors)
+
+
+def check_floating(name: str, tensor: Tensor) -> None:
+    """Raise unless ``tensor`` is a real floating-point tensor without NaN."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
+    if not tensor.is_floating_point():
+        raise TypeError(
+            f"{name} must be floating point, got {tensor.dtype}; convert with .float() first"
+        )
+    if values_visible(tensor) and torch.isnan(tensor.detach()).any():
+        count = int(torch.isnan(tensor.detach()).sum())
+        raise ValueError(
+            f"{name} holds {count} NaN of {tensor.numel()} values; "
+            "a gradient statistic of them means nothing: look for the step that made them"
+        )
+
+
+def check_features(features: Tensor) -> None:
+    """Raise unless ``features`` is ``[n, p]``."""
+    check_floating("features", features)
+    if features.ndim != 2:
+        raise ValueError(
+            f"features must be [n, p], one vector per example, got shape {list(features.shape)}"
+        )
+
+
+def check_logits(logits: Tensor, n: int) -> None:
+    """Raise unless ``logits`` is ``[n, C]`` or ``[n]``."""
+    check_floating("logits", logits)
+    if logits.ndim not in (1, 2) or len(logits) != n:
+        raise ValueError(
+            f"logits must be [n, C] (or [n] for a binary loss) with n = {n}, "
+            f"got shape {list(logits.shape)}"
+        )
+
+
+def check_labels(logits: Tensor, labels: Tensor) -> None:
+    """Raise unless ``labels`` suits one of the two built-in losses on ``logits``."""
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"labels must be a tensor, got {type(labels).__name__}")
+    n = len(logits)
+    if labels.ndim == 0 or len(labels) != n:
+        raise ValueError(
+            f"labels must have one entry per example (n = {n}), got shape {list(labels.shape)}"
+        )
+    if logits.ndim == 1 or logits.shape[1] == 1:
+        _check_binary(labels, n)
+    else:
+        _check_classes(labels, n, logits.shape[1])
+
+
+def _check_binary(labels: Tensor, n: int) -> None:
+    if labels.numel() != n:
+        raise ValueError(
+            f"labels of a binary loss must be [n] or [n, 1] with n = {n}, "
+            f"got shape {list(labels.shape)}"
+        )
+    if values_visible(labels) and not ((labels == 0) | (labels == 1)).all():
+        raise ValueError(
+            "labels of a binary loss (one logit per example) must be 0 or 1, "
+            f"got values from {labels.min().item()} to {labels.max().item()}"
+        )
+
+
+def _check_classes(labels: Tensor, n: int, classes: int) -> None:
+    if labels.is_floating_point():
+        if list(labels.shape) != [n, classes]:
+            raise ValueError(
+                f"floating-point labels are soft targets and must be [n, C] = [{n}, {classes}], "
+                f"got shape {list(labels.shape)}; class indices must be integers"
+            )
+        check_floating("labels", labels)
+        return
+    if labels.ndim != 1 or labels.dtype == torch.bool:
+        raise ValueError(
+            f"labels must be integer class indices [n] with n = {n} or soft targets [n, C], "
+            f"got {labels.dtype} of shape {list(labels.shape)}"
+        )
+    if values_visible(labels):
+        check_range("labels", labels, classes, f"the logits have {classes} classes")
+
+
+def check_range(name: str, indices: Tensor, size: int, why: str) -> None:
+    """Raise unless every index is in 0 … size − 1; looks at values."""
+    if indices.numel() == 0:
+        return
+    low, high = int(indices.min()), int(indices.max())
+    if low < 0 or high >= size:
+        wrong = low if low < 0 else high
+        raise ValueError(f"{name} must be in 0 … {size - 1} ({why}), got {wrong}")
+
+
+def check_domains(domains: Tensor, n: int, num_domains: int | None) -> None:
+    """Raise unless ``domains`` is an integer vector with one domain id per example."""
+    if not isinstance(domains, Tensor):
+        raise TypeError(f"domains must be a tensor, got {type(domains).__name__}")
+    if domains.is_floating_point() or domains.dtype == torch.bool or domains.is_complex():
+        raise TypeError(f"domains must be integer ids, got {domains.dtype}")
+    if domains.ndim != 1 or len(domains) != n:
+        raise ValueError(
+            f"domains must be a vector [n] with one id per example (n = {n}), "
+            f"got shape {list(domains.shape)}"
+        )
+    if num_domains is None:
+        if n == 0:
+            raise ValueError("num_domains must be given for an empty batch")
+    elif num_domains < 1:
+        raise ValueError(f"num_domains must be 1 or more, got {num_domains}")
+    if not values_visible(domains) or n == 0:
+        return
+    if num_domains is None:
+        if int(domains.min()) < 0:
+            raise ValueError(f"domains must be 0 or more, got {int(domains.min())}")
+    else:
+        check_range("domains", domains, num_domains, f"num_domains is {num_domains}")

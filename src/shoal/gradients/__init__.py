@@ -1,0 +1,7 @@
+"""Moments of per-example gradients: closed forms per layer type, ``torch.func`` for the rest.
+
+- ``groups``: which examples belong to which domain;  ``losses``: ℓ_i and its gradient r
+- ``linear``: the moments of r ⊗ z as matrix products;  ``layers``: one rule per other layer type
+- ``anywhere``: any weight, by ``torch.func``;  ``capture``: z and r of every layer in one pass
+- ``sources``, ``variance``, ``mean``, ``gram``: the statistics built on them
+"""

@@ -1,0 +1,148 @@
+"""Which examples belong to which domain, and sums over each domain's examples.
+
+Two forms with one interface. ``Sorted`` knows the domain sizes on the host and works on slices;
+``Masked`` knows only a device vector of ids, never asks the host, and pays E times the products.
+Letters: n examples, E domains, a and b feature axes.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+Chunk = tuple[int, slice]
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """Examples sorted by domain: the first ``sizes[0]`` belong to domain 0, and so on."""
+
+    sizes: tuple[int, ...]
+    device: torch.device
+
+    @property
+    def num_domains(self) -> int:
+        return len(self.sizes)
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """n_e, float32 ``[E]``."""
+        if len(set(self.sizes)) == 1:  # no copy from the host: safe while a graph is captured
+            return torch.full((len(self.sizes),), float(self.sizes[0]), device=self.device)
+        return torch.tensor(self.sizes, dtype=torch.float32, device=self.device)
+
+    @cached_property
+    def _equal(self) -> bool:
+        return len(set(self.sizes)) == 1 and self.sizes[0] > 0
+
+    def _cube(self, x: Tensor) -> Tensor:
+        return x.reshape(len(self.sizes), self.sizes[0], *x.shape[1:])
+
+    def total(self, x: Tensor) -> Tensor:
+        """Return Σ_{i∈e} x_i, ``[n, ...] -> [E, ...]``."""
+        if self._equal:
+            return self._cube(x).sum(1)
+        return torch.stack([part.sum(0) for part in x.split(self.sizes)])
+
+    def expand(self, rows: Tensor) -> Tensor:
+        """Return each example's row, ``[E, ...] -> [n, ...]``."""
+        if self._equal:
+            shape = (len(self.sizes), self.sizes[0], *rows.shape[1:])
+            return rows[:, None].expand(shape).reshape(-1, *rows.shape[1:])
+        return torch.cat(
+            [row.expand(size, *row.shape) for row, size in zip(rows, self.sizes, strict=True)]
+        )
+
+    def centre(self, x: Tensor, mean: Tensor) -> Tensor:
+        """Return x_i − mean_{e(i)}."""
+        if self._equal:
+            return (self._cube(x) - mean[:, None]).reshape(x.shape)
+        return x - self.expand(mean)
+
+    def outer(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return Σ_{i∈e} a_i ⊗ b_i, ``[n, a], [n, b] -> [E, a, b]``."""
+        if self._equal:
+            return torch.bmm(self._cube(a).mT, self._cube(b))
+        pairs = zip(a.split(self.sizes), b.split(self.sizes), strict=True)
+        return torch.stack([x.mT @ y for x, y in pairs])
+
+    def apply(self, x: Tensor, matrices: Tensor) -> Tensor:
+        """Return x_i M_{e(i)}, ``[n, a], [E, a, b] -> [n, b]``."""
+        if self._equal:
+            return torch.bmm(self._cube(x), matrices).reshape(len(x), -1)
+        pairs = zip(x.split(self.sizes), matrices, strict=True)
+        return torch.cat([part @ matrix for part, matrix in pairs])
+
+    def chunks(self, size: int) -> list[Chunk]:
+        """Return (domain, slice) of at most ``size`` examples of one domain each."""
+        found, start = [], 0
+        for domain, length in enumerate(self.sizes):
+            for begin in range(start, start + length, size):
+                found.append((domain, slice(begin, min(begin + size, start + length))))
+            start += length
+        return found
+
+    def within(self, part: slice) -> "Sorted":
+        """Return the groups of the examples in ``part``."""
+        sizes, start = [], 0
+        for length in self.sizes:
+            overlap = min(part.stop, start + length) - max(part.start, start)
+            sizes.append(max(overlap, 0))
+            start += length
+        return Sorted(tuple(sizes), self.device)
+
+
+@dataclass(frozen=True)
+class Masked:
+    """Domain ids on the device, in any order."""
+
+    domains: Tensor
+    num_domains: int
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """1 where example i belongs to domain e, float32 ``[E, n]``."""
+        ids = torch.arange(self.num_domains, device=self.domains.device)
+        return (ids[:, None] == self.domains[None]).float()
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """n_e, float32 ``[E]``."""
+        return self.mask.sum(1)
+
+    def _spread_out(self, x: Tensor) -> Tensor:
+        return self.mask.to(x.dtype)[:, :, None] * x
+
+    def total(self, x: Tensor) -> Tensor:
+        # Not a product with the mask: reduced-precision products would round the means.
+        return self._spread_out(x).sum(1)
+
+    def expand(self, rows: Tensor) -> Tensor:
+        return rows.index_select(0, self.domains)
+
+    def centre(self, x: Tensor, mean: Tensor) -> Tensor:
+        return x - self.expand(mean)
+
+    def outer(self, a: Tensor, b: Tensor) -> Tensor:
+        if a.shape[1] <= b.shape[1]:
+            return self._spread_out(a).mT @ b
+        return a.mT @ self._spread_out(b)
+
+    def apply(self, x: Tensor, matrices: Tensor) -> Tensor:
+        return (self.mask.to(x.dtype)[:, :, None] * (x @ matrices)).sum(0)
+
+
+Groups = Sorted | Masked
+
+
+def host_order(domains: Tensor, num_domains: int) -> tuple[Tensor | None, tuple[int, ...]]:
+    """Return the order that sorts ``domains`` (None if sorted already) and the domain sizes.
+
+    Looks at values: on a GPU vector this waits for the device.
+    """
+    ids = domains.detach().cpu().long()
+    sizes = tuple(torch.bincount(ids, minlength=num_domains).tolist())
+    if bool((ids[1:] >= ids[:-1]).all()):
+        return None, sizes
+    return torch.argsort(ids, stable=True), sizes

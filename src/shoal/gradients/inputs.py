@@ -1,0 +1,101 @@
+"""A network's inputs as a flat list of tensors, so that examples can be cut and reordered."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checks import check_floating
+
+Inputs = Tensor | tuple[Tensor, ...] | list[Tensor] | Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Inputs and labels of n examples; ``keys`` are the names of dict inputs."""
+
+    tensors: list[Tensor]
+    keys: list[str] | None
+    positional: bool
+    labels: Tensor
+
+    @staticmethod
+    def of(inputs: Inputs, labels: Tensor) -> "Examples":
+        keys = None
+        if isinstance(inputs, Tensor):
+            tensors = [inputs]
+        elif isinstance(inputs, Mapping):
+            keys, tensors = list(inputs), list(inputs.values())
+        elif isinstance(inputs, (tuple, list)):
+            tensors = list(inputs)
+        else:
+            raise TypeError(
+                f"inputs must be a tensor, tuple or dict of tensors, got {type(inputs).__name__}"
+            )
+        _check(tensors, keys, labels)
+        return Examples(tensors, keys, not isinstance(inputs, Tensor), labels)
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def take(self, part: slice | Tensor) -> "Examples":
+        """Return the examples of a slice or of an index vector."""
+
+        def cut(tensor: Tensor) -> Tensor:
+            return tensor[part if isinstance(part, slice) else part.to(tensor.device)]
+
+        return replace(self, tensors=[cut(t) for t in self.tensors], labels=cut(self.labels))
+
+    def with_tensors(self, tensors: list[Tensor], labels: Tensor) -> "Examples":
+        return replace(self, tensors=tensors, labels=labels)
+
+    def run(self, model: Callable[..., Any]) -> Tensor:
+        """Return the model's logits on these inputs."""
+        if self.keys is not None:
+            output = model(**dict(zip(self.keys, self.tensors, strict=True)))
+        else:
+            output = model(*self.tensors)
+        return logits_of(output)
+
+
+def logits_of(output: Any) -> Tensor:
+    """Return the logits of a model's output: a tensor, or an object that carries them."""
+    logits = getattr(output, "logits", output)
+    if not isinstance(logits, Tensor):
+        raise TypeError(
+            "the model must return its logits as a tensor or an object with .logits, "
+            f"got {type(output).__name__}"
+        )
+    return logits
+
+
+def _check(tensors: list[Tensor], keys: list[str] | None, labels: Tensor) -> None:
+    if not tensors:
+        raise ValueError("inputs is empty; a tensor, a tuple or a dict of tensors is expected")
+    for k, tensor in enumerate(tensors):
+        name = "inputs" if len(tensors) == 1 else f"inputs[{keys[k] if keys else k!r}]"
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
+        if tensor.ndim == 0 or len(tensor) != len(tensors[0]):
+            raise ValueError(
+                f"{name} must have one entry per example ({len(tensors[0])} in the first input), "
+                f"got shape {list(tensor.shape)}"
+            )
+        if tensor.is_floating_point():
+            check_floating(name, tensor)
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"labels must be a tensor, got {type(labels).__name__}")
+    if labels.ndim == 0 or len(labels) != len(tensors[0]):
+        raise ValueError(
+            f"labels must have one entry per example (n = {len(tensors[0])}), "
+            f"got shape {list(labels.shape)}"
+        )
+
+
+def precise(tensor: Tensor) -> Tensor:
+    """Return ``tensor`` in the precision of statistics: float64 stays, the rest is float32."""
+    if not tensor.is_floating_point() or tensor.dtype in (torch.float32, torch.float64):
+        return tensor
+    return tensor.float()

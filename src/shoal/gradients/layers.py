@@ -1,0 +1,107 @@
+"""Individual gradients of one layer, one rule per layer type.
+
+A rule takes the module, which of its weights, its input z and the gradient r in its output, and
+returns the gradient of every example, summed over positions (tokens, pixels) before anything is
+squared. Letters: n examples, t positions, o outputs, i inputs, g groups, k taps.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Rule = Callable[[Any, str, Tensor, Tensor], Tensor]
+RULES: dict[type[nn.Module], Rule] = {}
+
+
+def rule(*types: type[nn.Module]) -> Callable[[Rule], Rule]:
+    """Register a rule for these exact types; a subclass may do anything in its forward."""
+
+    def register(function: Rule) -> Rule:
+        for layer in types:
+            RULES[layer] = function
+        return function
+
+    return register
+
+
+@rule(nn.Linear)
+def linear(module: nn.Linear, weight: str, z: Tensor, r: Tensor) -> Tensor:
+    r = r.reshape(len(r), -1, r.shape[-1])
+    if weight == "bias":
+        return r.sum(1)
+    return torch.einsum("nto,nti->noi", r, z.reshape(len(z), -1, z.shape[-1]))
+
+
+@rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
+def convolution(
+    module: nn.Conv1d | nn.Conv2d | nn.Conv3d, weight: str, z: Tensor, r: Tensor
+) -> Tensor:
+    if weight == "bias":
+        return r.flatten(2).sum(-1)
+    # Windows as strided views, one spatial axis after the other: [n, i, *positions, *taps].
+    padding = module._reversed_padding_repeated_twice
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    windows = F.pad(z, padding, mode=mode)
+    for axis, (size, stride, dilation) in enumerate(
+        zip(module.kernel_size, module.stride, module.dilation, strict=True), start=2
+    ):
+        windows = windows.unfold(axis, dilation * (size - 1) + 1, stride)[..., ::dilation]
+        windows = windows.narrow(axis, 0, r.shape[axis])
+    n, groups = len(z), module.groups
+    taps = windows.reshape(n, groups, z.shape[1] // groups, r[0, 0].numel(), -1)
+    r = r.reshape(n, groups, r.shape[1] // groups, -1)
+    return torch.einsum("ngot,ngitk->ngoik", r, taps)
+
+
+@rule(nn.LayerNorm)
+def layer_norm(module: nn.LayerNorm, weight: str, z: Tensor, r: Tensor) -> Tensor:
+    if weight == "weight":
+        r = r * F.layer_norm(z, module.normalized_shape, None, None, module.eps)
+    return r.reshape(len(r), -1, *module.normalized_shape).sum(1)
+
+
+@rule(nn.GroupNorm)
+def group_norm(module: nn.GroupNorm, weight: str, z: Tensor, r: Tensor) -> Tensor:
+    if weight == "weight":
+        r = r * F.group_norm(z, module.num_groups, None, None, module.eps)
+    return _over_positions(r)
+
+
+@rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+def batch_norm(module: nn.BatchNorm2d, weight: str, z: Tensor, r: Tensor) -> Tensor:
+    if weight == "weight":
+        r = r * _with_running_statistics(module, z)
+    return _over_positions(r)
+
+
+@rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+def instance_norm(module: nn.InstanceNorm2d, weight: str, z: Tensor, r: Tensor) -> Tensor:
+    if weight == "weight":
+        if module.track_running_stats and not module.training:
+            r = r * _with_running_statistics(module, z)
+        else:
+            r = r * F.group_norm(z, z.shape[1], None, None, module.eps)
+    return _over_positions(r)
+
+
+def _with_running_statistics(module: nn.BatchNorm2d | nn.InstanceNorm2d, z: Tensor) -> Tensor:
+    mean, var = module.running_mean, module.running_var
+    return F.batch_norm(z, mean, var, None, None, False, 0.0, module.eps)
+
+
+def _over_positions(r: Tensor) -> Tensor:
+    """Return ``[n, channels, ...] -> [n, channels]``, summed."""
+    return r.reshape(*r.shape[:2], -1).sum(-1)
+
+
+@rule(nn.Embedding)
+def embedding(module: nn.Embedding, weight: str, z: Tensor, r: Tensor) -> Tensor:
+    n = len(z)
+    tokens, r = z.reshape(n, -1), r.reshape(n, -1, r.shape[-1])
+    if module.padding_idx is not None:
+        r = r * (tokens != module.padding_idx)[..., None]
+    rows = r.new_zeros(n, *module.weight.shape)
+    return rows.scatter_add(1, tokens[..., None].expand_as(r), r)

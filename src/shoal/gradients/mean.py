@@ -1,0 +1,90 @@
+"""g_e, the mean gradient of each domain, by ordinary autograd: exact for every layer."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..distributed import sum_over_ranks
+from .inputs import precise
+from .losses import individual_losses
+from .variance import Job, Randomness, autocast_now, like_of
+
+
+def gradient_mean(job: Job) -> Tensor:
+    """Return g ``[E, P]`` of a job, differentiable in the network's weights and inputs."""
+    counts = sum_over_ranks(job.groups.counts).to(like_of(job).dtype)
+    scale = torch.where(counts >= 2, 1 / counts.clamp(min=1), 0.0)[:, None]
+    if job.chunk_size is None:
+        like = like_of(job)
+        create_graph = torch.is_grad_enabled()
+        rows = [like.new_zeros(_size(job)) for _ in job.groups.sizes]
+        for domain, part in job.groups.chunks(max(job.groups.sizes, default=1) or 1):
+            rows[domain] = _gradient(job, part, create_graph)
+        total = torch.stack(rows)
+    else:
+        wanted: list[Tensor] = [p for p in job.model.parameters() if p.requires_grad]
+        wanted += [t for t in job.examples.tensors if t.requires_grad]
+        total = _TwoPasses.apply(job, *wanted)  # type: ignore[no-untyped-call]
+    return sum_over_ranks(total) * scale
+
+
+def _size(job: Job) -> int:
+    return sum(weight.numel() for weight in job.weights.values())
+
+
+def _gradient(
+    job: Job, part: slice, create_graph: bool, leaves: list[Tensor] | None = None
+) -> Tensor:
+    """Return Σ_{i ∈ part} g_i, ``[P]``."""
+    examples = job.examples.take(part)
+    if leaves is not None:
+        examples = examples.with_tensors(leaves, examples.labels)
+    with torch.enable_grad():
+        with sdpa_kernel(SDPBackend.MATH):
+            logits = precise(examples.run(job.model))
+        total = individual_losses(logits, examples.labels, job.loss).sum()
+        found = torch.autograd.grad(
+            total, list(job.weights.values()), create_graph=create_graph, allow_unused=True
+        )
+        pieces = [
+            precise(torch.zeros_like(weight) if g is None else g).flatten()
+            for g, weight in zip(found, job.weights.values(), strict=True)
+        ]
+        return torch.cat(pieces)
+
+
+class _TwoPasses(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, job: Job, *wanted: Tensor) -> Tensor:
+        total = like_of(job).new_zeros(job.groups.num_domains, _size(job))
+        ctx.job, ctx.autocast, ctx.states = job, autocast_now(job), []
+        for domain, part in job.groups.chunks(job.chunk_size or 1):
+            ctx.states.append(Randomness.now(job))
+            total[domain] += _gradient(job, part, create_graph=False)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, ...]:
+        job: Job = ctx.job
+        weights = [p for p in job.model.parameters() if p.requires_grad]
+        inputs = [k for k, t in enumerate(job.examples.tensors) if t.requires_grad]
+        sums = [torch.zeros_like(t) for t in weights]
+        sums += [torch.zeros_like(job.examples.tensors[k]) for k in inputs]
+        chunks = job.groups.chunks(job.chunk_size or 1)
+        for (domain, part), state in zip(chunks, ctx.states, strict=True):
+            leaves = [
+                t[part].detach().requires_grad_(t.requires_grad) for t in job.examples.tensors
+            ]
+            with state.restored(), ctx.autocast():
+                total = _gradient(job, part, create_graph=True, leaves=leaves)
+            if not total.requires_grad:
+                continue
+            found = torch.autograd.grad(
+                total, [*weights, *(leaves[k] for k in inputs)], c[domain], allow_unused=True
+            )
+            for k, g in enumerate(found):
+                if g is not None:
+                    (sums[k] if k < len(weights) else sums[k][part]).add_(g)
+        return None, *sums

@@ -1,0 +1,77 @@
+"""Which weights a statistic is taken over, and in which order: the meaning of P."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from ..checks import choose
+
+Parameters = str | nn.Module | Iterable[str]
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return the module under DistributedDataParallel; refuse a compiled one."""
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        model = model.module
+    if torch.compiler.is_compiling() or isinstance(model, torch._dynamo.OptimizedModule):
+        raise RuntimeError(
+            "gradient_variance, gradient_mean and covariance_spread differentiate twice, which a "
+            "compiled network does not support: pass the module that was given to torch.compile "
+            "(they may share weights), or use head_variance or Fishr, which can be compiled"
+        )
+    return model
+
+
+def select(model: nn.Module, parameters: Parameters) -> dict[str, Tensor]:
+    """Return the chosen trainable weights by name, in ``named_parameters()`` order, tied once.
+
+    Args:
+        parameters: ``"all"``, a submodule of ``model``, or names and prefixes of names.
+    """
+    trainable: dict[str, Tensor] = {
+        name: p for name, p in model.named_parameters() if p.requires_grad
+    }
+    if isinstance(parameters, nn.Module):
+        inside = {id(p) for p in parameters.parameters()}
+        chosen = {name: p for name, p in trainable.items() if id(p) in inside}
+    elif parameters == "all":
+        chosen = trainable
+    else:
+        wanted = [parameters] if isinstance(parameters, str) else list(parameters)
+        for name in wanted:
+            _check_name(model, name)
+        # A tied weight goes by its first name, but may be asked for by any of them.
+        ids = {
+            id(p)
+            for name, p in model.named_parameters(remove_duplicate=False)
+            if any(_matches(name, prefix) for prefix in wanted)
+        }
+        chosen = {name: p for name, p in trainable.items() if id(p) in ids}
+    if not chosen:
+        raise ValueError(
+            f"parameters={_describe(parameters)} selects no trainable weight of "
+            f"{type(model).__name__}; it has: {', '.join(trainable) or 'none that is trainable'}"
+        )
+    return chosen
+
+
+def _matches(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(prefix.removesuffix(".") + ".")
+
+
+def _check_name(model: nn.Module, name: str) -> None:
+    if not isinstance(name, str):
+        raise TypeError(
+            f"parameters must be 'all', a submodule, or names and prefixes, got {name!r}"
+        )
+    names = [full for full, _ in model.named_parameters(remove_duplicate=False)]
+    known = set(names)
+    for full in names:
+        pieces = full.split(".")
+        known.update(".".join(pieces[:k]) for k in range(1, len(pieces)))
+    choose("parameter", name.removesuffix("."), known)
+
+
+def _describe(parameters: Parameters) -> str:
+    return type(parameters).__name__ if isinstance(parameters, nn.Module) else repr(parameters)

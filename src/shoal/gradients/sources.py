@@ -1,0 +1,174 @@
+"""Where a weight's individual gradients come from, and what is known of them without keeping them.
+
+A source gives the moments of the gradients per domain, and pulls a cotangent of those moments
+back to the tensors that the gradients were made of.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from . import linear
+from .groups import Groups, Sorted
+
+# At most this many numbers in the [chunk, P_l] tensor of one layer: 256 MiB in float32.
+BUDGET = 2**26
+
+Grads = tuple[Tensor | None, ...]
+
+
+class Source(Protocol):
+    """Moments of the individual gradients of ``size`` weights.
+
+    The last ``shared`` of its tensors belong to no example (weights), the others have examples
+    first.
+    """
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def shared(self) -> int: ...
+
+    def moments(
+        self, tensors: Sequence[Tensor], groups: Any, centered: bool
+    ) -> tuple[Tensor, Tensor, Any]:
+        """Return ḡ ``[E, P]``, M2 = Σ_i (g_i − ḡ)² (or Σ_i g_i²) ``[E, P]``, and what to keep."""
+
+    def pull_back(
+        self, tensors: Sequence[Tensor], groups: Any, c: Tensor, mean: Tensor | None, kept: Any
+    ) -> Grads:
+        """Return the gradients of Σ_i ⟨c_e, (g_i − mean_e)²⟩ in ``tensors``, mean held fixed."""
+
+    def individual(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return g_i, ``[n, P]``, differentiable in ``tensors``."""
+
+
+@dataclass(frozen=True)
+class LinearOnVectors:
+    """g_i = r_i ⊗ z_i with tensors (z, r): matrix products only."""
+
+    size: int
+    shared: int = 0
+
+    def moments(
+        self, tensors: Sequence[Tensor], groups: Groups, centered: bool
+    ) -> tuple[Tensor, Tensor, linear.Centre | None]:
+        z, r = tensors
+        if not centered:
+            mean = groups.outer(r, z) / groups.counts.to(z.dtype).clamp(min=1)[:, None, None]
+            return mean.flatten(1), linear.squares(z, r, groups).flatten(1), None
+        centre, m2 = linear.deviations(z, r, groups)
+        return linear.mean_of(centre).flatten(1), m2.flatten(1), centre
+
+    def pull_back(
+        self,
+        tensors: Sequence[Tensor],
+        groups: Groups,
+        c: Tensor,
+        mean: Tensor | None,
+        kept: linear.Centre | None,
+    ) -> Grads:
+        z, r = tensors
+        c = c.reshape(-1, r.shape[1], z.shape[1])
+        if mean is None and kept is None:
+            return linear.pull_back_squares(z, r, groups, c, z.requires_grad)
+        if kept is None:
+            kept = linear.centre_of(z, r, groups, groups.counts.to(z.dtype).clamp(min=1))
+        if mean is not None:  # another mean than that of these examples: shift m by the difference
+            m = kept.m + (mean.reshape(c.shape) - linear.mean_of(kept))
+            kept = linear.Centre(kept.z, kept.r, m)
+        return linear.pull_back(z, r, groups, c, kept, z.requires_grad)
+
+    def individual(self, tensors: Sequence[Tensor]) -> Tensor:
+        z, r = tensors
+        return (r[:, :, None] * z[:, None]).flatten(1)
+
+
+@dataclass(frozen=True)
+class Individual:
+    """g_i = function(*tensors), ``[chunk, P]`` at a time."""
+
+    size: int
+    function: Callable[..., Tensor]
+    shared: int = 0
+    chunk_size: int | None = None
+
+    def _chunks(self, groups: Sorted) -> list[tuple[int, slice]]:
+        fitting = max(BUDGET // max(self.size, 1), 1)
+        return groups.chunks(min(fitting, self.chunk_size or fitting))
+
+    def _cut(self, tensors: Sequence[Tensor], part: slice) -> list[Tensor]:
+        batched = len(tensors) - self.shared
+        return [t[part] if k < batched else t for k, t in enumerate(tensors)]
+
+    def moments(
+        self, tensors: Sequence[Tensor], groups: Sorted, centered: bool
+    ) -> tuple[Tensor, Tensor, None]:
+        total = Moments.zero(groups.num_domains, self.size, tensors)
+        for domain, part in self._chunks(groups):
+            with torch.no_grad():
+                g = self.individual(self._cut(tensors, part))
+            mean = g.mean(0)
+            m2 = g.sub_(mean).square_().sum(0) if centered else g.square_().sum(0)
+            total.add(domain, float(part.stop - part.start), mean, m2, centered)
+        return total.mean, total.m2, None
+
+    def pull_back(
+        self,
+        tensors: Sequence[Tensor],
+        groups: Sorted,
+        c: Tensor,
+        mean: Tensor | None,
+        kept: None,
+    ) -> Grads:
+        grads = [torch.zeros_like(t) if t.requires_grad else None for t in tensors]
+        wanted = [k for k, grad in enumerate(grads) if grad is not None]
+        for domain, part in self._chunks(groups):
+            leaves = [t.detach().requires_grad_(t.requires_grad) for t in self._cut(tensors, part)]
+            with torch.enable_grad():
+                g = self.individual(leaves)
+            cotangent = 2 * c[domain] * (g.detach() if mean is None else g.detach() - mean[domain])
+            found = torch.autograd.grad(
+                g, [leaves[k] for k in wanted], cotangent, allow_unused=True
+            )
+            for k, one in zip(wanted, found, strict=True):
+                into = grads[k]
+                if one is not None and into is not None:
+                    (into[part] if k < len(tensors) - self.shared else into).add_(one)
+        return tuple(grads)
+
+    def individual(self, tensors: Sequence[Tensor]) -> Tensor:
+        return self.function(*tensors)
+
+
+@dataclass
+class Moments:
+    """Counts ``[E]``, means and M2 ``[E, P]`` of the gradients seen so far (Chan's merge).
+
+    Plain sums of squares would lose everything in float32.
+    """
+
+    counts: list[float]
+    mean: Tensor
+    m2: Tensor
+
+    @staticmethod
+    def zero(num_domains: int, size: int, like: Sequence[Tensor]) -> "Moments":
+        floats = [t for t in like if t.is_floating_point()]
+        rows = torch.zeros(num_domains, size, dtype=floats[0].dtype, device=floats[0].device)
+        return Moments([0.0] * num_domains, rows, torch.zeros_like(rows))
+
+    def add(self, domain: int, n: float, mean: Tensor, m2: Tensor, centered: bool) -> None:
+        """Merge n more gradients of a domain: δ = ḡ_B − ḡ_A, M2 += M2_B + δ² n_A n_B / n."""
+        if n == 0:
+            return
+        before = self.counts[domain]
+        self.counts[domain] = before + n
+        share = n / (before + n)
+        delta = mean - self.mean[domain]
+        self.mean[domain] += delta * share
+        self.m2[domain] += m2 + delta.square() * (before * share) if centered else m2

@@ -1,0 +1,148 @@
+"""Penalties with state: what goes into anyone's training loop."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .penalties import presence, spread
+from .statistics import Form, Loss, head_rows
+
+
+class Fishr(nn.Module):
+    """λ times the spread of the domains' gradient variances, Eq. 3, with their moving average.
+
+    Add it to the loss of any loop; its state is in ``state_dict()`` and nothing else is touched::
+
+        loss = F.cross_entropy(logits, labels) + fishr(features, logits, labels, domains)
+
+    With v̄_e ← γ v̄_e + (1 − γ) v_e starting from zero, the domains' u_e = v̄_e / (1 − γ) are
+    matched, so that ∂u/∂v does not depend on γ (Appendix D.1). Calls 0 … ``warmup_steps`` − 1
+    return zero; the moving average runs from the first call.
+
+    Args:
+        num_domains: E; domain ids are 0 … E − 1.
+        penalty_weight: λ.
+        ema_decay: γ in [0, 1); 0 matches the batch alone.
+        warmup_steps: the call from which λ acts.
+        centered, unbiased, bias, loss: as in ``shoal.head_variance``.
+        normalise: divide by P, which the published range of λ assumes; False is Eq. 3.
+    """
+
+    v_bar: Tensor | None
+    steps: Tensor
+    updates: Tensor
+
+    def __init__(
+        self,
+        num_domains: int,
+        penalty_weight: float = 1000.0,
+        ema_decay: float = 0.95,
+        warmup_steps: int = 1500,
+        *,
+        centered: bool = True,
+        unbiased: bool = True,
+        bias: bool = True,
+        loss: Loss | None = None,
+        normalise: bool = True,
+    ) -> None:
+        super().__init__()
+        if num_domains < 1:
+            raise ValueError(f"num_domains must be 1 or more, got {num_domains}")
+        if not 0 <= ema_decay < 1:
+            raise ValueError(f"ema_decay must be in [0, 1), got {ema_decay}")
+        if not (math.isfinite(penalty_weight) and penalty_weight >= 0):
+            raise ValueError(f"penalty_weight must be finite and 0 or more, got {penalty_weight}")
+        if warmup_steps < 0:
+            raise ValueError(f"warmup_steps must be 0 or more, got {warmup_steps}")
+        self.num_domains = num_domains
+        self.penalty_weight = penalty_weight
+        self.ema_decay = ema_decay
+        self.warmup_steps = warmup_steps
+        self.form = Form(centered, unbiased)
+        self.bias = bias
+        self.loss = loss
+        self.normalise = normalise
+        self.register_buffer("v_bar", None)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("updates", torch.zeros(num_domains, dtype=torch.int64))
+
+    def forward(self, features: Tensor, logits: Tensor, labels: Tensor, domains: Tensor) -> Tensor:
+        """Return the penalty of a batch, a scalar to add to the loss."""
+        rows, present = head_rows(
+            features, logits, labels, domains, self.form, self.bias, self.loss, self.num_domains
+        )
+        return self.match(rows, present)
+
+    @property
+    def active(self) -> Tensor:
+        """Whether λ acts on the next call, a bool scalar on the device."""
+        return self.steps >= self.warmup_steps
+
+    def match(self, rows: Tensor, present: Tensor | None = None) -> Tensor:
+        """Return λ · spread(u) for the rows of any statistic, ``[E, P]`` or ``[E]``.
+
+        A domain that is absent neither decays nor enters. Where domains were seen unequally often,
+        their geometric sums are brought to the length of the longest.
+        """
+        if rows.ndim not in (1, 2) or len(rows) != self.num_domains:
+            raise ValueError(
+                f"rows must be [E, P] or [E] with E = num_domains = {self.num_domains}, "
+                f"got {list(rows.shape)}"
+            )
+        present = presence(rows, present)
+        rows = rows.reshape(self.num_domains, -1)
+        v_bar = self._moving_average(rows)
+        mask = present[:, None]
+        v_bar = torch.where(mask, v_bar + (1 - self.ema_decay) * (rows - v_bar), v_bar)
+        updates = self.updates + present
+        penalty = spread(v_bar * self._correction(updates).to(rows.dtype), present)
+        if self.normalise:
+            penalty = penalty / rows.shape[1]
+        penalty = penalty * (self.active * self.penalty_weight)
+        if self.training:
+            self._store(v_bar, updates)
+        return penalty
+
+    def _moving_average(self, rows: Tensor) -> Tensor:
+        if self.v_bar is None:
+            self.v_bar = torch.zeros_like(rows, requires_grad=False)
+            self.to(rows.device)
+        if self.v_bar.shape != rows.shape:
+            raise ValueError(
+                f"rows must keep the shape of the first call, {list(self.v_bar.shape)}, "
+                f"got {list(rows.shape)}"
+            )
+        return self.v_bar.to(rows.dtype)
+
+    def _correction(self, updates: Tensor) -> Tensor:
+        """Return (1 − γ^c_max) / (1 − γ^c_e) / (1 − γ), ``[E, 1]``: u_e from v̄_e."""
+        if self.ema_decay == 0:
+            return torch.ones_like(updates, dtype=torch.float64)[:, None]
+        log_decay = math.log(self.ema_decay)
+        length = -torch.expm1(updates.clamp(min=1).double() * log_decay)
+        return ((length.max() / length) / (1 - self.ema_decay))[:, None]
+
+    def _store(self, v_bar: Tensor, updates: Tensor) -> None:
+        # In place: a captured step replays addresses.
+        with torch.no_grad():
+            if self.v_bar is not None:
+                self.v_bar.copy_(v_bar)
+            self.updates.copy_(updates)
+            self.steps.add_(1)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        # v̄ is made on the first call; before it, a checkpoint brings the shape along.
+        saved = state_dict.get(prefix + "v_bar")
+        if isinstance(saved, Tensor) and self.v_bar is None:
+            self.v_bar = torch.zeros_like(saved, device=self.steps.device)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def extra_repr(self) -> str:
+        return (
+            f"num_domains={self.num_domains}, penalty_weight={self.penalty_weight}, "
+            f"ema_decay={self.ema_decay}, warmup_steps={self.warmup_steps}"
+        )

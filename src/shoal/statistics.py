@@ -1,0 +1,267 @@
+"""Statistics: one row per domain, ``[E, P]``, differentiable in the network's weights."""
+
+import torch
+from torch import Tensor, nn
+
+from .checks import check_domains, check_features, check_labels, check_logits
+from .distributed import gather_rows, world_size
+from .gradients import gram, mean, variance
+from .gradients.groups import Groups, Masked, Sorted, host_order
+from .gradients.inputs import Examples, Inputs, precise
+from .gradients.losses import Loss, residuals
+from .gradients.selection import Parameters, select, unwrap
+from .gradients.sources import LinearOnVectors
+from .gradients.variance import Form, Job
+from .penalties import spread
+
+__all__ = [
+    "Form",
+    "Loss",
+    "covariance_spread",
+    "gradient_mean",
+    "gradient_variance",
+    "head_rows",
+    "head_variance",
+]
+
+# With so few weights a covariance is formed densely, which cancels nothing.
+DENSE = 2048
+
+
+def head_variance(
+    features: Tensor,
+    logits: Tensor,
+    labels: Tensor,
+    domains: Tensor,
+    *,
+    centered: bool = True,
+    unbiased: bool = True,
+    bias: bool = True,
+    loss: Loss | None = None,
+    num_domains: int | None = None,
+) -> Tensor:
+    """Return v_e = Var(G_e), Eq. 2, of the gradients in a dense linear classifier, ``[E, P]``.
+
+    The gradient of example i is r_i ⊗ z_i with r = ∂ℓ/∂logits, so the classifier itself is not
+    needed and no per-example gradient is formed. A domain with fewer than two examples is absent
+    and has a row of zeros. With processes in a group every rank must call, and gets the rows of
+    the whole batch.
+
+    Args:
+        features: z, the classifier's input, ``[n, p]``.
+        logits: ``[n, C]``, or ``[n]`` / ``[n, 1]`` for a binary loss.
+        labels: class indices ``[n]``, soft targets ``[n, C]``, or 0/1 for a binary loss.
+        domains: integer ids ``[n]``, in any order. On the host (CPU) their sizes are known and
+            the products are not repeated per domain, also for features on a GPU.
+        centered: False for E[g²], the diagonal of the empirical Fisher matrix over n.
+        unbiased: 1/(n−1); False for the released code's 1/n. Uncentred it is always 1/n.
+        bias: whether P holds the bias ``[C]`` after the weight ``[C, p]``.
+        loss: any function of (logits, labels) with one value per example.
+        num_domains: E; by default the largest id + 1, which waits for a GPU vector.
+    """
+    rows, _ = head_rows(
+        features, logits, labels, domains, Form(centered, unbiased), bias, loss, num_domains
+    )
+    return rows
+
+
+def head_rows(
+    features: Tensor,
+    logits: Tensor,
+    labels: Tensor,
+    domains: Tensor,
+    form: Form,
+    bias: bool,
+    loss: Loss | None,
+    num_domains: int | None,
+) -> tuple[Tensor, Tensor]:
+    """Return the rows of ``head_variance`` and which domains are present, bool ``[E]``."""
+    check_features(features)
+    check_logits(logits, len(features))
+    if loss is None:
+        check_labels(logits, labels)
+    check_domains(domains, len(features), num_domains)
+    if world_size() > 1:
+        features, logits, labels, domains = gather_rows(features, logits, labels, domains)
+    with torch.autocast(features.device.type, enabled=False):
+        z, logits = precise(features), precise(logits)
+        if z.dtype != logits.dtype:
+            z, logits = z.double(), logits.double()
+        groups, order = _groups(domains, num_domains, z.device)
+        r = residuals(logits, labels, loss)
+        if order is not None:
+            z, r = z.index_select(0, order), r.index_select(0, order)
+        weight = variance.rows_at_once(
+            LinearOnVectors(z.shape[1] * r.shape[1]), (z, r), groups, form
+        )
+        if not bias:
+            return weight, groups.counts >= 2
+        return torch.cat([weight, _rows_of(r, groups, form)], 1), groups.counts >= 2
+
+
+def _rows_of(g: Tensor, groups: Groups, form: Form) -> Tensor:
+    """Return the variance rows of gradients that are already there, ``[n, P] -> [E, P]``."""
+    if form.centered:
+        means = groups.total(g) / groups.counts.to(g.dtype).clamp(min=1)[:, None]
+        g = groups.centre(g, means)
+    return groups.total(g.square()) * form.scale(groups.counts.to(g.dtype))
+
+
+def _groups(
+    domains: Tensor, num_domains: int | None, device: torch.device
+) -> tuple[Groups, Tensor | None]:
+    """Return the cheapest groups that force no wait, and the order that sorts the examples."""
+    on_host = domains.device.type == "cpu" and not torch.compiler.is_compiling()
+    if num_domains is not None and not on_host:
+        return Masked(domains.to(device).long(), num_domains), None
+    total = num_domains if num_domains is not None else int(domains.max()) + 1
+    order, sizes = host_order(domains, total)
+    return Sorted(sizes, device), None if order is None else order.to(device)
+
+
+def gradient_variance(
+    model: nn.Module,
+    inputs: Inputs,
+    labels: Tensor,
+    domains: Tensor,
+    parameters: Parameters = "all",
+    *,
+    centered: bool = True,
+    unbiased: bool = True,
+    loss: Loss | None = None,
+    num_domains: int | None = None,
+    chunk_size: int | None = None,
+) -> Tensor:
+    """Return v_e = Var(G_e), Eq. 2, of the gradients in any weights of any network, ``[E, P]``.
+
+    Runs its own forward in the model's current mode. Linear layers on vectors cost three matrix
+    products and no per-example gradient; other layers at most one layer's ``[chunk, P_l]`` at a
+    time; what has no rule goes through ``torch.func``.
+
+    Args:
+        model: returns logits, ``[n, C]`` or one per example.
+        inputs: a tensor, tuple or dict of tensors with examples first.
+        parameters: ``"all"``, a submodule, or names and prefixes; P is in ``named_parameters()``
+            order, each tensor row-major, a tied weight once, frozen weights left out.
+        chunk_size: run this many examples at a time and run them again in the backward, which
+            bounds memory; None keeps the whole graph.
+        centered, unbiased, loss, num_domains: as in ``head_variance``.
+    """
+    job = _job(
+        model,
+        inputs,
+        labels,
+        domains,
+        parameters,
+        Form(centered, unbiased),
+        loss,
+        num_domains,
+        chunk_size,
+    )
+    return variance.gradient_variance(job)
+
+
+def gradient_mean(
+    model: nn.Module,
+    inputs: Inputs,
+    labels: Tensor,
+    domains: Tensor,
+    parameters: Parameters = "all",
+    *,
+    loss: Loss | None = None,
+    num_domains: int | None = None,
+    chunk_size: int | None = None,
+) -> Tensor:
+    """Return g_e, the mean gradient of each domain (Eq. 1), ``[E, P]``.
+
+    Arguments as in ``gradient_variance``.
+    """
+    job = _job(model, inputs, labels, domains, parameters, Form(), loss, num_domains, chunk_size)
+    return mean.gradient_mean(job)
+
+
+def covariance_spread(
+    model: nn.Module,
+    inputs: Inputs,
+    labels: Tensor,
+    domains: Tensor,
+    parameters: Parameters = "all",
+    *,
+    blocks: bool = False,
+    unbiased: bool = True,
+    loss: Loss | None = None,
+    num_domains: int | None = None,
+    chunk_size: int | None = None,
+) -> Tensor:
+    """Return 1/|𝓔| Σ_e ‖C_e − C̄‖²_F of the full gradient covariances, a scalar.
+
+    Takes n × n Gram matrices where P × P would not fit. Their terms cancel as the covariances
+    agree, so in float32 a value below about 1e-7 of 1/|𝓔| Σ_e ‖C_e‖² is rounding.
+
+    Args:
+        blocks: one covariance per weight tensor, divided by the tensor's size, and no covariance
+            between tensors, as the released code has it (which also uses ``unbiased=False``).
+        chunk_size: examples per side of a block of the Gram matrix.
+    """
+    job = _job(
+        model, inputs, labels, domains, parameters, Form(True, unbiased), loss, num_domains, None
+    )
+    entries = job.entries(None, create_graph=torch.is_grad_enabled())
+    parts = [gram.Part(entry.source, entry.tensors) for entry in entries]
+    with variance.outside_autocast(job):
+        parts, groups = gram.over_ranks(parts, job.groups)
+        if not blocks:
+            return _covariance_spread(parts, groups, unbiased, chunk_size)
+        spreads = [
+            _covariance_spread([part], groups, unbiased, chunk_size) / part.source.size**2
+            for part in parts
+        ]
+        return torch.stack(spreads).sum()
+
+
+def _covariance_spread(
+    parts: list[gram.Part], groups: Sorted, unbiased: bool, chunk_size: int | None
+) -> Tensor:
+    if sum(part.source.size for part in parts) > DENSE:
+        return gram.gram_spread(parts, groups, unbiased, chunk_size)
+    covariances = gram.dense_covariances(parts, groups, unbiased)
+    return spread(covariances.flatten(1), groups.counts >= 2)
+
+
+def _job(
+    model: nn.Module,
+    inputs: Inputs,
+    labels: Tensor,
+    domains: Tensor,
+    parameters: Parameters,
+    form: Form,
+    loss: Loss | None,
+    num_domains: int | None,
+    chunk_size: int | None,
+) -> Job:
+    model = unwrap(model)
+    check_independent(model)
+    examples = Examples.of(inputs, labels)
+    check_domains(domains, len(examples), num_domains)
+    if chunk_size is not None and chunk_size < 1:
+        raise ValueError(f"chunk_size must be 1 or more, got {chunk_size}")
+    weights = select(model, parameters)
+    device = next(iter(weights.values())).device
+    total = num_domains if num_domains is not None else int(domains.max()) + 1
+    order, sizes = host_order(domains, total)
+    if order is not None:
+        examples = examples.take(order)
+    return Job(model, weights, examples, Sorted(sizes, device), loss, form, chunk_size)
+
+
+def check_independent(model: nn.Module) -> None:
+    """Raise if an example's loss depends on the other examples of the batch."""
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.modules.batchnorm._BatchNorm):
+            continue
+        if module.training or module.running_mean is None:
+            raise ValueError(
+                f"{name or type(module).__name__} normalises with the statistics of the batch, so "
+                "each example's loss depends on all others and a per-example gradient has no "
+                "meaning; put batch norm in eval mode (frozen statistics) or use group norm"
+            )
