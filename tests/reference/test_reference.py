@@ -1,0 +1,105 @@
+"""The stored cells against the paper's LaTeX, cell by cell."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from shoal.reference import labels, published, published_rows
+
+COLUMNS = ("train", "test", "gray")
+CELL = re.compile(r"(\d+\.\d)\s*\$\\pm\$\s*(\d+\.\d)")
+METHODS = ["erm", "irm", "vrex", "fishr-theta", "fishr-omega", "fishr-phi"]
+STATISTICS = [
+    f"{statistic}-{part}"
+    for part in ("omega", "theta", "phi")
+    for statistic in ("fishr", "covariance", "uncentered")
+]
+
+
+@pytest.fixture(scope="module")
+def paper() -> str:
+    root = Path(__file__).resolve().parents[2]
+    path = root.parent / "shared" / "paper" / "fishr.tex"
+    if not path.exists():
+        pytest.skip("data not present: paper/fishr.tex")
+    return path.read_text("utf-8")
+
+
+def latex_lines(paper: str, label: str) -> list[str]:
+    """The lines of the tabular that stands before this label, from the first row of cells on."""
+    before = paper[: paper.index(rf"\label{{{label}}}")]
+    tabular = before[before.rindex(r"\begin{tabular}") : before.rindex(r"\end{tabular}")]
+    return [line for line in tabular.splitlines() if CELL.search(line) or "Not " in line]
+
+
+def latex_cells(line: str) -> list[list[float]]:
+    return [[float(mean), float(std)] for mean, std in CELL.findall(line)]
+
+
+@pytest.mark.parametrize(("label", "flip"), [("table:cmnist_25", 0.25), ("table:cmnist_0", 0.0)])
+def test_main_tables_equal_the_latex(paper: str, label: str, flip: float) -> None:
+    rows = published_rows(label, flip)
+    lines = latex_lines(paper, label)
+    assert list(rows) == METHODS
+    assert len(lines) == len(METHODS)
+    starts = ["ERM", "IRM", "V-REx", r"Fishr$_{\theta}", r"Fishr$_{\omega}", r"Fishr$_{\phi}"]
+    for method, line, start in zip(METHODS, lines, starts, strict=True):
+        cells = rows[method]
+        assert cells is not None
+        assert line.strip().startswith(start)
+        assert [cells[column] for column in COLUMNS] == latex_cells(line), method
+
+
+def test_statistics_table_equals_the_latex(paper: str) -> None:
+    lines = latex_lines(paper, "table:cmnistend")
+    noisy = published_rows("table:cmnistend", 0.25)
+    clean = published_rows("table:cmnistend", 0.0)
+    assert list(noisy) == list(clean) == STATISTICS
+    names = {"fishr": "Centered variance", "covariance": "Centered cov", "uncentered": "Uncentered"}
+    for method, line in zip(STATISTICS, lines, strict=True):
+        assert names[method.split("-")[0]] in line
+        left, right = noisy[method], clean[method]
+        if left is None or right is None:
+            assert left is right is None
+            assert method in ("covariance-theta", "covariance-phi")
+            assert "possible" in line
+        else:
+            both = [cells[column] for cells in (left, right) for column in COLUMNS]
+            assert both == latex_cells(line), method
+
+
+def test_each_table_keeps_its_own_cell_where_the_paper_differs() -> None:
+    one = published_rows("table:cmnist_0", 0.0)["fishr-theta"]
+    other = published_rows("table:cmnistend", 0.0)["fishr-theta"]
+    assert one is not None and one["test"] == [93.6, 0.4]
+    assert other is not None and other["test"] == [93.5, 0.3]
+
+
+def test_tables_have_caption_and_source() -> None:
+    assert labels() == ["table:cmnist_0", "table:cmnist_25", "table:cmnistend"]
+    for label in labels():
+        table = published(label)
+        assert table["caption"] and table["source"]
+    assert published("table:cmnist_25")["flip"] == 0.25
+    assert published("table:cmnist_25")["rows"]["erm"]["test"] == [14.0, 0.7]
+
+
+def test_a_caller_may_change_what_it_was_given() -> None:
+    published("table:cmnist_25")["rows"].clear()
+    assert list(published("table:cmnist_25")["rows"]) == METHODS
+
+
+def test_unknown_names_say_what_would_be_right() -> None:
+    with pytest.raises(ValueError) as caught:
+        published("table:cmnist25")
+    assert str(caught.value) == (
+        "unknown table 'table:cmnist25'; did you mean 'table:cmnist_25'? "
+        "One of: table:cmnist_0, table:cmnist_25, table:cmnistend"
+    )
+    with pytest.raises(ValueError, match=r"unknown table 'zzz'\. One of: table:cmnist_0"):
+        published("zzz")
+    with pytest.raises(ValueError, match=r"no cells for flip 0\.1; one of: 0\.25, 0$"):
+        published_rows("table:cmnistend", 0.1)
