@@ -1,0 +1,162 @@
+"""Restarts of Colored MNIST, their results on disk: an interrupted table goes on where it was."""
+
+import platform
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from ..checks import choose
+from ..reference import published_rows
+from ..storage import load_tensors, read_json, save_tensors, write_json
+from .colored_mnist import METHODS, TABLES, Setup, Training
+
+# Seconds between checkpoints of a restart.
+CHECKPOINT_EVERY = 60.0
+
+Record = dict[str, Any]
+
+
+class Progress(Protocol):
+    """What is told while training: which restart of which method, and how far it is."""
+
+    def __call__(self, method: str, restart: int, done: int, total: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where records and checkpoints of one setup lie."""
+
+    path: Path
+
+    @staticmethod
+    def open(path: Path, setup: Setup) -> "Folder":
+        """Open or make the folder; refuse one that holds results of another setup."""
+        wanted = {key: value for key, value in asdict(setup).items() if key != "flip"}
+        file = path / "setup.json"
+        if file.exists():
+            found = read_json(file)
+            if found != wanted:
+                raise ValueError(
+                    f"{path} holds results of another setup ({found}), this is {wanted}; "
+                    "choose another --out"
+                )
+        else:
+            write_json(file, wanted)
+        return Folder(path)
+
+    def record(self, method: str, flip: float, restart: int) -> Path:
+        return self.path / "records" / f"{method}-flip{flip:g}-{restart:02d}.json"
+
+    def checkpoint(self, method: str, flip: float, restart: int) -> Path:
+        return self.path / "checkpoints" / f"{method}-flip{flip:g}-{restart:02d}.pt"
+
+    def records(self, method: str, flip: float, restarts: int) -> list[Record]:
+        files = [self.record(method, flip, restart) for restart in range(restarts)]
+        return [read_json(file) for file in files if file.exists()]
+
+
+def run(
+    methods: Sequence[str],
+    restarts: int,
+    setup: Setup,
+    device: torch.device,
+    folder: Folder,
+    progress: Progress,
+) -> None:
+    """Train every restart of every method that has no record yet."""
+    for method in methods:
+        choose("method", method, METHODS)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if setup.tf32 else "highest")
+    try:
+        for method in methods:
+            _run_method(method, restarts, setup, device, folder, progress)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _run_method(
+    method: str,
+    restarts: int,
+    setup: Setup,
+    device: torch.device,
+    folder: Folder,
+    progress: Progress,
+) -> None:
+    training: Training | None = None
+    for restart in range(restarts):
+        file = folder.record(method, setup.flip, restart)
+        if file.exists():
+            progress(method, restart, setup.updates, setup.updates)
+            continue
+        begin = time.perf_counter()
+        training = training or Training(METHODS[method], setup, device)
+        checkpoint = folder.checkpoint(method, setup.flip, restart)
+        training.start(restart)
+        if checkpoint.exists():
+            training.resume(load_tensors(checkpoint))
+        for done in _steps(training, checkpoint):
+            progress(method, restart, done, setup.updates)
+        accuracies = training.accuracies()
+        seconds = time.perf_counter() - begin
+        write_json(
+            file,
+            {
+                "method": method,
+                "restart": restart,
+                "flip": setup.flip,
+                **accuracies,
+                "seconds": round(seconds, 3),
+                "device": device_name(device),
+                "torch": torch.__version__,
+            },
+        )
+        checkpoint.unlink(missing_ok=True)
+
+
+def _steps(training: Training, checkpoint: Path) -> Iterator[int]:
+    saved = time.perf_counter()
+    while training.done < training.setup.updates:
+        training.step()
+        if training.done % 10 == 0 or training.done == training.setup.updates:
+            yield training.done
+        if time.perf_counter() - saved > CHECKPOINT_EVERY:
+            save_tensors(checkpoint, training.state())
+            saved = time.perf_counter()
+
+
+def device_name(device: torch.device) -> str:
+    """Return the device in words, for a record."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+
+
+def table(label: str, restarts: int, flip: float, folder: Folder) -> list[dict[str, Any]]:
+    """Return the rows of a table: ours as mean and population deviation, in %, and the paper's."""
+    paper = published_rows(label, flip)
+    rows = []
+    for method in TABLES[label]:
+        records = folder.records(method, flip, restarts)
+        row: dict[str, Any] = {"method": method, "name": METHODS[method].name}
+        row["cells"] = {column: _cell(records, column) for column in ("train", "test", "gray")}
+        if method in paper:
+            row["paper"] = paper[method]
+        rows.append(row)
+    return rows
+
+
+def _cell(records: list[Record], column: str) -> dict[str, float] | None:
+    if not records:
+        return None
+    values = [100 * record[column] for record in records]
+    return {
+        "mean": statistics.fmean(values),
+        "std": statistics.pstdev(values),
+        "count": len(values),
+    }

@@ -1,0 +1,61 @@
+"""Files that are never half written: made aside, synced and moved into place."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+
+def write_aside(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Give ``path`` the bytes that ``write`` produces, all of them or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    write_aside(path, lambda file: file.write(text.encode()))
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Return the JSON of a file; a damaged file is named."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is not valid JSON ({error}); move it away to have it made again"
+        ) from error
+
+
+def save_tensors(path: Path, value: dict[str, Any]) -> None:
+    """Write tensors and plain values, to be read by ``load_tensors``."""
+    write_aside(path, lambda file: torch.save(value, file))
+
+
+def load_tensors(path: Path) -> dict[str, Any]:
+    """Return what ``save_tensors`` wrote; nothing is unpickled, and a damaged file is named."""
+    try:
+        value = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise ValueError(
+            f"{path} is damaged or not a checkpoint of shoal's; delete it to start again"
+        ) from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds {type(value).__name__}, a dict was expected")
+    return value
