@@ -42,6 +42,13 @@ def all_ranks(tensor: Tensor) -> list[Tensor]:
     return parts
 
 
+def largest_over_ranks(value: int, device: torch.device) -> int:
+    """Return the largest ``value`` of all ranks."""
+    if world_size() == 1:
+        return value
+    return int(torch.cat(all_ranks(torch.tensor([value], device=device))).max())
+
+
 def _device(tensor: Tensor) -> torch.device:
     """Return where the process group can reach: NCCL carries nothing that is on the host."""
     if tensor.device.type == "cpu" and dist.get_backend() == "nccl":

@@ -18,19 +18,11 @@ class MLP(nn.Module):
             nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()
         )
         self.classifier = nn.Linear(hidden, outputs)
-        self.initialise(generator)
-
-    def initialise(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights anew, in place."""
         for parameter in self.parameters():
             if parameter.ndim == 1:
                 nn.init.zeros_(parameter)
             else:
-                # Drawn on the host, so that every device starts from the same weights.
-                drawn = torch.empty(parameter.shape)
-                nn.init.xavier_uniform_(drawn, generator=generator)
-                with torch.no_grad():
-                    parameter.copy_(drawn)
+                nn.init.xavier_uniform_(parameter, generator=generator)
 
     def forward(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.classifier(self.features(inputs))

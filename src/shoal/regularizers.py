@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .penalties import presence, spread
+from .penalties import presence, spread_of
 from .statistics import Form, Loss, head_rows
 
 
@@ -94,43 +94,46 @@ class Fishr(nn.Module):
         present = presence(rows, present)
         rows = rows.reshape(self.num_domains, -1)
         v_bar = self._moving_average(rows)
-        mask = present[:, None]
-        v_bar = torch.where(mask, v_bar + (1 - self.ema_decay) * (rows - v_bar), v_bar)
-        updates = self.updates + present
-        penalty = spread(v_bar * self._correction(updates).to(rows.dtype), present)
+        advance = _advance_op if torch.compiler.is_compiling() else _advance
+        past, scale, active = advance(
+            rows.detach(),
+            present,
+            v_bar,
+            self.updates,
+            self.steps,
+            self.ema_decay,
+            self.warmup_steps,
+            self.training,
+        )
+        # u_e = scale_e v̄_e: scale holds 1 / (1 − γ), which makes ∂u/∂v independent of γ.
+        u = (past + (1 - self.ema_decay) * rows) * scale
+        penalty = self.penalty_weight * spread_of(u, present)
         if self.normalise:
             penalty = penalty / rows.shape[1]
-        penalty = penalty * (self.active * self.penalty_weight)
-        if self.training:
-            self._store(v_bar, updates)
-        return penalty
+        return torch.where(active, penalty, 0.0)
 
     def _moving_average(self, rows: Tensor) -> Tensor:
-        if self.v_bar is None:
-            self.v_bar = torch.zeros_like(rows, requires_grad=False)
+        if self.steps.device != rows.device:
             self.to(rows.device)
+        if self.v_bar is None:
+            fresh = torch.zeros_like(rows, requires_grad=False)
+            if not self.training:
+                return fresh
+            self.v_bar = fresh
         if self.v_bar.shape != rows.shape:
             raise ValueError(
                 f"rows must keep the shape of the first call, {list(self.v_bar.shape)}, "
                 f"got {list(rows.shape)}"
             )
-        return self.v_bar.to(rows.dtype)
+        return self.v_bar
 
-    def _correction(self, updates: Tensor) -> Tensor:
-        """Return (1 − γ^c_max) / (1 − γ^c_e) / (1 − γ), ``[E, 1]``: u_e from v̄_e."""
-        if self.ema_decay == 0:
-            return torch.ones_like(updates, dtype=torch.float64)[:, None]
-        log_decay = math.log(self.ema_decay)
-        length = -torch.expm1(updates.clamp(min=1).double() * log_decay)
-        return ((length.max() / length) / (1 - self.ema_decay))[:, None]
-
-    def _store(self, v_bar: Tensor, updates: Tensor) -> None:
-        # In place: a captured step replays addresses.
-        with torch.no_grad():
-            if self.v_bar is not None:
-                self.v_bar.copy_(v_bar)
-            self.updates.copy_(updates)
-            self.steps.add_(1)
+    def _apply(self, fn: Any, recurse: bool = True) -> "Fishr":
+        # A network in half precision still has its variances averaged in float32.
+        before = self.v_bar
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if before is not None and self.v_bar is not None and self.v_bar.itemsize < before.itemsize:
+            self.v_bar = before.to(self.v_bar.device)
+        return self
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
@@ -146,3 +149,53 @@ class Fishr(nn.Module):
             f"num_domains={self.num_domains}, penalty_weight={self.penalty_weight}, "
             f"ema_decay={self.ema_decay}, warmup_steps={self.warmup_steps}"
         )
+
+
+def _advance(
+    rows: Tensor,
+    present: Tensor,
+    v_bar: Tensor,
+    updates: Tensor,
+    steps: Tensor,
+    decay: float,
+    warmup_steps: int,
+    store: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return γ v̄, the scale from v̄ to u ``[E, 1]`` and whether λ acts; ``store`` the new v̄.
+
+    The scale is (1 − γ^c_max) / (1 − γ^c_e) / (1 − γ) with c_e the updates of domain e. A row that
+    is not finite leaves v̄ alone: a loss scaler will skip its step.
+    """
+    past = decay * v_bar.to(rows.dtype)
+    counted = updates + present
+    length = 1 - torch.pow(decay, counted.clamp(min=1).double())
+    scale = (length.max() / length / (1 - decay)).to(rows.dtype)[:, None]
+    active = steps >= warmup_steps
+    if store:  # in place: a captured step replays addresses
+        good = present & torch.isfinite(rows.sum(1))
+        v_bar.copy_(torch.where(good[:, None], past + (1 - decay) * rows, v_bar.to(rows.dtype)))
+        updates.add_(good)
+        steps.add_(1)
+    return past, scale, active
+
+
+# For compiled steps: opaque, because a compiled backward may otherwise compute γ v̄ and the scale
+# again, from buffers that the forward has already moved on.
+_advance_op = torch.library.custom_op(
+    "shoal::advance", _advance, mutates_args=("v_bar", "updates", "steps")
+)
+
+
+@_advance_op.register_fake
+def _(
+    rows: Tensor,
+    present: Tensor,
+    v_bar: Tensor,
+    updates: Tensor,
+    steps: Tensor,
+    decay: float,
+    warmup_steps: int,
+    store: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    scale = rows.new_empty(len(rows), 1)
+    return torch.empty_like(rows), scale, torch.empty_like(steps, dtype=torch.bool)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from .checks import check_domains, check_features, check_labels, check_logits
-from .distributed import gather_rows, world_size
+from .distributed import gather_rows, largest_over_ranks, world_size
 from .gradients import gram, mean, variance
 from .gradients.groups import Groups, Masked, Sorted, host_order
 from .gradients.inputs import Examples, Inputs, precise
@@ -91,20 +91,8 @@ def head_rows(
         r = residuals(logits, labels, loss)
         if order is not None:
             z, r = z.index_select(0, order), r.index_select(0, order)
-        weight = variance.rows_at_once(
-            LinearOnVectors(z.shape[1] * r.shape[1]), (z, r), groups, form
-        )
-        if not bias:
-            return weight, groups.counts >= 2
-        return torch.cat([weight, _rows_of(r, groups, form)], 1), groups.counts >= 2
-
-
-def _rows_of(g: Tensor, groups: Groups, form: Form) -> Tensor:
-    """Return the variance rows of gradients that are already there, ``[n, P] -> [E, P]``."""
-    if form.centered:
-        means = groups.total(g) / groups.counts.to(g.dtype).clamp(min=1)[:, None]
-        g = groups.centre(g, means)
-    return groups.total(g.square()) * form.scale(groups.counts.to(g.dtype))
+        source = LinearOnVectors(r.shape[1], z.shape[1], bias)
+        return variance.rows_at_once(source, (z, r), groups, form), groups.counts >= 2
 
 
 def _groups(
@@ -113,7 +101,7 @@ def _groups(
     """Return the cheapest groups that force no wait, and the order that sorts the examples."""
     on_host = domains.device.type == "cpu" and not torch.compiler.is_compiling()
     if num_domains is not None and not on_host:
-        return Masked(domains.to(device).long(), num_domains), None
+        return Masked.of(domains.to(device).long(), num_domains), None
     total = num_domains if num_domains is not None else int(domains.max()) + 1
     order, sizes = host_order(domains, total)
     return Sorted(sizes, device), None if order is None else order.to(device)
@@ -203,19 +191,22 @@ def covariance_spread(
             between tensors, as the released code has it (which also uses ``unbiased=False``).
         chunk_size: examples per side of a block of the Gram matrix.
     """
-    job = _job(
-        model, inputs, labels, domains, parameters, Form(True, unbiased), loss, num_domains, None
-    )
+    form = Form(True, unbiased)
+    job = _job(model, inputs, labels, domains, parameters, form, loss, num_domains, chunk_size)
     entries = job.entries(None, create_graph=torch.is_grad_enabled())
+    if any(entry.source.shared for entry in entries):
+        check_no_dropout(job.model)
     parts = [gram.Part(entry.source, entry.tensors) for entry in entries]
     with variance.outside_autocast(job):
         parts, groups = gram.over_ranks(parts, job.groups)
         if not blocks:
             return _covariance_spread(parts, groups, unbiased, chunk_size)
-        spreads = [
-            _covariance_spread([part], groups, unbiased, chunk_size) / part.source.size**2
-            for part in parts
-        ]
+        spreads = []
+        for part, entry in zip(parts, entries, strict=True):
+            sizes = [job.weights[name].numel() for name in entry.names]
+            for one in gram.by_tensor(part, sizes):
+                value = _covariance_spread([one], groups, unbiased, chunk_size)
+                spreads.append(value / one.source.size**2)
         return torch.stack(spreads).sum()
 
 
@@ -247,11 +238,23 @@ def _job(
         raise ValueError(f"chunk_size must be 1 or more, got {chunk_size}")
     weights = select(model, parameters)
     device = next(iter(weights.values())).device
-    total = num_domains if num_domains is not None else int(domains.max()) + 1
+    total = num_domains or largest_over_ranks(int(domains.max()) + 1 if len(domains) else 1, device)
     order, sizes = host_order(domains, total)
     if order is not None:
         examples = examples.take(order)
     return Job(model, weights, examples, Sorted(sizes, device), loss, form, chunk_size)
+
+
+def check_no_dropout(model: nn.Module) -> None:
+    """Raise if dropout is active: blocks of a Gram matrix would see different masks."""
+    for name, module in model.named_modules():
+        rate = module.p if isinstance(module, nn.modules.dropout._DropoutNd) else 0.0
+        rate = rate or getattr(module, "dropout", 0.0)
+        if module.training and isinstance(rate, float) and rate > 0:
+            raise ValueError(
+                f"covariance_spread needs the same masks for every block of examples, but {name} "
+                "has dropout active and weights here go through torch.func; call model.eval()"
+            )
 
 
 def check_independent(model: nn.Module) -> None:

@@ -144,7 +144,8 @@ class Training:
 
     def __init__(self, method: Method, setup: Setup, device: torch.device) -> None:
         self.method, self.setup, self.device = method, setup, device
-        self.model = MLP(392, setup.hidden, 1).to(device)
+        # Dead units keep the products aligned: zero weights in and out, so they never move.
+        self.model = MLP(392, setup.hidden + -setup.hidden % 8, 1).to(device)
         self.inputs = torch.zeros(2 * setup.examples, 392, device=device)
         self.labels = torch.zeros(2 * setup.examples, 1, device=device)
         self.weight = torch.ones((), device=device)
@@ -166,16 +167,21 @@ class Training:
         parts = [self.domains["90%"], self.domains["80%"]]
         self.inputs.copy_(torch.cat([part.inputs for part in parts]))
         self.labels.copy_(torch.cat([part.labels for part in parts]))
-        self.model.initialise(stream("colored-mnist", "weights", restart))
+        drawn = MLP(392, self.setup.hidden, 1, stream("colored-mnist", "weights", restart))
+        for mine, theirs in zip(self.model.parameters(), drawn.parameters(), strict=True):
+            with torch.no_grad():
+                mine.zero_()[tuple(slice(size) for size in theirs.shape)].copy_(theirs)
         for state in self.optimiser.state.values():
             for tensor in state.values():
                 tensor.zero_()
         self.weight.fill_(1.0)
+        if self.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
 
     def step(self) -> None:
         """Make one update; from ``jump_step`` on the penalty has its full weight."""
-        if self.done >= self.setup.jump_step:
-            self.weight.fill_(PENALTY_WEIGHT)
+        if self.done == self.setup.jump_step:
+            self._run.between(lambda: self.weight.fill_(PENALTY_WEIGHT))
         self._run()
         self.done += 1
 
@@ -197,7 +203,7 @@ class Training:
         if statistic in ("variance", "uncentered"):
             return self._variance_penalty()
         logits = self.model(self.inputs)
-        losses = individual_losses(logits, self.labels, None)
+        losses = self.losses(logits)
         if statistic == "none":
             return losses, None
         if statistic == "risk":
@@ -212,7 +218,7 @@ class Training:
             self.model,
             self.inputs,
             self.labels,
-            self._domains(),
+            self.domain_ids(),
             PARAMETERS[self.method.weights],
             blocks=released,
             unbiased=not released,
@@ -230,28 +236,34 @@ class Training:
                 features,
                 logits,
                 self.labels,
-                self._domains(),
+                self.domain_ids(),
                 centered=form.centered,
                 unbiased=False,
                 num_domains=2,
             )
-            return individual_losses(logits, self.labels, None), 2 * spread(rows)
+            return self.losses(logits), 2 * spread(rows)
         # Like gradient_variance, but the forward also serves the risk.
         weights = select(self.model, PARAMETERS[self.method.weights])
         examples = Examples.of(self.inputs, self.labels)
         recording = Recording(weights)
         with recording.on(self.model):
             logits = self.model(self.inputs)
-        losses = individual_losses(logits, self.labels, None)
+        losses = self.losses(logits)
         entries = finish(recording, self.model, examples, losses, None, create_graph=True)
         job = Job(self.model, weights, examples, self.groups, None, form)
         return losses, 2 * spread(variance_of(job, entries))
 
-    def _domains(self) -> Tensor:
+    def domain_ids(self) -> Tensor:
+        """Return the domain of each training example, on the host."""
         return torch.arange(2).repeat_interleave(self.setup.examples)
+
+    def losses(self, logits: Tensor) -> Tensor:
+        """Return ℓ_i of the training examples."""
+        return individual_losses(logits, self.labels, None)
 
     def accuracies(self) -> dict[str, float]:
         """Return accuracy in train (mean of the two domains), test and gray."""
+        self._run.wait()
         found = {name: self._accuracy(domain) for name, domain in self.domains.items()}
         train = (found["90%"] + found["80%"]) / 2
         return {"train": train, "test": found["10%"], "gray": found["gray"]}
@@ -263,6 +275,7 @@ class Training:
 
     def state(self) -> dict[str, Any]:
         """Return everything that a resumed restart needs beside its data."""
+        self._run.wait()
         moments = [dict(self.optimiser.state[p]) for p in self.model.parameters()]
         return {"done": self.done, "model": self.model.state_dict(), "optimiser": moments}
 

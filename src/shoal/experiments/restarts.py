@@ -3,7 +3,7 @@
 import platform
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -88,46 +88,70 @@ def _run_method(
     folder: Folder,
     progress: Progress,
 ) -> None:
-    training: Training | None = None
+    todo = []
     for restart in range(restarts):
-        file = folder.record(method, setup.flip, restart)
-        if file.exists():
+        if folder.record(method, setup.flip, restart).exists():
             progress(method, restart, setup.updates, setup.updates)
-            continue
-        begin = time.perf_counter()
-        training = training or Training(METHODS[method], setup, device)
-        checkpoint = folder.checkpoint(method, setup.flip, restart)
+        else:
+            todo.append(restart)
+    width = min(side_by_side(method, device), len(todo))
+    trainings = [Training(METHODS[method], setup, device) for _ in range(width)]
+    for start in range(0, len(todo), max(width, 1)):
+        together = todo[start : start + width]
+        _run_together(method, trainings[: len(together)], together, folder, progress)
+
+
+def side_by_side(method: str, device: torch.device) -> int:
+    """Return how many restarts share a device: a GPU hides one's memory traffic under others."""
+    full_covariance = METHODS[method].statistic == "covariance" and METHODS[method].weights != "ω"
+    return 5 if device.type == "cuda" and not full_covariance else 1
+
+
+def _run_together(
+    method: str,
+    trainings: Sequence[Training],
+    restarts: Sequence[int],
+    folder: Folder,
+    progress: Progress,
+) -> None:
+    setup, device = trainings[0].setup, trainings[0].device
+    begin = saved = time.perf_counter()
+    checkpoints = [folder.checkpoint(method, setup.flip, restart) for restart in restarts]
+    for training, restart, checkpoint in zip(trainings, restarts, checkpoints, strict=True):
         training.start(restart)
         if checkpoint.exists():
             training.resume(load_tensors(checkpoint))
-        for done in _steps(training, checkpoint):
-            progress(method, restart, done, setup.updates)
-        accuracies = training.accuracies()
-        seconds = time.perf_counter() - begin
-        write_json(
-            file,
-            {
-                "method": method,
-                "restart": restart,
-                "flip": setup.flip,
-                **accuracies,
-                "seconds": round(seconds, 3),
-                "device": device_name(device),
-                "torch": torch.__version__,
-            },
-        )
+    try:
+        while any(training.done < setup.updates for training in trainings):
+            for training, restart in zip(trainings, restarts, strict=True):
+                if training.done < setup.updates:
+                    training.step()
+                    progress(method, restart, training.done, setup.updates)
+            if time.perf_counter() - saved > CHECKPOINT_EVERY:
+                _save(trainings, checkpoints)
+                saved = time.perf_counter()
+    except KeyboardInterrupt:
+        _save(trainings, checkpoints)
+        raise
+    accuracies = [training.accuracies() for training in trainings]
+    seconds = (time.perf_counter() - begin) / len(trainings)
+    for found, restart, checkpoint in zip(accuracies, restarts, checkpoints, strict=True):
+        record = {
+            "method": method,
+            "restart": restart,
+            "flip": setup.flip,
+            **found,
+            "seconds": round(seconds, 3),
+            "device": device_name(device),
+            "torch": torch.__version__,
+        }
+        write_json(folder.record(method, setup.flip, restart), record)
         checkpoint.unlink(missing_ok=True)
 
 
-def _steps(training: Training, checkpoint: Path) -> Iterator[int]:
-    saved = time.perf_counter()
-    while training.done < training.setup.updates:
-        training.step()
-        if training.done % 10 == 0 or training.done == training.setup.updates:
-            yield training.done
-        if time.perf_counter() - saved > CHECKPOINT_EVERY:
-            save_tensors(checkpoint, training.state())
-            saved = time.perf_counter()
+def _save(trainings: Sequence[Training], checkpoints: Sequence[Path]) -> None:
+    for training, checkpoint in zip(trainings, checkpoints, strict=True):
+        save_tensors(checkpoint, training.state())
 
 
 def device_name(device: torch.device) -> str:
@@ -160,3 +184,9 @@ def _cell(records: list[Record], column: str) -> dict[str, float] | None:
         "std": statistics.pstdev(values),
         "count": len(values),
     }
+
+
+def tables_of(methods: Sequence[str], flip: float) -> list[str]:
+    """Return the paper's tables at this share of flipped labels that hold any of the methods."""
+    other = "table:cmnist_0" if flip else "table:cmnist_25"
+    return [label for label, rows in TABLES.items() if label != other and set(rows) & set(methods)]

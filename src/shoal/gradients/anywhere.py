@@ -5,69 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
+from .elementary import twice_differentiable
 from .inputs import Examples, precise
 from .losses import Loss, individual_losses
-
-
-class Elementary(TorchFunctionMode):
-    """Spell out the two norms whose vmapped gradients have a wrong derivative.
-
-    The gradients that ``vmap(grad)`` gives for layer and instance norm are right, but
-    differentiating them again is not (torch 2.13: off by up to twice their size).
-    """
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in (F.layer_norm, torch.layer_norm):
-            return _layer_norm(*args, **kwargs)
-        if func in (F.instance_norm, torch.instance_norm):
-            return _instance_norm(*args, **kwargs)
-        return func(*args, **kwargs)
-
-
-def _layer_norm(
-    input: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    *_: Any,
-) -> Tensor:
-    axes = list(range(-len(normalized_shape), 0))
-    centred = input - input.mean(axes, keepdim=True)
-    out = centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
-    out = out if weight is None else out * weight
-    return out if bias is None else out + bias
-
-
-def _instance_norm(
-    input: Tensor,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-    *_: Any,
-) -> Tensor:
-    shape = (1, -1, *[1] * (input.ndim - 2))
-    axes = list(range(2, input.ndim))
-    if use_input_stats or running_mean is None or running_var is None:
-        mean = input.mean(axes, keepdim=True)
-        var = (input - mean).square().mean(axes, keepdim=True)
-    else:
-        mean, var = running_mean.reshape(shape), running_var.reshape(shape)
-    out = (input - mean) * (var + eps).rsqrt()
-    out = out if weight is None else out * weight.reshape(shape)
-    return out if bias is None else out + bias.reshape(shape)
+from .repeat import Randomness
 
 
 def individual_gradients(
@@ -79,6 +22,8 @@ def individual_gradients(
     so that a caller can cut examples and differentiate in weights and inputs alike.
     """
     weights = dict(model.named_parameters())
+    # Every call draws the same dropout masks, so that a backward repeats its forward.
+    state = Randomness.now(next(iter(weights.values())).device)
     order = list(names) + [name for name in weights if name not in set(names)]
     batched = len(examples.tensors) + 1
     chosen = len(names)
@@ -92,20 +37,23 @@ def individual_gradients(
         return individual_losses(logits, one.labels, loss).sum()
 
     def function(*tensors: Tensor) -> Tensor:
+        with state.restored():
+            return gradients(*tensors)
+
+    def gradients(*tensors: Tensor) -> Tensor:
         inputs, labels = tensors[: batched - 1], tensors[batched - 1]
         mine, others = tensors[batched : batched + chosen], tensors[batched + chosen :]
         gradient = torch.func.grad(loss_of_one)
         in_dims = (None, None, 0, *[0] * len(inputs))
         try:
-            # Fused attention has no second derivative.
-            with Elementary(), sdpa_kernel(SDPBackend.MATH):
+            with twice_differentiable(model, vmapped=True):
                 rows = torch.func.vmap(gradient, in_dims, randomness="different")(
                     mine, others, labels, *inputs
                 )
-            parts = [precise(row.flatten(1)) for row in rows]
+            parts = [precise(row.reshape(len(row), -1)) for row in rows]
         except RuntimeError as error:
             _warn_slow(names, error)
-            with sdpa_kernel(SDPBackend.MATH):
+            with twice_differentiable(model):
                 parts = _loop(loss_of_one, mine, others, labels, inputs)
         return torch.cat(parts, 1)
 

@@ -6,7 +6,7 @@ For each chosen weight: the source of its individual gradients and the tensors t
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -14,22 +14,30 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .anywhere import individual_gradients
+from .elementary import twice_differentiable
 from .groups import Sorted
 from .inputs import Examples, precise
 from .layers import RULES
-from .losses import Loss, individual_losses
-from .sources import Individual, LinearOnVectors, Source
+from .losses import Loss
+from .sources import Individual, LinearOnVectors
 
 # Σ_i g_i against autograd's gradient, relative to the root of Σ_i g_i²; half precision is coarse.
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
 COARSE = 5e-2
 
-# Weights whose layers do not tell the truth about them (in-place surgery, functional use),
-# found on first use: model -> names asked for -> names that need torch.func.
-_untold: WeakKeyDictionary[nn.Module, dict[tuple[str, ...], frozenset[str]]] = WeakKeyDictionary()
+
+@dataclass
+class Verdict:
+    """Which weights their layers do not account for, and how often that was asked."""
+
+    untold: frozenset[str] = frozenset()
+    calls: int = 0
+
+
+# model -> names asked for and mode -> verdict, looked at on calls 1, 2, 4, 8 …
+_verdicts: WeakKeyDictionary[nn.Module, dict[tuple[str | bool, ...], Verdict]] = WeakKeyDictionary()
 
 
 @dataclass
@@ -47,8 +55,9 @@ class Entry:
     """Consecutive weights ``names`` and the source of their individual gradients."""
 
     names: tuple[str, ...]
-    source: Source
+    source: Any  # a Source
     tensors: list[Tensor]
+    use: Use | None = None
 
 
 @dataclass
@@ -69,8 +78,7 @@ class Recording:
             and any(id(p) in chosen for p in module.parameters(recurse=False))
         ]
         try:
-            # Fused attention has no second derivative.
-            with sdpa_kernel(SDPBackend.MATH):
+            with twice_differentiable(model):
                 yield
         finally:
             for handle in handles:
@@ -98,25 +106,38 @@ class Recording:
             use.r = r
 
     def entries(self, owners: dict[str, list[tuple[nn.Module, str]]]) -> list[Entry]:
-        """Return an entry for every weight that a recorded layer owns."""
-        return [self._entry(name, owners[name]) for name in self.weights if name in owners]
+        """Return entries for the weights that recorded layers own; unused weights have none."""
+        entries: list[Entry] = []
+        for name in self.weights:
+            uses = self._uses(owners.get(name, []))
+            if not uses:
+                continue
+            tensors = [precise(t) for use, _ in uses for t in (use.z, use.r) if t is not None]
+            use, attribute = uses[0]
+            one = len(uses) == 1 and type(use.module) is nn.Linear and use.z.ndim == 2
+            if one and attribute == "weight":
+                module: Any = use.module
+                sides = (module.out_features, module.in_features)
+                entries.append(Entry((name,), LinearOnVectors(*sides, bias=False), tensors, use))
+            elif one and entries and entries[-1].use is use:
+                # The bias of the weight before it, with the same z and r.
+                weight = entries.pop()
+                source = replace(weight.source, bias=True)
+                entries.append(Entry((*weight.names, name), source, weight.tensors))
+            else:
+                calls = [(use.module, attribute) for use, attribute in uses]
+                size = self.weights[name].numel()
+                source = Individual(size, partial(_sum_of_uses, calls))
+                entries.append(Entry((name,), source, tensors))
+        return entries
 
-    def _entry(self, name: str, owners: list[tuple[nn.Module, str]]) -> Entry:
-        uses = [
+    def _uses(self, owners: list[tuple[nn.Module, str]]) -> list[tuple[Use, str]]:
+        return [
             (use, attribute)
             for module, attribute in owners
             for use in self.uses.get(module, [])
             if use.r is not None
         ]
-        tensors = [precise(t) for use, _ in uses for t in (use.z, use.r) if t is not None]
-        size = self.weights[name].numel()
-        if len(uses) == 1:
-            use, attribute = uses[0]
-            on_vectors = type(use.module) is nn.Linear and use.z.ndim == 2
-            if on_vectors and attribute == "weight":
-                return Entry((name,), LinearOnVectors(size), tensors)
-        calls = [(use.module, attribute) for use, attribute in uses]
-        return Entry((name,), Individual(size, partial(_sum_of_uses, calls)), tensors)
 
 
 def _sum_of_uses(calls: Sequence[tuple[nn.Module, str]], *tensors: Tensor) -> Tensor:
@@ -143,7 +164,11 @@ def owners_of(
     return {
         name: by_id[id(p)]
         for name, p in weights.items()
-        if id(p) in by_id and all(type(module) in RULES for module, _ in by_id[id(p)])
+        if id(p) in by_id
+        and all(
+            type(module) in RULES and attribute in ("weight", "bias")
+            for module, attribute in by_id[id(p)]
+        )
     }
 
 
@@ -158,8 +183,7 @@ def record(
     recording = Recording(weights)
     with torch.enable_grad():
         with recording.on(model):
-            logits = examples.run(model)
-        losses = individual_losses(precise(logits), examples.labels, loss)
+            losses = examples.losses(model, loss)
         return finish(recording, model, examples, losses, loss, create_graph)
 
 
@@ -175,13 +199,15 @@ def finish(
     weights = recording.weights
     recording.backward(losses, create_graph)
     owners = owners_of(model, weights)
-    entries = [entry for entry in recording.entries(owners) if entry.tensors]
-    key = tuple(weights)
-    known = _untold.setdefault(model, {})
-    if key not in known and not _capturing():
-        known[key] = _find_untold(weights, owners, entries, losses)
-    untold = known.get(key, frozenset())
-    entries = [entry for entry in entries if entry.names[0] not in untold]
+    entries = recording.entries(owners)
+    verdict = _verdicts.setdefault(model, {}).setdefault((model.training, *weights), Verdict())
+    if not _capturing():
+        verdict.calls += 1
+        if verdict.calls & (verdict.calls - 1) == 0:
+            known = verdict.untold
+            verdict.untold = known | _find_untold(weights, owners, entries, losses, known)
+    untold = verdict.untold
+    entries = [entry for entry in entries if not untold.intersection(entry.names)]
     rest = [name for name in weights if name in untold]
     if rest:
         function, tensors, shared = individual_gradients(model, rest, examples, loss)
@@ -195,37 +221,49 @@ def _find_untold(
     owners: dict[str, list[tuple[nn.Module, str]]],
     entries: list[Entry],
     losses: Tensor,
+    known: frozenset[str],
 ) -> frozenset[str]:
-    """Return the weights whose Σ_i g_i differs from autograd's gradient, after naming them."""
+    """Return the weights whose Σ_i a_i g_i differs from autograd's gradient of Σ_i a_i ℓ_i.
+
+    With random a_i, because layers that see the examples in another order, or positions where
+    examples should be, still get the plain sum right. Weights not yet ``known`` are named.
+    """
     names = list(weights)
+    random = torch.rand(len(losses), generator=torch.Generator().manual_seed(0)).to(losses) + 0.5
     found = torch.autograd.grad(
-        losses.sum(), [weights[name] for name in names], retain_graph=True, allow_unused=True
+        (random * losses).sum(), list(weights.values()), retain_graph=True, allow_unused=True
     )
     truth = {name: g for name, g in zip(names, found, strict=True) if g is not None}
-    together = Sorted((len(losses),), losses.device)
-    told = set()
+    told: set[str] = set()
     for entry in entries:
-        name = entry.names[0]
-        detached = [t.detach() for t in entry.tensors]
-        mean, squares, _ = entry.source.moments(detached, together, centered=False)
-        gap = (mean[0] * len(losses) - truth[name].flatten()).norm()
-        coarse = any(t.dtype not in TOLERANCES for t in (truth[name], losses)) or (
-            torch.is_autocast_enabled(losses.device.type)
-        )
-        tolerance = COARSE if coarse else TOLERANCES[losses.dtype]
-        if bool(gap <= tolerance * squares.sum().sqrt()):
-            told.add(name)
+        if all(len(t) == len(losses) for t in entry.tensors):
+            whole = torch.cat([truth[name].flatten() for name in entry.names])
+            if _accounts_for(entry, whole, random):
+                told.update(entry.names)
     untold = frozenset(name for name in truth if name not in told)
-    surprising = [name for name in untold if name in owners]
+    surprising = [name for name in sorted(untold - known) if name in owners]
     if surprising:
         warnings.warn(
-            f"the layers that own {', '.join(sorted(surprising))} do not account for the whole "
-            "gradient of these weights (used outside the layer's own call?); their individual "
-            "gradients are taken by torch.func instead, which is exact and slower",
+            f"the layers that own {', '.join(surprising)} do not account for the whole gradient "
+            "of these weights (used outside the layer's own call, or not with examples first?); "
+            "their individual gradients are taken by torch.func instead: exact, and slower",
             RuntimeWarning,
             stacklevel=2,
         )
     return untold
+
+
+def _accounts_for(entry: Entry, whole: Tensor, random: Tensor) -> bool:
+    """Return whether the entry's Σ_i a_i g_i is ``whole``; g_i is linear in each r."""
+    scaled = [t.detach() for t in entry.tensors]
+    for k in range(1, len(scaled), 2):
+        scaled[k] = scaled[k] * random.reshape(-1, *[1] * (scaled[k].ndim - 1)).to(scaled[k])
+    together = Sorted((len(random),), random.device)
+    mean, squares = entry.source.moments(scaled, together, centered=False)
+    gap = (mean[0] * len(random) - whole).norm()
+    coarse = whole.dtype not in TOLERANCES or torch.is_autocast_enabled(random.device.type)
+    tolerance = COARSE if coarse else TOLERANCES[whole.dtype]
+    return bool(gap <= tolerance * squares.sum().sqrt())
 
 
 def _capturing() -> bool:

@@ -10,15 +10,18 @@ never taken in reduced precision. Letters: n examples, E domains, o outputs, k i
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..distributed import gather_rows, world_size
+from . import linear
 from .groups import Sorted, host_order
-from .sources import LinearOnVectors, Source
+from .repeat import first_order
+from .sources import Individual, LinearOnVectors, Source
 
 # Examples per side of a Gram block: 64 MiB in float32.
 BLOCK = 4096
@@ -36,7 +39,7 @@ def gram_spread(
     parts: Sequence[Part], groups: Sorted, unbiased: bool, block: int | None = None
 ) -> Tensor:
     """Return the spread of the covariances of all ``parts``' weights together, a scalar."""
-    parts = joined(parts)
+    parts = list(parts)
     tensors = [t for part in parts for t in part.tensors]
     value: Tensor = _Gram.apply(parts, groups, unbiased, block or BLOCK, *tensors)  # type: ignore[no-untyped-call]
     return value
@@ -48,28 +51,32 @@ def dense_covariances(parts: Sequence[Part], groups: Sorted, unbiased: bool) -> 
     counts = groups.counts.to(g.dtype).clamp(min=1)
     centred = groups.centre(g, groups.total(g) / counts[:, None])
     divisor = (counts - 1 if unbiased else counts).clamp(min=1)
-    return groups.outer(centred, centred) / divisor[:, None, None]
+    with full_precision():
+        return groups.outer(centred, centred) / divisor[:, None, None]
 
 
-def joined(parts: Sequence[Part]) -> list[Part]:
-    """Return the parts with each linear layer's weight and bias as one: a bias is a constant input.
+def by_tensor(part: Part, sizes: Sequence[int]) -> list[Part]:
+    """Return a part for each weight tensor; ``sizes`` are the tensors' sizes in order."""
+    source = part.source
+    if len(sizes) == 1:
+        return [part]
+    if isinstance(source, LinearOnVectors):
+        bias = Individual(source.outputs, lambda r: r.clone())
+        return [
+            Part(replace(source, bias=False), part.tensors),
+            Part(bias, part.tensors[1:]),
+        ]
+    apart, start = [], 0
+    for size in sizes:
+        columns = slice(start, start + size)
+        one = Individual(size, partial(_some_columns, source, columns), source.shared)
+        apart.append(Part(one, part.tensors))
+        start += size
+    return apart
 
-    Their Gram matrices share a factor, and the order of weights does not matter to a norm.
-    """
-    rest = list(parts)
-    for part in parts:
-        if not isinstance(part.source, LinearOnVectors):
-            continue
-        z, r = part.tensors
-        for other in parts:
-            is_bias = other.source.size == r.shape[1] and len(other.tensors) == 2
-            if other is not part and is_bias and other.tensors[1] is r:
-                constant = torch.cat([z, torch.ones_like(z[:, :1])], 1)
-                size = part.source.size + other.source.size
-                rest[rest.index(part)] = Part(LinearOnVectors(size), [constant, r])
-                rest.remove(other)
-                break
-    return rest
+
+def _some_columns(source: Source, columns: slice, *tensors: Tensor) -> Tensor:
+    return source.individual(tensors)[:, columns]
 
 
 def over_ranks(parts: Sequence[Part], groups: Sorted) -> tuple[list[Part], Sorted]:
@@ -134,6 +141,7 @@ class _Gram(torch.autograd.Function):
         return value
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, ...]:
         kept = iter(ctx.saved_tensors)
         return None, None, None, None, *(next(kept) * c if asked else None for asked in ctx.asked)
@@ -230,7 +238,8 @@ def _centre(part: Part, tensors: list[Tensor], groups: Sorted) -> Any:
     """Return what centres this part: per domain z̄, r̄, m for a linear layer, ḡ otherwise."""
     detached = [t.detach() for t in tensors]
     if isinstance(part.source, LinearOnVectors):
-        return part.source.moments(detached, groups, True)[2]
+        z, r = detached
+        return linear.deviations(z, r, groups)[0]
     return part.source.moments(detached, groups, True)[0]
 
 
@@ -254,7 +263,9 @@ def _entry(
     x, ξ = ζ @ centre.z[f], η @ centre.z[e]
     offset = β + centre.r[e] @ centre.r[f]
     gram: Tensor = factors * (products + α[:, None] + offset)
-    gram = torch.addcmul(gram, products, x[:, None] + (ξ + centre.z[e] @ centre.z[f]))
+    # The bias is one more input that is always 1: it adds ρσᵀ.
+    constant = centre.z[e] @ centre.z[f] + part.source.bias
+    gram = torch.addcmul(gram, products, x[:, None] + (ξ + constant))
     own = ((r @ w) * ζ).sum(1) + ρ @ (w @ centre.z[e])
     other = ((s @ m) * η).sum(1) + σ @ (m @ centre.z[f])
     one = torch.ones_like(own)

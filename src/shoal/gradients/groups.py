@@ -6,12 +6,14 @@ Letters: n examples, E domains, a and b feature axes.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 Chunk = tuple[int, slice]
+
+# From so many examples on, a product over them is cut into pieces that fill the device.
+TALL, PIECE = 4096, 1000
 
 
 @dataclass(frozen=True)
@@ -25,14 +27,14 @@ class Sorted:
     def num_domains(self) -> int:
         return len(self.sizes)
 
-    @cached_property
+    @property
     def counts(self) -> Tensor:
         """n_e, float32 ``[E]``."""
         if len(set(self.sizes)) == 1:  # no copy from the host: safe while a graph is captured
             return torch.full((len(self.sizes),), float(self.sizes[0]), device=self.device)
         return torch.tensor(self.sizes, dtype=torch.float32, device=self.device)
 
-    @cached_property
+    @property
     def _equal(self) -> bool:
         return len(set(self.sizes)) == 1 and self.sizes[0] > 0
 
@@ -60,12 +62,19 @@ class Sorted:
             return (self._cube(x) - mean[:, None]).reshape(x.shape)
         return x - self.expand(mean)
 
+    def add_(self, out: Tensor, rows: Tensor) -> Tensor:
+        """Add each example's row to ``out`` in place."""
+        if self._equal:
+            self._cube(out).add_(rows[:, None])
+            return out
+        return out.add_(self.expand(rows))
+
     def outer(self, a: Tensor, b: Tensor) -> Tensor:
         """Return Σ_{i∈e} a_i ⊗ b_i, ``[n, a], [n, b] -> [E, a, b]``."""
-        if self._equal:
+        if self._equal and self.sizes[0] < TALL:
             return torch.bmm(self._cube(a).mT, self._cube(b))
         pairs = zip(a.split(self.sizes), b.split(self.sizes), strict=True)
-        return torch.stack([x.mT @ y for x, y in pairs])
+        return torch.stack([_tall_product(x, y) for x, y in pairs])
 
     def apply(self, x: Tensor, matrices: Tensor) -> Tensor:
         """Return x_i M_{e(i)}, ``[n, a], [E, a, b] -> [n, b]``."""
@@ -73,6 +82,16 @@ class Sorted:
             return torch.bmm(self._cube(x), matrices).reshape(len(x), -1)
         pairs = zip(x.split(self.sizes), matrices, strict=True)
         return torch.cat([part @ matrix for part, matrix in pairs])
+
+    def subtract_(self, out: Tensor, x: Tensor, matrices: Tensor) -> Tensor:
+        """Subtract x_i M_{e(i)} from ``out`` in place."""
+        if self._equal:
+            self._cube(out).baddbmm_(self._cube(x), matrices, alpha=-1)
+            return out
+        parts = zip(out.split(self.sizes), x.split(self.sizes), matrices, strict=True)
+        for into, part, matrix in parts:
+            into.addmm_(part, matrix, alpha=-1)
+        return out
 
     def chunks(self, size: int) -> list[Chunk]:
         """Return (domain, slice) of at most ``size`` examples of one domain each."""
@@ -98,18 +117,18 @@ class Masked:
     """Domain ids on the device, in any order."""
 
     domains: Tensor
-    num_domains: int
+    mask: Tensor  # 1 where example i belongs to domain e, float32 [E, n]
+    counts: Tensor  # n_e, float32 [E]
 
-    @cached_property
-    def mask(self) -> Tensor:
-        """1 where example i belongs to domain e, float32 ``[E, n]``."""
-        ids = torch.arange(self.num_domains, device=self.domains.device)
-        return (ids[:, None] == self.domains[None]).float()
+    @staticmethod
+    def of(domains: Tensor, num_domains: int) -> "Masked":
+        ids = torch.arange(num_domains, device=domains.device)
+        mask = (ids[:, None] == domains[None]).float()
+        return Masked(domains, mask, mask.sum(1))
 
-    @cached_property
-    def counts(self) -> Tensor:
-        """n_e, float32 ``[E]``."""
-        return self.mask.sum(1)
+    @property
+    def num_domains(self) -> int:
+        return len(self.counts)
 
     def _spread_out(self, x: Tensor) -> Tensor:
         return self.mask.to(x.dtype)[:, :, None] * x
@@ -124,6 +143,9 @@ class Masked:
     def centre(self, x: Tensor, mean: Tensor) -> Tensor:
         return x - self.expand(mean)
 
+    def add_(self, out: Tensor, rows: Tensor) -> Tensor:
+        return out.add_(self.expand(rows))
+
     def outer(self, a: Tensor, b: Tensor) -> Tensor:
         if a.shape[1] <= b.shape[1]:
             return self._spread_out(a).mT @ b
@@ -132,8 +154,23 @@ class Masked:
     def apply(self, x: Tensor, matrices: Tensor) -> Tensor:
         return (self.mask.to(x.dtype)[:, :, None] * (x @ matrices)).sum(0)
 
+    def subtract_(self, out: Tensor, x: Tensor, matrices: Tensor) -> Tensor:
+        return out.sub_(self.apply(x, matrices))
+
 
 Groups = Sorted | Masked
+
+
+def _tall_product(a: Tensor, b: Tensor) -> Tensor:
+    """Return aᵀb, ``[n, a], [n, b] -> [a, b]``, also where n is far larger than a and b."""
+    if len(a) < TALL:
+        return a.mT @ b
+    piece = next((size for size in range(PIECE, 2 * PIECE) if len(a) % size == 0), PIECE)
+    pieces = len(a) // piece
+    cut = pieces * piece
+    left, right = a[:cut].reshape(pieces, piece, -1), b[:cut].reshape(pieces, piece, -1)
+    product = torch.bmm(left.mT, right).sum(0)
+    return product if cut == len(a) else product.addmm_(a[cut:].mT, b[cut:])
 
 
 def host_order(domains: Tensor, num_domains: int) -> tuple[Tensor | None, tuple[int, ...]]:

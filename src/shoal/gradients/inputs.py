@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import check_floating
+from ..checks import check_floating, check_labels, check_logits
+from .losses import Loss, individual_losses
 
 Inputs = Tensor | tuple[Tensor, ...] | list[Tensor] | Mapping[str, Tensor]
 
@@ -59,6 +60,16 @@ class Examples:
             output = model(*self.tensors)
         return logits_of(output)
 
+    def losses(self, model: Callable[..., Any], loss: Loss | None) -> Tensor:
+        """Return ℓ_i of the model on these examples, ``[n]``, after checking its logits."""
+        logits = precise(self.run(model))
+        if loss is None:
+            check_logits(logits, len(self))
+            check_labels(logits, self.labels)
+        else:  # any shape that the loss can take
+            check_floating("logits", logits)
+        return individual_losses(logits, self.labels, loss)
+
 
 def logits_of(output: Any) -> Tensor:
     """Return the logits of a model's output: a tensor, or an object that carries them."""
@@ -74,23 +85,23 @@ def logits_of(output: Any) -> Tensor:
 def _check(tensors: list[Tensor], keys: list[str] | None, labels: Tensor) -> None:
     if not tensors:
         raise ValueError("inputs is empty; a tensor, a tuple or a dict of tensors is expected")
+    n = len(tensors[0]) if isinstance(tensors[0], Tensor) and tensors[0].ndim else 0
     for k, tensor in enumerate(tensors):
         name = "inputs" if len(tensors) == 1 else f"inputs[{keys[k] if keys else k!r}]"
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
-        if tensor.ndim == 0 or len(tensor) != len(tensors[0]):
+        if tensor.ndim == 0 or len(tensor) != n:
             raise ValueError(
-                f"{name} must have one entry per example ({len(tensors[0])} in the first input), "
+                f"{name} must have one entry per example ({n} in the first input), "
                 f"got shape {list(tensor.shape)}"
             )
         if tensor.is_floating_point():
             check_floating(name, tensor)
     if not isinstance(labels, Tensor):
         raise TypeError(f"labels must be a tensor, got {type(labels).__name__}")
-    if labels.ndim == 0 or len(labels) != len(tensors[0]):
+    if labels.ndim == 0 or len(labels) != n:
         raise ValueError(
-            f"labels must have one entry per example (n = {len(tensors[0])}), "
-            f"got shape {list(labels.shape)}"
+            f"labels must have one entry per example (n = {n}), got shape {list(labels.shape)}"
         )
 
 

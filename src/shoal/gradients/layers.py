@@ -49,7 +49,6 @@ def convolution(
         zip(module.kernel_size, module.stride, module.dilation, strict=True), start=2
     ):
         windows = windows.unfold(axis, dilation * (size - 1) + 1, stride)[..., ::dilation]
-        windows = windows.narrow(axis, 0, r.shape[axis])
     n, groups = len(z), module.groups
     taps = windows.reshape(n, groups, z.shape[1] // groups, r[0, 0].numel(), -1)
     r = r.reshape(n, groups, r.shape[1] // groups, -1)

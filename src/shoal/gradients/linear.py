@@ -4,80 +4,88 @@ With ρ = r − r̄ and ζ = z − z̄ the deviation of one gradient from their 
 
     g_i − ḡ = r_i ⊗ ζ_i + ρ_i ⊗ z̄ − m,    m = E[ρ ⊗ ζ],
 
-whose square needs three products and cancels nothing when r and z are each nearly constant.
+whose square needs three products and cancels nothing when r and z are each nearly constant; the
+plain E[g²] − E[g]² loses everything there in float32. The bias has gradient r_i.
 Letters: n examples, E domains, o outputs, k inputs.
 """
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from .groups import Groups
 
 
 class Centre(NamedTuple):
-    """What a pull-back needs again: means of z ``[E, k]`` and r ``[E, o]``, m ``[E, o, k]``."""
+    """Means of z ``[E, k]`` and of r ``[E, o]``, and m ``[E, o, k]``."""
 
     z: Tensor
     r: Tensor
     m: Tensor
 
 
-def centre_of(z: Tensor, r: Tensor, groups: Groups, counts: Tensor) -> Centre:
-    z_mean, r_mean = groups.total(z) / counts[:, None], groups.total(r) / counts[:, None]
-    m = groups.outer(groups.centre(r, r_mean), groups.centre(z, z_mean)) / counts[:, None, None]
-    return Centre(z_mean, r_mean, m)
-
-
-def mean_of(centre: Centre) -> Tensor:
-    """Return ḡ = r̄ ⊗ z̄ + m, ``[E, o, k]``."""
-    return centre.m.addcmul(centre.r[:, :, None], centre.z[:, None])
-
-
-def deviations(z: Tensor, r: Tensor, groups: Groups) -> tuple[Centre, Tensor]:
-    """Return the centre and M2 = Σ_i (g_i − ḡ)², ``[E, o, k]``, by the formula above."""
+def deviations(z: Tensor, r: Tensor, groups: Groups) -> tuple[Centre, Tensor, Tensor]:
+    """Return the centre and Σ_i (g_i − ḡ)² of the weight ``[E, o, k]`` and the bias ``[E, o]``."""
     counts = groups.counts.to(z.dtype).clamp(min=1)
     z_mean, r_mean = groups.total(z) / counts[:, None], groups.total(r) / counts[:, None]
     ζ, ρ = groups.centre(z, z_mean), groups.centre(r, r_mean)
-    m2 = groups.outer(r.square(), ζ.square())
-    cross = groups.outer(r * ρ, ζ)
     m = groups.outer(ρ, ζ) / counts[:, None, None]
+    bias = groups.total(ρ.square())
+    cross = groups.outer(ρ.mul_(r), ζ)
+    weight = groups.outer(r.square(), ζ.square_())
+    # Σ r²ζ² + z̄ (2 Σ rρζ + z̄ Σ ρ²) − n m²
     z_row = z_mean[:, None]
-    # 2 z̄ Σ rρζ + z̄² Σ ρ² − n m², in place on the largest tensor.
-    cross.mul_(2).addcmul_(z_row, groups.total(ρ.square())[:, :, None])
-    m2.addcmul_(cross, z_row).addcmul_(m.square(), counts[:, None, None], value=-1)
-    return Centre(z_mean, r_mean, m), m2.clamp_(min=0)
+    cross.mul_(2).addcmul_(z_row, bias[:, :, None])
+    weight.addcmul_(cross, z_row).addcmul_(m.square(), counts[:, None, None], value=-1)
+    return Centre(z_mean, r_mean, m), weight.clamp_(min=0), bias.clamp_(min=0)
 
 
-def squares(z: Tensor, r: Tensor, groups: Groups) -> Tensor:
-    """Return Σ_i g_i², ``[E, o, k]``."""
-    return groups.outer(r.square(), z.square())
+def mean_of(centre: Centre) -> Tensor:
+    """Return ḡ = r̄ ⊗ z̄ + m of the weight, ``[E, o, k]``."""
+    return centre.m.addcmul(centre.r[:, :, None], centre.z[:, None])
+
+
+def squares(z: Tensor, r: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
+    """Return Σ_i g_i² of the weight ``[E, o, k]`` and the bias ``[E, o]``."""
+    squared = r.square()
+    return groups.outer(squared, z.square()), groups.total(squared)
 
 
 def pull_back(
-    z: Tensor, r: Tensor, groups: Groups, c: Tensor, centre: Centre, want_z: bool = True
+    z: Tensor,
+    r: Tensor,
+    groups: Groups,
+    c: tuple[Tensor, Tensor | None],
+    mean: tuple[Tensor, Tensor] | None,
+    want_z: bool = True,
 ) -> tuple[Tensor | None, Tensor]:
-    """Return the gradients in z and r of Σ_i ⟨c_e, (g_i − ḡ_e)²⟩ with ḡ_e held fixed.
+    """Return the gradients in z and r of Σ_i ⟨c_e, (g_i − ḡ_e)²⟩, ḡ_e held fixed (or zero).
 
-    Holding ḡ_e is exact for M2 (its own derivative vanishes) and is what a chunk must do.
+    Holding ḡ_e is exact for a variance, whose derivative in it vanishes, and is what a chunk must
+    do. r ∘ (z²cᵀ) − z(c ∘ ḡ)ᵀ cancels at most |g|/|g − ḡ| roundings, as r and z themselves do.
+
+    Args:
+        c: the cotangents of weight ``[E, o, k]`` and bias ``[E, o]``.
+        mean: ḡ of weight and bias.
     """
-    ζ, ρ = groups.centre(z, centre.z), groups.centre(r, centre.r)
-    z_row = centre.z[:, None]
-    cz, cm = c * z_row, c * centre.m
-    dr = (r + ρ).mul_(groups.apply(ζ, cz.mT))
-    dr.addcmul_(r, groups.apply(ζ.square(), c.mT)).sub_(groups.apply(ζ, cm.mT))
-    dr.add_(ρ * groups.expand((cz * z_row).sum(2))).sub_(groups.expand((cm * z_row).sum(2)))
-    if not want_z:
-        return None, dr.mul_(2)
-    dz = ζ.mul_(groups.apply(r.square(), c))
-    dz.addcmul_(groups.expand(centre.z), groups.apply(ρ.mul_(r), c)).sub_(groups.apply(r, cm))
-    return dz.mul_(2), dr.mul_(2)
-
-
-def pull_back_squares(
-    z: Tensor, r: Tensor, groups: Groups, c: Tensor, want_z: bool = True
-) -> tuple[Tensor | None, Tensor]:
-    """Return the gradients in z and r of Σ_i ⟨c_e, g_i²⟩."""
-    dr = groups.apply(z.square(), c.mT).mul_(r).mul_(2)
-    dz = groups.apply(r.square(), c).mul_(z).mul_(2) if want_z else None
+    weight, bias = 2 * c[0], None if c[1] is None else 2 * c[1]
+    dr = groups.apply(z.square(), weight.mT)
+    if bias is not None:
+        groups.add_(dr, bias)
+    dr.mul_(r)
+    dz = groups.apply(r.square(), weight).mul_(z) if want_z else None
+    if mean is not None:
+        product = weight.mul_(mean[0])
+        groups.subtract_(dr, z, product.mT)
+        if bias is not None:
+            groups.add_(dr, -bias * mean[1])
+        if dz is not None:
+            groups.subtract_(dz, r, product)
     return dz, dr
+
+
+def individual(z: Tensor, r: Tensor, bias: bool) -> Tensor:
+    """Return g_i, ``[n, P]``: weight, then bias."""
+    weight = (r[:, :, None] * z[:, None]).flatten(1)
+    return torch.cat([weight, r], 1) if bias else weight

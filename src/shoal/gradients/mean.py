@@ -4,12 +4,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..distributed import sum_over_ranks
+from .elementary import twice_differentiable
 from .inputs import precise
-from .losses import individual_losses
-from .variance import Job, Randomness, autocast_now, like_of
+from .repeat import Randomness, autocast_now, first_order
+from .variance import Job, like_of
 
 
 def gradient_mean(job: Job) -> Tensor:
@@ -42,9 +42,8 @@ def _gradient(
     if leaves is not None:
         examples = examples.with_tensors(leaves, examples.labels)
     with torch.enable_grad():
-        with sdpa_kernel(SDPBackend.MATH):
-            logits = precise(examples.run(job.model))
-        total = individual_losses(logits, examples.labels, job.loss).sum()
+        with twice_differentiable(job.model):
+            total = examples.losses(job.model, job.loss).sum()
         found = torch.autograd.grad(
             total, list(job.weights.values()), create_graph=create_graph, allow_unused=True
         )
@@ -59,13 +58,14 @@ class _TwoPasses(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, job: Job, *wanted: Tensor) -> Tensor:
         total = like_of(job).new_zeros(job.groups.num_domains, _size(job))
-        ctx.job, ctx.autocast, ctx.states = job, autocast_now(job), []
+        ctx.job, ctx.autocast, ctx.states = job, autocast_now(job.device), []
         for domain, part in job.groups.chunks(job.chunk_size or 1):
-            ctx.states.append(Randomness.now(job))
+            ctx.states.append(Randomness.now(job.device))
             total[domain] += _gradient(job, part, create_graph=False)
         return total
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, ...]:
         job: Job = ctx.job
         weights = [p for p in job.model.parameters() if p.requires_grad]

@@ -14,13 +14,19 @@ def unwrap(model: nn.Module) -> nn.Module:
     """Return the module under DistributedDataParallel; refuse a compiled one."""
     if isinstance(model, nn.parallel.DistributedDataParallel):
         model = model.module
-    if torch.compiler.is_compiling() or isinstance(model, torch._dynamo.OptimizedModule):
+    if torch.compiler.is_compiling() or any(_compiled(module) for module in model.modules()):
         raise RuntimeError(
             "gradient_variance, gradient_mean and covariance_spread differentiate twice, which a "
             "compiled network does not support: pass the module that was given to torch.compile "
             "(they may share weights), or use head_variance or Fishr, which can be compiled"
         )
     return model
+
+
+def _compiled(module: nn.Module) -> bool:
+    return isinstance(module, torch._dynamo.OptimizedModule) or (
+        getattr(module, "_compiled_call_impl", None) is not None
+    )
 
 
 def select(model: nn.Module, parameters: Parameters) -> dict[str, Tensor]:

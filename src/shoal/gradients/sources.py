@@ -35,11 +35,11 @@ class Source(Protocol):
 
     def moments(
         self, tensors: Sequence[Tensor], groups: Any, centered: bool
-    ) -> tuple[Tensor, Tensor, Any]:
-        """Return ḡ ``[E, P]``, M2 = Σ_i (g_i − ḡ)² (or Σ_i g_i²) ``[E, P]``, and what to keep."""
+    ) -> tuple[Tensor, Tensor]:
+        """Return ḡ ``[E, P]`` and M2 = Σ_i (g_i − ḡ)² (or Σ_i g_i²) ``[E, P]``."""
 
     def pull_back(
-        self, tensors: Sequence[Tensor], groups: Any, c: Tensor, mean: Tensor | None, kept: Any
+        self, tensors: Sequence[Tensor], groups: Any, c: Tensor, mean: Tensor | None
     ) -> Grads:
         """Return the gradients of Σ_i ⟨c_e, (g_i − mean_e)²⟩ in ``tensors``, mean held fixed."""
 
@@ -49,43 +49,51 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class LinearOnVectors:
-    """g_i = r_i ⊗ z_i with tensors (z, r): matrix products only."""
+    """g_i = r_i ⊗ z_i, then r_i for the bias, with tensors (z, r): matrix products only."""
 
-    size: int
+    outputs: int
+    inputs: int
+    bias: bool
     shared: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.outputs * (self.inputs + self.bias)
+
+    def _flat(self, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.cat([weight.flatten(1), bias], 1) if self.bias else weight.flatten(1)
+
+    def _pair(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+        weights = self.outputs * self.inputs
+        weight = rows[:, :weights].reshape(-1, self.outputs, self.inputs)
+        return weight, rows[:, weights:] if self.bias else None
 
     def moments(
         self, tensors: Sequence[Tensor], groups: Groups, centered: bool
-    ) -> tuple[Tensor, Tensor, linear.Centre | None]:
+    ) -> tuple[Tensor, Tensor]:
         z, r = tensors
-        if not centered:
-            mean = groups.outer(r, z) / groups.counts.to(z.dtype).clamp(min=1)[:, None, None]
-            return mean.flatten(1), linear.squares(z, r, groups).flatten(1), None
-        centre, m2 = linear.deviations(z, r, groups)
-        return linear.mean_of(centre).flatten(1), m2.flatten(1), centre
+        if centered:
+            centre, *m2 = linear.deviations(z, r, groups)
+            return self._flat(linear.mean_of(centre), centre.r), self._flat(*m2)
+        counts = groups.counts.to(z.dtype).clamp(min=1)
+        mean = groups.outer(r, z) / counts[:, None, None]
+        return self._flat(mean, groups.total(r) / counts[:, None]), self._flat(
+            *linear.squares(z, r, groups)
+        )
 
     def pull_back(
-        self,
-        tensors: Sequence[Tensor],
-        groups: Groups,
-        c: Tensor,
-        mean: Tensor | None,
-        kept: linear.Centre | None,
+        self, tensors: Sequence[Tensor], groups: Groups, c: Tensor, mean: Tensor | None
     ) -> Grads:
         z, r = tensors
-        c = c.reshape(-1, r.shape[1], z.shape[1])
-        if mean is None and kept is None:
-            return linear.pull_back_squares(z, r, groups, c, z.requires_grad)
-        if kept is None:
-            kept = linear.centre_of(z, r, groups, groups.counts.to(z.dtype).clamp(min=1))
-        if mean is not None:  # another mean than that of these examples: shift m by the difference
-            m = kept.m + (mean.reshape(c.shape) - linear.mean_of(kept))
-            kept = linear.Centre(kept.z, kept.r, m)
-        return linear.pull_back(z, r, groups, c, kept, z.requires_grad)
+        held = None
+        if mean is not None:
+            weight, bias = self._pair(mean)
+            held = (weight, weight if bias is None else bias)
+        return linear.pull_back(z, r, groups, self._pair(c), held, z.requires_grad)
 
     def individual(self, tensors: Sequence[Tensor]) -> Tensor:
         z, r = tensors
-        return (r[:, :, None] * z[:, None]).flatten(1)
+        return linear.individual(z, r, self.bias)
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,7 @@ class Individual:
 
     def moments(
         self, tensors: Sequence[Tensor], groups: Sorted, centered: bool
-    ) -> tuple[Tensor, Tensor, None]:
+    ) -> tuple[Tensor, Tensor]:
         total = Moments.zero(groups.num_domains, self.size, tensors)
         for domain, part in self._chunks(groups):
             with torch.no_grad():
@@ -115,15 +123,10 @@ class Individual:
             mean = g.mean(0)
             m2 = g.sub_(mean).square_().sum(0) if centered else g.square_().sum(0)
             total.add(domain, float(part.stop - part.start), mean, m2, centered)
-        return total.mean, total.m2, None
+        return total.mean, total.m2
 
     def pull_back(
-        self,
-        tensors: Sequence[Tensor],
-        groups: Sorted,
-        c: Tensor,
-        mean: Tensor | None,
-        kept: None,
+        self, tensors: Sequence[Tensor], groups: Sorted, c: Tensor, mean: Tensor | None
     ) -> Grads:
         grads = [torch.zeros_like(t) if t.requires_grad else None for t in tensors]
         wanted = [k for k, grad in enumerate(grads) if grad is not None]

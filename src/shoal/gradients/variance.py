@@ -7,7 +7,7 @@ with the global mean held fixed.
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from .capture import Entry, record
 from .groups import Groups, Sorted
 from .inputs import Examples
 from .losses import Loss
+from .repeat import Randomness, autocast_now, first_order
 from .sources import Moments, Source
 
 
@@ -39,6 +40,9 @@ def rows_at_once(
     source: Source, tensors: Sequence[Tensor], groups: Groups, form: Form, over_ranks: bool = False
 ) -> Tensor:
     """Return the variance rows of one source, ``[E, P]``, as one node of the graph."""
+    if torch.compiler.is_compiling():  # the compiler finds the derivative of the products itself
+        _, m2 = source.moments(tensors, groups, form.centered)
+        return m2 * form.scale(groups.counts.to(m2.dtype))
     rows: Tensor = _Rows.apply(source, groups, form, over_ranks, *tensors)  # type: ignore[no-untyped-call]
     return rows
 
@@ -48,26 +52,27 @@ class _Rows(torch.autograd.Function):
     def forward(
         ctx: Any, source: Source, groups: Groups, form: Form, over_ranks: bool, *tensors: Tensor
     ) -> Tensor:
-        mean, m2, kept = source.moments(tensors, groups, form.centered)
+        mean, m2 = source.moments(tensors, groups, form.centered)
         counts = groups.counts
         elsewhere = over_ranks and world_size() > 1
         if elsewhere:
             counts, mean, m2 = merge_ranks(counts, mean, m2, form.centered)
         scale = form.scale(counts.to(m2.dtype))
-        ctx.source, ctx.groups, ctx.form, ctx.kept = source, groups, form, kept
+        ctx.source, ctx.groups = source, groups
         ctx.scale = scale * world_size() if elsewhere else scale
-        # Only a mean over other examples too (or a source that kept nothing) must be held.
-        ctx.mean = mean if form.centered and (elsewhere or kept is None) else None
+        ctx.mean = mean if form.centered else None
         ctx.save_for_backward(*tensors)
         return m2 * scale
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, ...]:
         tensors = [
             t.detach().requires_grad_(need)
             for t, need in zip(ctx.saved_tensors, ctx.needs_input_grad[4:], strict=True)
         ]
-        grads = ctx.source.pull_back(tensors, ctx.groups, c * ctx.scale, ctx.mean, ctx.kept)
+        with torch.autocast(c.device.type, enabled=False):
+            grads = ctx.source.pull_back(tensors, ctx.groups, c * ctx.scale, ctx.mean)
         return None, None, None, None, *grads
 
 
@@ -78,7 +83,7 @@ def merge_ranks(
     all_counts = torch.stack(all_ranks(counts))  # [W, E]
     means, m2s = torch.stack(all_ranks(mean)), torch.stack(all_ranks(m2))  # [W, E, P]
     total = all_counts.sum(0)
-    weights = (all_counts / total.clamp(min=1)).to(mean.dtype)[..., None]
+    weights = (all_counts.to(mean.dtype) / total.clamp(min=1))[..., None]
     pooled = (weights * means).sum(0)
     m2 = m2s.sum(0)
     if centered:
@@ -97,6 +102,10 @@ class Job:
     loss: Loss | None
     form: Form
     chunk_size: int | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.weights.values())).device
 
     def assemble(self, parts: dict[str, Tensor], like: Tensor) -> Tensor:
         """Return the columns of all weights in order; a weight that is never used has zeros."""
@@ -124,7 +133,7 @@ class Job:
 def gradient_variance(job: Job) -> Tensor:
     """Return v ``[E, P]`` of a job, differentiable in the network's weights and inputs."""
     if len(job.examples) == 0:
-        raise ValueError("inputs holds no example; a variance needs two or more in a domain")
+        return job.assemble({}, like_of(job))
     if job.chunk_size is None:
         return variance_of(job, job.entries(None, create_graph=torch.is_grad_enabled()))
     wanted: list[Tensor] = [p for p in job.model.parameters() if p.requires_grad]
@@ -150,7 +159,7 @@ class _TwoPasses(torch.autograd.Function):
         total = Moments.zero(job.groups.num_domains, size, [like_of(job)])
         ctx.states = []
         for part in job.chunks():
-            ctx.states.append(Randomness.now(job))
+            ctx.states.append(Randomness.now(job.device))
             groups = job.groups.within(part)
             mean, m2 = _chunk_moments(job, job.entries(part, create_graph=False), groups)
             for domain, n in enumerate(groups.sizes):
@@ -160,11 +169,12 @@ class _TwoPasses(torch.autograd.Function):
             counts, mean, m2 = merge_ranks(counts, mean, m2, job.form.centered)
         scale = job.form.scale(counts.to(m2.dtype))
         ctx.job, ctx.scale = job, scale * world_size()
-        ctx.autocast = autocast_now(job)
+        ctx.autocast = autocast_now(job.device)
         ctx.save_for_backward(mean)
         return m2 * scale
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, ...]:
         job: Job = ctx.job
         (mean,) = ctx.saved_tensors
@@ -183,6 +193,8 @@ class _TwoPasses(torch.autograd.Function):
                 entries = record(job.model, job.weights, examples, job.loss, create_graph=True)
             groups = job.groups.within(part)
             outputs, cotangents = _pulled_back(job, entries, groups, c, mean, columns)
+            if not outputs:
+                continue
             found = torch.autograd.grad(
                 outputs,
                 [*wanted[:weights], *(leaves[k] for k in inputs)],
@@ -201,7 +213,7 @@ def _chunk_moments(job: Job, entries: list[Entry], groups: Sorted) -> tuple[Tens
     with outside_autocast(job), torch.no_grad():
         for entry in entries:
             tensors = [t.detach() for t in entry.tensors]
-            mean, m2, _ = entry.source.moments(tensors, groups, job.form.centered)
+            mean, m2 = entry.source.moments(tensors, groups, job.form.centered)
             means.update(job.split(entry, mean))
             squares.update(job.split(entry, m2))
         like = like_of(job)
@@ -233,9 +245,9 @@ def _pulled_back(
             centre = torch.cat([mean[:, columns[name]] for name in entry.names], 1)
             held = centre if job.form.centered else None
             leaves = [t.detach().requires_grad_(t.requires_grad) for t in entry.tensors]
-            grads = entry.source.pull_back(leaves, groups, mine, held, None)
+            grads = entry.source.pull_back(leaves, groups, mine, held)
             for tensor, grad in zip(entry.tensors, grads, strict=True):
-                if grad is not None:
+                if grad is not None and tensor.requires_grad:
                     outputs.append(tensor)
                     cotangents.append(grad)
     return outputs, cotangents
@@ -250,47 +262,4 @@ def like_of(job: Job) -> Tensor:
 
 def outside_autocast(job: Job) -> AbstractContextManager[None]:
     """Statistics are float32 under any autocast."""
-    device = next(iter(job.weights.values())).device.type
-    return torch.autocast(device, enabled=False)
-
-
-def autocast_now(job: Job) -> Any:
-    """Return a maker of the autocast context that is on now, for use in a backward."""
-    device = next(iter(job.weights.values())).device.type
-    if not torch.is_autocast_enabled(device):
-        return nullcontext
-    dtype = torch.get_autocast_dtype(device)
-    return lambda: torch.autocast(device, dtype=dtype)
-
-
-@dataclass
-class Randomness:
-    """The random state at one moment, so that dropout repeats itself in the second pass."""
-
-    cpu: Tensor
-    cuda: Tensor | None
-    device: torch.device
-
-    @staticmethod
-    def now(job: Job) -> "Randomness":
-        device = next(iter(job.weights.values())).device
-        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        return Randomness(torch.get_rng_state(), cuda, device)
-
-    def restored(self) -> "_Restored":
-        return _Restored(self)
-
-
-class _Restored:
-    def __init__(self, state: Randomness) -> None:
-        self.state = state
-        self.fork = torch.random.fork_rng([state.device] if state.cuda is not None else [])
-
-    def __enter__(self) -> None:
-        self.fork.__enter__()
-        torch.set_rng_state(self.state.cpu)
-        if self.state.cuda is not None:
-            torch.cuda.set_rng_state(self.state.cuda, self.state.device)
-
-    def __exit__(self, *error: Any) -> None:
-        self.fork.__exit__(*error)
+    return torch.autocast(job.device.type, enabled=False)

@@ -10,6 +10,8 @@ class CapturedStep:
 
     A step must update its state in place and never ask the host. Capturing needs a few steps to
     warm up; ``undo`` must take them back in place, so that every counted step is a replay.
+    Replays go to a stream of their own, so that several trainings can share a device: the memory
+    traffic of one runs under the arithmetic of another. Call ``wait`` before reading results.
     """
 
     def __init__(
@@ -19,22 +21,37 @@ class CapturedStep:
         self._undo = undo
         self._graph: torch.cuda.CUDAGraph | None = None
         if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)
             self._capture()
 
     def _capture(self) -> None:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             for _ in range(3):
                 self._step()
-        torch.cuda.current_stream().wait_stream(side)
+        self.wait()
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.graph(self._graph, stream=self._stream):
             self._step()
         self._undo()
+        torch.cuda.synchronize()
 
     def __call__(self) -> None:
         if self._graph is None:
             self._step()
         else:
-            self._graph.replay()
+            with torch.cuda.stream(self._stream):
+                self._graph.replay()
+
+    def between(self, change: Callable[[], object]) -> None:
+        """Change the step's state after the steps called so far and before the next."""
+        if self._graph is None:
+            change()
+        else:
+            with torch.cuda.stream(self._stream):
+                change()
+
+    def wait(self) -> None:
+        """Return when all steps that were called have run."""
+        if self._graph is not None:
+            self._stream.synchronize()

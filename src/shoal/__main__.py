@@ -1,0 +1,7 @@
+"""``python -m shoal``: the same as ``shoal``."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

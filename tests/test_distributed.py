@@ -1,0 +1,125 @@
+"""Two processes give what one gives on the concatenated batch: values, gradients and state."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests import two_processes
+from tests.two_processes import SCENARIOS, WORLD, Result
+
+pytestmark = pytest.mark.serial
+
+# Seconds for two processes from start to end; they take about 8.
+PATIENCE = 60
+# Float64 on both sides, another order of summation.
+CLOSE = {"rtol": 1e-9, "atol": 1e-12}
+
+Outcome = dict[str, Result | str]
+
+
+def run(names: list[str], folder: Path) -> list[Outcome]:
+    """Run scenarios in two processes and return what each rank found."""
+    root = Path(two_processes.__file__).resolve().parent.parent
+    paths = [str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    command = [sys.executable, two_processes.__file__]
+    processes = [
+        subprocess.Popen(
+            [*command, str(rank), str(folder / "meeting"), str(folder), *names],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(WORLD)
+    ]
+    said = []
+    try:
+        for process in processes:
+            said.append(process.communicate(timeout=PATIENCE)[0])
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    outcomes = []
+    for rank in range(WORLD):
+        file = folder / f"{rank}.pt"
+        if not file.exists():
+            pytest.fail(f"rank {rank} left nothing behind:\n{said[rank][-2000:]}")
+        outcomes.append(torch.load(file, weights_only=True))
+    return outcomes
+
+
+def check(name: str, outcomes: list[Outcome]) -> None:
+    """Compare both ranks with each other, bit for bit, and with one process."""
+    found = []
+    for rank, outcome in enumerate(outcomes):
+        one = outcome.get(name, "not reached")
+        if isinstance(one, str):
+            pytest.fail(f"rank {rank}: {one}")
+        found.append(one)
+    expected = SCENARIOS[name]()
+    assert found[0].keys() == found[1].keys() == expected.keys()
+    for key, tensor in expected.items():
+        assert torch.equal(found[0][key], found[1][key]), f"{key} differs between ranks"
+        assert found[0][key].shape == tensor.shape, key
+        assert torch.allclose(found[0][key], tensor, **CLOSE), f"{key} differs from one process"
+        if key in ("value", "gradient"):
+            assert tensor.abs().max() > 1e-6, f"{key} says nothing"
+
+
+# Those below them run apart: they may leave one rank waiting for the other.
+APART = {
+    "covariance": [name for name in SCENARIOS if name.startswith("covariance")],
+    "counted variance": ["variance, domains counted"],
+    "counted mean": ["mean, domains counted"],
+}
+TOGETHER = [name for name in SCENARIOS if not any(name in names for names in APART.values())]
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
+    return run(TOGETHER, tmp_path_factory.mktemp("together"))
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_two_processes_equal_one(name: str, together: list[Outcome]) -> None:
+    check(name, together)
+
+
+@pytest.fixture(scope="module")
+def covariances(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
+    return run(APART["covariance"], tmp_path_factory.mktemp("covariances"))
+
+
+@pytest.mark.parametrize("name", APART["covariance"])
+def test_covariance_spread_of_two_processes_equals_one(
+    name: str, covariances: list[Outcome]
+) -> None:
+    check(name, covariances)
+
+
+@pytest.mark.parametrize("names", ["counted variance", "counted mean"])
+def test_ranks_agree_on_the_number_of_domains(names: str, tmp_path: Path) -> None:
+    # The largest id is on one rank only; num_domains=None means the largest of all.
+    outcomes = run(APART[names], tmp_path)
+    check(APART[names][0], outcomes)
+
+
+def test_the_split_is_as_uneven_as_it_claims() -> None:
+    first, second = two_processes.DOMAINS
+    assert len(first) != len(second)
+    assert first.count(1) == 1
+    assert second.count(1) > 1
+    assert first.count(2) > 1
+    assert 2 not in second
+    assert first.count(3) == second.count(3) == 1
+    assert (first + second).count(4) == 1

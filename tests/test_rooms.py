@@ -1,0 +1,299 @@
+"""The walls between rooms: what each part of shoal may import, and what it never touches."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parent.parent / "src" / "shoal"
+
+# A room is a module or package directly under shoal; "shoal" itself is its __init__.
+# Each row: the rooms that this one may import, beside itself. A dotted name opens one module only.
+PLAIN = {"checks", "randomness"}
+LAYERS = {"gradients", "penalties", "statistics", "regularizers", "networks", "distributed"}
+BELOW_TRAINING = PLAIN | LAYERS | {"algorithms", "datasets"}
+CORE = BELOW_TRAINING | {"curvature", "training", "protocol"}
+EVERYTHING = CORE | {"reference", "report", "shoal", "storage"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "checks": set(),
+    "randomness": set(),
+    "distributed": set(),
+    "reference": set(),
+    "storage": set(),  # files written aside and moved
+    "gradients": {"checks", "distributed"},
+    "penalties": {"checks"},
+    "statistics": PLAIN | {"gradients", "penalties", "distributed"},
+    "curvature": PLAIN | {"gradients", "penalties"},
+    "regularizers": PLAIN | {"statistics", "penalties"},
+    "networks": PLAIN,
+    "datasets": PLAIN,
+    "algorithms": PLAIN | {"statistics", "penalties", "regularizers", "networks"},
+    "training": PLAIN | {"algorithms", "datasets", "networks", "storage"},
+    "protocol": BELOW_TRAINING | {"training"},
+    "report": {"protocol.records", "protocol.selection", "reference"},
+    "shoal": CORE,
+    "estimators": EVERYTHING,
+    "experiments": EVERYTHING,
+    "cli": EVERYTHING | {"experiments"},
+    "__main__": {"cli"},
+}
+
+# Packages outside shoal, where the design names them; the standard library is open to all.
+# Rooms without a row may use optional packages, but not at import: see the last test.
+MAY_INSTALL: dict[str, set[str]] = {
+    "checks": {"torch"},
+    "distributed": {"torch"},
+    "gradients": {"torch"},
+    "penalties": {"torch"},
+    "randomness": {"torch", "numpy"},
+    "reference": set(),
+    "report": {"jinja2", "matplotlib", "numpy", "rich"},
+}
+
+# Rooms that never open a file, and rooms that never touch an optimiser.
+FILES = {"pathlib", "os", "io", "shutil", "tempfile", "torch.save", "torch.load"}
+OPTIMISERS = {"torch.optim"}
+NEVER: dict[str, set[str]] = {
+    "gradients": FILES | OPTIMISERS,
+    "penalties": FILES | OPTIMISERS,
+    "statistics": FILES | OPTIMISERS,
+    "curvature": FILES | OPTIMISERS,
+    "regularizers": FILES | OPTIMISERS,
+    "algorithms": FILES,
+}
+
+MAY_PRINT = {"cli", "report"}
+NAMES_THAT_SAY_NOTHING = {
+    "util",
+    "utils",
+    "misc",
+    "helper",
+    "helpers",
+    "manager",
+    "managers",
+    "factory",
+    "factories",
+}
+# Rooms that stand on optional packages as a whole, and are imported only when asked for.
+NEEDS_EXTRAS = {"__main__", "cli", "experiments", "report"}
+OPTIONAL = ("rich", "jinja2", "matplotlib", "backpack", "torchvision", "timm", "PIL")
+
+
+def modules(source: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """Yield every file with its dotted name below shoal; a package is named by its folder."""
+    for path in sorted(source.rglob("*.py")):
+        parts = path.relative_to(source).with_suffix("").parts
+        yield path, parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def imported(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """Yield line and absolute name of all that is imported, at any depth of the file."""
+
+    def absolute(name: str, level: int) -> str:
+        above = package[: len(package) - level + 1] if level else ()
+        return ".".join((*above, *filter(None, [name])))
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = absolute(node.module or "", node.level)
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+        elif (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func).split(".")[-1] in {"import_module", "__import__"}
+            and node.args
+            and isinstance(node.args[0], ast.Constant)
+        ):
+            name = str(node.args[0].value)
+            bare = name.lstrip(".")
+            yield node.lineno, absolute(bare, len(name) - len(bare))
+
+
+def is_open(target: str, allowed: set[str]) -> bool:
+    return any(target == name or target.startswith(f"{name}.") for name in allowed)
+
+
+def import_violations(room: str, tree: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
+    for line, name in imported(tree, package):
+        top, _, rest = name.partition(".")
+        if top == "shoal":
+            # shoal.Fishr is not a room: whoever imports it imports the package's own __init__.
+            target = rest if rest.partition(".")[0] in MAY_IMPORT else "shoal"
+            if not is_open(target, MAY_IMPORT[room] | {room}):
+                yield f"{line}: {room} may not import {name}"
+        elif top not in sys.stdlib_module_names and top not in MAY_INSTALL.get(room, {top}):
+            yield f"{line}: {room} may not import the package {top}"
+        if is_open(name, NEVER.get(room, set())):
+            yield f"{line}: {room} never touches {name}"
+
+
+def statement_violations(room: str, tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assert):
+            yield f"{node.lineno}: assert is for tests; raise an exception"
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id == "print" and room not in MAY_PRINT:
+                yield f"{node.lineno}: only cli and report print"
+            if node.func.id == "open" and "io" in NEVER.get(room, set()):
+                yield f"{node.lineno}: {room} never opens a file"
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in NEVER.get(room, set()):
+            yield f"{node.lineno}: {room} never touches {ast.unparse(node)}"
+        elif isinstance(node, ast.Compare) and room == "protocol":
+            sides = [ast.unparse(side).split(".")[-1] for side in (node.left, *node.comparators)]
+            literal = any(isinstance(side, ast.Constant) for side in (node.left, *node.comparators))
+            if literal and {"algorithm", "algorithm_name"} & set(sides):
+                yield f"{node.lineno}: protocol knows no algorithm by its name"
+
+
+def violations(source: Path) -> list[str]:
+    """Return every breach of the walls in the package at ``source``, as ``file:line: why``."""
+    found = []
+    for path, parts in modules(source):
+        where = path.relative_to(source)
+        for word in {word for part in parts for word in part.split("_")} & NAMES_THAT_SAY_NOTHING:
+            found.append(f"{where}: a module called {word!r} says nothing; name what it does")
+        room = parts[0] if parts else "shoal"
+        if room not in MAY_IMPORT:
+            found.append(f"{where}: {room!r} is no room of the design; give it a row in MAY_IMPORT")
+            continue
+        package = ("shoal", *parts)
+        if path.name != "__init__.py":
+            package = package[:-1]
+        tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+        found += [f"{where}:{why}" for why in import_violations(room, tree, package)]
+        found += [f"{where}:{why}" for why in statement_violations(room, tree)]
+    return found
+
+
+def test_walls_hold() -> None:
+    assert list(modules(SOURCE)), f"no source found at {SOURCE}"
+    found = violations(SOURCE)
+    assert not found, "\n".join(found)
+
+
+def test_no_room_is_under_a_room_that_imports_it() -> None:
+    """The arrows of the table itself have no cycle (``report`` opens modules, not rooms)."""
+    arrows = {
+        room: {name.partition(".")[0] for name in allowed} - {"shoal"}
+        for room, allowed in MAY_IMPORT.items()
+        if room != "shoal"
+    }
+    while arrows:
+        free = {room for room, allowed in arrows.items() if not allowed & arrows.keys()}
+        assert free, f"these rooms import each other in a circle: {sorted(arrows)}"
+        arrows = {room: allowed for room, allowed in arrows.items() if room not in free}
+
+
+BREACHES = {
+    "penalties.py": {
+        "import numpy": "penalties may not import the package numpy",
+        "from .statistics import head_variance": "may not import shoal.statistics.head_variance",
+        "from torch.optim import Adam": "penalties never touches torch.optim.Adam",
+        "def f():\n    from . import datasets": "penalties may not import shoal.datasets",
+        "import importlib\nimportlib.import_module('.training', __package__)": "shoal.training",
+        "open('x')": "penalties never opens a file",
+    },
+    "statistics.py": {
+        "import torch\ntorch.optim.Adam([])": "statistics never touches torch.optim",
+        "from .regularizers import Fishr": "statistics may not import shoal.regularizers.Fishr",
+        "from pathlib import Path": "statistics never touches pathlib.Path",
+        "from shoal import Fishr": "statistics may not import shoal.Fishr",
+        "x = 1\nassert x": "assert is for tests",
+        "print('x')": "only cli and report print",
+    },
+    "algorithms/fishr.py": {
+        "from ..datasets import DATASETS": "algorithms may not import shoal.datasets.DATASETS",
+        "from .. import datasets": "algorithms may not import shoal.datasets",
+        "import torch\ntorch.save({}, 'x')": "algorithms never touches torch.save",
+    },
+    "algorithms/__init__.py": {
+        "from ..training import run": "algorithms may not import shoal.training.run",
+    },
+    "protocol/sweep.py": {
+        "def f(run):\n    return run.algorithm == 'fishr'": "protocol knows no algorithm",
+        "from ..report import tables": "protocol may not import shoal.report.tables",
+    },
+    "report/page.py": {
+        "import torch": "report may not import the package torch",
+        "from ..protocol.sweep import sweep": "report may not import shoal.protocol.sweep.sweep",
+    },
+    "training/loop.py": {"from ..experiments import demo": "may not import shoal.experiments.demo"},
+    "experiments/demo.py": {"from ..cli import main": "experiments may not import shoal.cli.main"},
+    "training/utils.py": {"": "'utils' says nothing"},
+    "training/run_manager.py": {"": "'manager' says nothing"},
+    "helpers/__init__.py": {"": "'helpers' says nothing"},
+    "magic.py": {"": "'magic' is no room of the design"},
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "why"),
+    [(file, code, why) for file, codes in BREACHES.items() for code, why in codes.items()],
+)
+def test_breach_is_found(tmp_path: Path, file: str, code: str, why: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(code)
+    found = violations(tmp_path)
+    assert any(why in line for line in found), found
+    assert all(line.startswith(file) for line in found)
+
+
+def test_what_the_design_allows_is_no_breach(tmp_path: Path) -> None:
+    allowed = {
+        "__init__.py": "from .regularizers import Fishr\nfrom . import statistics",
+        "penalties.py": "import math\nimport torch\nfrom torch import Tensor\nfrom . import checks",
+        "regularizers.py": "from .penalties import spread\nimport shoal.statistics",
+        "algorithms/__init__.py": "from .fishr import Fishr\nfrom . import fishr",
+        "algorithms/fishr.py": "from ..penalties import spread\nfrom .base import Penalised",
+        "report/page.py": "import jinja2\nfrom ..protocol.records import Record\nprint('x')",
+        "cli.py": "import shoal\nfrom . import experiments\nprint('x')",
+        "experiments/demo.py": "from shoal import Fishr\nfrom ..training import loop",
+    }
+    for file, code in allowed.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(code)
+    assert violations(tmp_path) == []
+
+
+IMPORT_WITHOUT_EXTRAS = """
+import importlib, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {optional}:
+            raise ModuleNotFoundError(f"refused: {{name}}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+for name in {names}:
+    importlib.import_module(name)
+"""
+
+
+def import_without_extras(names: list[str], path: Path) -> subprocess.CompletedProcess[str]:
+    code = IMPORT_WITHOUT_EXTRAS.format(optional=OPTIONAL, names=names)
+    code = f"import sys; sys.path.insert(0, {str(path)!r})\n{code}"
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+def test_core_needs_only_torch_and_numpy() -> None:
+    names = [
+        ".".join(("shoal", *parts))
+        for _, parts in modules(SOURCE)
+        if not parts or parts[0] not in NEEDS_EXTRAS
+    ]
+    done = import_without_extras(names, SOURCE.parent)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_core_that_needs_an_extra_is_found(tmp_path: Path) -> None:
+    (tmp_path / "greedy.py").write_text("import rich.table")
+    done = import_without_extras(["greedy"], tmp_path)
+    assert done.returncode != 0
+    assert "refused: rich" in done.stderr

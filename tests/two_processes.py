@@ -1,0 +1,268 @@
+"""What test_distributed.py runs twice: in one process on the whole batch, in two on its parts.
+
+As a script, one of the processes: RANK FILE FOLDER SCENARIO...; results go to FOLDER/RANK.pt.
+"""
+
+import sys
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import shoal
+
+WORLD, E, INPUTS, FEATURES, CLASSES = 2, 5, 6, 4, 3
+# Features of a network with 3,503 weights, too many for a dense covariance.
+MANY = 350
+# Domain 1 has one example on rank 0, domain 2 none on rank 1, domain 3 one on each, and domain 4
+# one in all, which makes it absent. Ranks differ in length.
+DOMAINS = ([0, 2, 0, 1, 0, 2, 2, 3, 0, 2, 0], [1, 0, 3, 4, 1, 1])
+
+Result = dict[str, Tensor]
+Batch = tuple[Tensor, Tensor, Tensor]
+
+
+def make_parts(seed: int) -> list[Batch]:
+    """Return inputs, labels and domains of every rank; each domain has a scale of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    parts = []
+    for ids in DOMAINS:
+        domains = torch.tensor(ids)
+        inputs = torch.randn(len(ids), INPUTS, generator=generator, dtype=torch.float64)
+        labels = torch.randint(CLASSES, (len(ids),), generator=generator)
+        parts.append((inputs * (1 + domains[:, None]), labels, domains))
+    return parts
+
+
+def my_part(seed: int) -> Batch:
+    """Return this process's examples: all of them when there is only one."""
+    parts = make_parts(seed)
+    if dist.is_initialized():
+        return parts[dist.get_rank()]
+    inputs, labels, domains = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    return inputs, labels, domains
+
+
+class Network(nn.Module):
+    """Features, a scale that belongs to no layer, and a classifier; returns z and logits."""
+
+    def __init__(self, features: int = FEATURES, scaled: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.features = nn.Sequential(nn.Linear(INPUTS, features), nn.Tanh())
+        self.classifier = nn.Linear(features, CLASSES)
+        if scaled:
+            self.scale = nn.Parameter(torch.full((features,), 1.5))
+        self.double()
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.features(inputs)
+        z = z * self.scale if hasattr(self, "scale") else z
+        return z, self.classifier(z)
+
+
+class Logits(Network):
+    """The same, returning logits only."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs)[1]
+
+
+def make_conv() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 2, 3)),
+        nn.Conv2d(1, 3, 2, padding=1),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(36, CLASSES),
+    ).double()
+
+
+def averaged(gradients: list[Tensor]) -> Tensor:
+    """Return the gradients in one vector, averaged over ranks as DistributedDataParallel does."""
+    flat = torch.cat([g.flatten() for g in gradients])
+    if dist.is_initialized():
+        dist.all_reduce(flat)
+        flat /= dist.get_world_size()
+    return flat
+
+
+def result(value: Tensor, model: nn.Module) -> Result:
+    """Return a statistic and the averaged gradient of a number that depends on all of it."""
+    generator = torch.Generator().manual_seed(7)
+    weights = torch.rand(value.shape, generator=generator, dtype=value.dtype)
+    number = (value * weights).sum() + (shoal.spread(value) if value.ndim else 0)
+    found = torch.autograd.grad(number, list(model.parameters()), allow_unused=True)
+    whole = [
+        torch.zeros_like(p) if g is None else g
+        for g, p in zip(found, model.parameters(), strict=True)
+    ]
+    return {"value": value.detach(), "gradient": averaged(whole)}
+
+
+def head(num_domains: int | None = E, **options: bool) -> Result:
+    model = Network()
+    inputs, labels, domains = my_part(0)
+    z, logits = model(inputs)
+    v = shoal.head_variance(z, logits, labels, domains, num_domains=num_domains, **options)
+    return result(v, model)
+
+
+def head_binary() -> Result:
+    model = Network()
+    inputs, labels, domains = my_part(0)
+    z, logits = model(inputs)
+    v = shoal.head_variance(z, logits[:, 0], labels.clamp(max=1), domains, num_domains=E)
+    return result(v, model)
+
+
+def head_with_an_empty_rank() -> Result:
+    model = Network()
+    inputs, labels, domains = my_part(0)
+    if dist.is_initialized() and dist.get_rank() == 1:
+        inputs, labels, domains = inputs[:0], labels[:0], domains[:0]
+    elif not dist.is_initialized():
+        inputs, labels, domains = make_parts(0)[0]
+    z, logits = model(inputs)
+    return result(shoal.head_variance(z, logits, labels, domains, num_domains=E), model)
+
+
+def fishr() -> Result:
+    """Three calls with state; the penalty's gradient after the last."""
+    model = Network()
+    penalty_of = shoal.Fishr(E, 2.0, 0.7, warmup_steps=1, normalise=False)
+    for seed in range(3):
+        inputs, labels, domains = my_part(seed)
+        # Domain 2 is nowhere in the second step.
+        domains = domains.masked_fill(domains == 2, 0) if seed == 1 else domains
+        z, logits = model(inputs)
+        penalty = penalty_of(z, logits, labels, domains)
+    return result(penalty, model) | state_of(penalty_of)
+
+
+def state_of(fishr: shoal.Fishr) -> Result:
+    return {f"state.{name}": tensor.clone() for name, tensor in fishr.state_dict().items()}
+
+
+def risk(logits: Tensor, labels: Tensor, n: int) -> Tensor:
+    """Return this rank's share of the mean over all n examples, W-fold for DDP's average."""
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    return F.cross_entropy(logits, labels, reduction="sum") * world / n
+
+
+def train(model: nn.Module, loss_of: Callable[[nn.Module, Batch, int], Tensor]) -> Result:
+    """Return the weights after three steps of SGD, under DDP where there are processes."""
+    network = DistributedDataParallel(model) if dist.is_initialized() else model
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+    total = sum(map(len, DOMAINS))
+    history = {}
+    for seed in range(3):
+        loss = loss_of(network, my_part(seed), total)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        history[f"weights after step {seed}"] = torch.cat(
+            [p.detach().flatten() for p in model.parameters()]
+        )
+    return history
+
+
+def ddp_fishr() -> Result:
+    penalty_of = shoal.Fishr(E, 2.0, 0.7, warmup_steps=1, normalise=False)
+
+    def loss_of(network: nn.Module, batch: Batch, total: int) -> Tensor:
+        inputs, labels, domains = batch
+        z, logits = network(inputs)
+        return risk(logits, labels, total) + penalty_of(z, logits, labels, domains)
+
+    return train(Network(), loss_of) | state_of(penalty_of)
+
+
+def ddp_fishr_everywhere(chunk_size: int | None) -> Result:
+    penalty_of = shoal.Fishr(E, 0.5, 0.7, warmup_steps=1, normalise=False)
+
+    def loss_of(network: nn.Module, batch: Batch, total: int) -> Tensor:
+        inputs, labels, domains = batch
+        v = shoal.gradient_variance(
+            network, inputs, labels, domains, num_domains=E, chunk_size=chunk_size
+        )
+        return risk(network(inputs), labels, total) + penalty_of.match(v)
+
+    return train(Logits(), loss_of) | state_of(penalty_of)
+
+
+def statistic(function: Callable[..., Tensor], model: nn.Module, **options: object) -> Result:
+    options = {"num_domains": E, **options}
+    return result(function(model, *my_part(0), **options), model)
+
+
+V, G, C = shoal.gradient_variance, shoal.gradient_mean, shoal.covariance_spread
+
+SCENARIOS: dict[str, Callable[[], Result]] = {
+    "head": head,
+    "head, uncentred": lambda: head(centered=False),
+    "head, biased, no bias": lambda: head(unbiased=False, bias=False),
+    "head, binary": head_binary,
+    "head, domains counted": lambda: head(num_domains=None),
+    "head, empty rank": head_with_an_empty_rank,
+    "Fishr": fishr,
+    "Fishr under DDP": ddp_fishr,
+    "Fishr everywhere under DDP": lambda: ddp_fishr_everywhere(None),
+    "Fishr everywhere under DDP, chunks": lambda: ddp_fishr_everywhere(2),
+    "variance": lambda: statistic(V, Logits()),
+    "variance, chunks": lambda: statistic(V, Logits(), chunk_size=2),
+    "variance, uncentred": lambda: statistic(V, Logits(), centered=False),
+    "variance, uncentred, chunks": lambda: statistic(V, Logits(), centered=False, chunk_size=2),
+    "variance, biased": lambda: statistic(V, Logits(), unbiased=False),
+    "variance, no layer's weight": lambda: statistic(V, Logits(scaled=True)),
+    "variance, no layer's weight, chunks": lambda: statistic(V, Logits(scaled=True), chunk_size=2),
+    "variance, convolution": lambda: statistic(V, make_conv()),
+    "variance, convolution, chunks": lambda: statistic(V, make_conv(), chunk_size=2),
+    "mean": lambda: statistic(G, Logits()),
+    "mean, chunks": lambda: statistic(G, Logits(), chunk_size=2),
+    "covariance": lambda: statistic(C, Logits()),
+    "covariance, blocks": lambda: statistic(C, Logits(), blocks=True),
+    "covariance, biased": lambda: statistic(C, Logits(), unbiased=False),
+    "covariance, no layer's weight": lambda: statistic(C, Logits(scaled=True)),
+    "covariance, Gram matrices": lambda: statistic(C, Logits(features=MANY)),
+    "covariance, Gram matrices, chunks": lambda: statistic(C, Logits(features=MANY), chunk_size=2),
+    "covariance, Gram matrices, no layer's weight": lambda: statistic(
+        C, Logits(features=MANY, scaled=True)
+    ),
+    "variance, domains counted": lambda: statistic(V, Logits(), num_domains=None),
+    "mean, domains counted": lambda: statistic(G, Logits(), num_domains=None),
+}
+
+
+def main(rank: int, meeting: str, folder: Path, names: list[str]) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{meeting}",
+        rank=rank,
+        world_size=WORLD,
+        timeout=timedelta(seconds=30),
+    )
+    results: dict[str, Result | str] = {}
+    for name in names:
+        try:
+            results[name] = SCENARIOS[name]()
+        except Exception:
+            # The other rank may wait for this one: what follows would be out of step.
+            results[name] = traceback.format_exc()
+            torch.save(results, folder / f"{rank}.pt")
+            raise
+    torch.save(results, folder / f"{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), sys.argv[4:])
