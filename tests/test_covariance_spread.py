@@ -274,7 +274,7 @@ class Watching:
 
     def __init__(self) -> None:
         self.seen: list[str] = []
-        self.entry = gram._entry
+        self.entry = gram._block
 
     def __call__(self, *args: Any) -> Tensor:
         self.seen.append(torch.get_float32_matmul_precision())
@@ -293,7 +293,7 @@ def test_reduced_precision_products_are_off_inside_and_as_before_outside(
     reduced_precision: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watching = Watching()
-    monkeypatch.setattr(gram, "_entry", watching)
+    monkeypatch.setattr(gram, "_block", watching)
     monkeypatch.setattr(shoal.statistics, "DENSE", 0)
     model, x, _ = build(mlp)
     model.float()
@@ -310,7 +310,7 @@ def test_precision_is_restored_after_an_error(
     def broken(*args: Any) -> Tensor:
         raise MemoryError
 
-    monkeypatch.setattr(gram, "_entry", broken)
+    monkeypatch.setattr(gram, "_block", broken)
     monkeypatch.setattr(shoal.statistics, "DENSE", 0)
     model, x, _ = build(mlp)
     with pytest.raises(MemoryError):

@@ -21,12 +21,7 @@ def spread(rows: Tensor, present: Tensor | None = None) -> Tensor:
     if rows.ndim not in (1, 2):
         raise ValueError(f"rows must be [E, P] or [E], one per domain, got {list(rows.shape)}")
     rows = rows.reshape(len(rows), -1)
-    return spread_of(rows, presence(rows, present))
-
-
-def spread_of(rows: Tensor, present: Tensor) -> Tensor:
-    """Return the spread of rows ``[E, P]`` that have been checked."""
-    weights = present.to(rows.dtype)[:, None]
+    weights = presence(rows, present).to(rows.dtype)[:, None]
     count = weights.sum().clamp(min=1)
     mean = (rows * weights).sum(0) / count
     return ((rows - mean).square() * weights).sum() / count

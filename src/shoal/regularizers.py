@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .penalties import presence, spread_of
+from .penalties import presence
 from .statistics import Form, Loss, head_rows
 
 
@@ -94,23 +94,25 @@ class Fishr(nn.Module):
         present = presence(rows, present)
         rows = rows.reshape(self.num_domains, -1)
         v_bar = self._moving_average(rows)
-        advance = _advance_op if torch.compiler.is_compiling() else _advance
-        past, scale, active = advance(
-            rows.detach(),
+        weight = self.penalty_weight / (rows.shape[1] if self.normalise else 1)
+        match: Any = _match_op if torch.compiler.is_compiling() else _Match.apply
+        penalty: Tensor
+        penalty, new, good, *_ = match(
+            rows,
             present,
             v_bar,
             self.updates,
             self.steps,
             self.ema_decay,
+            weight,
             self.warmup_steps,
-            self.training,
         )
-        # u_e = scale_e v̄_e: scale holds 1 / (1 − γ), which makes ∂u/∂v independent of γ.
-        u = (past + (1 - self.ema_decay) * rows) * scale
-        penalty = self.penalty_weight * spread_of(u, present)
-        if self.normalise:
-            penalty = penalty / rows.shape[1]
-        return torch.where(active, penalty, 0.0)
+        if self.training:
+            with torch.no_grad():  # in place: a captured step replays addresses
+                v_bar.copy_(new)
+                self.updates.add_(good)
+                self.steps.add_(1)
+        return penalty
 
     def _moving_average(self, rows: Tensor) -> Tensor:
         if self.steps.device != rows.device:
@@ -151,51 +153,70 @@ class Fishr(nn.Module):
         )
 
 
-def _advance(
+def _matched(
     rows: Tensor,
     present: Tensor,
     v_bar: Tensor,
     updates: Tensor,
     steps: Tensor,
     decay: float,
+    weight: float,
     warmup_steps: int,
-    store: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return γ v̄, the scale from v̄ to u ``[E, 1]`` and whether λ acts; ``store`` the new v̄.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return λ · spread(u), the new v̄, its updated rows, and (u_e − ū) and a factor ``[E, 1]``.
 
-    The scale is (1 − γ^c_max) / (1 − γ^c_e) / (1 − γ) with c_e the updates of domain e. A row that
-    is not finite leaves v̄ alone: a loss scaler will skip its step.
+    The last two make the gradient. Rows that are not finite leave v̄ alone: a loss scaler will skip
+    their step.
+
+    u_e = v̄_e (1 − γ^c_max) / (1 − γ^c_e) / (1 − γ), with c_e the updates of domain e: where they
+    agree this is v̄ / (1 − γ), and ∂u/∂v does not depend on γ (Appendix D.1).
     """
-    past = decay * v_bar.to(rows.dtype)
-    counted = updates + present
-    length = 1 - torch.pow(decay, counted.clamp(min=1).double())
-    scale = (length.max() / length / (1 - decay)).to(rows.dtype)[:, None]
-    active = steps >= warmup_steps
-    if store:  # in place: a captured step replays addresses
-        good = present & torch.isfinite(rows.sum(1))
-        v_bar.copy_(torch.where(good[:, None], past + (1 - decay) * rows, v_bar.to(rows.dtype)))
-        updates.add_(good)
-        steps.add_(1)
-    return past, scale, active
+    mask = present.to(rows.dtype)[:, None]
+    new = torch.lerp(v_bar.to(rows.dtype), rows, (1 - decay) * mask)
+    length = 1 - torch.pow(decay, (updates + present).clamp(min=1).double())
+    scale = (length.max() / length / (1 - decay)).to(rows.dtype)[:, None] * mask
+    u = new * scale
+    count = mask.sum().clamp(min=1)
+    gaps = torch.addcmul(u, u.sum(0, keepdim=True) / count, mask, value=-1)
+    active, total = steps >= warmup_steps, gaps.square().sum()
+    penalty = torch.where(active, total * (weight / count), 0.0)
+    factor = scale * ((2 * weight * (1 - decay)) / count * active)
+    finite = torch.isfinite(total)
+    new = torch.where(finite, new, v_bar.to(rows.dtype))
+    return penalty, new, present & finite, gaps, factor
 
 
-# For compiled steps: opaque, because a compiled backward may otherwise compute γ v̄ and the scale
-# again, from buffers that the forward has already moved on.
-_advance_op = torch.library.custom_op(
-    "shoal::advance", _advance, mutates_args=("v_bar", "updates", "steps")
-)
+class _Match(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        penalty, new, good, gaps, factor = _matched(*arguments)
+        ctx.save_for_backward(gaps, factor)
+        ctx.mark_non_differentiable(new, good)
+        return penalty, new, good
+
+    @staticmethod
+    def backward(ctx: Any, c: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return _pull_back(ctx, c)
 
 
-@_advance_op.register_fake
-def _(
-    rows: Tensor,
-    present: Tensor,
-    v_bar: Tensor,
-    updates: Tensor,
-    steps: Tensor,
-    decay: float,
-    warmup_steps: int,
-    store: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    scale = rows.new_empty(len(rows), 1)
-    return torch.empty_like(rows), scale, torch.empty_like(steps, dtype=torch.bool)
+# For compiled steps: opaque, because a compiled backward may otherwise compute the gaps again, from
+# buffers that the forward has already moved on.
+_match_op = torch.library.custom_op("shoal::match", _matched, mutates_args=())
+
+
+@_match_op.register_fake
+def _(rows: Tensor, present: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    like, factor = torch.empty_like(rows), rows.new_empty(len(rows), 1)
+    return rows.new_empty(()), like, torch.empty_like(present), torch.empty_like(rows), factor
+
+
+def _keep(ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*output[3:])
+
+
+def _pull_back(ctx: Any, c: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    gaps, factor = ctx.saved_tensors
+    return gaps * (factor * c), *[None] * 7
+
+
+_match_op.register_autograd(_pull_back, setup_context=_keep)

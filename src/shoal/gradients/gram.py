@@ -4,22 +4,23 @@ With centred gradients G̃_e: ⟨C_e, C_f⟩ = ‖G̃_e G̃_fᵀ‖² / ((n_e �
 weighted sum of these inner products. The Gram matrix is a sum over layers; for a linear layer an
 entry of it is a product of two inner products, and no gradient is ever formed.
 
-The terms cancel as the covariances agree, so they are summed in float64 and the products are
-never taken in reduced precision. Letters: n examples, E domains, o outputs, k inputs.
+The terms cancel as the covariances agree, so they are summed in float64 and their products are
+never taken in reduced precision; gradients cancel nothing and follow the user's setting.
+Letters: n examples, E domains, o outputs, k inputs.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ..distributed import gather_rows, world_size
 from . import linear
-from .groups import Sorted, host_order
+from .groups import Chunk, Sorted, host_order
 from .repeat import first_order
 from .sources import Individual, LinearOnVectors, Source
 
@@ -99,10 +100,6 @@ def over_ranks(parts: Sequence[Part], groups: Sorted) -> tuple[list[Part], Sorte
     return gathered, Sorted(sizes, groups.device)
 
 
-def _divisors(groups: Sorted, unbiased: bool) -> list[float]:
-    return [float(n - 1 if unbiased else n) for n in groups.sizes]
-
-
 class _Gram(torch.autograd.Function):
     """The value and, if anyone will ask, its gradient, in one sweep over the blocks.
 
@@ -111,33 +108,21 @@ class _Gram(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        parts: list[Part],
-        groups: Sorted,
-        unbiased: bool,
-        block: int,
-        *tensors: Tensor,
+        ctx: Any, parts: list[Part], groups: Sorted, unbiased: bool, block: int, *tensors: Tensor
     ) -> Tensor:
         needed = ctx.needs_input_grad[4:]
-        detached, start = [], 0
-        for part in parts:
-            count = len(part.tensors)
-            detached.append(
-                [
-                    t.detach().requires_grad_(need)
-                    for t, need in zip(
-                        tensors[start : start + count], needed[start : start + count], strict=True
-                    )
-                ]
-            )
-            start += count
+        leaves = iter(
+            t.detach().requires_grad_(need) for t, need in zip(tensors, needed, strict=True)
+        )
+        detached = [Part(part.source, [next(leaves) for _ in part.tensors]) for part in parts]
         grads = [
-            torch.zeros_like(t) if need else None for t, need in zip(tensors, needed, strict=True)
+            [torch.zeros_like(t) if t.requires_grad else None for t in part.tensors]
+            for part in detached
         ]
-        with full_precision():
-            value = _sweep(parts, detached, groups, unbiased, block, grads)
-        ctx.save_for_backward(*[g for g in grads if g is not None])
-        ctx.asked = [g is not None for g in grads]
+        value = _sweep(detached, groups, unbiased, block, grads if any(needed) else None)
+        flat = [grad for many in grads for grad in many]
+        ctx.save_for_backward(*[grad for grad in flat if grad is not None])
+        ctx.asked = [grad is not None for grad in flat]
         return value
 
     @staticmethod
@@ -147,132 +132,147 @@ class _Gram(torch.autograd.Function):
         return None, None, None, None, *(next(kept) * c if asked else None for asked in ctx.asked)
 
 
+Gradients = list[list[Tensor | None]]
+
+
 def _sweep(
-    parts: list[Part],
-    tensors: list[list[Tensor]],
-    groups: Sorted,
-    unbiased: bool,
-    block: int,
-    grads: list[Tensor | None],
+    parts: list[Part], groups: Sorted, unbiased: bool, block: int, grads: Gradients | None
 ) -> Tensor:
-    """Return Σ_{e,f} w_ef ‖K_ef‖² and add its gradients to ``grads``."""
-    floats = next(t for many in tensors for t in many if t.is_floating_point())
+    """Return Σ_{e,f} w_ef ‖K_ef‖² over pairs of domains and add its gradients to ``grads``."""
+    like = next(t for part in parts for t in part.tensors if t.is_floating_point())
     present = [n >= 2 for n in groups.sizes]
     total = sum(present)
-    value = torch.zeros((), dtype=torch.float64, device=floats.device)
+    value = torch.zeros((), dtype=torch.float64, device=like.device)
     if total < 2:
-        return value.to(floats.dtype)
-    divisors = _divisors(groups, unbiased)
-    centres = [_centre(part, many, groups) for part, many in zip(parts, tensors, strict=True)]
+        return value.to(like.dtype)
+    divisors = [float(n - 1 if unbiased else n) for n in groups.sizes]
+    centres = [_centre(part, groups) for part in parts]
     pieces = [chunk for chunk in groups.chunks(block) if present[chunk[0]]]
     for a, (e, rows) in enumerate(pieces):
         for b, (f, columns) in enumerate(pieces[a:], start=a):
             weight = ((e == f) / total - 1 / total**2) / (divisors[e] * divisors[f])
             weight *= 1 if a == b else 2  # the Gram matrix is symmetric
-            _block(parts, tensors, centres, (e, rows), (f, columns), weight, value, grads)
-    return value.to(floats.dtype)
+            gram = like.new_zeros(rows.stop - rows.start, columns.stop - columns.start)
+            with full_precision():
+                blocks = [
+                    _block(part, centre, (e, rows), (f, columns))
+                    for part, centre in zip(parts, centres, strict=True)
+                ]
+                for one in blocks:
+                    one.add_to(gram)
+            value += weight * gram.square().sum(dtype=torch.float64)
+            if grads is not None:
+                gram.mul_(2 * weight)
+                for one, into in zip(blocks, grads, strict=True):
+                    one.pull_back(gram, into)
+    return value.to(like.dtype)
 
 
-def _block(
-    parts: list[Part],
-    tensors: list[list[Tensor]],
-    centres: list[Any],
-    left: tuple[int, slice],
-    right: tuple[int, slice],
-    weight: float,
-    value: Tensor,
-    grads: list[Tensor | None],
-) -> None:
-    """Add w ‖K‖² of one block to ``value`` and its gradients to ``grads``."""
-    sides = [
-        [_leaves(part.source, many, rows) for part, many in zip(parts, tensors, strict=True)]
-        for _, rows in (left, right)
-    ]
-    wanted = any(grad is not None for grad in grads)
-    with torch.set_grad_enabled(wanted):
-        entries = [
-            _entry(part, sides[0][k], sides[1][k], centres[k], left[0], right[0])
-            for k, part in enumerate(parts)
-        ]
-        gram = sum(entries[1:], start=entries[0])
-    value += weight * gram.detach().square().sum(dtype=torch.float64)
-    if not wanted:
-        return
-    flat = [leaf for side in sides for many in side for leaf in many]
-    places = [
-        (k, slice(None) if k in _shared(parts) else rows)
-        for _, rows in (left, right)
-        for k in range(len(grads))
-    ]
-    asked = [k for k, leaf in enumerate(flat) if leaf.requires_grad]
-    found = torch.autograd.grad(
-        gram, [flat[k] for k in asked], 2 * weight * gram.detach(), allow_unused=True
-    )
-    for k, grad in zip(asked, found, strict=True):
-        index, rows = places[k]
-        into = grads[index]
-        if grad is not None and into is not None:
-            into[rows].add_(grad)
-
-
-def _leaves(source: Source, tensors: list[Tensor], rows: slice) -> list[Tensor]:
-    batched = len(tensors) - source.shared
-    return [
-        (t[rows] if k < batched else t).detach().requires_grad_(t.requires_grad)
-        for k, t in enumerate(tensors)
-    ]
-
-
-def _shared(parts: list[Part]) -> set[int]:
-    """Return the places, in the flat list of all tensors, of those that hold no examples."""
-    places: set[int] = set()
-    start = 0
-    for part in parts:
-        stop = start + len(part.tensors)
-        places.update(range(stop - part.source.shared, stop))
-        start = stop
-    return places
-
-
-def _centre(part: Part, tensors: list[Tensor], groups: Sorted) -> Any:
+def _centre(part: Part, groups: Sorted) -> Any:
     """Return what centres this part: per domain z̄, r̄, m for a linear layer, ḡ otherwise."""
-    detached = [t.detach() for t in tensors]
+    tensors = [t.detach() for t in part.tensors]
     if isinstance(part.source, LinearOnVectors):
-        z, r = detached
+        z, r = tensors
         return linear.deviations(z, r, groups)[0]
-    return part.source.moments(detached, groups, True)[0]
+    return part.source.moments(tensors, groups, True)[0]
 
 
-def _entry(
-    part: Part, left: list[Tensor], right: list[Tensor], centre: Any, e: int, f: int
-) -> Tensor:
-    """Return ⟨g_i − ḡ_e, g_j − ḡ_f⟩ for this part's weights, ``[rows, columns]``."""
-    if not isinstance(part.source, LinearOnVectors):
-        g = part.source.individual(left) - centre[e]
-        h = part.source.individual(right) - centre[f]
-        product: Tensor = g @ h.mT
-        return product
-    # g_i − ḡ_e = r_i ⊗ ζ_i + ρ_i ⊗ z̄_e − m_e, multiplied out. With S = ρσᵀ and T = ζηᵀ the
-    # entries are T ∘ (S + A) + S ∘ X + terms of low rank; S + A is r sᵀ.
-    (z, r), (y, s) = left, right
-    ζ, η = z - centre.z[e], y - centre.z[f]
-    ρ, σ = r - centre.r[e], s - centre.r[f]
-    m, w = centre.m[e], centre.m[f]
-    products, factors = ρ @ σ.mT, ζ @ η.mT
-    α, β = ρ @ centre.r[f], σ @ centre.r[e]
-    x, ξ = ζ @ centre.z[f], η @ centre.z[e]
-    offset = β + centre.r[e] @ centre.r[f]
-    gram: Tensor = factors * (products + α[:, None] + offset)
-    # The bias is one more input that is always 1: it adds ρσᵀ.
-    constant = centre.z[e] @ centre.z[f] + part.source.bias
-    gram = torch.addcmul(gram, products, x[:, None] + (ξ + constant))
-    own = ((r @ w) * ζ).sum(1) + ρ @ (w @ centre.z[e])
-    other = ((s @ m) * η).sum(1) + σ @ (m @ centre.z[f])
-    one = torch.ones_like(own)
-    rank = torch.stack([x, α, own, one], 1)
-    return torch.addmm(
-        gram, rank, torch.stack([β, ξ, -torch.ones_like(other), (m * w).sum() - other])
-    )
+class _Block(Protocol):
+    """⟨g_i − ḡ_e, g_j − ḡ_f⟩ of one part's weights, for examples i in rows and j in columns."""
+
+    def add_to(self, gram: Tensor) -> None: ...
+
+    def pull_back(self, w: Tensor, grads: list[Tensor | None]) -> None:
+        """Add to ``grads`` the gradients of Σ_ij w_ij ⟨g_i − ḡ_e, g_j − ḡ_f⟩."""
+
+
+def _block(part: Part, centre: Any, left: Chunk, right: Chunk) -> _Block:
+    if isinstance(part.source, LinearOnVectors):
+        return _LinearBlock(part, centre, left, right)
+    return _IndividualBlock(part, centre, left, right)
+
+
+class _LinearBlock:
+    """From g_i − ḡ_e = r_i ⊗ ζ_i + ρ_i ⊗ z̄_e − m_e, multiplied out.
+
+    With S = ρσᵀ and T = ζηᵀ the block is T ∘ rsᵀ + S ∘ X + terms of low rank, where rsᵀ and zyᵀ
+    are S and T with rows and columns added; gradients need only these: Σ_j w_ij (g_j − ḡ_f) is
+    pulled back to r_i as ((w ∘ zyᵀ) s)_i and to z_i as ((w ∘ rsᵀ) y)_i, since Σ_j w_ij = 0.
+    """
+
+    def __init__(self, part: Part, centre: linear.Centre, left: Chunk, right: Chunk) -> None:
+        self.want_z = part.tensors[0].requires_grad
+        z, r = (t.detach() for t in part.tensors)
+        (e, self.rows), (f, self.columns) = left, right
+        self.z, self.r = z[self.rows], r[self.rows]
+        self.y, self.s = z[self.columns], r[self.columns]
+        ζ, η = self.z - centre.z[e], self.y - centre.z[f]
+        ρ, σ = self.r - centre.r[e], self.s - centre.r[f]
+        m, w = centre.m[e], centre.m[f]
+        self.products, self.factors = ρ @ σ.mT, ζ @ η.mT
+        self.α, β = ρ @ centre.r[f], σ @ centre.r[e]
+        self.offset = β + centre.r[e] @ centre.r[f]
+        self.x, ξ = ζ @ centre.z[f], η @ centre.z[e]
+        # The bias is one more input that is always 1.
+        self.ξ = ξ + centre.z[e] @ centre.z[f] + float(part.source.size > m.numel())
+        own = ((self.r @ w) * ζ).sum(1) + ρ @ (w @ centre.z[e])
+        other = ((self.s @ m) * η).sum(1) + σ @ (m @ centre.z[f])
+        self.low = torch.stack([self.x, self.α, own, torch.ones_like(own)], 1)
+        self.rank = torch.stack([β, ξ, -torch.ones_like(other), (m * w).sum() - other])
+
+    def add_to(self, gram: Tensor) -> None:
+        gram.addmm_(self.low, self.rank)
+        gram.addcmul_(self.products, self.x[:, None]).addcmul_(self.products, self.ξ)
+        self.products.add_(self.α[:, None]).add_(self.offset)  # now rsᵀ
+        gram.addcmul_(self.factors, self.products)
+        self.factors.add_(self.x[:, None]).add_(self.ξ)  # now zyᵀ, + 1 with a bias
+
+    def pull_back(self, w: Tensor, grads: list[Tensor | None]) -> None:
+        dz, dr = grads
+        if dr is not None:
+            self.factors.mul_(w)
+            dr[self.rows].addmm_(self.factors, self.s)
+            dr[self.columns].addmm_(self.factors.mT, self.r)
+        if dz is not None:
+            self.products.mul_(w)
+            dz[self.rows].addmm_(self.products, self.y)
+            dz[self.columns].addmm_(self.products.mT, self.z)
+
+
+class _IndividualBlock:
+    """From the gradients themselves, ``[chunk, P_l]``."""
+
+    def __init__(self, part: Part, centre: Tensor, left: Chunk, right: Chunk) -> None:
+        self.slices = (left[1], right[1])
+        self.batched = len(part.tensors) - part.source.shared
+        self.sides = [self._leaves(part, rows) for rows in self.slices]
+        with torch.enable_grad():
+            self.g = [part.source.individual(side) for side in self.sides]
+        self.centred = [
+            g.detach() - centre[domain]
+            for g, (domain, _) in zip(self.g, (left, right), strict=True)
+        ]
+
+    def _leaves(self, part: Part, rows: slice) -> list[Tensor]:
+        return [
+            (t[rows] if k < self.batched else t).detach().requires_grad_(t.requires_grad)
+            for k, t in enumerate(part.tensors)
+        ]
+
+    def add_to(self, gram: Tensor) -> None:
+        gram.addmm_(self.centred[0], self.centred[1].mT)
+
+    def pull_back(self, w: Tensor, grads: list[Tensor | None]) -> None:
+        cotangents = (w @ self.centred[1], w.mT @ self.centred[0])
+        for g, side, rows, c in zip(self.g, self.sides, self.slices, cotangents, strict=True):
+            asked = [k for k, leaf in enumerate(side) if leaf.requires_grad]
+            if not g.requires_grad:
+                continue
+            found = torch.autograd.grad(g, [side[k] for k in asked], c, allow_unused=True)
+            for k, grad in zip(asked, found, strict=True):
+                into = grads[k]
+                if grad is not None and into is not None:
+                    (into[rows] if k < self.batched else into).add_(grad)
 
 
 @contextmanager

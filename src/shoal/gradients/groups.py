@@ -5,6 +5,7 @@ Two forms with one interface. ``Sorted`` knows the domain sizes on the host and 
 Letters: n examples, E domains, a and b feature axes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,9 +31,14 @@ class Sorted:
     @property
     def counts(self) -> Tensor:
         """n_e, float32 ``[E]``."""
-        if len(set(self.sizes)) == 1:  # no copy from the host: safe while a graph is captured
-            return torch.full((len(self.sizes),), float(self.sizes[0]), device=self.device)
-        return torch.tensor(self.sizes, dtype=torch.float32, device=self.device)
+        return self.vector([float(size) for size in self.sizes], torch.float32)
+
+    def vector(self, values: Sequence[float], dtype: torch.dtype) -> Tensor:
+        """Return host numbers as ``[E]`` on the device, filled there: a graph may be captured."""
+        if len(set(values)) == 1:
+            return torch.full((len(values),), values[0], dtype=dtype, device=self.device)
+        ones = [torch.full((1,), value, dtype=dtype, device=self.device) for value in values]
+        return torch.cat(ones)
 
     @property
     def _equal(self) -> bool:
@@ -46,6 +52,12 @@ class Sorted:
         if self._equal:
             return self._cube(x).sum(1)
         return torch.stack([part.sum(0) for part in x.split(self.sizes)])
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Return each domain's mean of x_i, ``[n, ...] -> [E, ...]``; zero where it has none."""
+        if self._equal:
+            return self._cube(x).mean(1)
+        return self.total(x) / self.counts.to(x.dtype).clamp(min=1)[:, None]
 
     def expand(self, rows: Tensor) -> Tensor:
         """Return each example's row, ``[E, ...] -> [n, ...]``."""
@@ -136,6 +148,9 @@ class Masked:
     def total(self, x: Tensor) -> Tensor:
         # Not a product with the mask: reduced-precision products would round the means.
         return self._spread_out(x).sum(1)
+
+    def mean(self, x: Tensor) -> Tensor:
+        return self.total(x) / self.counts.to(x.dtype).clamp(min=1)[:, None]
 
     def expand(self, rows: Tensor) -> Tensor:
         return rows.index_select(0, self.domains)

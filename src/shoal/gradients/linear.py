@@ -27,18 +27,18 @@ class Centre(NamedTuple):
 
 def deviations(z: Tensor, r: Tensor, groups: Groups) -> tuple[Centre, Tensor, Tensor]:
     """Return the centre and Σ_i (g_i − ḡ)² of the weight ``[E, o, k]`` and the bias ``[E, o]``."""
-    counts = groups.counts.to(z.dtype).clamp(min=1)
-    z_mean, r_mean = groups.total(z) / counts[:, None], groups.total(r) / counts[:, None]
+    counts = groups.counts.to(z.dtype).clamp(min=1)[:, None, None]
+    z_mean, r_mean = groups.mean(z), groups.mean(r)
     ζ, ρ = groups.centre(z, z_mean), groups.centre(r, r_mean)
-    m = groups.outer(ρ, ζ) / counts[:, None, None]
     bias = groups.total(ρ.square())
-    cross = groups.outer(ρ.mul_(r), ζ)
-    weight = groups.outer(r.square(), ζ.square_())
-    # Σ r²ζ² + z̄ (2 Σ rρζ + z̄ Σ ρ²) − n m²
+    product = groups.outer(ρ, ζ)
+    m = product / counts
+    # Σ r²ζ² + 2 z̄ (Σ rρζ + z̄ Σ ρ² / 2) − n m²
     z_row = z_mean[:, None]
-    cross.mul_(2).addcmul_(z_row, bias[:, :, None])
-    weight.addcmul_(cross, z_row).addcmul_(m.square(), counts[:, None, None], value=-1)
-    return Centre(z_mean, r_mean, m), weight.clamp_(min=0), bias.clamp_(min=0)
+    cross = torch.addcmul(groups.outer(r * ρ, ζ), z_row, bias[:, :, None], value=0.5)
+    weight = torch.addcmul(groups.outer(r.square(), ζ.square()), cross, z_row, value=2)
+    weight = torch.addcmul(weight, product, m, value=-1).clamp(min=0)
+    return Centre(z_mean, r_mean, m), weight, bias
 
 
 def mean_of(centre: Centre) -> Tensor:

@@ -75,11 +75,9 @@ class LinearOnVectors:
         if centered:
             centre, *m2 = linear.deviations(z, r, groups)
             return self._flat(linear.mean_of(centre), centre.r), self._flat(*m2)
-        counts = groups.counts.to(z.dtype).clamp(min=1)
-        mean = groups.outer(r, z) / counts[:, None, None]
-        return self._flat(mean, groups.total(r) / counts[:, None]), self._flat(
-            *linear.squares(z, r, groups)
-        )
+        counts = groups.counts.to(z.dtype).clamp(min=1)[:, None, None]
+        mean = groups.outer(r, z) / counts
+        return self._flat(mean, groups.mean(r)), self._flat(*linear.squares(z, r, groups))
 
     def pull_back(
         self, tensors: Sequence[Tensor], groups: Groups, c: Tensor, mean: Tensor | None
@@ -134,6 +132,8 @@ class Individual:
             leaves = [t.detach().requires_grad_(t.requires_grad) for t in self._cut(tensors, part)]
             with torch.enable_grad():
                 g = self.individual(leaves)
+            if not g.requires_grad:
+                continue
             cotangent = 2 * c[domain] * (g.detach() if mean is None else g.detach() - mean[domain])
             found = torch.autograd.grad(
                 g, [leaves[k] for k in wanted], cotangent, allow_unused=True

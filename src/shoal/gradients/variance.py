@@ -35,6 +35,12 @@ class Form:
         divisor = counts - 1 if self.centered and self.unbiased else counts
         return torch.where(counts >= 2, 1 / divisor.clamp(min=1), 0.0)[:, None]
 
+    def scale_of(self, groups: Groups, dtype: torch.dtype) -> Tensor | float:
+        """Return the scale of groups; one number where the host knows that all are alike."""
+        if isinstance(groups, Sorted) and len(set(groups.sizes)) == 1:
+            return float(self.scale(torch.tensor(groups.sizes[:1], dtype=torch.float64)))
+        return self.scale(groups.counts.to(dtype))
+
 
 def rows_at_once(
     source: Source, tensors: Sequence[Tensor], groups: Groups, form: Form, over_ranks: bool = False
@@ -42,7 +48,7 @@ def rows_at_once(
     """Return the variance rows of one source, ``[E, P]``, as one node of the graph."""
     if torch.compiler.is_compiling():  # the compiler finds the derivative of the products itself
         _, m2 = source.moments(tensors, groups, form.centered)
-        return m2 * form.scale(groups.counts.to(m2.dtype))
+        return m2 * form.scale_of(groups, m2.dtype)
     rows: Tensor = _Rows.apply(source, groups, form, over_ranks, *tensors)  # type: ignore[no-untyped-call]
     return rows
 
@@ -53,16 +59,16 @@ class _Rows(torch.autograd.Function):
         ctx: Any, source: Source, groups: Groups, form: Form, over_ranks: bool, *tensors: Tensor
     ) -> Tensor:
         mean, m2 = source.moments(tensors, groups, form.centered)
-        counts = groups.counts
-        elsewhere = over_ranks and world_size() > 1
-        if elsewhere:
-            counts, mean, m2 = merge_ranks(counts, mean, m2, form.centered)
-        scale = form.scale(counts.to(m2.dtype))
+        scale = form.scale_of(groups, m2.dtype)
+        ctx.scale = scale
+        if over_ranks and world_size() > 1:
+            counts, mean, m2 = merge_ranks(groups.counts, mean, m2, form.centered)
+            scale = form.scale(counts.to(m2.dtype))
+            ctx.scale = scale * world_size()
         ctx.source, ctx.groups = source, groups
-        ctx.scale = scale * world_size() if elsewhere else scale
         ctx.mean = mean if form.centered else None
         ctx.save_for_backward(*tensors)
-        return m2 * scale
+        return m2.mul_(scale)
 
     @staticmethod
     @first_order

@@ -1,0 +1,1 @@
+"""What is measured, against whom: one command each, results under ``benchmarks/results``."""

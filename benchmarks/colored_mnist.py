@@ -1,0 +1,49 @@
+"""The time of table:cmnist_25: six methods, ten restarts each, sixty trainings, start to finish."""
+
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from shoal.experiments.colored_mnist import TABLES, Setup
+from shoal.experiments.restarts import Folder, run, table
+
+from .recording import options, write
+
+
+def main() -> None:
+    parser = options(__doc__ or "")
+    parser.add_argument("--precision", choices=("float32", "tf32"), default="float32")
+    parser.add_argument("--restarts", type=int, default=10)
+    parser.add_argument("--records", type=Path, default=None, help="keep the records here")
+    asked = parser.parse_args()
+    label = "table:cmnist_25"
+    setup = Setup(tf32=asked.precision == "tf32")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with TemporaryDirectory() as scratch:
+        folder = Folder.open(asked.records or Path(scratch), setup)
+        seconds = {}
+        begin = time.perf_counter()
+        for method in TABLES[label]:
+            start = time.perf_counter()
+            run([method], asked.restarts, setup, device, folder, lambda *_: None)
+            seconds[method] = round(time.perf_counter() - start, 1)
+        total = round(time.perf_counter() - begin, 1)
+        rows = table(label, asked.restarts, setup.flip, folder)
+    numbers = {
+        "precision": asked.precision,
+        "trainings": asked.restarts * len(seconds),
+        "seconds": total,
+        "seconds_by_method": seconds,
+        "rows": [
+            {"method": row["method"], "cells": row["cells"], "paper": row.get("paper")}
+            for row in rows
+        ],
+    }
+    path = write(f"colored_mnist_{asked.precision}", asked, numbers)
+    print(seconds, f"{total} s in all", path, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

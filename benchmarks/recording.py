@@ -1,0 +1,65 @@
+"""How a measurement is written down: commit, machine, command, numbers."""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def machine() -> dict[str, Any]:
+    """Return what the numbers were measured on."""
+    about: dict[str, Any] = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cpu_threads": torch.get_num_threads(),
+        "processor": _processor(),
+    }
+    if torch.cuda.is_available():
+        about["gpu"] = torch.cuda.get_device_name()
+    return about
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":")[1].strip() for line in lines if "model name" in line), "")
+
+
+def commit() -> str:
+    """Return the commit that is checked out, or what --commit says where there is no git."""
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() or "unknown"
+
+
+def options(description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the result")
+    parser.add_argument("--commit", default=None, help="the commit, where git cannot tell")
+    return parser
+
+
+def write(name: str, asked: argparse.Namespace, numbers: dict[str, Any]) -> Path:
+    """Write a result and return its path."""
+    module = Path(sys.argv[0]).stem
+    result = {
+        "benchmark": name,
+        "command": f"python -m benchmarks.{module} " + " ".join(sys.argv[1:]),
+        "commit": asked.commit or commit(),
+        "machine": machine(),
+        **numbers,
+    }
+    asked.out.mkdir(parents=True, exist_ok=True)
+    path: Path = asked.out / f"{name}.json"
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    return path
