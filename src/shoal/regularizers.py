@@ -73,7 +73,7 @@ class Fishr(nn.Module):
         rows, present = head_rows(
             features, logits, labels, domains, self.form, self.bias, self.loss, self.num_domains
         )
-        return self.match(rows, present)
+        return self._match(rows, present)
 
     @property
     def active(self) -> Tensor:
@@ -91,26 +91,20 @@ class Fishr(nn.Module):
                 f"rows must be [E, P] or [E] with E = num_domains = {self.num_domains}, "
                 f"got {list(rows.shape)}"
             )
-        present = presence(rows, present)
-        rows = rows.reshape(self.num_domains, -1)
+        return self._match(rows.reshape(self.num_domains, -1), presence(rows, present))
+
+    def _match(self, rows: Tensor, present: Tensor | None) -> Tensor:
+        """Match rows ``[E, P]``; ``present=None`` says that the host knows all domains present."""
         v_bar = self._moving_average(rows)
         weight = self.penalty_weight / (rows.shape[1] if self.normalise else 1)
         match: Any = _match_op if torch.compiler.is_compiling() else _Match.apply
+        arguments = (self.updates, self.steps, self.ema_decay, weight, self.warmup_steps)
         penalty: Tensor
-        penalty, new, good, *_ = match(
-            rows,
-            present,
-            v_bar,
-            self.updates,
-            self.steps,
-            self.ema_decay,
-            weight,
-            self.warmup_steps,
-        )
+        penalty, new, finite, *_ = match(rows, present, v_bar, *arguments)
         if self.training:
             with torch.no_grad():  # in place: a captured step replays addresses
-                v_bar.copy_(new)
-                self.updates.add_(good)
+                v_bar.copy_(torch.where(finite, new, v_bar))
+                self.updates.add_(finite if present is None else present & finite)
                 self.steps.add_(1)
         return penalty
 
@@ -155,7 +149,7 @@ class Fishr(nn.Module):
 
 def _matched(
     rows: Tensor,
-    present: Tensor,
+    present: Tensor | None,
     v_bar: Tensor,
     updates: Tensor,
     steps: Tensor,
@@ -163,39 +157,46 @@ def _matched(
     weight: float,
     warmup_steps: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return λ · spread(u), the new v̄, its updated rows, and (u_e − ū) and a factor ``[E, 1]``.
-
-    The last two make the gradient. Rows that are not finite leave v̄ alone: a loss scaler will skip
-    their step.
+    """Return λ · spread(u), the new v̄, whether it is finite, and (u_e − ū) and a factor ``[E, 1]``.
 
     u_e = v̄_e (1 − γ^c_max) / (1 − γ^c_e) / (1 − γ), with c_e the updates of domain e: where they
-    agree this is v̄ / (1 − γ), and ∂u/∂v does not depend on γ (Appendix D.1).
+    agree this is v̄ / (1 − γ), and ∂u/∂v does not depend on γ (Appendix D.1). The last two make the
+    gradient. What is not finite must not enter v̄: a loss scaler will skip its step.
     """
-    mask = present.to(rows.dtype)[:, None]
-    new = torch.lerp(v_bar.to(rows.dtype), rows, (1 - decay) * mask)
-    length = 1 - torch.pow(decay, (updates + present).clamp(min=1).double())
-    scale = (length.max() / length / (1 - decay)).to(rows.dtype)[:, None] * mask
-    u = new * scale
-    count = mask.sum().clamp(min=1)
-    gaps = torch.addcmul(u, u.sum(0, keepdim=True) / count, mask, value=-1)
+    counted = updates + (1 if present is None else present)
+    if present is not None:
+        counted = counted.clamp(min=1)
+    length = 1 - torch.pow(decay, counted.double())
+    scale = (length.max() / length / (1 - decay)).to(rows.dtype)[:, None]
+    past = v_bar.to(rows.dtype)
+    share: Tensor | float
+    if present is None:
+        new = torch.lerp(past, rows, 1 - decay)
+        u, share = new * scale, weight / len(rows)
+        gaps = u - u.mean(0, keepdim=True)
+    else:
+        mask = present.to(rows.dtype)[:, None]
+        new, scale = torch.lerp(past, rows, (1 - decay) * mask), scale * mask
+        u, count = new * scale, mask.sum().clamp(min=1)
+        share = weight / count
+        gaps = torch.addcmul(u, u.sum(0, keepdim=True) / count, mask, value=-1)
     active, total = steps >= warmup_steps, gaps.square().sum()
-    penalty = torch.where(active, total * (weight / count), 0.0)
-    factor = scale * ((2 * weight * (1 - decay)) / count * active)
-    finite = torch.isfinite(total)
-    new = torch.where(finite, new, v_bar.to(rows.dtype))
-    return penalty, new, present & finite, gaps, factor
+    penalty = torch.where(active, total * share, 0.0)
+    factor = scale * (2 * (1 - decay) * share) * active
+    return penalty, new, total < math.inf, gaps, factor
 
 
 class _Match(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-        penalty, new, good, gaps, factor = _matched(*arguments)
+        penalty, new, finite, gaps, factor = _matched(*arguments)
         ctx.save_for_backward(gaps, factor)
-        ctx.mark_non_differentiable(new, good)
-        return penalty, new, good
+        ctx.mark_non_differentiable(new, finite)
+        ctx.set_materialize_grads(False)
+        return penalty, new, finite
 
     @staticmethod
-    def backward(ctx: Any, c: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, c: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
         return _pull_back(ctx, c)
 
 
@@ -205,18 +206,19 @@ _match_op = torch.library.custom_op("shoal::match", _matched, mutates_args=())
 
 
 @_match_op.register_fake
-def _(rows: Tensor, present: Tensor, *others: Any) -> tuple[Tensor, ...]:
-    like, factor = torch.empty_like(rows), rows.new_empty(len(rows), 1)
-    return rows.new_empty(()), like, torch.empty_like(present), torch.empty_like(rows), factor
+def _(rows: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    scalar, factor = rows.new_empty(()), rows.new_empty(len(rows), 1)
+    finite = scalar.to(torch.bool)
+    return scalar, torch.empty_like(rows), finite, torch.empty_like(rows), factor
 
 
 def _keep(ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*output[3:])
 
 
-def _pull_back(ctx: Any, c: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+def _pull_back(ctx: Any, c: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
     gaps, factor = ctx.saved_tensors
-    return gaps * (factor * c), *[None] * 7
+    return None if c is None else gaps * (factor * c), *[None] * 7
 
 
 _match_op.register_autograd(_pull_back, setup_context=_keep)

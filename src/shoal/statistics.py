@@ -74,8 +74,11 @@ def head_rows(
     bias: bool,
     loss: Loss | None,
     num_domains: int | None,
-) -> tuple[Tensor, Tensor]:
-    """Return the rows of ``head_variance`` and which domains are present, bool ``[E]``."""
+) -> tuple[Tensor, Tensor | None]:
+    """Return the rows of ``head_variance`` and which domains are present, bool ``[E]``.
+
+    None where the host knows that all are.
+    """
     check_features(features)
     check_logits(logits, len(features))
     if loss is None:
@@ -92,7 +95,10 @@ def head_rows(
         if order is not None:
             z, r = z.index_select(0, order), r.index_select(0, order)
         source = LinearOnVectors(r.shape[1], z.shape[1], bias)
-        return variance.rows_at_once(source, (z, r), groups, form), groups.counts >= 2
+        rows = variance.rows_at_once(source, (z, r), groups, form)
+        if isinstance(groups, Sorted) and min(groups.sizes) >= 2:
+            return rows, None
+        return rows, groups.counts >= 2
 
 
 def _groups(

@@ -7,6 +7,7 @@ weight is 1 until step 190 and then 91,257; every method uses the hyperparameter
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ class Domain:
 
 def domains_of(setup: Setup, restart: int) -> dict[str, Domain]:
     """Return the domains 80 %, 90 %, 10 % (test) and gray of one restart."""
-    images, digits = (torch.tensor(array) for array in train_digits())
+    images, digits = _small_digits()
     order = torch.randperm(50_000, generator=stream("colored-mnist", "order", restart))
     train = order[: 2 * setup.examples]
     test = torch.arange(50_000, 60_000)
@@ -67,6 +68,13 @@ def domains_of(setup: Setup, restart: int) -> dict[str, Domain]:
         "10%": _domain("10%", restart, images, digits, test, setup.flip, 0.9),
         "gray": _domain("gray", restart, images, digits, test, setup.flip, None),
     }
+
+
+@cache
+def _small_digits() -> tuple[Tensor, Tensor]:
+    """Return every second pixel of MNIST's training images, ``[60000, 14, 14]``, and the digits."""
+    images, digits = train_digits()
+    return torch.tensor(images[:, ::2, ::2]).float() / 255, torch.tensor(digits)
 
 
 def _domain(
@@ -83,7 +91,7 @@ def _domain(
     def noise(probability: float) -> Tensor:
         return torch.rand(len(which), generator=draws) < probability
 
-    small = images[which, ::2, ::2].float() / 255
+    small = images[which]
     labels = (digits[which] < 5) ^ noise(flip)
     channels = torch.stack([small, small], 1)
     if colour_flip is not None:  # gray keeps both channels
@@ -149,24 +157,26 @@ class Training:
         self.inputs = torch.zeros(2 * setup.examples, 392, device=device)
         self.labels = torch.zeros(2 * setup.examples, 1, device=device)
         self.weight = torch.ones((), device=device)
-        self.risks = torch.zeros(2, device=device)
         self.groups = Sorted((setup.examples, setup.examples), device)
         on_gpu = device.type == "cuda"
         self.optimiser = torch.optim.Adam(
             self.model.parameters(), lr=LEARNING_RATE, capturable=on_gpu, fused=on_gpu
         )
         self.start(0)
-        self._run = CapturedStep(self._step, lambda: self.start(0), device)
+        self._run = CapturedStep(self._step, lambda: self._reset(0), device)
 
     def start(self, restart: int) -> None:
-        """Reset everything, in place, to the beginning of a restart."""
-        self.done = 0
+        """Bring everything, in place, to the beginning of a restart."""
         self.domains = {
             name: domain.to(self.device) for name, domain in domains_of(self.setup, restart).items()
         }
         parts = [self.domains["90%"], self.domains["80%"]]
         self.inputs.copy_(torch.cat([part.inputs for part in parts]))
         self.labels.copy_(torch.cat([part.labels for part in parts]))
+        self._reset(restart)
+
+    def _reset(self, restart: int) -> None:
+        self.done = 0
         drawn = MLP(392, self.setup.hidden, 1, stream("colored-mnist", "weights", restart))
         for mine, theirs in zip(self.model.parameters(), drawn.parameters(), strict=True):
             with torch.no_grad():
@@ -196,7 +206,6 @@ class Training:
             loss = (loss + self.weight * penalty) / self.weight
         loss.backward()
         self.optimiser.step()
-        self.risks.copy_(risks.detach())
 
     def _losses_and_penalty(self) -> tuple[Tensor, Tensor | None]:
         statistic = self.method.statistic
@@ -290,3 +299,5 @@ class Training:
                 else:  # on a CPU Adam has not made its state yet
                     mine[name] = tensor.clone()
         self.done = state["done"]
+        if self.done > self.setup.jump_step:
+            self._run.between(lambda: self.weight.fill_(PENALTY_WEIGHT))

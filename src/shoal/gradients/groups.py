@@ -74,12 +74,12 @@ class Sorted:
             return (self._cube(x) - mean[:, None]).reshape(x.shape)
         return x - self.expand(mean)
 
-    def add_(self, out: Tensor, rows: Tensor) -> Tensor:
-        """Add each example's row to ``out`` in place."""
+    def add_(self, out: Tensor, rows: Tensor, sign: int = 1) -> Tensor:
+        """Add (or subtract) each example's row to ``out`` in place."""
         if self._equal:
-            self._cube(out).add_(rows[:, None])
+            self._cube(out).add_(rows[:, None], alpha=sign)
             return out
-        return out.add_(self.expand(rows))
+        return out.add_(self.expand(rows), alpha=sign)
 
     def outer(self, a: Tensor, b: Tensor) -> Tensor:
         """Return Σ_{i∈e} a_i ⊗ b_i, ``[n, a], [n, b] -> [E, a, b]``."""
@@ -158,8 +158,8 @@ class Masked:
     def centre(self, x: Tensor, mean: Tensor) -> Tensor:
         return x - self.expand(mean)
 
-    def add_(self, out: Tensor, rows: Tensor) -> Tensor:
-        return out.add_(self.expand(rows))
+    def add_(self, out: Tensor, rows: Tensor, sign: int = 1) -> Tensor:
+        return out.add_(self.expand(rows), alpha=sign)
 
     def outer(self, a: Tensor, b: Tensor) -> Tensor:
         if a.shape[1] <= b.shape[1]:

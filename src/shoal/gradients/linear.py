@@ -60,7 +60,7 @@ def pull_back(
     mean: tuple[Tensor, Tensor] | None,
     want_z: bool = True,
 ) -> tuple[Tensor | None, Tensor]:
-    """Return the gradients in z and r of Σ_i ⟨c_e, (g_i − ḡ_e)²⟩, ḡ_e held fixed (or zero).
+    """Return the gradients in z and r of ½ Σ_i ⟨c_e, (g_i − ḡ_e)²⟩, ḡ_e held fixed (or zero).
 
     Holding ḡ_e is exact for a variance, whose derivative in it vanishes, and is what a chunk must
     do. r ∘ (z²cᵀ) − z(c ∘ ḡ)ᵀ cancels at most |g|/|g − ḡ| roundings, as r and z themselves do.
@@ -69,17 +69,17 @@ def pull_back(
         c: the cotangents of weight ``[E, o, k]`` and bias ``[E, o]``.
         mean: ḡ of weight and bias.
     """
-    weight, bias = 2 * c[0], None if c[1] is None else 2 * c[1]
+    weight, bias = c
     dr = groups.apply(z.square(), weight.mT)
     if bias is not None:
         groups.add_(dr, bias)
     dr.mul_(r)
     dz = groups.apply(r.square(), weight).mul_(z) if want_z else None
     if mean is not None:
-        product = weight.mul_(mean[0])
+        product = weight * mean[0]
         groups.subtract_(dr, z, product.mT)
         if bias is not None:
-            groups.add_(dr, -bias * mean[1])
+            groups.add_(dr, bias * mean[1], -1)
         if dz is not None:
             groups.subtract_(dz, r, product)
     return dz, dr

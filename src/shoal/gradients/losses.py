@@ -42,5 +42,5 @@ def residuals(logits: Tensor, labels: Tensor, loss: Loss | None) -> Tensor:
     if labels.is_floating_point():
         labels = labels.to(logits.dtype)
         return log_p.exp() * labels.sum(1, keepdim=True) - labels
-    one = torch.ones((), dtype=log_p.dtype, device=log_p.device).expand(n, 1)
-    return log_p.exp().scatter_add(1, labels.long()[:, None], -one)
+    minus_one = torch.full((n, 1), -1.0, dtype=log_p.dtype, device=log_p.device)
+    return log_p.exp().scatter_add(1, labels.long()[:, None], minus_one)

@@ -41,7 +41,7 @@ class Source(Protocol):
     def pull_back(
         self, tensors: Sequence[Tensor], groups: Any, c: Tensor, mean: Tensor | None
     ) -> Grads:
-        """Return the gradients of Σ_i ⟨c_e, (g_i − mean_e)²⟩ in ``tensors``, mean held fixed."""
+        """Return the gradients of ½ Σ_i ⟨c_e, (g_i − mean_e)²⟩ in ``tensors``, mean held fixed."""
 
     def individual(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return g_i, ``[n, P]``, differentiable in ``tensors``."""
@@ -134,7 +134,7 @@ class Individual:
                 g = self.individual(leaves)
             if not g.requires_grad:
                 continue
-            cotangent = 2 * c[domain] * (g.detach() if mean is None else g.detach() - mean[domain])
+            cotangent = c[domain] * (g.detach() if mean is None else g.detach() - mean[domain])
             found = torch.autograd.grad(
                 g, [leaves[k] for k in wanted], cotangent, allow_unused=True
             )

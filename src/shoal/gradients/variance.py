@@ -60,11 +60,11 @@ class _Rows(torch.autograd.Function):
     ) -> Tensor:
         mean, m2 = source.moments(tensors, groups, form.centered)
         scale = form.scale_of(groups, m2.dtype)
-        ctx.scale = scale
+        ctx.scale = 2 * scale
         if over_ranks and world_size() > 1:
             counts, mean, m2 = merge_ranks(groups.counts, mean, m2, form.centered)
             scale = form.scale(counts.to(m2.dtype))
-            ctx.scale = scale * world_size()
+            ctx.scale = 2 * scale * world_size()
         ctx.source, ctx.groups = source, groups
         ctx.mean = mean if form.centered else None
         ctx.save_for_backward(*tensors)
@@ -174,7 +174,7 @@ class _TwoPasses(torch.autograd.Function):
         if world_size() > 1:
             counts, mean, m2 = merge_ranks(counts, mean, m2, job.form.centered)
         scale = job.form.scale(counts.to(m2.dtype))
-        ctx.job, ctx.scale = job, scale * world_size()
+        ctx.job, ctx.scale = job, 2 * scale * world_size()
         ctx.autocast = autocast_now(job.device)
         ctx.save_for_backward(mean)
         return m2 * scale
