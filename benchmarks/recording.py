@@ -49,12 +49,23 @@ def options(description: str) -> argparse.ArgumentParser:
     return parser
 
 
+def _command() -> str:
+    """Return the command without what only says where its result goes."""
+    words = iter(sys.argv[1:])
+    kept = []
+    for word in words:
+        if word in ("--out", "--commit", "--records"):
+            next(words, None)
+        else:
+            kept.append(word)
+    return " ".join([f"python -m benchmarks.{Path(sys.argv[0]).stem}", *kept])
+
+
 def write(name: str, asked: argparse.Namespace, numbers: dict[str, Any]) -> Path:
     """Write a result and return its path."""
-    module = Path(sys.argv[0]).stem
     result = {
         "benchmark": name,
-        "command": f"python -m benchmarks.{module} " + " ".join(sys.argv[1:]),
+        "command": _command(),
         "commit": asked.commit or commit(),
         "machine": machine(),
         **numbers,

@@ -11,9 +11,9 @@ from ..statistics import head_variance
 from .colored_mnist import METHODS, Setup, Training
 from .restarts import Progress, device_name
 
-SETUP = Setup(examples=5_000, hidden=256, jump_step=100, updates=300)
+SETUP = Setup(examples=8_000, hidden=256, jump_step=100, updates=300)
 SHOWN = {"ERM": "erm", "V-REx": "vrex", "Fishr": "fishr-omega"}
-EVERY = 5
+EVERY = 10
 DIGITS = 12
 
 

@@ -4,8 +4,8 @@ With centred gradients G̃_e: ⟨C_e, C_f⟩ = ‖G̃_e G̃_fᵀ‖² / ((n_e �
 weighted sum of these inner products. The Gram matrix is a sum over layers; for a linear layer an
 entry of it is a product of two inner products, and no gradient is ever formed.
 
-The terms cancel as the covariances agree, so they are summed in float64 and their products are
-never taken in reduced precision; gradients cancel nothing and follow the user's setting.
+The terms cancel as the covariances agree, in the value and in its gradient, so the products are
+never taken in reduced precision and the value is summed in float64.
 Letters: n examples, E domains, o outputs, k inputs.
 """
 
@@ -119,7 +119,8 @@ class _Gram(torch.autograd.Function):
             [torch.zeros_like(t) if t.requires_grad else None for t in part.tensors]
             for part in detached
         ]
-        value = _sweep(detached, groups, unbiased, block, grads if any(needed) else None)
+        with full_precision():
+            value = _sweep(detached, groups, unbiased, block, grads if any(needed) else None)
         flat = [grad for many in grads for grad in many]
         ctx.save_for_backward(*[grad for grad in flat if grad is not None])
         ctx.asked = [grad is not None for grad in flat]
@@ -153,13 +154,12 @@ def _sweep(
             weight = ((e == f) / total - 1 / total**2) / (divisors[e] * divisors[f])
             weight *= 1 if a == b else 2  # the Gram matrix is symmetric
             gram = like.new_zeros(rows.stop - rows.start, columns.stop - columns.start)
-            with full_precision():
-                blocks = [
-                    _block(part, centre, (e, rows), (f, columns))
-                    for part, centre in zip(parts, centres, strict=True)
-                ]
-                for one in blocks:
-                    one.add_to(gram)
+            blocks = [
+                _block(part, centre, (e, rows), (f, columns))
+                for part, centre in zip(parts, centres, strict=True)
+            ]
+            for one in blocks:
+                one.add_to(gram)
             value += weight * gram.square().sum(dtype=torch.float64)
             if grads is not None:
                 gram.mul_(2 * weight)
