@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     except KeyboardInterrupt:
-        print("shoal: interrupted; the same command goes on from here", file=sys.stderr)
+        print(f"shoal: interrupted; {options.after_interrupt}", file=sys.stderr)
         return 130
     return status
 
@@ -52,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         default=Path("out/demo"),
         help="folder for the page (default: %(default)s)",
     )
-    demo.set_defaults(run=_demo)
+    demo.set_defaults(run=_demo, after_interrupt="the demo keeps nothing and starts anew")
 
     reproduce = commands.add_parser("reproduce", help="run an experiment of the paper")
     experiments = reproduce.add_subparsers(metavar="EXPERIMENT", required=True)
@@ -99,14 +100,15 @@ def _colored_mnist_options(parser: argparse.ArgumentParser) -> None:
         default=Path("out/colored-mnist"),
         help="folder for records; an interrupted run goes on from it (default: %(default)s)",
     )
-    parser.set_defaults(run=_reproduce_colored_mnist)
+    parser.set_defaults(
+        run=_reproduce_colored_mnist, after_interrupt="the same command goes on from here"
+    )
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, got {number}")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number, 1 or more, got {text!r}")
+    return int(text)
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -116,13 +118,14 @@ def _demo(options: argparse.Namespace) -> int:
     from .report.demo import demo_page, demo_table
     from .storage import write_text
 
+    import_module("jinja2")  # for the page: missing now is better than missing after training
     with _bars("steps") as bars:
         result = run(bars)
     page = options.out / "index.html"
     write_text(page, demo_page(result))
     console = Console()
     console.print(demo_table(result))
-    console.print(f"The page with curves and digits: [bold]{page}[/bold]")
+    print(f"The page with curves and digits: {page}")
     return 0
 
 
@@ -172,7 +175,7 @@ def _reproduce_colored_mnist(options: argparse.Namespace) -> int:
     }
     write_json(options.out / f"{name}.json", about)
     write_text(options.out / f"{name}.md", "\n".join(pages))
-    console.print(f"Written: {options.out / name}.json and .md")
+    print(f"Written: {options.out / name}.json and .md")
     return 0
 
 
@@ -185,8 +188,12 @@ def _device(name: str) -> Any:
         device = torch.device(name)
     except RuntimeError:
         raise ValueError(f"unknown device {name!r}; one of: auto, cpu, cuda, cuda:0 …") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"unknown device {name!r}; one of: auto, cpu, cuda, cuda:0 …")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda was asked for, but torch sees no GPU; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"--device {name} was asked for, torch sees {torch.cuda.device_count()}")
     return device
 
 

@@ -103,7 +103,10 @@ class Fishr(nn.Module):
         penalty, new, finite, *_ = match(rows, present, v_bar, *arguments)
         if self.training:
             with torch.no_grad():  # in place: a captured step replays addresses
-                v_bar.copy_(torch.where(finite, new, v_bar))
+                if torch.compiler.is_compiling() or new.dtype != v_bar.dtype:
+                    v_bar.copy_(torch.where(finite, new, v_bar))
+                else:
+                    torch.where(finite, new, v_bar, out=v_bar)
                 self.updates.add_(finite if present is None else present & finite)
                 self.steps.add_(1)
         return penalty
@@ -180,7 +183,7 @@ def _matched(
         u, count = new * scale, mask.sum().clamp(min=1)
         share = weight / count
         gaps = torch.addcmul(u, u.sum(0, keepdim=True) / count, mask, value=-1)
-    active, total = steps >= warmup_steps, gaps.square().sum()
+    active, total = steps >= warmup_steps, torch.dot(gaps.flatten(), gaps.flatten())
     penalty = torch.where(active, total * share, 0.0)
     factor = scale * (2 * (1 - decay) * share) * active
     return penalty, new, total < math.inf, gaps, factor

@@ -2,7 +2,7 @@
 
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -13,15 +13,15 @@ import torch
 def write_aside(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Give ``path`` the bytes that ``write`` produces, all of them or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with aside.open("xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, path)
+        os.replace(aside, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        aside.unlink(missing_ok=True)
         raise
 
 
@@ -36,7 +36,7 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Return the JSON of a file; a damaged file is named."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise ValueError(
             f"{path} is not valid JSON ({error}); move it away to have it made again"

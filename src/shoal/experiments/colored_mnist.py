@@ -152,8 +152,10 @@ class Training:
 
     def __init__(self, method: Method, setup: Setup, device: torch.device) -> None:
         self.method, self.setup, self.device = method, setup, device
-        # Dead units keep the products aligned: zero weights in and out, so they never move.
-        self.model = MLP(392, setup.hidden + -setup.hidden % 8, 1).to(device)
+        # Dead units keep the products aligned: zero weights in and out, so they never move. The
+        # released covariance divides by a tensor's size, in which they would count.
+        dead = 0 if method.statistic == "covariance-released" else -setup.hidden % 8
+        self.model = MLP(392, setup.hidden + dead, 1).to(device)
         self.inputs = torch.zeros(2 * setup.examples, 392, device=device)
         self.labels = torch.zeros(2 * setup.examples, 1, device=device)
         self.weight = torch.ones((), device=device)
@@ -176,7 +178,8 @@ class Training:
         self._reset(restart)
 
     def _reset(self, restart: int) -> None:
-        self.done = 0
+        # Whole: no step is half made, so that state() can be saved.
+        self.done, self.whole = 0, True
         drawn = MLP(392, self.setup.hidden, 1, stream("colored-mnist", "weights", restart))
         for mine, theirs in zip(self.model.parameters(), drawn.parameters(), strict=True):
             with torch.no_grad():
@@ -190,10 +193,12 @@ class Training:
 
     def step(self) -> None:
         """Make one update; from ``jump_step`` on the penalty has its full weight."""
+        self.whole = False
         if self.done == self.setup.jump_step:
             self._run.between(lambda: self.weight.fill_(PENALTY_WEIGHT))
         self._run()
         self.done += 1
+        self.whole = True
 
     def _step(self) -> None:
         self.optimiser.zero_grad(set_to_none=True)

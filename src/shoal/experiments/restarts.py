@@ -123,7 +123,13 @@ def _run_together(
     for training, restart, checkpoint in zip(trainings, restarts, checkpoints, strict=True):
         training.start(restart)
         if checkpoint.exists():
-            training.resume(load_tensors(checkpoint))
+            try:
+                training.resume(load_tensors(checkpoint))
+            except KeyError as error:
+                raise ValueError(
+                    f"{checkpoint} is not a checkpoint of this experiment (no {error}); "
+                    "delete it to start this restart again"
+                ) from error
     try:
         while any(training.done < setup.updates for training in trainings):
             for training, restart in zip(trainings, restarts, strict=True):
@@ -154,7 +160,8 @@ def _run_together(
 
 def _save(trainings: Sequence[Training], checkpoints: Sequence[Path]) -> None:
     for training, checkpoint in zip(trainings, checkpoints, strict=True):
-        save_tensors(checkpoint, training.state())
+        if training.whole:  # an interrupt inside a step leaves the checkpoint before it
+            save_tensors(checkpoint, training.state())
 
 
 def device_name(device: torch.device) -> str:

@@ -25,8 +25,13 @@ class Centre(NamedTuple):
     m: Tensor
 
 
-def deviations(z: Tensor, r: Tensor, groups: Groups) -> tuple[Centre, Tensor, Tensor]:
-    """Return the centre and Σ_i (g_i − ḡ)² of the weight ``[E, o, k]`` and the bias ``[E, o]``."""
+def deviations(
+    z: Tensor, r: Tensor, groups: Groups, out: Tensor | None = None
+) -> tuple[Centre, Tensor, Tensor]:
+    """Return the centre and Σ_i (g_i − ḡ)² of the weight ``[E, o, k]`` and the bias ``[E, o]``.
+
+    The weight's share is written to ``out`` where one is given.
+    """
     counts = groups.counts.to(z.dtype).clamp(min=1)[:, None, None]
     z_mean, r_mean = groups.mean(z), groups.mean(r)
     ζ, ρ = groups.centre(z, z_mean), groups.centre(r, r_mean)
@@ -37,13 +42,13 @@ def deviations(z: Tensor, r: Tensor, groups: Groups) -> tuple[Centre, Tensor, Te
     z_row = z_mean[:, None]
     cross = torch.addcmul(groups.outer(r * ρ, ζ), z_row, bias[:, :, None], value=0.5)
     weight = torch.addcmul(groups.outer(r.square(), ζ.square()), cross, z_row, value=2)
-    weight = torch.addcmul(weight, product, m, value=-1).clamp(min=0)
+    weight = torch.clamp(torch.addcmul(weight, product, m, value=-1), min=0, out=out)
     return Centre(z_mean, r_mean, m), weight, bias
 
 
-def mean_of(centre: Centre) -> Tensor:
+def mean_of(centre: Centre, out: Tensor | None = None) -> Tensor:
     """Return ḡ = r̄ ⊗ z̄ + m of the weight, ``[E, o, k]``."""
-    return centre.m.addcmul(centre.r[:, :, None], centre.z[:, None])
+    return torch.addcmul(centre.m, centre.r[:, :, None], centre.z[:, None], out=out)
 
 
 def squares(z: Tensor, r: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:

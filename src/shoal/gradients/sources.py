@@ -65,16 +65,23 @@ class LinearOnVectors:
 
     def _pair(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
         weights = self.outputs * self.inputs
-        weight = rows[:, :weights].reshape(-1, self.outputs, self.inputs)
+        weight = rows[:, :weights].unflatten(1, (self.outputs, self.inputs))
         return weight, rows[:, weights:] if self.bias else None
 
     def moments(
         self, tensors: Sequence[Tensor], groups: Groups, centered: bool
     ) -> tuple[Tensor, Tensor]:
         z, r = tensors
-        if centered:
+        if centered and torch.compiler.is_compiling():
             centre, *m2 = linear.deviations(z, r, groups)
             return self._flat(linear.mean_of(centre), centre.r), self._flat(*m2)
+        if centered:  # the same, written in place: rows are the largest tensors of a wide head
+            mean, rows = (z.new_empty(groups.num_domains, self.size) for _ in range(2))
+            centre, _, bias = linear.deviations(z, r, groups, self._pair(rows)[0])
+            linear.mean_of(centre, self._pair(mean)[0])
+            if self.bias:
+                rows[:, -self.outputs :], mean[:, -self.outputs :] = bias, centre.r
+            return mean, rows
         counts = groups.counts.to(z.dtype).clamp(min=1)[:, None, None]
         mean = groups.outer(r, z) / counts
         return self._flat(mean, groups.mean(r)), self._flat(*linear.squares(z, r, groups))

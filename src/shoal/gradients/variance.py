@@ -78,7 +78,11 @@ class _Rows(torch.autograd.Function):
             for t, need in zip(ctx.saved_tensors, ctx.needs_input_grad[4:], strict=True)
         ]
         with torch.autocast(c.device.type, enabled=False):
-            grads = ctx.source.pull_back(tensors, ctx.groups, c * ctx.scale, ctx.mean)
+            if isinstance(ctx.scale, float):  # on what is smaller than c
+                grads = ctx.source.pull_back(tensors, ctx.groups, c, ctx.mean)
+                grads = tuple(None if grad is None else grad.mul_(ctx.scale) for grad in grads)
+            else:
+                grads = ctx.source.pull_back(tensors, ctx.groups, c * ctx.scale, ctx.mean)
         return None, None, None, None, *grads
 
 

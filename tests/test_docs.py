@@ -1,0 +1,112 @@
+"""Documents: links lead somewhere, the README's code runs, results say where they come from."""
+
+import json
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+DOCUMENTS = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+RESULTS = sorted((ROOT / "benchmarks" / "results").rglob("*.json"))
+
+FENCE = re.compile(r"^ *(```+|~~~+)([^\n]*)\n(.*?)^ *\1 *$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(
+    r"\]\(\s*<?([^)\s>]+)>?[^)]*\)"  # [text](target "title"), ![text](target)
+    r"|^\[[^\]]+\]:\s*(\S+)"  # [name]: target
+    r"""|(?:href|src)=["']([^"']+)["']""",
+    re.MULTILINE,
+)
+
+
+def prose(path: Path) -> str:
+    """Return a document without its code."""
+    return re.sub(r"`[^`\n]*`", "``", FENCE.sub("", path.read_text("utf-8")))
+
+
+def anchors(path: Path) -> set[str]:
+    """Return what can follow a # in a link to this document, as GitHub makes it."""
+    found: dict[str, int] = {}
+    text = FENCE.sub("", path.read_text("utf-8"))
+    for heading in re.findall(r"^#{1,6} +(.+?) *#*$", text, re.MULTILINE):
+        plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+        found[slug] = found.get(slug, -1) + 1
+        if found[slug]:
+            found[f"{slug}-{found[slug]}"] = 0
+    return set(found) | set(re.findall(r"""(?:id|name)=["']([^"']+)["']""", text))
+
+
+def links(path: Path) -> list[str]:
+    found = ["".join(groups) for groups in LINK.findall(prose(path))]
+    return [link for link in found if not re.match(r"[a-z][a-z+.-]*:|//", link, re.IGNORECASE)]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_relative_links_lead_to_a_file(path: Path) -> None:
+    for link in links(path):
+        name, _, anchor = unquote(link).partition("#")
+        assert not name.startswith("/"), f"{link} is no relative link"
+        target = (path.parent / name).resolve() if name else path
+        assert target.exists(), f"{link} leads nowhere"
+        assert target.is_relative_to(ROOT), f"{link} leads out of the repository"
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{link}: no such heading"
+
+
+def test_links_are_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# One `two`, three\n[a](a.md) ![b](b/c.png 'title') [c](<d.md>) [e](https://e.org)\n"
+        "[f][g] `[no](no.md)` <img src='h.png'> [i](#one)\n```\n[no](no.md)\n```\n[g]: j.md\n"
+        "## One\n# One\n"
+    )
+    assert links(page) == ["a.md", "b/c.png", "d.md", "h.png", "#one", "j.md"]
+    assert anchors(page) == {"one-two-three", "one", "one-1"}
+
+
+def python_blocks(path: Path) -> list[tuple[int, str]]:
+    """Return line number and code of every block of Python that is meant to run."""
+    text = path.read_text("utf-8")
+    return [
+        (text.count("\n", 0, match.start(3)), match[3])
+        for match in FENCE.finditer(text)
+        if match[2].split()[:1] == ["python"] and "# sketch" not in match[3]
+    ]
+
+
+def test_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every block by itself: what a reader copies has all that it needs."""
+    blocks = python_blocks(README)
+    assert blocks, "a README of a library shows how to call it"
+    monkeypatch.chdir(tmp_path)
+    for line, code in blocks:
+        # Blank lines, so that a traceback names the line of the document.
+        program = compile("\n" * line + code, str(README), "exec")
+        exec(program, {"__name__": "readme"})
+
+
+def test_readme_says_how_to_try_and_how_to_test() -> None:
+    text = README.read_text("utf-8")
+    makefile = (ROOT / "Makefile").read_text()
+    for target in ("demo", "test"):
+        assert f"make {target}" in text
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+    for target in re.findall(r"`make ([\w-]+)", text):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"no target {target}"
+
+
+def test_there_are_results() -> None:
+    assert RESULTS
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_results_say_where_they_come_from(path: Path) -> None:
+    result = json.loads(path.read_text("utf-8"))
+    assert result["benchmark"] == path.stem
+    assert re.match(r"python -m benchmarks\.\w+|shoal ", result["command"])
+    assert re.fullmatch(r"[0-9a-f]{7,40}", result["commit"]), "a commit that can be checked out"
+    for key in ("python", "torch", "processor"):
+        assert result["machine"][key]
