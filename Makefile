@@ -6,6 +6,7 @@ PIP := $(BIN)/pip -qq --disable-pip-version-check
 # One thread each: two workers with two threads each would fight over two cores.
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=20
 
+.NOTPARALLEL: # two installs into one .venv would get in each other's way
 .PHONY: demo test lint clean
 
 demo: .venv/.installed-demo

@@ -404,11 +404,13 @@ def test_loading_into_a_used_module_replaces_its_state_in_place() -> None:
     assert addresses == {name: b.data_ptr() for name, b in target.named_buffers()}
 
 
-def test_state_from_before_the_first_call_is_refused_by_a_used_module() -> None:
-    used = shoal.Fishr(E)
+def test_state_from_before_the_first_call_takes_a_used_module_back_to_it() -> None:
+    used, fresh = shoal.Fishr(E), shoal.Fishr(E)
     used(*make_batch(0))
-    with pytest.raises(RuntimeError, match="v_bar"):
-        used.load_state_dict(shoal.Fishr(E).state_dict())
+    used.load_state_dict(fresh.state_dict())
+    assert used.v_bar is None and used.steps == 0 and used.updates.sum() == 0
+    assert torch.equal(used(*make_batch(1)), fresh(*make_batch(1)))
+    assert torch.equal(used.v_bar, fresh.v_bar)
 
 
 def test_state_of_another_shape_is_refused() -> None:

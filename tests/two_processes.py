@@ -203,6 +203,48 @@ def statistic(function: Callable[..., Tensor], model: nn.Module, **options: obje
     return result(function(model, *my_part(0), **options), model)
 
 
+class Branches(nn.Module):
+    """A layer for even domains and one of the same shape for odd ones; a shared head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.even, self.odd = nn.Linear(INPUTS, FEATURES), nn.Linear(INPUTS, FEATURES)
+        self.head = nn.Linear(FEATURES, CLASSES)
+        self.double()
+
+    def forward(self, inputs: Tensor, odd: Tensor) -> Tensor:
+        if not odd.any():
+            return self.head(torch.tanh(self.even(inputs)))
+        if odd.all():
+            return self.head(torch.tanh(self.odd(inputs)))
+        z = torch.where(odd[:, None], self.odd(inputs), self.even(inputs))
+        return self.head(torch.tanh(z))
+
+
+def branches(chunk_size: int | None) -> Result:
+    """Each rank knows one branch only."""
+    model = Branches()
+    parts = []
+    for rank, (inputs, labels, domains) in enumerate(make_parts(0)):
+        odd = torch.full((len(labels),), bool(rank))
+        parts.append((inputs, odd, labels, domains))
+    if dist.is_initialized():
+        inputs, odd, labels, domains = parts[dist.get_rank()]
+    else:
+        inputs, odd, labels, domains = (torch.cat(ts) for ts in zip(*parts, strict=True))
+    v = V(model, (inputs, odd), labels, domains, num_domains=E, chunk_size=chunk_size)
+    return result(v, model)
+
+
+def with_an_empty_rank(function: Callable[..., Tensor], **options: object) -> Result:
+    model = Logits()
+    inputs, labels, domains = make_parts(0)[0]
+    if dist.is_initialized() and dist.get_rank() == 1:
+        inputs, labels, domains = inputs[:0], labels[:0], domains[:0]
+    return result(function(model, inputs, labels, domains, num_domains=E, **options), model)
+
+
 V, G, C = shoal.gradient_variance, shoal.gradient_mean, shoal.covariance_spread
 
 SCENARIOS: dict[str, Callable[[], Result]] = {
@@ -225,6 +267,11 @@ SCENARIOS: dict[str, Callable[[], Result]] = {
     "variance, no layer's weight, chunks": lambda: statistic(V, Logits(scaled=True), chunk_size=2),
     "variance, convolution": lambda: statistic(V, make_conv()),
     "variance, convolution, chunks": lambda: statistic(V, make_conv(), chunk_size=2),
+    "variance, empty rank": lambda: with_an_empty_rank(V),
+    "variance, empty rank, chunks": lambda: with_an_empty_rank(V, chunk_size=2),
+    "variance, a branch for each rank": lambda: branches(None),
+    "variance, a branch for each rank, chunks": lambda: branches(2),
+    "mean, empty rank": lambda: with_an_empty_rank(G),
     "mean": lambda: statistic(G, Logits()),
     "mean, chunks": lambda: statistic(G, Logits(), chunk_size=2),
     "covariance": lambda: statistic(C, Logits()),

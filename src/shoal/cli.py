@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         status: int = options.run(options)
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, OSError) as error:
         print(f"shoal: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:

@@ -48,6 +48,8 @@ class Fishr(nn.Module):
         normalise: bool = True,
     ) -> None:
         super().__init__()
+        if not isinstance(num_domains, int):
+            raise TypeError(f"num_domains must be an int, got {type(num_domains).__name__}")
         if num_domains < 1:
             raise ValueError(f"num_domains must be 1 or more, got {num_domains}")
         if not 0 <= ema_decay < 1:
@@ -86,11 +88,14 @@ class Fishr(nn.Module):
         A domain that is absent neither decays nor enters. Where domains were seen unequally often,
         their geometric sums are brought to the length of the longest.
         """
+        if not isinstance(rows, Tensor) or not rows.is_floating_point():
+            raise TypeError(f"rows must be a floating-point tensor, got {_kind(rows)}")
         if rows.ndim not in (1, 2) or len(rows) != self.num_domains:
             raise ValueError(
                 f"rows must be [E, P] or [E] with E = num_domains = {self.num_domains}, "
                 f"got {list(rows.shape)}"
             )
+        rows = rows if rows.dtype == torch.float64 else rows.float()
         return self._match(rows.reshape(self.num_domains, -1), presence(rows, present))
 
     def _match(self, rows: Tensor, present: Tensor | None) -> Tensor:
@@ -112,13 +117,14 @@ class Fishr(nn.Module):
         return penalty
 
     def _moving_average(self, rows: Tensor) -> Tensor:
-        if self.steps.device != rows.device:
-            self.to(rows.device)
-        if self.v_bar is None:
-            fresh = torch.zeros_like(rows, requires_grad=False)
-            if not self.training:
-                return fresh
-            self.v_bar = fresh
+        with torch.inference_mode(False):  # buffers outlive the block that makes them
+            if self.steps.device != rows.device:
+                self.to(rows.device)
+            if self.v_bar is None:
+                fresh = torch.zeros(rows.shape, dtype=rows.dtype, device=rows.device)
+                if not self.training:
+                    return fresh
+                self.v_bar = fresh
         if self.v_bar.shape != rows.shape:
             raise ValueError(
                 f"rows must keep the shape of the first call, {list(self.v_bar.shape)}, "
@@ -141,6 +147,8 @@ class Fishr(nn.Module):
         saved = state_dict.get(prefix + "v_bar")
         if isinstance(saved, Tensor) and self.v_bar is None:
             self.v_bar = torch.zeros_like(saved, device=self.steps.device)
+        elif saved is None and prefix + "steps" in state_dict:
+            self.v_bar = None  # saved before the first call
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def extra_repr(self) -> str:
@@ -148,6 +156,10 @@ class Fishr(nn.Module):
             f"num_domains={self.num_domains}, penalty_weight={self.penalty_weight}, "
             f"ema_decay={self.ema_decay}, warmup_steps={self.warmup_steps}"
         )
+
+
+def _kind(value: Any) -> str:
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
 
 
 def _matched(

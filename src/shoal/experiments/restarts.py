@@ -151,6 +151,7 @@ def _run_together(
             "flip": setup.flip,
             **found,
             "seconds": round(seconds, 3),
+            "precision": "tf32" if setup.tf32 else "float32",
             "device": device_name(device),
             "torch": torch.__version__,
         }

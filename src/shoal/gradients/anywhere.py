@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .elementary import twice_differentiable
 from .inputs import Examples, precise
 from .losses import Loss, individual_losses
-from .repeat import Randomness
+from .repeat import Modes, Randomness
 
 
 def individual_gradients(
@@ -23,7 +23,7 @@ def individual_gradients(
     """
     weights = dict(model.named_parameters())
     # Every call draws the same dropout masks, so that a backward repeats its forward.
-    state = Randomness.now(next(iter(weights.values())).device)
+    state, modes = Randomness.now(next(iter(weights.values())).device), Modes.now(model)
     order = list(names) + [name for name in weights if name not in set(names)]
     batched = len(examples.tensors) + 1
     chosen = len(names)
@@ -37,7 +37,7 @@ def individual_gradients(
         return individual_losses(logits, one.labels, loss).sum()
 
     def function(*tensors: Tensor) -> Tensor:
-        with state.restored():
+        with state.restored(), modes.restored():
             return gradients(*tensors)
 
     def gradients(*tensors: Tensor) -> Tensor:
@@ -98,5 +98,5 @@ def _warn_slow(names: Sequence[str], error: Exception) -> None:
         f"individual gradients of {', '.join(names)} are taken one example at a time, which is "
         f"exact and slow, because torch.func.vmap failed: {reason}",
         RuntimeWarning,
-        stacklevel=2,
+        stacklevel=3,
     )

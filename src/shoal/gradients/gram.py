@@ -4,8 +4,8 @@ With centred gradients G̃_e: ⟨C_e, C_f⟩ = ‖G̃_e G̃_fᵀ‖² / ((n_e �
 weighted sum of these inner products. The Gram matrix is a sum over layers; for a linear layer an
 entry of it is a product of two inner products, and no gradient is ever formed.
 
-The terms cancel as the covariances agree, in the value and in its gradient, so the products are
-never taken in reduced precision and the value is summed in float64.
+The terms cancel as the covariances agree, in the value and in its gradient, so products of Gram
+matrices are never taken in reduced precision and the value is summed in float64.
 Letters: n examples, E domains, o outputs, k inputs.
 """
 
@@ -22,7 +22,7 @@ from ..distributed import gather_rows, world_size
 from . import linear
 from .groups import Chunk, Sorted, host_order
 from .repeat import first_order
-from .sources import Individual, LinearOnVectors, Source
+from .sources import BUDGET, Individual, LinearOnVectors, Source
 
 # Examples per side of a Gram block: 64 MiB in float32.
 BLOCK = 4096
@@ -42,7 +42,11 @@ def gram_spread(
     """Return the spread of the covariances of all ``parts``' weights together, a scalar."""
     parts = list(parts)
     tensors = [t for part in parts for t in part.tensors]
-    value: Tensor = _Gram.apply(parts, groups, unbiased, block or BLOCK, *tensors)  # type: ignore[no-untyped-call]
+    largest = max(
+        [part.source.size for part in parts if isinstance(part.source, Individual)] or [1]
+    )
+    block = min(block or BLOCK, max(BUDGET // largest, 1))
+    value: Tensor = _Gram.apply(parts, groups, unbiased, block, *tensors)  # type: ignore[no-untyped-call]
     return value
 
 
@@ -201,7 +205,6 @@ class _LinearBlock:
     """
 
     def __init__(self, part: Part, centre: linear.Centre, left: Chunk, right: Chunk) -> None:
-        self.want_z = part.tensors[0].requires_grad
         z, r = (t.detach() for t in part.tensors)
         (e, self.rows), (f, self.columns) = left, right
         self.z, self.r = z[self.rows], r[self.rows]
@@ -278,7 +281,17 @@ class _IndividualBlock:
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Switch reduced-precision float32 products off inside the block."""
-    before = torch.get_float32_matmul_precision()
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:  # set through the newer attributes, which do not mix with the call
+        matmul: Any = torch.backends.cuda.matmul
+        newer = matmul.fp32_precision
+        matmul.fp32_precision = "ieee"
+        try:
+            yield
+        finally:
+            matmul.fp32_precision = newer
+        return
     torch.set_float32_matmul_precision("highest")
     try:
         yield

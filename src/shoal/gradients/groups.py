@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..checks import check_range
+
 Chunk = tuple[int, slice]
 
 # From so many examples on, a product over them is cut into pieces that fill the device.
@@ -194,6 +196,7 @@ def host_order(domains: Tensor, num_domains: int) -> tuple[Tensor | None, tuple[
     Looks at values: on a GPU vector this waits for the device.
     """
     ids = domains.detach().cpu().long()
+    check_range("domains", ids, num_domains, f"num_domains is {num_domains}")
     sizes = tuple(torch.bincount(ids, minlength=num_domains).tolist())
     if bool((ids[1:] >= ids[:-1]).all()):
         return None, sizes

@@ -19,7 +19,6 @@ class Examples:
 
     tensors: list[Tensor]
     keys: list[str] | None
-    positional: bool
     labels: Tensor
 
     @staticmethod
@@ -36,7 +35,7 @@ class Examples:
                 f"inputs must be a tensor, tuple or dict of tensors, got {type(inputs).__name__}"
             )
         _check(tensors, keys, labels)
-        return Examples(tensors, keys, not isinstance(inputs, Tensor), labels)
+        return Examples(tensors, keys, labels)
 
     def __len__(self) -> int:
         return len(self.tensors[0])

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..distributed import sum_over_ranks
 from .elementary import twice_differentiable
 from .inputs import precise
-from .repeat import Randomness, autocast_now, first_order
+from .repeat import Modes, Randomness, autocast_now, first_order
 from .variance import Job, like_of
 
 
@@ -22,7 +22,8 @@ def gradient_mean(job: Job) -> Tensor:
         rows = [like.new_zeros(_size(job)) for _ in job.groups.sizes]
         for domain, part in job.groups.chunks(max(job.groups.sizes, default=1) or 1):
             rows[domain] = _gradient(job, part, create_graph)
-        total = torch.stack(rows)
+        # Empty slices of the weights: a rank without examples has a graph too.
+        total = torch.stack(rows) + sum(w.flatten()[:0].sum() for w in job.weights.values())
     else:
         wanted: list[Tensor] = [p for p in job.model.parameters() if p.requires_grad]
         wanted += [t for t in job.examples.tensors if t.requires_grad]
@@ -59,6 +60,9 @@ class _TwoPasses(torch.autograd.Function):
     def forward(ctx: Any, job: Job, *wanted: Tensor) -> Tensor:
         total = like_of(job).new_zeros(job.groups.num_domains, _size(job))
         ctx.job, ctx.autocast, ctx.states = job, autocast_now(job.device), []
+        ctx.modes, ctx.wanted = Modes.now(job.model), len(wanted)
+        # Torch then notices when a weight or an input was changed before the second pass.
+        ctx.save_for_backward(*wanted, *job.examples.tensors, job.examples.labels)
         for domain, part in job.groups.chunks(job.chunk_size or 1):
             ctx.states.append(Randomness.now(job.device))
             total[domain] += _gradient(job, part, create_graph=False)
@@ -68,22 +72,23 @@ class _TwoPasses(torch.autograd.Function):
     @first_order
     def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, ...]:
         job: Job = ctx.job
-        weights = [p for p in job.model.parameters() if p.requires_grad]
+        wanted = ctx.saved_tensors[: ctx.wanted]
         inputs = [k for k, t in enumerate(job.examples.tensors) if t.requires_grad]
-        sums = [torch.zeros_like(t) for t in weights]
-        sums += [torch.zeros_like(job.examples.tensors[k]) for k in inputs]
+        weights = wanted[: len(wanted) - len(inputs)]
+        sums = [torch.zeros_like(t) for t in wanted]
         chunks = job.groups.chunks(job.chunk_size or 1)
         for (domain, part), state in zip(chunks, ctx.states, strict=True):
             leaves = [
                 t[part].detach().requires_grad_(t.requires_grad) for t in job.examples.tensors
             ]
-            with state.restored(), ctx.autocast():
+            with state.restored(), ctx.modes.restored(), ctx.autocast():
                 total = _gradient(job, part, create_graph=True, leaves=leaves)
             if not total.requires_grad:
                 continue
-            found = torch.autograd.grad(
-                total, [*weights, *(leaves[k] for k in inputs)], c[domain], allow_unused=True
-            )
+            with ctx.modes.restored():
+                found = torch.autograd.grad(
+                    total, [*weights, *(leaves[k] for k in inputs)], c[domain], allow_unused=True
+                )
             for k, g in enumerate(found):
                 if g is not None:
                     (sums[k] if k < len(weights) else sums[k][part]).add_(g)

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Backward = Callable[..., Any]
 
@@ -33,6 +33,36 @@ class Randomness:
             if self.cuda is not None:
                 torch.cuda.set_rng_state(self.cuda, self.device)
             yield
+
+
+@dataclass(frozen=True)
+class Modes:
+    """Which modules of a model were training, and which weights trainable, at one moment."""
+
+    model: nn.Module
+    training: list[bool]
+    trainable: list[bool]
+
+    @staticmethod
+    def now(model: nn.Module) -> "Modes":
+        training = [module.training for module in model.modules()]
+        return Modes(model, training, [p.requires_grad for p in model.parameters()])
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Run in the modes of that moment inside the block."""
+        before = Modes.now(self.model)
+        self._set()
+        try:
+            yield
+        finally:
+            before._set()
+
+    def _set(self) -> None:
+        for module, training in zip(self.model.modules(), self.training, strict=True):
+            module.training = training
+        for parameter, trainable in zip(self.model.parameters(), self.trainable, strict=True):
+            parameter.requires_grad_(trainable)
 
 
 def autocast_now(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:

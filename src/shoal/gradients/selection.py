@@ -11,8 +11,8 @@ Parameters = str | nn.Module | Iterable[str]
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the module under DistributedDataParallel; refuse a compiled one."""
-    if isinstance(model, nn.parallel.DistributedDataParallel):
+    """Return the module under a data-parallel wrapper; refuse a compiled one."""
+    if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         model = model.module
     if torch.compiler.is_compiling() or any(_compiled(module) for module in model.modules()):
         raise RuntimeError(
@@ -69,7 +69,8 @@ def _matches(name: str, prefix: str) -> bool:
 def _check_name(model: nn.Module, name: str) -> None:
     if not isinstance(name, str):
         raise TypeError(
-            f"parameters must be 'all', a submodule, or names and prefixes, got {name!r}"
+            "parameters must be 'all', a submodule, or names and prefixes, "
+            f"got {type(name).__name__ if isinstance(name, Tensor) else repr(name)}"
         )
     names = [full for full, _ in model.named_parameters(remove_duplicate=False)]
     known = set(names)

@@ -108,11 +108,9 @@ class Individual:
     size: int
     function: Callable[..., Tensor]
     shared: int = 0
-    chunk_size: int | None = None
 
     def _chunks(self, groups: Sorted) -> list[tuple[int, slice]]:
-        fitting = max(BUDGET // max(self.size, 1), 1)
-        return groups.chunks(min(fitting, self.chunk_size or fitting))
+        return groups.chunks(max(BUDGET // max(self.size, 1), 1))
 
     def _cut(self, tensors: Sequence[Tensor], part: slice) -> list[Tensor]:
         batched = len(tensors) - self.shared
@@ -169,7 +167,9 @@ class Moments:
     @staticmethod
     def zero(num_domains: int, size: int, like: Sequence[Tensor]) -> "Moments":
         floats = [t for t in like if t.is_floating_point()]
-        rows = torch.zeros(num_domains, size, dtype=floats[0].dtype, device=floats[0].device)
+        double = any(t.dtype == torch.float64 for t in floats)
+        dtype = torch.float64 if double else torch.float32
+        rows = torch.zeros(num_domains, size, dtype=dtype, device=floats[0].device)
         return Moments([0.0] * num_domains, rows, torch.zeros_like(rows))
 
     def add(self, domain: int, n: float, mean: Tensor, m2: Tensor, centered: bool) -> None:

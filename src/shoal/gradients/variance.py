@@ -19,7 +19,7 @@ from .capture import Entry, record
 from .groups import Groups, Sorted
 from .inputs import Examples
 from .losses import Loss
-from .repeat import Randomness, autocast_now, first_order
+from .repeat import Modes, Randomness, autocast_now, first_order
 from .sources import Moments, Source
 
 
@@ -42,48 +42,41 @@ class Form:
         return self.scale(groups.counts.to(dtype))
 
 
-def rows_at_once(
-    source: Source, tensors: Sequence[Tensor], groups: Groups, form: Form, over_ranks: bool = False
-) -> Tensor:
+def rows_at_once(source: Source, tensors: Sequence[Tensor], groups: Groups, form: Form) -> Tensor:
     """Return the variance rows of one source, ``[E, P]``, as one node of the graph."""
     if torch.compiler.is_compiling():  # the compiler finds the derivative of the products itself
         _, m2 = source.moments(tensors, groups, form.centered)
         return m2 * form.scale_of(groups, m2.dtype)
-    rows: Tensor = _Rows.apply(source, groups, form, over_ranks, *tensors)  # type: ignore[no-untyped-call]
+    rows: Tensor = _Rows.apply(source, groups, form, *tensors)  # type: ignore[no-untyped-call]
     return rows
 
 
 class _Rows(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, source: Source, groups: Groups, form: Form, over_ranks: bool, *tensors: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, source: Source, groups: Groups, form: Form, *tensors: Tensor) -> Tensor:
         mean, m2 = source.moments(tensors, groups, form.centered)
         scale = form.scale_of(groups, m2.dtype)
         ctx.scale = 2 * scale
-        if over_ranks and world_size() > 1:
-            counts, mean, m2 = merge_ranks(groups.counts, mean, m2, form.centered)
-            scale = form.scale(counts.to(m2.dtype))
-            ctx.scale = 2 * scale * world_size()
-        ctx.source, ctx.groups = source, groups
-        ctx.mean = mean if form.centered else None
-        ctx.save_for_backward(*tensors)
+        ctx.source, ctx.groups, ctx.centered = source, groups, form.centered
+        ctx.save_for_backward(mean, *tensors)
         return m2.mul_(scale)
 
     @staticmethod
     @first_order
     def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, ...]:
+        mean, *saved = ctx.saved_tensors
+        mean = mean if ctx.centered else None
         tensors = [
             t.detach().requires_grad_(need)
-            for t, need in zip(ctx.saved_tensors, ctx.needs_input_grad[4:], strict=True)
+            for t, need in zip(saved, ctx.needs_input_grad[3:], strict=True)
         ]
         with torch.autocast(c.device.type, enabled=False):
             if isinstance(ctx.scale, float):  # on what is smaller than c
-                grads = ctx.source.pull_back(tensors, ctx.groups, c, ctx.mean)
+                grads = ctx.source.pull_back(tensors, ctx.groups, c, mean)
                 grads = tuple(None if grad is None else grad.mul_(ctx.scale) for grad in grads)
             else:
-                grads = ctx.source.pull_back(tensors, ctx.groups, c * ctx.scale, ctx.mean)
-        return None, None, None, None, *grads
+                grads = ctx.source.pull_back(tensors, ctx.groups, c * ctx.scale, mean)
+        return None, None, None, *grads
 
 
 def merge_ranks(
@@ -132,7 +125,8 @@ class Job:
         return dict(zip(entry.names, rows.split(sizes, 1), strict=True))
 
     def chunks(self) -> list[slice]:
-        n, size = len(self.examples), self.chunk_size or len(self.examples)
+        n = len(self.examples)
+        size = self.chunk_size or max(n, 1)
         return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
     def entries(self, part: slice | None, create_graph: bool) -> list[Entry]:
@@ -142,10 +136,10 @@ class Job:
 
 def gradient_variance(job: Job) -> Tensor:
     """Return v ``[E, P]`` of a job, differentiable in the network's weights and inputs."""
-    if len(job.examples) == 0:
-        return job.assemble({}, like_of(job))
     if job.chunk_size is None:
-        return variance_of(job, job.entries(None, create_graph=torch.is_grad_enabled()))
+        empty = len(job.examples) == 0
+        entries = [] if empty else job.entries(None, create_graph=torch.is_grad_enabled())
+        return variance_of(job, entries)
     wanted: list[Tensor] = [p for p in job.model.parameters() if p.requires_grad]
     wanted += [t for t in job.examples.tensors if t.requires_grad]
     rows: Tensor = _TwoPasses.apply(job, len(wanted), *wanted)  # type: ignore[no-untyped-call]
@@ -155,11 +149,52 @@ def gradient_variance(job: Job) -> Tensor:
 def variance_of(job: Job, entries: list[Entry]) -> Tensor:
     """Return v ``[E, P]`` from recorded entries, keeping the graph."""
     with outside_autocast(job):
+        if world_size() > 1:
+            # One node for all weights: ranks may know different weights by different roads.
+            tensors = [t for entry in entries for t in entry.tensors]
+            # With the weights, so that a rank without examples has a graph too.
+            everything = (*job.weights.values(), *tensors)
+            merged: Tensor = _RowsOverRanks.apply(job, entries, *everything)  # type: ignore[no-untyped-call]
+            return merged
         parts: dict[str, Tensor] = {}
         for entry in entries:
-            rows = rows_at_once(entry.source, entry.tensors, job.groups, job.form, True)
+            rows = rows_at_once(entry.source, entry.tensors, job.groups, job.form)
             parts.update(job.split(entry, rows))
         return job.assemble(parts, like_of(job))
+
+
+class _RowsOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, job: Job, entries: list[Entry], *everything: Tensor) -> Tensor:
+        tensors = everything[len(job.weights) :]
+        mean, m2 = _chunk_moments(job, entries, job.groups)
+        counts, mean, m2 = merge_ranks(job.groups.counts, mean, m2, job.form.centered)
+        scale = job.form.scale(counts.to(m2.dtype))
+        ctx.job, ctx.scale = job, 2 * scale * world_size()
+        ctx.entries = [(entry.names, entry.source, len(entry.tensors)) for entry in entries]
+        ctx.save_for_backward(mean, *tensors)
+        return m2 * scale
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, ...]:
+        mean, *saved = ctx.saved_tensors
+        needed = iter(ctx.needs_input_grad[2 + len(ctx.job.weights) :])
+        tensors = iter([t.detach().requires_grad_(next(needed)) for t in saved])
+        columns, grads = _columns(ctx.job), []
+        for names, source, count in ctx.entries:
+            mine = [next(tensors) for _ in range(count)]
+            own, held = _own(names, columns, c * ctx.scale), _own(names, columns, mean)
+            with outside_autocast(ctx.job):
+                grads += source.pull_back(
+                    mine, ctx.job.groups, own, held if ctx.job.form.centered else None
+                )
+        return None, None, *[None] * len(ctx.job.weights), *grads
+
+
+def _own(names: Sequence[str], columns: dict[str, slice], rows: Tensor) -> Tensor:
+    """Return the columns of these weights."""
+    return torch.cat([rows[:, columns[name]] for name in names], 1)
 
 
 class _TwoPasses(torch.autograd.Function):
@@ -179,38 +214,39 @@ class _TwoPasses(torch.autograd.Function):
             counts, mean, m2 = merge_ranks(counts, mean, m2, job.form.centered)
         scale = job.form.scale(counts.to(m2.dtype))
         ctx.job, ctx.scale = job, 2 * scale * world_size()
-        ctx.autocast = autocast_now(job.device)
-        ctx.save_for_backward(mean)
+        ctx.autocast, ctx.modes = autocast_now(job.device), Modes.now(job.model)
+        ctx.wanted = len(wanted)
+        # Weights and inputs too: torch then notices when one was changed before the second pass.
+        ctx.save_for_backward(mean, *wanted, *job.examples.tensors, job.examples.labels)
         return m2 * scale
 
     @staticmethod
     @first_order
     def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, ...]:
         job: Job = ctx.job
-        (mean,) = ctx.saved_tensors
+        mean, *wanted = ctx.saved_tensors[: 1 + ctx.wanted]
         c = c * ctx.scale
-        wanted: list[Tensor] = [p for p in job.model.parameters() if p.requires_grad]
-        weights = len(wanted)
         inputs = [k for k, t in enumerate(job.examples.tensors) if t.requires_grad]
-        wanted += [job.examples.tensors[k] for k in inputs]
+        weights = len(wanted) - len(inputs)
         sums = [torch.zeros_like(t) for t in wanted]
         columns = _columns(job)
         for part, state in zip(job.chunks(), ctx.states, strict=True):
             examples = job.examples.take(part)
             leaves = [t.detach().requires_grad_(t.requires_grad) for t in examples.tensors]
             examples = examples.with_tensors(leaves, examples.labels)
-            with state.restored(), ctx.autocast():
+            with state.restored(), ctx.modes.restored(), ctx.autocast():
                 entries = record(job.model, job.weights, examples, job.loss, create_graph=True)
             groups = job.groups.within(part)
             outputs, cotangents = _pulled_back(job, entries, groups, c, mean, columns)
             if not outputs:
                 continue
-            found = torch.autograd.grad(
-                outputs,
-                [*wanted[:weights], *(leaves[k] for k in inputs)],
-                cotangents,
-                allow_unused=True,
-            )
+            with ctx.modes.restored():
+                found = torch.autograd.grad(
+                    outputs,
+                    [*wanted[:weights], *(leaves[k] for k in inputs)],
+                    cotangents,
+                    allow_unused=True,
+                )
             for k, g in enumerate(found):
                 if g is not None:
                     (sums[k] if k < weights else sums[k][part]).add_(g)
@@ -251,9 +287,8 @@ def _pulled_back(
     cotangents: list[Tensor] = []
     with outside_autocast(job):
         for entry in entries:
-            mine = torch.cat([c[:, columns[name]] for name in entry.names], 1)
-            centre = torch.cat([mean[:, columns[name]] for name in entry.names], 1)
-            held = centre if job.form.centered else None
+            mine = _own(entry.names, columns, c)
+            held = _own(entry.names, columns, mean) if job.form.centered else None
             leaves = [t.detach().requires_grad_(t.requires_grad) for t in entry.tensors]
             grads = entry.source.pull_back(leaves, groups, mine, held)
             for tensor, grad in zip(entry.tensors, grads, strict=True):
