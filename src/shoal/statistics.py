@@ -236,12 +236,12 @@ def _job(
     num_domains: int | None,
     chunk_size: int | None,
 ) -> Job:
+    model = unwrap(model)
     if torch.is_inference_mode_enabled():
         raise RuntimeError(
             "a gradient statistic needs gradients, which torch.inference_mode() rules out; "
             "use torch.no_grad() where only its value is wanted"
         )
-    model = unwrap(model)
     check_independent(model)
     examples = Examples.of(inputs, labels)
     check_domains(domains, len(examples), num_domains)
