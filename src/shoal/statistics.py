@@ -8,10 +8,10 @@ from .distributed import gather_rows, largest_over_ranks, world_size
 from .gradients import gram, mean, variance
 from .gradients.groups import Groups, Masked, Sorted, host_order
 from .gradients.inputs import Examples, Inputs, precise
+from .gradients.job import Form, Job, outside_autocast
 from .gradients.losses import Loss, residuals
 from .gradients.selection import Parameters, select, unwrap
 from .gradients.sources import LinearOnVectors
-from .gradients.variance import Form, Job
 from .penalties import spread
 
 __all__ = [
@@ -203,7 +203,7 @@ def covariance_spread(
     if any(entry.source.shared for entry in entries):
         check_no_dropout(job.model)
     parts = [gram.Part(entry.source, entry.tensors) for entry in entries]
-    with variance.outside_autocast(job):
+    with outside_autocast(job):
         parts, groups = gram.over_ranks(parts, job.groups)
         if not blocks:
             return _covariance_spread(parts, groups, unbiased, chunk_size)

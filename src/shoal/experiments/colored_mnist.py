@@ -17,9 +17,10 @@ from ..datasets.mnist import train_digits
 from ..gradients.capture import Recording, finish
 from ..gradients.groups import Sorted
 from ..gradients.inputs import Examples
+from ..gradients.job import Form, Job
 from ..gradients.losses import individual_losses
 from ..gradients.selection import select
-from ..gradients.variance import Form, Job, variance_of
+from ..gradients.variance import variance_of
 from ..networks import MLP
 from ..penalties import spread
 from ..randomness import stream

@@ -8,8 +8,8 @@ from torch import Tensor
 from ..distributed import sum_over_ranks
 from .elementary import twice_differentiable
 from .inputs import precise
+from .job import Job, like_of
 from .repeat import Modes, Randomness, autocast_now, first_order
-from .variance import Job, like_of
 
 
 def gradient_mean(job: Job) -> Tensor:

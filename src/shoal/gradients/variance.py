@@ -7,39 +7,17 @@ with the global mean held fixed.
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..distributed import all_ranks, world_size
 from .capture import Entry, record
 from .groups import Groups, Sorted
-from .inputs import Examples
-from .losses import Loss
+from .job import Form, Job, like_of, outside_autocast
 from .repeat import Modes, Randomness, autocast_now, first_order
 from .sources import Moments, Source
-
-
-@dataclass(frozen=True)
-class Form:
-    """Which second moment: centred or not, 1/(n−1) or 1/n."""
-
-    centered: bool = True
-    unbiased: bool = True
-
-    def scale(self, counts: Tensor) -> Tensor:
-        """Return what Σ_i is multiplied by, ``[E, 1]``; 0 for a domain that is absent (n < 2)."""
-        divisor = counts - 1 if self.centered and self.unbiased else counts
-        return torch.where(counts >= 2, 1 / divisor.clamp(min=1), 0.0)[:, None]
-
-    def scale_of(self, groups: Groups, dtype: torch.dtype) -> Tensor | float:
-        """Return the scale of groups; one number where the host knows that all are alike."""
-        if isinstance(groups, Sorted) and len(set(groups.sizes)) == 1:
-            return float(self.scale(torch.tensor(groups.sizes[:1], dtype=torch.float64)))
-        return self.scale(groups.counts.to(dtype))
 
 
 def rows_at_once(source: Source, tensors: Sequence[Tensor], groups: Groups, form: Form) -> Tensor:
@@ -94,46 +72,6 @@ def merge_ranks(
     return total, pooled, m2
 
 
-@dataclass
-class Job:
-    """A statistic to be taken: the network, its chosen weights, and examples sorted by domain."""
-
-    model: nn.Module
-    weights: dict[str, Tensor]
-    examples: Examples
-    groups: Sorted
-    loss: Loss | None
-    form: Form
-    chunk_size: int | None = None
-
-    @property
-    def device(self) -> torch.device:
-        return next(iter(self.weights.values())).device
-
-    def assemble(self, parts: dict[str, Tensor], like: Tensor) -> Tensor:
-        """Return the columns of all weights in order; a weight that is never used has zeros."""
-        columns = []
-        for name, weight in self.weights.items():
-            if name in parts:
-                columns.append(parts[name])
-            else:
-                columns.append(like.new_zeros(self.groups.num_domains, weight.numel()))
-        return torch.cat(columns, 1)
-
-    def split(self, entry: Entry, rows: Tensor) -> dict[str, Tensor]:
-        sizes = [self.weights[name].numel() for name in entry.names]
-        return dict(zip(entry.names, rows.split(sizes, 1), strict=True))
-
-    def chunks(self) -> list[slice]:
-        n = len(self.examples)
-        size = self.chunk_size or max(n, 1)
-        return [slice(start, min(start + size, n)) for start in range(0, n, size)]
-
-    def entries(self, part: slice | None, create_graph: bool) -> list[Entry]:
-        examples = self.examples if part is None else self.examples.take(part)
-        return record(self.model, self.weights, examples, self.loss, create_graph)
-
-
 def gradient_variance(job: Job) -> Tensor:
     """Return v ``[E, P]`` of a job, differentiable in the network's weights and inputs."""
     if job.chunk_size is None:
@@ -181,7 +119,7 @@ class _RowsOverRanks(torch.autograd.Function):
         mean, *saved = ctx.saved_tensors
         needed = iter(ctx.needs_input_grad[2 + len(ctx.job.weights) :])
         tensors = iter([t.detach().requires_grad_(next(needed)) for t in saved])
-        columns, grads = _columns(ctx.job), []
+        columns, grads = ctx.job.columns(), []
         for names, source, count in ctx.entries:
             mine = [next(tensors) for _ in range(count)]
             own, held = _own(names, columns, c * ctx.scale), _own(names, columns, mean)
@@ -229,7 +167,7 @@ class _TwoPasses(torch.autograd.Function):
         inputs = [k for k, t in enumerate(job.examples.tensors) if t.requires_grad]
         weights = len(wanted) - len(inputs)
         sums = [torch.zeros_like(t) for t in wanted]
-        columns = _columns(job)
+        columns = job.columns()
         for part, state in zip(job.chunks(), ctx.states, strict=True):
             examples = job.examples.take(part)
             leaves = [t.detach().requires_grad_(t.requires_grad) for t in examples.tensors]
@@ -266,14 +204,6 @@ def _chunk_moments(job: Job, entries: list[Entry], groups: Sorted) -> tuple[Tens
         return job.assemble(means, like), job.assemble(squares, like)
 
 
-def _columns(job: Job) -> dict[str, slice]:
-    columns, start = {}, 0
-    for name, weight in job.weights.items():
-        columns[name] = slice(start, start + weight.numel())
-        start += weight.numel()
-    return columns
-
-
 def _pulled_back(
     job: Job,
     entries: list[Entry],
@@ -296,15 +226,3 @@ def _pulled_back(
                     outputs.append(tensor)
                     cotangents.append(grad)
     return outputs, cotangents
-
-
-def like_of(job: Job) -> Tensor:
-    """Return an empty tensor of the statistic's dtype and device."""
-    weight = next(iter(job.weights.values()))
-    dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
-    return torch.empty(0, dtype=dtype, device=weight.device)
-
-
-def outside_autocast(job: Job) -> AbstractContextManager[None]:
-    """Statistics are float32 under any autocast."""
-    return torch.autocast(job.device.type, enabled=False)
