@@ -10,24 +10,52 @@ from .penalties import presence
 from .statistics import Form, Loss, head_rows
 
 
-class Fishr(nn.Module):
-    """λ times the spread of the domains' gradient variances, Eq. 3, with their moving average.
+class Warmup(nn.Module):
+    """λ times any penalty, with a warm-up: a weight of its own before ``warmup_steps``.
 
-    Add it to the loss of any loop; its state is in ``state_dict()`` and nothing else is touched::
+    Args:
+        penalty_weight: λ.
+        warmup_steps: the call from which λ acts.
+        warmup_weight: the weight until then; IRM and V-REx have 1, Fishr 0.
+    """
 
-        loss = F.cross_entropy(logits, labels) + fishr(features, logits, labels, domains)
+    steps: Tensor
 
-    With v̄_e ← γ v̄_e + (1 − γ) v_e starting from zero, the domains' u_e = v̄_e / (1 − γ) are
-    matched, so that ∂u/∂v does not depend on γ (Appendix D.1). Calls 0 … ``warmup_steps`` − 1
-    return zero; the moving average runs from the first call.
+    def __init__(
+        self, penalty_weight: float, warmup_steps: int = 0, warmup_weight: float = 1.0
+    ) -> None:
+        super().__init__()
+        _check_schedule(penalty_weight, warmup_steps, warmup_weight)
+        self.penalty_weight = penalty_weight
+        self.warmup_steps = warmup_steps
+        self.warmup_weight = warmup_weight
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, penalty: Tensor) -> Tensor:
+        """Return the weighted penalty, a scalar to add to the loss."""
+        if self.warmup_steps == 0:
+            return self.penalty_weight * penalty
+        active = self.steps >= self.warmup_steps
+        weight = torch.where(active, penalty.new_full((), self.penalty_weight), self.warmup_weight)
+        if self.training:
+            self.steps += 1  # in place: a captured step replays addresses
+        return weight * penalty
+
+
+class Match(nn.Module):
+    """λ times the spread of any statistic's rows, with their moving average and a warm-up.
+
+    With s̄_e ← γ s̄_e + (1 − γ) s_e starting from zero, the domains' u_e = s̄_e / (1 − γ) are
+    matched, so that ∂u/∂s does not depend on γ (Appendix D.1). The moving average runs from the
+    first call, warm-up included.
 
     Args:
         num_domains: E; domain ids are 0 … E − 1.
         penalty_weight: λ.
         ema_decay: γ in [0, 1); 0 matches the batch alone.
         warmup_steps: the call from which λ acts.
-        centered, unbiased, bias, loss: as in ``shoal.head_variance``.
-        normalise: divide by P, which the published range of λ assumes; False is Eq. 3.
+        warmup_weight: the weight until then.
+        normalise: divide by the number of columns P; False is Eq. 3.
     """
 
     v_bar: Tensor | None
@@ -37,15 +65,12 @@ class Fishr(nn.Module):
     def __init__(
         self,
         num_domains: int,
-        penalty_weight: float = 1000.0,
-        ema_decay: float = 0.95,
-        warmup_steps: int = 1500,
+        penalty_weight: float,
+        ema_decay: float = 0.0,
+        warmup_steps: int = 0,
         *,
-        centered: bool = True,
-        unbiased: bool = True,
-        bias: bool = True,
-        loss: Loss | None = None,
-        normalise: bool = True,
+        warmup_weight: float = 0.0,
+        normalise: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(num_domains, int):
@@ -54,28 +79,16 @@ class Fishr(nn.Module):
             raise ValueError(f"num_domains must be 1 or more, got {num_domains}")
         if not 0 <= ema_decay < 1:
             raise ValueError(f"ema_decay must be in [0, 1), got {ema_decay}")
-        if not (math.isfinite(penalty_weight) and penalty_weight >= 0):
-            raise ValueError(f"penalty_weight must be finite and 0 or more, got {penalty_weight}")
-        if warmup_steps < 0:
-            raise ValueError(f"warmup_steps must be 0 or more, got {warmup_steps}")
+        _check_schedule(penalty_weight, warmup_steps, warmup_weight)
         self.num_domains = num_domains
         self.penalty_weight = penalty_weight
         self.ema_decay = ema_decay
         self.warmup_steps = warmup_steps
-        self.form = Form(centered, unbiased)
-        self.bias = bias
-        self.loss = loss
+        self.warmup_weight = warmup_weight
         self.normalise = normalise
         self.register_buffer("v_bar", None)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.register_buffer("updates", torch.zeros(num_domains, dtype=torch.int64))
-
-    def forward(self, features: Tensor, logits: Tensor, labels: Tensor, domains: Tensor) -> Tensor:
-        """Return the penalty of a batch, a scalar to add to the loss."""
-        rows, present = head_rows(
-            features, logits, labels, domains, self.form, self.bias, self.loss, self.num_domains
-        )
-        return self._match(rows, present)
 
     @property
     def active(self) -> Tensor:
@@ -101,9 +114,10 @@ class Fishr(nn.Module):
     def _match(self, rows: Tensor, present: Tensor | None) -> Tensor:
         """Match rows ``[E, P]``; ``present=None`` says that the host knows all domains present."""
         v_bar = self._moving_average(rows)
-        weight = self.penalty_weight / (rows.shape[1] if self.normalise else 1)
+        columns = rows.shape[1] if self.normalise else 1
+        weight, before = self.penalty_weight / columns, self.warmup_weight / columns
         match: Any = _match_op if torch.compiler.is_compiling() else _Match.apply
-        arguments = (self.updates, self.steps, self.ema_decay, weight, self.warmup_steps)
+        arguments = (self.updates, self.steps, self.ema_decay, weight, before, self.warmup_steps)
         penalty: Tensor
         penalty, new, finite, *_ = match(rows, present, v_bar, *arguments)
         if self.training:
@@ -132,7 +146,7 @@ class Fishr(nn.Module):
             )
         return self.v_bar
 
-    def _apply(self, fn: Any, recurse: bool = True) -> "Fishr":
+    def _apply(self, fn: Any, recurse: bool = True) -> "Match":
         # A network in half precision still has its variances averaged in float32.
         before = self.v_bar
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -158,6 +172,61 @@ class Fishr(nn.Module):
         )
 
 
+class Fishr(Match):
+    """λ times the spread of the domains' gradient variances, Eq. 3, with their moving average.
+
+    Add it to the loss of any loop; its state is in ``state_dict()`` and nothing else is touched::
+
+        loss = F.cross_entropy(logits, labels) + fishr(features, logits, labels, domains)
+
+    With v̄_e ← γ v̄_e + (1 − γ) v_e starting from zero, the domains' u_e = v̄_e / (1 − γ) are
+    matched, so that ∂u/∂v does not depend on γ (Appendix D.1). Calls 0 … ``warmup_steps`` − 1
+    return zero; the moving average runs from the first call.
+
+    Args:
+        num_domains: E; domain ids are 0 … E − 1.
+        penalty_weight: λ.
+        ema_decay: γ in [0, 1); 0 matches the batch alone.
+        warmup_steps: the call from which λ acts.
+        centered, unbiased, bias, loss: as in ``shoal.head_variance``.
+        normalise: divide by P, which the published range of λ assumes; False is Eq. 3.
+    """
+
+    def __init__(
+        self,
+        num_domains: int,
+        penalty_weight: float = 1000.0,
+        ema_decay: float = 0.95,
+        warmup_steps: int = 1500,
+        *,
+        centered: bool = True,
+        unbiased: bool = True,
+        bias: bool = True,
+        loss: Loss | None = None,
+        normalise: bool = True,
+    ) -> None:
+        super().__init__(num_domains, penalty_weight, ema_decay, warmup_steps, normalise=normalise)
+        self.form = Form(centered, unbiased)
+        self.bias = bias
+        self.loss = loss
+
+    def forward(self, features: Tensor, logits: Tensor, labels: Tensor, domains: Tensor) -> Tensor:
+        """Return the penalty of a batch, a scalar to add to the loss."""
+        rows, present = head_rows(
+            features, logits, labels, domains, self.form, self.bias, self.loss, self.num_domains
+        )
+        return self._match(rows, present)
+
+
+def _check_schedule(penalty_weight: float, warmup_steps: int, warmup_weight: float) -> None:
+    if not (math.isfinite(penalty_weight) and penalty_weight >= 0):
+        raise ValueError(f"penalty_weight must be finite and 0 or more, got {penalty_weight}")
+    if warmup_steps < 0:
+        raise ValueError(f"warmup_steps must be 0 or more, got {warmup_steps}")
+    if not (math.isfinite(warmup_weight) and warmup_weight >= 0):
+        raise ValueError(f"warmup_weight must be finite and 0 or more, got {warmup_weight}")
+
+
 def _kind(value: Any) -> str:
     return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
 
@@ -170,6 +239,7 @@ def _matched(
     steps: Tensor,
     decay: float,
     weight: float,
+    before: float,
     warmup_steps: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return λ · spread(u), the new v̄, whether it is finite, and (u_e − ū) and a factor ``[E, 1]``.
@@ -184,20 +254,20 @@ def _matched(
     length = 1 - torch.pow(decay, counted.double())
     scale = (length.max() / length / (1 - decay)).to(rows.dtype)[:, None]
     past = v_bar.to(rows.dtype)
-    share: Tensor | float
+    strength = torch.where(steps >= warmup_steps, rows.new_full((), weight), before)
     if present is None:
         new = torch.lerp(past, rows, 1 - decay)
-        u, share = new * scale, weight / len(rows)
+        u, share = new * scale, strength / len(rows)
         gaps = u - u.mean(0, keepdim=True)
     else:
         mask = present.to(rows.dtype)[:, None]
         new, scale = torch.lerp(past, rows, (1 - decay) * mask), scale * mask
         u, count = new * scale, mask.sum().clamp(min=1)
-        share = weight / count
+        share = strength / count
         gaps = torch.addcmul(u, u.sum(0, keepdim=True) / count, mask, value=-1)
-    active, total = steps >= warmup_steps, torch.dot(gaps.flatten(), gaps.flatten())
-    penalty = torch.where(active, total * share, 0.0)
-    factor = scale * (2 * (1 - decay) * share) * active
+    total = torch.dot(gaps.flatten(), gaps.flatten())
+    penalty = torch.where(strength > 0, total * share, 0.0)  # 0 · ∞ is no reason to stop
+    factor = scale * (2 * (1 - decay) * share)
     return penalty, new, total < math.inf, gaps, factor
 
 
@@ -233,7 +303,7 @@ def _keep(ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
 
 def _pull_back(ctx: Any, c: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
     gaps, factor = ctx.saved_tensors
-    return None if c is None else gaps * (factor * c), *[None] * 7
+    return None if c is None else gaps * (factor * c), *[None] * 8
 
 
 _match_op.register_autograd(_pull_back, setup_context=_keep)
