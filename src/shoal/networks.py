@@ -1,7 +1,27 @@
-"""f_θ = w_ω ∘ Φ_φ: networks with ``.features`` and ``.classifier``."""
+"""f_θ = w_ω ∘ Φ_φ: networks with ``.features`` and ``.classifier``, and the smaller ones beside."""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class Network(nn.Module):
+    """A classifier of a feature extractor Φ_φ and a head w_ω."""
+
+    def __init__(self, features: nn.Module, classifier: nn.Module) -> None:
+        super().__init__()
+        self.features = features
+        self.classifier = classifier
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.features(inputs))
+        return logits
 
 
 class MLP(nn.Module):
@@ -27,3 +47,52 @@ class MLP(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.classifier(self.features(inputs))
         return logits
+
+
+def mnist_cnn(channels: int, classes: int, generator: torch.Generator) -> Network:
+    """Return DomainBed's network for 28 × 28 images: four convolutions, 128 features."""
+
+    def build() -> Network:
+        layers: list[nn.Module] = []
+        for inputs, outputs, stride in ((channels, 64, 1), (64, 128, 2), (128, 128, 1)):
+            layers += [nn.Conv2d(inputs, outputs, 3, stride, 1), nn.ReLU()]
+            layers += [nn.GroupNorm(8, outputs)]
+        layers += [nn.Conv2d(128, 128, 3, 1, 1), nn.ReLU(), nn.GroupNorm(8, 128)]
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        return Network(nn.Sequential(*layers), nn.Linear(128, classes))
+
+    return drawn(build, generator)
+
+
+def perceptron(inputs: int, outputs: int, width: int, depth: int, dropout: float) -> nn.Sequential:
+    """Return DomainBed's MLP: ``depth`` linear layers, dropout and ReLU after all but the last."""
+    widths = [inputs, *[width] * (depth - 1)]
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.Dropout(dropout), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
+
+
+def drawn(build: Callable[[], M], generator: torch.Generator, like: nn.Module | None = None) -> M:
+    """Return what ``build`` makes, its weights drawn from ``generator`` as torch draws them.
+
+    The global random state is neither read nor moved. The module comes on the device and in the
+    precision of ``like``, and draws the same on every device.
+    """
+    with torch.device("meta"):
+        module = build()
+    module.to_empty(device="cpu")
+    for part in module.modules():
+        if isinstance(part, (nn.Linear, nn.modules.conv._ConvNd)):
+            bound = 1 / math.sqrt(part.weight[0].numel())
+            for weight in (part.weight, part.bias):
+                if weight is not None:
+                    nn.init.uniform_(weight, -bound, bound, generator=generator)
+        elif isinstance(part, nn.Embedding):
+            nn.init.normal_(part.weight, generator=generator)
+        elif hasattr(part, "reset_parameters"):
+            part.reset_parameters()
+    if like is not None:
+        weight = next(like.parameters())
+        module.to(weight.device, weight.dtype)
+    return module

@@ -1,7 +1,7 @@
 """Penalties with state: what goes into anyone's training loop."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -95,11 +95,15 @@ class Match(nn.Module):
         """Whether λ acts on the next call, a bool scalar on the device."""
         return self.steps >= self.warmup_steps
 
-    def match(self, rows: Tensor, present: Tensor | None = None) -> Tensor:
+    def match(self, rows: Tensor, present: Tensor | Literal[True] | None = None) -> Tensor:
         """Return λ · spread(u) for the rows of any statistic, ``[E, P]`` or ``[E]``.
 
         A domain that is absent neither decays nor enters. Where domains were seen unequally often,
         their geometric sums are brought to the length of the longest.
+
+        Args:
+            present: which domains take part, bool ``[E]``, or True for all; by default the rows
+                that are not all zero.
         """
         if not isinstance(rows, Tensor) or not rows.is_floating_point():
             raise TypeError(f"rows must be a floating-point tensor, got {_kind(rows)}")
@@ -109,7 +113,8 @@ class Match(nn.Module):
                 f"got {list(rows.shape)}"
             )
         rows = rows if rows.dtype == torch.float64 else rows.float()
-        return self._match(rows.reshape(self.num_domains, -1), presence(rows, present))
+        taking_part = None if present is True else presence(rows, present)
+        return self._match(rows.reshape(self.num_domains, -1), taking_part)
 
     def _match(self, rows: Tensor, present: Tensor | None) -> Tensor:
         """Match rows ``[E, P]``; ``present=None`` says that the host knows all domains present."""

@@ -9,7 +9,7 @@ from .gradients import gram, mean, variance
 from .gradients.groups import Groups, Masked, Sorted, host_order
 from .gradients.inputs import Examples, Inputs, precise
 from .gradients.job import Form, Job, outside_autocast
-from .gradients.losses import Loss, residuals
+from .gradients.losses import Loss, individual_losses, residuals
 from .gradients.selection import Parameters, select, unwrap
 from .gradients.sources import LinearOnVectors
 from .penalties import spread
@@ -20,8 +20,11 @@ __all__ = [
     "covariance_spread",
     "gradient_mean",
     "gradient_variance",
+    "head_mean",
     "head_rows",
     "head_variance",
+    "individual_losses",
+    "precise",
 ]
 
 # With so few weights a covariance is formed densely, which cancels nothing.
@@ -99,6 +102,21 @@ def head_rows(
         if isinstance(groups, Sorted) and min(groups.sizes) >= 2:
             return rows, None
         return rows, groups.counts >= 2
+
+
+def head_mean(features: Tensor, logits: Tensor, labels: Tensor, domains: Tensor, E: int) -> Tensor:
+    """Return g_e, the mean gradient of each of E domains in a linear classifier, ``[E, P]``.
+
+    One matrix product: g_e = E[r ⊗ z], weight then bias.
+    """
+    with torch.autocast(features.device.type, enabled=False):
+        z, logits = precise(features), precise(logits)
+        groups, order = _groups(domains, E, z.device)
+        r = residuals(logits, labels, None)
+        if order is not None:
+            z, r = z.index_select(0, order), r.index_select(0, order)
+        counts = groups.counts.to(z.dtype).clamp(min=1)[:, None, None]
+        return torch.cat([(groups.outer(r, z) / counts).flatten(1), groups.mean(r)], 1)
 
 
 def _groups(

@@ -1,0 +1,223 @@
+"""What a method is: a network, its hyperparameters, and one of three doors.
+
+``penalty(forward)`` for risk + λ · penalty, ``objective(forward)`` for one loss,
+``update(batches)`` for anything. A method is one file and one registry line; its class is final.
+
+Every step can be captured in a CUDA graph: state is changed in place, counts and weights that
+change are tensors on the device, nothing asks the host.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..statistics import individual_losses, precise
+from .adam import Adam
+from .hparams import Hparams as BaseHparams
+
+# One training domain's share of a step: inputs [n_e, ...] and labels [n_e].
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Forward:
+    """One forward pass over the examples of all training domains, sorted by domain."""
+
+    inputs: Tensor
+    labels: Tensor
+    sizes: tuple[int, ...]
+    features: Tensor
+    logits: Tensor
+    losses: Tensor  # ℓ_i, [n]
+
+    @staticmethod
+    def of(model: nn.Module, batches: Sequence[Batch]) -> "Forward":
+        """Run ``model`` once on all batches together."""
+        inputs = torch.cat([inputs for inputs, _ in batches])
+        labels = torch.cat([labels for _, labels in batches])
+        features = model.features(inputs)  # type: ignore[operator]
+        logits = precise(model.classifier(features))  # type: ignore[operator]
+        losses = individual_losses(logits, labels, None)
+        return Forward(inputs, labels, sizes_of(batches), features, logits, losses)
+
+    @property
+    def risk(self) -> Tensor:
+        """The mean loss of all examples."""
+        return self.losses.mean()
+
+    @property
+    def risks(self) -> Tensor:
+        """R_e, the mean loss of each domain, ``[E]``."""
+        return torch.stack([part.mean() for part in self.losses.split(self.sizes)])
+
+    @property
+    def domains(self) -> Tensor:
+        """The domain of each example; on the host, where sizes are read without a wait."""
+        host = not torch.compiler.is_compiling()
+        device = torch.device("cpu") if host else self.losses.device
+        ids = [torch.full((n,), e, device=device) for e, n in enumerate(self.sizes)]
+        return torch.cat(ids)
+
+
+def sizes_of(batches: Sequence[Batch]) -> tuple[int, ...]:
+    """Return n_e of each domain."""
+    return tuple(len(labels) for _, labels in batches)
+
+
+class Algorithm(nn.Module, ABC):
+    """A method: trains ``model`` on batches of the training domains, one update at a time.
+
+    Args:
+        model: f_θ = w_ω ∘ Φ_φ, with attributes ``features`` and ``classifier``, on its device.
+        num_domains: E, the number of training domains.
+        hparams: an instance of the method's own ``Hparams``.
+        seed: of all that the method draws, and of the networks that it adds.
+    """
+
+    Hparams: ClassVar[type[BaseHparams]] = BaseHparams
+    paper: ClassVar[str]
+    year: ClassVar[int]
+    # How far a step can be captured: its loss compiled, all of it a CUDA graph, or not at all.
+    capture: ClassVar[Literal["compiled", "graph", "eager"]] = "graph"
+    # Channels of the inputs that the method adds to those of the images.
+    extra_channels: ClassVar[int] = 0
+
+    steps: Tensor
+    failed: Tensor
+
+    def __init__(
+        self, model: nn.Module, num_domains: int, hparams: BaseHparams | None = None, seed: int = 0
+    ) -> None:
+        super().__init__()
+        hparams = self.Hparams() if hparams is None else hparams
+        if not isinstance(hparams, self.Hparams):
+            raise TypeError(
+                f"hparams of {type(self).__name__} must be {self.Hparams.__name__}, "
+                f"got {type(hparams).__name__}"
+            )
+        if not isinstance(num_domains, int) or num_domains < 1:
+            raise ValueError(f"num_domains must be a whole number, 1 or more, got {num_domains!r}")
+        for part in ("features", "classifier"):
+            if not isinstance(getattr(model, part, None), nn.Module):
+                raise TypeError(
+                    f"model must have the modules .features and .classifier, "
+                    f"{type(model).__name__} has no .{part}"
+                )
+        self.model = model
+        self.num_domains = num_domains
+        self.hparams = hparams
+        self.seed = seed
+        self._terms: tuple[str, ...] = ()
+        device = next(model.parameters()).device
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
+        # Step and term of the first value that was not finite.
+        self.register_buffer("failed", torch.full((2,), -1, dtype=torch.int64, device=device))
+
+    @abstractmethod
+    def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
+        """Make one update on one batch per training domain; return its terms, on the device."""
+
+    @abstractmethod
+    def predict(self, inputs: Tensor) -> Tensor:
+        """Return the logits of ``inputs``."""
+
+    def check_batches(self, batches: Sequence[Batch]) -> None:
+        """Raise unless there is one batch with examples for each training domain."""
+        if len(batches) != self.num_domains:
+            raise ValueError(
+                f"{type(self).__name__} was made for {self.num_domains} training domains, "
+                f"got {len(batches)} batches; pass one (inputs, labels) for each"
+            )
+        for domain, (inputs, labels) in enumerate(batches):
+            if len(inputs) != len(labels) or len(labels) == 0:
+                raise ValueError(
+                    f"batch {domain} must have as many labels as inputs and at least one, "
+                    f"got {len(inputs)} inputs and {len(labels)} labels"
+                )
+
+    def report(self, **terms: Tensor) -> dict[str, Tensor]:
+        """Count the step and return its terms, detached; remember the first that is not finite."""
+        found = {name: term.detach() for name, term in terms.items()}
+        self._terms = tuple(found)
+        bad = torch.stack([~term.isfinite() for term in found.values()]).long()
+        first = (bad.amax() > 0) & (self.failed[0] < 0)
+        here = torch.stack([self.steps, bad.argmax()])
+        self.failed.copy_(torch.where(first, here, self.failed))
+        self.steps += 1
+        return found
+
+    def check(self, terms: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return the terms as numbers; raise if any was not finite, now or in an earlier step.
+
+        This waits for the device: call it as often as the numbers are wanted.
+        """
+        step, term = (int(number) for number in self.failed.tolist())
+        if step >= 0:
+            name = self._terms[term] if term < len(self._terms) else "loss"
+            raise FloatingPointError(
+                f"{type(self).__name__}: {name} was not finite at step {step} and the weights are "
+                "those of the step before; try a smaller learning rate or penalty weight"
+            )
+        return {name: float(value) for name, value in terms.items()}
+
+
+class Classifying(Algorithm):
+    """A method that predicts with its network alone; enters by ``update(batches)``."""
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        """Return the network's logits."""
+        logits: Tensor = self.model(inputs)
+        return logits
+
+
+class Objective(Classifying):
+    """A method that is one loss of one forward pass; enters by ``objective(forward)``.
+
+    Calling it returns the terms of a loss and no more, so that ``compile()`` compiles just that.
+    """
+
+    # The step before which Adam starts anew; None for never.
+    reset_step: int | None = None
+
+    def __init__(
+        self, model: nn.Module, num_domains: int, hparams: BaseHparams | None = None, seed: int = 0
+    ) -> None:
+        super().__init__(model, num_domains, hparams, seed)
+        self.optimiser = Adam(model.parameters(), self.hparams.lr, self.hparams.weight_decay)
+
+    @abstractmethod
+    def objective(self, forward: Forward) -> dict[str, Tensor]:
+        """Return ``loss``, and the terms of it that are worth a record."""
+
+    def forward(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
+        """Return the terms of the loss on one batch per training domain."""
+        return self.objective(Forward.of(self.model, batches))
+
+    def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
+        """Make one Adam step down the loss."""
+        self.check_batches(batches)
+        terms = self(batches)
+        if self.reset_step:  # at step 0 there is nothing to forget
+            self.optimiser.reset(self.steps == self.reset_step)
+        self.optimiser.minimise(terms["loss"])
+        return self.report(**terms)
+
+
+class Penalised(Objective):
+    """Risk plus a penalty; enters by ``penalty(forward)``.
+
+    λ, its warm-up and any moving average are the business of a regulariser that the method holds.
+    """
+
+    @abstractmethod
+    def penalty(self, forward: Forward) -> Tensor:
+        """Return the weighted penalty, a scalar."""
+
+    def objective(self, forward: Forward) -> dict[str, Tensor]:
+        """Return risk, penalty and their sum."""
+        risk, penalty = forward.risk, self.penalty(forward)
+        return {"loss": risk + penalty, "risk": risk, "penalty": penalty}

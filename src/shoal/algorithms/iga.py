@@ -1,0 +1,75 @@
+"""IGA: the same gradient mean in every training domain (Koyama and Yamaguchi, 2020)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..checks import choose
+from ..regularizers import Match
+from ..statistics import head_mean
+from .base import Forward, Penalised
+from .hparams import Hparams, constant, hparam, power
+
+
+@dataclass(frozen=True)
+class IGAHparams(Hparams):
+    """λ, and the options of the paper's table:igacmnist."""
+
+    penalty_weight: float = hparam(1000.0, power(10, 1, 5), key="penalty", help="λ")
+    parameters: str = hparam(
+        "all", constant("all"), key="iga_parameters", help="weights to match: all, or classifier"
+    )
+    normalise: bool = hparam(
+        False,
+        constant(False),
+        key="iga_normalise",
+        help="mean over domains and weights, as Fishr has it, instead of the sum",
+    )
+    warmup_steps: int = hparam(
+        0, constant(0), key="iga_anneal_iters", help="the step at which λ acts; no penalty before"
+    )
+    ema_decay: float = hparam(
+        0.0, constant(0.0), key="iga_ema", help="γ of a moving average of the gradients; 0 for none"
+    )
+
+
+class IGA(Penalised):
+    """Match the gradient means: the squared distances of g_e from their mean."""
+
+    paper = "When is invariance useful in an OOD generalization problem? (Koyama and Yamaguchi)"
+    year = 2020
+    Hparams = IGAHparams
+    hparams: IGAHparams
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        h, self.reset_step = self.hparams, self.hparams.warmup_steps
+        choose("parameters", h.parameters, ("all", "classifier"))
+        weight = h.penalty_weight * (1 if h.normalise else self.num_domains)
+        schedule = (weight, h.ema_decay, h.warmup_steps)
+        self.match = Match(self.num_domains, *schedule, normalise=h.normalise)
+
+    def penalty(self, forward: Forward) -> Tensor:
+        """Return λ Σ_e ‖g_e − ḡ‖²."""
+        if self.hparams.parameters == "classifier" and isinstance(self.model.classifier, nn.Linear):
+            head = (forward.features, forward.logits, forward.labels, forward.domains)
+            rows = head_mean(*head, self.num_domains)
+        else:
+            rows = self._gradient_means(forward)
+        return self.match.match(rows, present=True)
+
+    def _gradient_means(self, forward: Forward) -> Tensor:
+        """Return g_e ``[E, P]``, domain by domain: a pass over all would cost E times as much."""
+        part = self.model if self.hparams.parameters == "all" else self.model.classifier
+        weights = [weight for weight in part.parameters() if weight.requires_grad]
+        batches = zip(
+            forward.inputs.split(forward.sizes), forward.labels.split(forward.sizes), strict=True
+        )
+        rows = []
+        for batch in batches:
+            risk = Forward.of(self.model, [batch]).risk
+            grads = torch.autograd.grad(risk, weights, create_graph=True)
+            rows.append(torch.cat([grad.flatten() for grad in grads]))
+        return torch.stack(rows)

@@ -1,0 +1,50 @@
+"""V-REx: the same risk in every training domain (Krueger et al., 2021)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ..regularizers import Match
+from .base import Forward, Penalised
+from .hparams import Hparams, constant, hparam, power, whole_power
+
+
+@dataclass(frozen=True)
+class VRExHparams(Hparams):
+    """λ and its warm-up; a moving average for table:ablationemacmnist."""
+
+    penalty_weight: float = hparam(
+        10.0, power(10, -1, 5), key="vrex_lambda", help="λ, from warmup_steps on; 1 before"
+    )
+    warmup_steps: int = hparam(
+        500,
+        whole_power(10, 0, 4),
+        key="vrex_penalty_anneal_iters",
+        help="the step at which λ acts and Adam starts anew",
+    )
+    ema_decay: float = hparam(
+        0.0, constant(0.0), key="vrex_ema", help="γ of a moving average of the risks; 0 for none"
+    )
+
+
+class VREx(Penalised):
+    """Match the risks: the spread of R_e."""
+
+    paper = "Out-of-Distribution Generalization via Risk Extrapolation (Krueger et al.)"
+    year = 2021
+    capture = "compiled"
+    Hparams = VRExHparams
+    hparams: VRExHparams
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        h = self.hparams
+        self.reset_step = h.warmup_steps
+        self.match = Match(
+            self.num_domains, h.penalty_weight, h.ema_decay, h.warmup_steps, warmup_weight=1.0
+        )
+
+    def penalty(self, forward: Forward) -> Tensor:
+        """Return λ / E Σ_e (R_e − R̄)²; every domain has a risk, so all are present."""
+        return self.match.match(forward.risks, present=True)
