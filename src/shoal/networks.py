@@ -90,7 +90,7 @@ def drawn(build: Callable[[], M], generator: torch.Generator, like: nn.Module | 
                     nn.init.uniform_(weight, -bound, bound, generator=generator)
         elif isinstance(part, nn.Embedding):
             nn.init.normal_(part.weight, generator=generator)
-        elif hasattr(part, "reset_parameters"):
+        elif isinstance(part, (nn.GroupNorm, nn.LayerNorm, nn.modules.batchnorm._NormBase)):
             part.reset_parameters()
     if like is not None:
         weight = next(like.parameters())

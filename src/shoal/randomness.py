@@ -50,7 +50,8 @@ class Draws(nn.Module):
 
     def uniform(self, n: int) -> Tensor:
         """Return n numbers of U(0, 1), float64, never 0 and never 1."""
-        return (((self.bits(n) >> 11) & (2**53 - 1)).double() + 0.5) * 2.0**-53
+        found: Tensor = ((self.bits(n) >> 11) & (2**53 - 1)).double() + 0.5
+        return found * 2.0**-53
 
     def permutation(self, n: int) -> Tensor:
         """Return 0 … n − 1 in random order."""
@@ -75,4 +76,5 @@ class Draws(nn.Module):
         log_v = v.clamp(min=1e-300).log()
         accepted = (v > 0) & (u.log() < normal.square() / 2 + d - d * v + d * log_v)
         first = accepted.long().argmax(1, keepdim=True)
-        return log_v.gather(1, first)[:, 0] + math.log(d) + self.uniform(n).log() / a
+        larger: Tensor = log_v.gather(1, first)[:, 0] + math.log(d)
+        return larger.add(self.uniform(n).log(), alpha=1 / a)

@@ -55,6 +55,11 @@ class Forward:
         return torch.stack([part.mean() for part in self.losses.split(self.sizes)])
 
     @property
+    def head(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What statistics of the classifier are taken of."""
+        return self.features, self.logits, self.labels, self.domains
+
+    @property
     def domains(self) -> Tensor:
         """The domain of each example; on the host, where sizes are read without a wait."""
         host = not torch.compiler.is_compiling()

@@ -8,37 +8,21 @@ from torch import Tensor, nn
 from .. import regularizers
 from ..statistics import gradient_variance, head_mean
 from .base import Forward, Penalised
-from .hparams import Hparams, constant, hparam, power, uniform, whole
+from .hparams import Hparams, fixed, hparam, power, uniform, whole
 
 
 @dataclass(frozen=True)
 class FishrHparams(Hparams):
-    """table:hyperparameters; the rest are the options of the paper's ablations."""
+    """table:hyperparameters; the last three are options of the paper's ablations."""
 
-    penalty_weight: float = hparam(
-        1000.0, power(10, 1, 4), key="lambda", help="λ of the gradient variances"
-    )
+    penalty_weight: float = hparam(1e3, power(10, 1, 4), key="lambda", help="λ of the variances")
     warmup_steps: int = hparam(
-        1500,
-        whole(0, 5000),
-        key="penalty_anneal_iters",
-        help="the step at which λ acts and Adam starts anew; 0 for no warm-up",
+        1500, whole(0, 5000), key="penalty_anneal_iters", help="step at which λ acts, Adam anew"
     )
-    ema_decay: float = hparam(
-        0.95, uniform(0.90, 0.99), key="ema", help="γ of the moving average; 0 for none"
-    )
-    mean_weight: float = hparam(
-        0.0, constant(0.0), key="lambdamean", help="λ of the gradient means in ω (Fishr + IGA)"
-    )
-    centered: bool = hparam(
-        True, constant(True), key="centered", help="false for the uncentred variance"
-    )
-    parameters: str = hparam(
-        "classifier",
-        constant("classifier"),
-        key="parameters",
-        help="weights whose variances are matched: classifier, all, or names with commas",
-    )
+    ema_decay: float = hparam(0.95, uniform(0.9, 0.99), key="ema", help="γ; 0 for no average")
+    mean_weight: float = fixed(0.0, key="lambdamean", help="λ of the gradient means (+ IGA)")
+    centered: bool = fixed(True, key="centered", help="false for the uncentred variance")
+    parameters: str = fixed("classifier", key="parameters", help="weights: all, or names")
 
 
 class Fishr(Penalised):
@@ -53,36 +37,23 @@ class Fishr(Penalised):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         h, self.reset_step = self.hparams, self.hparams.warmup_steps
-        schedule = (h.ema_decay, h.warmup_steps)
         # 1/n, as in the released code: the published numbers and the range of λ are its.
+        self.form: dict[str, Any] = {"centered": h.centered, "unbiased": False}
+        schedule = h.ema_decay, h.warmup_steps
         self.variances = regularizers.Fishr(
-            self.num_domains, h.penalty_weight, *schedule, centered=h.centered, unbiased=False
+            self.num_domains, h.penalty_weight, *schedule, **self.form
         )
         self.means = regularizers.Match(self.num_domains, h.mean_weight, *schedule, normalise=True)
-        self.closed_form = h.parameters == "classifier" and isinstance(
-            self.model.classifier, nn.Linear
-        )
 
     def penalty(self, forward: Forward) -> Tensor:
         """Return λ · spread of the variances' moving averages, plus the same of the means."""
-        head = (forward.features, forward.logits, forward.labels, forward.domains)
-        if self.closed_form:
-            penalty = self.variances(*head)
+        h, E = self.hparams, self.num_domains
+        if h.parameters == "classifier" and isinstance(self.model.classifier, nn.Linear):
+            penalty: Tensor = self.variances(*forward.head)
         else:
-            penalty = self.variances.match(self._variance(forward))
-        if self.hparams.mean_weight > 0:
-            penalty = penalty + self.means.match(head_mean(*head, self.num_domains), present=True)
+            of = forward.inputs, forward.labels, forward.domains, h.parameters
+            rows = gradient_variance(self.model, *of, num_domains=E, **self.form)
+            penalty = self.variances.match(rows)
+        if h.mean_weight > 0:
+            penalty = penalty + self.means.match(head_mean(*forward.head, E), present=True)
         return penalty
-
-    def _variance(self, forward: Forward) -> Tensor:
-        h = self.hparams
-        return gradient_variance(
-            self.model,
-            forward.inputs,
-            forward.labels,
-            forward.domains,
-            "all" if h.parameters == "all" else h.parameters.split(","),
-            centered=h.centered,
-            unbiased=False,
-            num_domains=self.num_domains,
-        )

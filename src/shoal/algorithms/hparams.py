@@ -94,6 +94,11 @@ def hparam(
     return field(default=default, metadata={"key": key, "help": help, "searches": searches})
 
 
+def fixed(value: Any, *, key: str, help: str) -> Any:
+    """Declare an option that a search leaves alone."""
+    return hparam(value, constant(value), key=key, help=help)
+
+
 @dataclass(frozen=True)
 class Hparams:
     """What every method has."""

@@ -10,7 +10,7 @@ from ..checks import choose
 from ..regularizers import Match
 from ..statistics import head_mean
 from .base import Forward, Penalised
-from .hparams import Hparams, constant, hparam, power
+from .hparams import Hparams, fixed, hparam, power
 
 
 @dataclass(frozen=True)
@@ -18,21 +18,12 @@ class IGAHparams(Hparams):
     """λ, and the options of the paper's table:igacmnist."""
 
     penalty_weight: float = hparam(1000.0, power(10, 1, 5), key="penalty", help="λ")
-    parameters: str = hparam(
-        "all", constant("all"), key="iga_parameters", help="weights to match: all, or classifier"
+    parameters: str = fixed("all", key="iga_parameters", help="weights: all, or classifier")
+    normalise: bool = fixed(
+        False, key="iga_normalise", help="mean over domains and weights, as in Fishr; not the sum"
     )
-    normalise: bool = hparam(
-        False,
-        constant(False),
-        key="iga_normalise",
-        help="mean over domains and weights, as Fishr has it, instead of the sum",
-    )
-    warmup_steps: int = hparam(
-        0, constant(0), key="iga_anneal_iters", help="the step at which λ acts; no penalty before"
-    )
-    ema_decay: float = hparam(
-        0.0, constant(0.0), key="iga_ema", help="γ of a moving average of the gradients; 0 for none"
-    )
+    warmup_steps: int = fixed(0, key="iga_anneal_iters", help="step at which λ acts; 0 before")
+    ema_decay: float = fixed(0.0, key="iga_ema", help="γ of the gradients' average; 0 for none")
 
 
 class IGA(Penalised):
@@ -54,16 +45,16 @@ class IGA(Penalised):
     def penalty(self, forward: Forward) -> Tensor:
         """Return λ Σ_e ‖g_e − ḡ‖²."""
         if self.hparams.parameters == "classifier" and isinstance(self.model.classifier, nn.Linear):
-            head = (forward.features, forward.logits, forward.labels, forward.domains)
-            rows = head_mean(*head, self.num_domains)
+            rows = head_mean(*forward.head, self.num_domains)
         else:
             rows = self._gradient_means(forward)
         return self.match.match(rows, present=True)
 
     def _gradient_means(self, forward: Forward) -> Tensor:
         """Return g_e ``[E, P]``, domain by domain: a pass over all would cost E times as much."""
-        part = self.model if self.hparams.parameters == "all" else self.model.classifier
-        weights = [weight for weight in part.parameters() if weight.requires_grad]
+        prefix = "" if self.hparams.parameters == "all" else "classifier."
+        named = self.model.named_parameters()
+        weights = [p for name, p in named if name.startswith(prefix) and p.requires_grad]
         batches = zip(
             forward.inputs.split(forward.sizes), forward.labels.split(forward.sizes), strict=True
         )

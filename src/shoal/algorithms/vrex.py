@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..regularizers import Match
 from .base import Forward, Penalised
-from .hparams import Hparams, constant, hparam, power, whole_power
+from .hparams import Hparams, fixed, hparam, power, whole_power
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,7 @@ class VRExHparams(Hparams):
         key="vrex_penalty_anneal_iters",
         help="the step at which λ acts and Adam starts anew",
     )
-    ema_decay: float = hparam(
-        0.0, constant(0.0), key="vrex_ema", help="γ of a moving average of the risks; 0 for none"
-    )
+    ema_decay: float = fixed(0.0, key="vrex_ema", help="γ of the risks' average; 0 for none")
 
 
 class VREx(Penalised):

@@ -33,7 +33,8 @@ def select(model: nn.Module, parameters: Parameters) -> dict[str, Tensor]:
     """Return the chosen trainable weights by name, in ``named_parameters()`` order, tied once.
 
     Args:
-        parameters: ``"all"``, a submodule of ``model``, or names and prefixes of names.
+        parameters: ``"all"``, a submodule of ``model``, or names and prefixes of names; in one
+            text they have commas between them.
     """
     trainable: dict[str, Tensor] = {
         name: p for name, p in model.named_parameters() if p.requires_grad
@@ -44,7 +45,7 @@ def select(model: nn.Module, parameters: Parameters) -> dict[str, Tensor]:
     elif parameters == "all":
         chosen = trainable
     else:
-        wanted = [parameters] if isinstance(parameters, str) else list(parameters)
+        wanted = parameters.split(",") if isinstance(parameters, str) else list(parameters)
         for name in wanted:
             _check_name(model, name)
         # A tied weight goes by its first name, but may be asked for by any of them.

@@ -1,0 +1,113 @@
+"""Adam: the paper's steps, switched and set back on the device, its state in buffers."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shoal.algorithms.adam import Adam
+
+from .plain import PlainAdam
+
+
+def weights() -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((3, 2), (2,))
+    return [nn.Parameter(torch.randn(s, generator=generator, dtype=torch.float64)) for s in shapes]
+
+
+def loss_of(ws: list[nn.Parameter], step: int) -> Tensor:
+    return ((ws[0] @ ws[1]).sin() * (1 + step)).sum() + (ws[1] ** 2).sum()
+
+
+def test_steps_are_adams() -> None:
+    mine = weights()
+    options = {"lr": 0.1, "weight_decay": 0.3, "betas": (0.5, 0.9)}
+    adam, plain = Adam(mine, **options), PlainAdam(**options)
+    theirs = {str(k): w.detach().clone().requires_grad_() for k, w in enumerate(weights())}
+    for step in range(6):
+        adam.minimise(loss_of(mine, step))
+        loss = loss_of(list(theirs.values()), step)
+        grads = torch.autograd.grad(loss, list(theirs.values()))
+        plain.step(theirs, dict(zip(theirs, grads, strict=True)))
+        for one, other in zip(mine, theirs.values(), strict=True):
+            torch.testing.assert_close(one.detach(), other.detach(), rtol=1e-10, atol=1e-12)
+
+
+def test_an_inactive_step_changes_nothing() -> None:
+    mine = weights()
+    adam = Adam(mine, lr=0.1)
+    adam.minimise(loss_of(mine, 0))
+    before = copy.deepcopy([*mine, *adam.buffers()])
+    adam.minimise(loss_of(mine, 1), active=torch.tensor(False))
+    assert all(torch.equal(a, b) for a, b in zip(before, [*mine, *adam.buffers()], strict=True))
+    adam.minimise(loss_of(mine, 1), active=torch.tensor(True))
+    assert all(not torch.equal(a, b) for a, b in zip(before, [*mine, *adam.buffers()], strict=True))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_changes_nothing(value: float) -> None:
+    mine = weights()
+    adam = Adam(mine, lr=0.1)
+    adam.minimise(loss_of(mine, 0))
+    before = copy.deepcopy([*mine, *adam.buffers()])
+    adam.minimise(loss_of(mine, 1) * value)
+    assert all(torch.equal(a, b) for a, b in zip(before, [*mine, *adam.buffers()], strict=True))
+
+
+def test_reset_starts_anew_in_place() -> None:
+    mine = weights()
+    adam = Adam(mine, lr=0.1)
+    for step in range(3):
+        adam.minimise(loss_of(mine, step))
+    pointers = [buffer.data_ptr() for buffer in adam.buffers()]
+    kept = copy.deepcopy(list(adam.buffers()))
+    adam.reset(torch.tensor(False))
+    assert all(torch.equal(a, b) for a, b in zip(kept, adam.buffers(), strict=True))
+    adam.reset(torch.tensor(True))
+    assert all((buffer == 0).all() for buffer in adam.buffers())
+    assert pointers == [buffer.data_ptr() for buffer in adam.buffers()]
+    copies = copy.deepcopy(mine)
+    fresh = Adam(copies, lr=0.1)
+    adam.minimise(loss_of(mine, 5))
+    fresh.minimise(loss_of(copies, 5))
+    assert all(torch.equal(a, b) for a, b in zip(mine, copies, strict=True))
+
+
+def test_state_is_loaded_in_place_and_used() -> None:
+    mine = weights()
+    adam = Adam(mine, lr=0.1)
+    for step in range(3):
+        adam.minimise(loss_of(mine, step))
+    copies = copy.deepcopy(mine)
+    other = Adam(copies, lr=0.1)
+    pointers = [buffer.data_ptr() for buffer in other.buffers()]
+    other.load_state_dict(adam.state_dict())
+    assert pointers == [buffer.data_ptr() for buffer in other.buffers()]
+    adam.minimise(loss_of(mine, 3))
+    other.minimise(loss_of(copies, 3))
+    assert all(torch.equal(a, b) for a, b in zip(mine, copies, strict=True))
+
+
+def test_state_follows_the_weights_precision() -> None:
+    layer = nn.Linear(2, 2)
+    holder = nn.ModuleList([layer, Adam(layer.parameters(), lr=0.1)])
+    holder.double()
+    adam = holder[1]
+    adam.minimise(layer(torch.ones(1, 2, dtype=torch.float64)).square().sum())
+    assert adam.get_buffer("mean_0").dtype == torch.float64
+    assert adam.get_buffer("count_0").dtype == torch.float32
+    assert adam.get_buffer("count_0") == 1
+    assert (adam.get_buffer("mean_0") != 0).all()
+
+
+def test_frozen_and_unused_weights_stay() -> None:
+    used, unused, frozen = weights()[0], weights()[0], weights()[1]
+    frozen.requires_grad_(False)
+    adam = Adam([used, unused, frozen], lr=0.1)
+    assert len(adam.weights) == 2
+    before = unused.detach().clone()
+    adam.minimise(used.square().sum())
+    assert torch.equal(unused, before)
+    assert used.grad is None
