@@ -2,9 +2,11 @@
 
 import functools
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import torch
 
 import shoal
+from shoal.algorithms import ALGORITHMS, VARIANTS
 from shoal.cli import main
 from shoal.experiments import colored_mnist, demo, restarts
 from shoal.experiments.colored_mnist import METHODS, TABLES, Setup, Training
@@ -71,13 +74,18 @@ def test_as_a_module() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--help",), ("demo", "reproduce", "--version", "under three minutes")),
+        (("--help",), ("demo", "reproduce", "hparams", "list", "--version", "under three minutes")),
         (("demo", "--help"), ("--out",)),
         (("reproduce", "--help"), ("colored-mnist", "table:cmnistend")),
         (
             (*REPRODUCE, "--help"),
             ("--methods", "--restarts", "--flip", "--device", "--precision", "--out", "list"),
         ),
+        (
+            ("hparams", "--help"),
+            ("--dataset", "--trial", "--draw", "--set", "--json", "file.py:Class", "10^U(1, 5)"),
+        ),
+        (("list", "--help"), ("algorithms", "--json")),
     ],
     ids=" ".join,
 )
@@ -97,7 +105,16 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("train",), ("reproduce",), ("reproduce", "cifar"), (*REPRODUCE, "--flip", "0.5")],
+    [
+        ("train",),
+        ("reproduce",),
+        ("reproduce", "cifar"),
+        (*REPRODUCE, "--flip", "0.5"),
+        ("hparams", "fishr"),
+        ("hparams", "fishr", "--dataset", "pacs", "--draw", "-1"),
+        ("hparams", "fishr", "--dataset", "pacs", "--trial", "1.5"),
+        ("hparams", "--dataset", "pacs"),
+    ],
     ids=" ".join,
 )
 def test_what_is_not_offered_is_refused(
@@ -162,6 +179,237 @@ def test_an_unknown_device(device: str, capsys: pytest.CaptureFixture[str], tmp_
     assert main([*REPRODUCE, "--device", device, "--out", str(tmp_path / "out")]) == 2
     err = capsys.readouterr().err
     assert f"unknown device '{device}'" in err and "auto, cpu, cuda" in err
+
+
+# Hyperparameters, and lists
+
+
+def hparams(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """Return the configuration that the command prints as JSON."""
+    assert main(["hparams", *arguments, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("dataset", "number", "golden"),
+    [
+        (
+            "colored-mnist",
+            "1",
+            {
+                "batch_size": 372,
+                "lr": 1.1906162909279594e-4,
+                "penalty_weight": 809.251247284292,
+                "warmup_steps": 4072,
+                "ema_decay": 0.9129082782560279,
+            },
+        ),
+        (
+            "colored-mnist",
+            "5",
+            {
+                "batch_size": 39,
+                "lr": 2.3968517445719083e-4,
+                "penalty_weight": 8089.489683014979,
+                "warmup_steps": 4264,
+                "ema_decay": 0.9269723464224017,
+                "weight_decay": 0.0,
+            },
+        ),
+        (
+            "rotated-mnist",
+            "18",
+            {
+                "batch_size": 455,
+                "lr": 3.872163578520407e-5,
+                "penalty_weight": 8999.069388942098,
+                "warmup_steps": 3236,
+                "ema_decay": 0.9637224084602755,
+            },
+        ),
+        (
+            "terra-incognita",
+            "1",
+            {
+                "batch_size": 39,
+                "lr": 2.7028930742148706e-05,
+                "weight_decay": 0.00044832883881609976,
+                "dropout": 0.5,
+                "penalty_weight": 809.251247284292,
+                "ema_decay": 0.9129082782560279,
+                "warmup_steps": 4072,
+            },
+        ),
+    ],
+)
+def test_hparams_are_domainbeds(
+    dataset: str, number: str, golden: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its hparams_seed and trial_seed, to the last digit."""
+    found = hparams(capsys, "fishr", "--dataset", dataset, "--trial", "0", "--draw", number)
+    assert {name: found[name] for name in golden} == golden
+
+
+def test_hparams_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    small = hparams(capsys, "fishr", "--dataset", "colored-mnist")
+    assert small == hparams(capsys, "fishr", "--dataset", "rotated-mnist", "--draw", "0")
+    assert (small["lr"], small["batch_size"], small["penalty_weight"]) == (1e-3, 64, 1000.0)
+    assert (small["centered"], small["parameters"]) == (True, "classifier")
+    for name in ("vlcs", "pacs", "office-home", "terra-incognita", "domainnet"):
+        large = hparams(capsys, "fishr", "--dataset", name)
+        assert (large["lr"], large["batch_size"]) == (5e-5, 32)
+    sizes = [
+        hparams(capsys, "erm", "--dataset", name, "--draw", str(number))["batch_size"]
+        for name in ("domainnet", "pacs")
+        for number in (3, 5, 9)
+    ]
+    assert sizes[:3] != sizes[3:]  # the range of DomainNet is its own
+    trials = [
+        hparams(capsys, "erm", "--dataset", "pacs", "--trial", trial, "--draw", "1")["lr"]
+        for trial in ("0", "1")
+    ]
+    assert trials[0] != trials[1]
+
+
+def test_hparams_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["hparams", "vrex", "--dataset", "pacs", "--draw", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].strip() == "vrex on pacs: trial 0, draw 2"
+    found = hparams(capsys, "vrex", "--dataset", "pacs", "--draw", "2")
+    for name, search in {"lr": "10^U(-5, -3.5)", "batch_size": "int(2^U(3, 5.5))"}.items():
+        (line,) = [line for line in lines if line.split()[:1] == [name]]
+        assert f"{found[name]:g}" in line and search in line
+    (number,) = [k for k, line in enumerate(lines) if line.split()[:1] == ["penalty_weight"]]
+    assert f"{found['penalty_weight']:g}" in lines[number] and "10^U(-1, 5)" in lines[number]
+    assert "λ, from warmup_steps on" in lines[number]
+    assert lines[number + 1].split() == ["vrex_lambda"]
+    assert any("vrex_penalty_anneal_iters" in line for line in lines)
+    (line,) = [line for line in lines if line.split()[:1] == ["ema_decay"]]
+    assert line.split()[1:3] == ["0", "–"], "what no search touches"
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_table_fits(
+    name: str, columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No name, key, value or search is broken or cut off."""
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["hparams", name, "--dataset", "pacs", "--draw", "4"]) == 0
+    out = capsys.readouterr().out
+    assert all(len(line) <= int(columns) for line in out.splitlines())
+    found = hparams(capsys, name, "--dataset", "pacs", "--draw", "4")
+    for f in fields(ALGORITHMS[name].Hparams):
+        value = found[f.name]
+        assert f.name in out and f.metadata["key"] in out
+        assert (f"{value:g}" if isinstance(value, float) else str(value)) in out
+        search = f.metadata["searches"]["large"].distribution.text
+        assert search in out or search == str(value) or float(search) == value
+
+
+def test_a_setting_is_a_value_or_a_search(capsys: pytest.CaptureFixture[str]) -> None:
+    """table:v15 of the paper: a wider search for λ, by hyperparameters alone."""
+    draw = ("fishr", "--dataset", "office-home", "--trial", "2", "--draw", "3")
+    plain = hparams(capsys, *draw)
+    share = (math.log10(plain["penalty_weight"]) - 1) / 3
+    wide = hparams(capsys, *draw, "--set", "penalty_weight=10^U(1, 5)", "batch_size=8")
+    assert wide.pop("penalty_weight") == pytest.approx(10 ** (1 + 4 * share), rel=1e-12)
+    assert plain.pop("penalty_weight") and wide == plain | {"batch_size": 8}
+    found = hparams(capsys, *draw, "--set", "lr=1", "--set", "parameters=a,b", "centered=false")
+    assert (found["lr"], found["parameters"], found["centered"]) == (1.0, "a,b", False)
+    found = hparams(
+        capsys, "fishr", "--dataset", "pacs", "--set", "penalty_weight=10^U(1, 5)", "lr=0.5"
+    )
+    assert (found["penalty_weight"], found["lr"]) == (1000.0, 0.5)  # draw 0 is the defaults
+    assert main(["hparams", *draw, "--set", "penalty_weight=10^U(1,5)", "dropout={0, 0.25}"]) == 0
+    out = capsys.readouterr().out
+    assert "10^U(1, 5)" in out and "{0, 0.25}" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("fisher",), "unknown algorithm 'fisher'; did you mean 'fishr'? One of: "),
+        (("fishr", "--dataset", "pac"), "unknown data set 'pac'; did you mean 'pacs'? One of: "),
+        (("fishr", "--set", "penaltyweight=1"), "did you mean 'penalty_weight'? One of: "),
+        (("fishr", "--set", "lr"), "--set takes name=value, got 'lr'"),
+        (("fishr", "--set", "lr=1", "lr=2"), "--set has lr twice: '1' and '2'"),
+        (("fishr", "--set", "lr=fast"), "lr: expected a number, or a search such as 10^U(1, 5)"),
+        (("fishr", "--set", "warmup_steps=U(0, 9)"), "write int(U(0, 9))"),
+        (("fishr", "--set", "lr="), "got ''"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_hparams(
+    arguments: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = () if "--dataset" in arguments else ("--dataset", "colored-mnist")
+    assert main(["hparams", *arguments, *known]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("shoal: ") and why in err
+
+
+def test_list_of_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "algorithms"]) == 0
+    methods, variants = capsys.readouterr().out.split("Variants of the paper's ablations")
+    lines = methods.splitlines()
+    for name, kind in ALGORITHMS.items():
+        (number,) = [k for k, line in enumerate(lines) if line.split()[:1] == [name]]
+        summary = (kind.__doc__ or "").splitlines()[0]
+        assert lines[number].strip().split(maxsplit=2)[1:] == [str(kind.year), summary]
+        assert lines[number + 1].strip() == kind.paper
+    for name, variant in VARIANTS.items():
+        assert f"  {name} " in variants
+        assert variant.summary in variants
+    assert "fishr with mean_weight=1000 ~ 10^U(1, 4)" in variants
+    assert main(["list", "algorithms", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows[len(ALGORITHMS) :]] == list(VARIANTS)
+    assert rows[-1] == {"name": "fishr-phi", **asdict(VARIANTS["fishr-phi"])}
+    assert rows[: len(ALGORITHMS)] == [
+        {
+            "name": name,
+            "paper": kind.paper,
+            "year": kind.year,
+            "summary": (kind.__doc__ or "").splitlines()[0],
+        }
+        for name, kind in ALGORITHMS.items()
+    ]
+
+
+def test_hparams_of_a_variant(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["hparams", "fishr-iga", "--dataset", "colored-mnist", "--json"]
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["mean_weight"] == 1000
+    assert main([*command, "--draw", "5"]) == 0
+    drawn = json.loads(capsys.readouterr().out)
+    assert drawn["penalty_weight"] == 8089.489683014979
+    assert 10 < drawn["mean_weight"] < 10_000
+    assert main([*command, "--set", "mean_weight=7"]) == 0
+    assert json.loads(capsys.readouterr().out)["mean_weight"] == 7
+
+
+def test_default_and_search_of_one_hyperparameter(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["hparams", "vrex", "--dataset", "pacs", "--json"]
+    assert main([*command, "--set", "ema_decay=0.95 ~ U(0.9, 0.99)"]) == 0
+    assert json.loads(capsys.readouterr().out)["ema_decay"] == 0.95
+    assert main([*command, "--draw", "1", "--set", "ema_decay=0.95 ~ U(0.9, 0.99)"]) == 0
+    assert json.loads(capsys.readouterr().out)["ema_decay"] == 0.9129082782560279
+    assert main([*command, "--set", "ema_decay=0.95 ~ 0.9"]) == 2
+    assert "ema_decay: after ~ a search is expected, got '0.9'" in capsys.readouterr().err
+
+
+def test_what_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    assert "shoal list algorithms" in capsys.readouterr().out
+    assert main(["list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == ["algorithms"]
+    assert main(["list", "algoritms"]) == 2
+    assert "unknown list 'algoritms'; did you mean 'algorithms'?" in capsys.readouterr().err
 
 
 # Whole runs
@@ -363,7 +611,11 @@ def forget(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("never_train")
-@pytest.mark.parametrize("arguments", [("demo",), REPRODUCE], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [("demo",), REPRODUCE, ("hparams", "fishr", "--dataset", "pacs"), ("list", "algorithms")],
+    ids=" ".join,
+)
 def test_without_rich(
     arguments: tuple[str, ...],
     capsys: pytest.CaptureFixture[str],
@@ -371,10 +623,13 @@ def test_without_rich(
     tmp_path: Path,
 ) -> None:
     forget("rich", monkeypatch)
-    assert main([*arguments, "--out", str(tmp_path)]) == 2
+    out = ("--out", str(tmp_path)) if arguments[0] in ("demo", "reproduce") else ()
+    assert main([*arguments, *out]) == 2
     assert capsys.readouterr().err == (
         "shoal: this command needs rich; pip install 'shoal[cli,report]'\n"
     )
+    if not out:
+        assert main([*arguments, "--json"]) == 0  # for programs, and needs nothing
 
 
 def test_without_jinja2_the_demo_says_so_before_it_trains(

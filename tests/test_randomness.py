@@ -2,11 +2,13 @@
 
 import itertools
 import random
+from collections import Counter
 
 import numpy as np
+import pytest
 import torch
 
-from shoal.randomness import stream
+from shoal.randomness import Draws, stream
 
 
 def draw(*name: str | int | float) -> list[float]:
@@ -66,3 +68,76 @@ def test_a_stream_is_on_the_host() -> None:
 def test_seeds_are_the_same_in_every_process_and_release() -> None:
     """Records name a restart, not a seed: this number may never change."""
     assert stream("colored-mnist", "order", 0).initial_seed() == 9223361789132933727
+
+
+# Draws: numbers from a name and a count, on the device
+
+
+def plain_splitmix(key: int, count: int, n: int) -> list[int]:
+    """SplitMix64 in Python's whole numbers."""
+    wrap = 2**64 - 1
+    step = 0x9E3779B97F4A7C15
+
+    def mix(x: int) -> int:
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & wrap
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & wrap
+        return x ^ (x >> 31)
+
+    start = mix((count * step + key) & wrap)
+    return [mix((start + i * step) & wrap) for i in range(1, n + 1)]
+
+
+def test_bits_are_splitmix() -> None:
+    draws = Draws("bits", 3)
+    for count in range(3):
+        found = [x % 2**64 for x in draws.bits(50).tolist()]
+        assert found == plain_splitmix(draws._key, count, 50)
+
+
+def test_draws_depend_on_name_and_count_alone() -> None:
+    one, same, other = Draws("a", 1), Draws("a", 1), Draws("a", 2)
+    first, second = one.uniform(5), one.uniform(5)
+    assert torch.equal(same.uniform(5), first)
+    assert not torch.equal(first, second)
+    assert not torch.equal(other.uniform(5), first)
+    resumed = Draws("a", 1)
+    resumed.load_state_dict({"count": torch.tensor(1)})
+    assert torch.equal(resumed.uniform(5), second)
+
+
+def test_draws_leave_the_global_state_alone() -> None:
+    before = torch.get_rng_state()
+    draws = Draws("x")
+    draws.beta(0.2, 4), draws.permutation(5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_uniform_numbers_are_uniform() -> None:
+    draws = Draws("uniform")
+    many = torch.cat([draws.uniform(1000) for _ in range(200)])
+    assert many.min() > 0 and many.max() < 1
+    counts = torch.histc(many, 20, 0, 1)
+    chi2 = ((counts - 10_000) ** 2 / 10_000).sum()
+    assert chi2 < 45  # 99.9 % of 19 degrees of freedom is 43.8
+    rows = many.view(200, 1000)
+    assert torch.corrcoef(torch.stack([rows[:-1].flatten(), rows[1:].flatten()]))[0, 1].abs() < 0.01
+    assert torch.corrcoef(torch.stack([many[:-1], many[1:]]))[0, 1].abs() < 0.01
+
+
+def test_every_permutation_comes_equally_often() -> None:
+    draws = Draws("permutation")
+    counts = Counter(tuple(draws.permutation(3).tolist()) for _ in range(6000))
+    assert len(counts) == 6
+    assert all(abs(count - 1000) < 120 for count in counts.values())
+
+
+@pytest.mark.parametrize("a", [0.1, 0.2, 1.0, 8.0])
+def test_beta_numbers_have_the_moments_and_quantiles_of_beta(a: float) -> None:
+    many = Draws("beta", a).beta(a, 50_000)
+    assert many.isfinite().all() and (many >= 0).all() and (many <= 1).all()
+    assert abs(many.mean() - 0.5) < 0.01
+    assert abs(many.var() - 1 / (4 * (2 * a + 1))) < 0.004
+    reference = torch.tensor(np.random.RandomState(0).beta(a, a, 50_000))
+    for share in (0.1, 0.25, 0.4):
+        below = float(np.quantile(reference, share))
+        assert abs((many < below).double().mean() - share) < 0.01

@@ -1,6 +1,8 @@
 """What may come in: shapes and dtypes always, values where looking at them forces no wait."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
 
 import torch
@@ -17,13 +19,26 @@ def choose(kind: str, name: str, choices: Iterable[str]) -> str:
     raise ValueError(f"unknown {kind} {name!r}; {hint}One of: {', '.join(known)}")
 
 
+_LOOKED_AT = ContextVar("looked at", default=True)
+
+
+@contextmanager
+def values_unseen() -> Iterator[None]:
+    """Look at no values inside: whoever calls finds what is not finite in its own way."""
+    token = _LOOKED_AT.set(False)
+    try:
+        yield
+    finally:
+        _LOOKED_AT.reset(token)
+
+
 def values_visible(*tensors: Tensor) -> bool:
     """Return whether values can be looked at without waiting for a device.
 
     Never inside a compiled step; on a GPU never at all, because a look is a synchronisation
     (and an error inside a captured step). Half-precision values are left to the loss scaler.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not _LOOKED_AT.get():
         return False
     return all(t.device.type == "cpu" and t.dtype != torch.float16 for t in tensors)
 
@@ -142,3 +157,12 @@ def check_domains(domains: Tensor, n: int, num_domains: int | None) -> None:
             raise ValueError(f"domains must be 0 or more, got {int(domains.min())}")
     else:
         check_range("domains", domains, num_domains, f"num_domains is {num_domains}")
+
+
+def check_sizes(sizes: Sequence[int], n: int) -> None:
+    """Raise unless ``sizes`` are those of one domain or more, none empty, of n examples."""
+    if len(sizes) == 0 or min(sizes) < 1 or sum(sizes) != n:
+        raise ValueError(
+            f"sizes must be 1 or more for each domain and add up to the {n} examples, "
+            f"got {list(sizes)}"
+        )

@@ -1,10 +1,12 @@
 """The command ``shoal``."""
 
 import argparse
+import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,17 @@ def _parser() -> argparse.ArgumentParser:
             description="Colored MNIST in the IRM setup, beside the paper's cells.",
         )
     )
+    _hparams_options(
+        commands.add_parser(
+            "hparams",
+            help="the hyperparameters of a draw, as DomainBed's random search draws them",
+            description="The hyperparameters of a draw, as DomainBed's random search draws them.",
+        )
+    )
+    listing = commands.add_parser("list", help="what there is to choose from")
+    listing.add_argument("what", nargs="?", metavar="WHAT", help=", ".join(LISTS))
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    listing.set_defaults(run=_list, after_interrupt="nothing was written")
     return parser
 
 
@@ -105,9 +118,48 @@ def _colored_mnist_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _hparams_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "algorithm",
+        metavar="ALGORITHM",
+        help="a name of 'shoal list algorithms', or your own: package.module:Class or "
+        "path/to/file.py:Class",
+    )
+    parser.add_argument(
+        "--dataset", required=True, metavar="NAME", help="such as colored-mnist or pacs"
+    )
+    parser.add_argument(
+        "--trial", type=_whole, default=0, metavar="T", help="trial_seed (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--draw",
+        type=_whole,
+        default=0,
+        metavar="K",
+        help="hparams_seed; 0 is the defaults (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a value for every draw, a search, or both: lr=0.01, 'penalty_weight=10^U(1, 5)', "
+        "'ema_decay=0.95 ~ U(0.9, 0.99)'",
+    )
+    parser.add_argument("--json", action="store_true", help="print names and values as JSON")
+    parser.set_defaults(run=_hparams, after_interrupt="nothing was written")
+
+
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number, 1 or more, got {text!r}")
+    return int(text)
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more, got {text!r}")
     return int(text)
 
 
@@ -177,6 +229,130 @@ def _reproduce_colored_mnist(options: argparse.Namespace) -> int:
     write_text(options.out / f"{name}.md", "\n".join(pages))
     print(f"Written: {options.out / name}.json and .md")
     return 0
+
+
+def _hparams(options: argparse.Namespace) -> int:
+    from .algorithms.hparams import SCALE_OF, constant, draw, searches
+    from .checks import choose
+    from .own import with_settings
+
+    method, settings = with_settings(options.algorithm)
+    kind, settings = method.Hparams, settings | _settings(options.set)
+    scale = SCALE_OF[choose("data set", options.dataset, SCALE_OF)]
+    values = asdict(draw(kind, scale, options.trial, options.draw, settings))
+    if options.json:
+        print(json.dumps(values, indent=2))
+        return 0
+    from rich.console import Console
+    from rich.text import Text
+
+    which = f"draw {options.draw}" if options.draw else "draw 0, the defaults"
+    table = _table(
+        f"{options.algorithm} on {options.dataset}: trial {options.trial}, {which}",
+        "Under a name: DomainBed's. –: not searched. --json gives every digit.",
+    )
+    table.add_column("Name", no_wrap=True)
+    table.add_column("Value", overflow="fold")
+    table.add_column("Search", overflow="fold", min_width=16)
+    table.add_column("What it is", overflow="fold", min_width=16)
+    found = searches(kind, scale, settings)
+    for f in fields(kind):
+        name, key, value = Text(f.name), f.metadata["key"], values[f.name]
+        if key != f.name:
+            name.append(f"\n  {key}", style="dim")
+        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        search = found[f.name].distribution.text
+        searched = search != constant(value).text
+        row = (shown, search if searched else "–", f.metadata["help"])
+        table.add_row(name, *map(Text, row))
+    Console().print(table)
+    return 0
+
+
+def _settings(given: Sequence[str]) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    for setting in given:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise ValueError(f"--set takes name=value, got {setting!r}")
+        if name in settings:
+            raise ValueError(f"--set has {name} twice: {settings[name]!r} and {text!r}")
+        settings[name] = text
+    return settings
+
+
+def _list(options: argparse.Namespace) -> int:
+    from .checks import choose
+
+    if options.what is None:
+        if options.json:
+            print(json.dumps(list(LISTS)))
+            return 0
+        for name, (line, _) in LISTS.items():
+            print(f"shoal list {name:14} {line}")
+        return 0
+    _, show = LISTS[choose("list", options.what, LISTS)]
+    show(options.json)
+    return 0
+
+
+def _list_algorithms(as_json: bool) -> None:
+    from .algorithms import ALGORITHMS, VARIANTS
+
+    if as_json:
+        rows: list[dict[str, Any]] = [
+            {"name": name, "paper": kind.paper, "year": kind.year, "summary": _summary(kind)}
+            for name, kind in ALGORITHMS.items()
+        ]
+        rows += [{"name": name, **asdict(variant)} for name, variant in VARIANTS.items()]
+        print(json.dumps(rows, indent=2))
+        return
+    from rich.console import Console, Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    table = _table(None, None)
+    table.add_column("Name", no_wrap=True)
+    table.add_column("Year", no_wrap=True)
+    table.add_column("What it does, and its paper")
+    for name, kind in ALGORITHMS.items():
+        paper = Padding(Text(kind.paper, style="dim"), (0, 0, 0, 2))
+        table.add_row(Text(name), Text(str(kind.year)), Group(Text(_summary(kind)), paper))
+    console = Console()
+    console.print(table)
+    table = _table("Variants of the paper's ablations", None)
+    table.add_column("Name", no_wrap=True)
+    table.add_column("What it is, and its hyperparameters")
+    for name, variant in VARIANTS.items():
+        given = [f"{key}={text}" for key, text in variant.settings.items()]
+        settings = Text(f"{variant.algorithm} with {', '.join(given)}", style="dim")
+        lines = Text(f"{variant.summary} ({variant.table})"), Padding(settings, (0, 0, 0, 2))
+        table.add_row(Text(name), Group(*lines))
+    console.print(table)
+
+
+def _summary(kind: type) -> str:
+    return (kind.__doc__ or "").strip().partition("\n")[0]
+
+
+LISTS: dict[str, tuple[str, Callable[[bool], None]]] = {
+    "algorithms": ("the methods, each with its paper", _list_algorithms),
+}
+
+
+def _table(title: str | None, caption: str | None) -> Any:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    return Table(
+        title=Text(title) if title else None,
+        caption=Text(caption) if caption else None,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        collapse_padding=True,
+    )
 
 
 def _device(name: str) -> Any:

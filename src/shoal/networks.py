@@ -8,6 +8,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from .randomness import Draws
+
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -71,6 +73,32 @@ def perceptron(inputs: int, outputs: int, width: int, depth: int, dropout: float
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.Dropout(dropout), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
+
+
+def dropout(inputs: Tensor, rate: float, draws: Draws) -> Tensor:
+    """Return ``inputs`` with a share ``rate`` set to zero, as ``draws`` has it, the rest scaled."""
+    if rate == 0:
+        return inputs
+    kept = draws.uniform(inputs.numel()).view_as(inputs) >= rate
+    return inputs * kept / (1 - rate)
+
+
+def context_net(channels: int) -> nn.Sequential:
+    """Return DomainBed's network for ARM: an image's context, one channel of the image's size."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((channels, 64), (64, 64)):
+        layers += [nn.Conv2d(inputs, outputs, 5, padding=2), nn.BatchNorm2d(outputs), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Conv2d(64, 1, 5, padding=2))
+
+
+def head_sizes(classifier: nn.Module) -> tuple[int, int]:
+    """Return p and C: the inputs of the classifier's first linear layer, the last one's outputs."""
+    layers = [part for part in classifier.modules() if isinstance(part, nn.Linear)]
+    if not layers:
+        raise TypeError(
+            f"the classifier must have a linear layer, {type(classifier).__name__} has none"
+        )
+    return layers[0].in_features, layers[-1].out_features
 
 
 def drawn(build: Callable[[], M], generator: torch.Generator, like: nn.Module | None = None) -> M:

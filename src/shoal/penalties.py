@@ -1,9 +1,15 @@
-"""Penalties: pure functions of rows, one row of a statistic per domain."""
+"""Penalties: pure functions of rows, one row of a statistic per domain.
+
+``mmd`` alone takes the examples' features: a kernel's mean embedding has no row of finite length.
+"""
+
+from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from .checks import check_floating
+from .checks import check_features, check_floating, check_sizes
 
 
 def spread(rows: Tensor, present: Tensor | None = None) -> Tensor:
@@ -25,6 +31,69 @@ def spread(rows: Tensor, present: Tensor | None = None) -> Tensor:
     count = weights.sum().clamp(min=1)
     mean = (rows * weights).sum(0) / count
     return ((rows - mean).square() * weights).sum() / count
+
+
+def pairwise(rows: Tensor) -> Tensor:
+    """Return the mean over pairs of domains i < j of ‖s_i − s_j‖², zero with one domain.
+
+    This is 2E/(E − 1) · spread, all domains taking part: one pass for every pair together.
+
+    Args:
+        rows: a statistic, ``[E, P]`` or ``[E]``.
+    """
+    check_floating("rows", rows)
+    if rows.ndim not in (1, 2):
+        raise ValueError(f"rows must be [E, P] or [E], one per domain, got {list(rows.shape)}")
+    mean = rows.mean(0, keepdim=True).expand_as(rows)
+    # Fused: rows may be large, and a difference and its square would be kept beside them.
+    gaps = F.mse_loss(rows, mean, reduction="sum")
+    return 2 / max(len(rows) - 1, 1) * gaps
+
+
+def irm(slopes: Tensor) -> Tensor:
+    """Return the mean over domains of the product of two slopes (Arjovsky et al., 2019).
+
+    Each slope comes from a half of the domain's examples, so that the product estimates the square
+    of the slope without bias; it may be negative.
+
+    Args:
+        slopes: of the risk in the scale of the logits, ``[E, 2]``, as ``scale_slopes`` has them.
+    """
+    check_floating("slopes", slopes)
+    if slopes.ndim != 2 or slopes.shape[1] != 2:
+        raise ValueError(f"slopes must be [E, 2], two per domain, got {list(slopes.shape)}")
+    return (slopes[:, 0] * slopes[:, 1]).mean()
+
+
+def mmd(features: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return the mean over pairs of domains i < j of ‖m_i − m_j‖², zero with one domain.
+
+    m_e is the domain's mean embedding under k(x, y) = Σ_γ exp(−γ ‖x − y‖²), γ = 10⁻³ … 10³: the
+    squared maximum mean discrepancy, an example paired with itself included.
+
+    Args:
+        features: ``[n, d]``, sorted by domain.
+        sizes: n_e of each domain.
+    """
+    check_features(features)
+    check_sizes(sizes, len(features))
+    with torch.autocast(features.device.type, enabled=False):
+        z = features if features.dtype == torch.float64 else features.float()
+        # A shift changes no distance, and near the origin their squares cancel less.
+        z = z - z.detach().mean(0)
+        products = z @ z.mT
+        # The diagonal, of the same rounding, so that d(x, x) is zero. Not by diagonal(): Inductor's
+        # CPU gradients of it come out wrong.
+        squares = (products * torch.eye(len(z), dtype=z.dtype, device=z.device)).sum(1)
+        distances = (squares[:, None] + squares - 2 * products).clamp(min=1e-30)
+        gammas = torch.pow(10.0, torch.arange(-3, 4, dtype=z.dtype, device=z.device))
+        # Less 7, which weights of sum zero do not see: where domains agree, nothing cancels.
+        kernel = torch.expm1(-gammas[:, None, None] * distances).sum(0)
+        # Σ_e ‖m_e − m̄‖² as one weighted sum over the pairs of examples.
+        shares = torch.cat([z.new_full((n,), 1 / n) for n in sizes])
+        same: Tensor = torch.block_diag(*[z.new_ones(n, n) for n in sizes])
+        weights = shares[:, None] * shares * (same - 1 / len(sizes))
+        return 2 / max(len(sizes) - 1, 1) * (weights * kernel).sum()
 
 
 def presence(rows: Tensor, present: Tensor | None) -> Tensor:

@@ -35,6 +35,8 @@ class Warmup(nn.Module):
         """Return the weighted penalty, a scalar to add to the loss."""
         if self.warmup_steps == 0:
             return self.penalty_weight * penalty
+        if self.steps.device != penalty.device:
+            self.to(penalty.device)
         active = self.steps >= self.warmup_steps
         weight = torch.where(active, penalty.new_full((), self.penalty_weight), self.warmup_weight)
         if self.training:

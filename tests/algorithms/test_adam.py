@@ -111,3 +111,20 @@ def test_frozen_and_unused_weights_stay() -> None:
     adam.minimise(used.square().sum())
     assert torch.equal(unused, before)
     assert used.grad is None
+
+
+def test_a_gradient_that_lies_otherwise_in_memory_is_the_same_gradient() -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(4, 3, 2, 2, generator=generator)
+    gradient = torch.randn(4, 3, 2, 2, generator=generator)
+    expanded = torch.randn(4, 1, 1, 1, generator=generator).expand(4, 3, 2, 2)
+    for values in (gradient, expanded):
+        found = []
+        for other in (values.contiguous(), values, values.to(memory_format=torch.channels_last)):
+            weight = nn.Parameter(start.clone())
+            adam = Adam([weight], lr=0.1)
+            for _ in range(2):
+                adam.step([other])
+            found.append(weight.detach())
+        assert torch.equal(found[0], found[1])
+        assert torch.equal(found[0], found[2])

@@ -1,10 +1,16 @@
 """Hyperparameter draws are DomainBed's: golden values computed from its published rules."""
 
-from dataclasses import FrozenInstanceError, dataclass, fields
+import json
+import math
+from dataclasses import FrozenInstanceError, asdict, dataclass, fields
+from typing import Any
 
+import numpy as np
 import pytest
 
+from shoal.algorithms import ALGORITHMS
 from shoal.algorithms.hparams import (
+    SCALE_OF,
     SCALES,
     Hparams,
     choice,
@@ -13,8 +19,9 @@ from shoal.algorithms.hparams import (
     domainbed_hash,
     draw,
     hparam,
-    override,
+    parse_distribution,
     power,
+    searches,
     uniform,
     whole,
     whole_power,
@@ -114,8 +121,6 @@ def test_domainnet_has_smaller_batches() -> None:
 
 
 def test_every_distribution_draws_what_it_says() -> None:
-    import numpy as np
-
     r = np.random.RandomState(0)
     assert constant(3).draw(r) == 3
     assert constant(0.0).text == "0"
@@ -124,17 +129,212 @@ def test_every_distribution_draws_what_it_says() -> None:
     assert {choice(0.0, 0.1, 0.5).draw(r) for _ in range(50)} == {0.0, 0.1, 0.5}
     assert isinstance(choice(1, 2).draw(r), int)
     assert power(10, -5, -3.5).text == "10^U(-5, -3.5)"
+    assert choice(0.0, 0.1, 0.5).text == "{0, 0.1, 0.5}"
 
 
-def test_override_parses_by_the_type_of_the_field() -> None:
-    changed = override(FishrLike(), {"penalty_weight": "10", "warmup_steps": "7"})
-    assert (changed.penalty_weight, changed.warmup_steps) == (10.0, 7)
-    assert isinstance(changed.penalty_weight, float)
-    assert changed.lr == FishrLike().lr
-    with pytest.raises(ValueError, match="unknown hyperparameter 'penalty_wieght'; did you mean "):
-        override(FishrLike(), {"penalty_wieght": "1"})
-    with pytest.raises(ValueError, match=r"warmup_steps must be a int, got '1\.5'"):
-        override(FishrLike(), {"warmup_steps": "1.5"})
+# Values and searches given as text
+
+
+@dataclass(frozen=True)
+class Mixed(Hparams):
+    """One of each kind."""
+
+    rate: float = hparam(0.5, uniform(0, 1), key="rate", help="a float")
+    steps: int = hparam(3, constant(3), key="steps", help="an int", large=(5, constant(5)))
+    centered: bool = hparam(True, constant(True), key="centered", help="a bool")
+    parameters: str = hparam("all", constant("all"), key="parameters", help="a text")
+
+
+def drawn(text: str, kind: type | None = None, seeds: int = 50) -> list[Any]:
+    """Draws of the search that ``text`` is, one from each of many streams."""
+    distribution = parse_distribution(text, kind)
+    assert distribution is not None
+    return [distribution.draw(np.random.RandomState(seed)) for seed in range(seeds)]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_search_of_every_method_reads_back(name: str, scale: str) -> None:
+    kind = ALGORITHMS[name].Hparams
+    said = {name: search.distribution.text for name, search in searches(kind, scale).items()}
+    for number in range(1, 20):
+        assert draw(kind, scale, 1, number, said) == draw(kind, scale, 1, number)
+    for f in fields(kind):
+        own = f.metadata["searches"][scale].distribution
+        found = parse_distribution(own.text, type(f.default))
+        if found is None:  # a constant is a value, and no search
+            assert own.draw(np.random.RandomState(0)) == own.draw(np.random.RandomState(1))
+            continue
+        assert found.text == own.text
+        values = [own.draw(np.random.RandomState(seed)) for seed in range(20)]
+        for kind_of_values in (type(f.default), None):
+            assert drawn(own.text, kind_of_values, 20) == values
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        uniform(1 / 3, 2 / 3),
+        power(2, -1 / 7, 1e-9),
+        whole(0, 123456789),
+        whole_power(10, 0.1 + 0.2, 4),
+        choice(1 / 3, 1e-12, 1234567.0),
+    ],
+    ids=lambda distribution: distribution.text,
+)
+def test_no_digit_is_lost_in_what_a_search_says(distribution: Any) -> None:
+    expected = [distribution.draw(np.random.RandomState(seed)) for seed in range(50)]
+    assert drawn(distribution.text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("10^U(1,5)", "10^U(1, 5)"),
+        ("  int( 10 ^ U( 0 , 4.0 ) ) ", "int(10^U(0, 4))"),
+        ("U(-.5, +1e-1)", "U(-0.5, 0.1)"),
+        ("{0,0.10,  .5}", "{0, 0.1, 0.5}"),
+        ("{true, FALSE}", "{True, False}"),
+        ("{all}", "{all}"),
+    ],
+)
+def test_a_search_may_be_written_freely(text: str, same: str) -> None:
+    found = parse_distribution(text)
+    assert found is not None
+    assert found.text == same
+    assert drawn(text) == drawn(same)
+
+
+NO_SEARCH = ["3", "1e-3", "all", "", "{0, 1", "int(3)", "U(1)", "u(1, 2)", "U(1, 2, 3)", "U(a, b)"]
+NO_SEARCH += ["int(U(1, 2)", "U(1, 2))", "U(1, 2) + 1", "10^(1, 5)", "10^U(1 5)", "-10^U(1, 5)"]
+NO_SEARCH += ["2.5^U(1, 5)"]
+
+
+@pytest.mark.parametrize("text", NO_SEARCH)
+def test_what_is_no_search(text: str) -> None:
+    assert parse_distribution(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("U(5, 1)", "larger bound first"),
+        ("10^U(1, 400)", "beyond what a float"),
+        ("U(0, 1e999)", "beyond what a float"),
+        ("U(-1e308, 1e308)", "beyond what a float"),
+        ("0^U(0, 1)", "base 0"),
+        ("{}", "empty place"),
+        ("{1,, 2}", "empty place"),
+    ],
+)
+def test_a_search_that_cannot_be(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse_distribution(text)
+
+
+def test_a_search_draws_the_type_of_its_field() -> None:
+    for text, kind in {
+        "{0, 1}": float,
+        "int(U(0, 9))": float,
+        "int(2^U(0, 3))": int,
+        "{1, 2}": int,
+        "{true, false}": bool,
+        "{1, all}": str,
+        "10^U(1, 5)": float,
+    }.items():
+        assert {type(value) for value in drawn(text, kind)} == {kind}
+    assert set(drawn("{1, all}", str)) == {"1", "all"}
+    assert max(drawn("int(U(0, 9))", float)) == 8.0
+
+
+def test_a_value_stands_in_every_draw() -> None:
+    settings = {"penalty_weight": "10", "warmup_steps": " 7 "}
+    for number in (0, 1, 5):
+        found = draw(FishrLike, "large", 2, number, settings)
+        plain = draw(FishrLike, "large", 2, number)
+        assert (found.penalty_weight, found.warmup_steps) == (10.0, 7)
+        assert isinstance(found.penalty_weight, float)
+        assert (found.lr, found.batch_size, found.ema_decay) == (
+            plain.lr,
+            plain.batch_size,
+            plain.ema_decay,
+        )
+    given = {"rate": "1e-3", "centered": "False", "parameters": "a,b"}
+    assert asdict(draw(Mixed, "large", 0, 0, given)) == asdict(defaults(Mixed, "large")) | {
+        "rate": 0.001,
+        "centered": False,
+        "parameters": "a,b",
+    }
+
+
+def test_a_wider_search_draws_from_the_same_stream() -> None:
+    """table:v15, λ ~ 10^U(1, 5): the same uniform number on a wider range, all else as it was."""
+    settings = {"penalty_weight": "10^U(1, 5)"}
+    for number in range(1, 20):
+        plain = draw(FishrLike, "small", 1, number)
+        wide = draw(FishrLike, "small", 1, number, settings)
+        share = (math.log10(plain.penalty_weight) - 1) / 3
+        assert wide.penalty_weight == pytest.approx(10 ** (1 + 4 * share), rel=1e-12)
+        assert asdict(wide) == asdict(plain) | {"penalty_weight": wide.penalty_weight}
+    assert draw(FishrLike, "large", 1, 0, settings) == defaults(FishrLike, "large")
+
+
+def test_searches_of_every_kind_of_field() -> None:
+    settings = {
+        "rate": "{0, 1}",
+        "steps": "int(10^U(0, 4))",
+        "centered": "{true, false}",
+        "parameters": "{all, classifier}",
+    }
+    many = [draw(Mixed, "large", 0, number, settings) for number in range(1, 40)]
+    assert {h.rate for h in many} == {0.0, 1.0}
+    assert {type(h.rate) for h in many} == {float}
+    assert len({h.steps for h in many}) > 20
+    assert {h.centered for h in many} == {True, False}
+    assert {h.parameters for h in many} == {"all", "classifier"}
+    # The default of the scale, and one that the search itself need not have.
+    assert draw(Mixed, "large", 0, 0, settings) == defaults(Mixed, "large")
+    for found in many:
+        assert Mixed(**json.loads(json.dumps(asdict(found)))) == found
+    said = searches(Mixed, "large", settings)
+    assert said["steps"].default == 5
+    assert said["steps"].distribution.text == "int(10^U(0, 4))"
+    # A text stays what it is, unless it is a choice.
+    assert draw(Mixed, "small", 0, 3, {"parameters": "U(0, 1)"}).parameters == "U(0, 1)"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("penalty_wieght", "1", "unknown hyperparameter 'penalty_wieght'; did you mean "),
+        ("warmup_steps", "1.5", r"warmup_steps: expected a whole number, .*int\(U\(.*got '1\.5'"),
+        ("warmup_steps", "U(0, 5)", r"warmup_steps: .* not whole; write int\(U\(0, 5\)\)"),
+        ("warmup_steps", "{1, 0.5}", r"warmup_steps: expected a whole number, .*got '0\.5'"),
+        ("penalty_weight", "ten", r"penalty_weight: expected a number, .*10\^U.*got 'ten'"),
+        ("penalty_weight", "10^U(1 5)", r"penalty_weight: expected a number, .*got '10\^U\(1 5\)'"),
+        ("penalty_weight", "{1, x}", "penalty_weight: expected a number, .*got 'x'"),
+        ("penalty_weight", "nan", "penalty_weight: expected a number, .*got 'nan'"),
+        ("penalty_weight", "1e999", "penalty_weight: expected a number"),
+        ("penalty_weight", "U(5, 1)", r"penalty_weight: U\(5, 1\) has its larger bound first"),
+        ("centered", "U(0, 1)", r"centered: expected true, false or .*got 'U\(0, 1\)'"),
+        ("centered", "1", "centered: expected true, false or .*got '1'"),
+    ],
+)
+@pytest.mark.parametrize("number", [0, 3])
+def test_bad_settings_are_refused_whatever_the_draw(
+    number: int, name: str, text: str, why: str
+) -> None:
+    kind = Mixed if name == "centered" else FishrLike
+    with pytest.raises(ValueError, match=why):
+        draw(kind, "small", 0, number, {name: text})
+
+
+def test_every_data_set_has_a_scale() -> None:
+    assert set(SCALE_OF.values()) == set(SCALES)
+    assert [name for name, scale in SCALE_OF.items() if scale == "small"] == [
+        "colored-mnist",
+        "rotated-mnist",
+    ]
 
 
 def test_hparams_are_frozen_and_documented() -> None:
@@ -152,6 +352,27 @@ def test_a_field_without_a_search_is_refused() -> None:
 
     with pytest.raises(TypeError, match=r"Forgetful\.width has no default or no search"):
         defaults(Forgetful, "small")
+
+    class Undecorated(Hparams):
+        width: int = hparam(3, constant(3), key="width", help="never a field")
+
+    with pytest.raises(TypeError, match=r"Undecorated\.width is no field; decorate Undecorated"):
+        defaults(Undecorated, "small")
+
+    @dataclass(frozen=True)
+    class Lists(Hparams):
+        widths: tuple[int, ...] = hparam((3,), constant((3,)), key="widths", help="no such kind")
+
+    with pytest.raises(TypeError, match=r"Lists\.widths must be one of bool, int, float, str"):
+        defaults(Lists, "small")
+
+
+def test_annotations_may_be_postponed() -> None:
+    @dataclass(frozen=True)
+    class Postponed(Hparams):
+        rate: "float" = hparam(1, constant(1), key="rate", help="whole")  # noqa: RUF009
+
+    assert draw(Postponed, "small", 0, 0, {"rate": "0.5"}).rate == 0.5
 
 
 @pytest.mark.parametrize(("trial", "number"), [(-1, 1), (0, -1)])

@@ -60,6 +60,9 @@ class Adam(nn.Module):
     def step(self, grads: Sequence[Tensor | None], active: Tensor | None = None) -> None:
         """Make one step with these gradients, if ``active`` (a bool scalar on the device)."""
         for weight, grad in zip(self.weights, grads, strict=True):
+            # A fused step walks through memory and takes both for laid out alike.
+            if grad is not None and grad.stride() != weight.stride():
+                grad = torch.empty_like(weight).copy_(grad)
             weight.grad = grad
         # The switch that a loss scaler uses: a step with it on changes neither weights nor state.
         rule: Any = self._rule

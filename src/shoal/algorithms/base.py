@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from ..checks import values_unseen
 from ..statistics import individual_losses, precise
 from .adam import Adam
 from .hparams import Hparams as BaseHparams
@@ -33,16 +34,21 @@ class Forward:
     features: Tensor
     logits: Tensor
     losses: Tensor  # ℓ_i, [n]
+    domain_losses: tuple[Tensor, ...]  # the same for each domain; run apart, each a graph alone
 
     @staticmethod
-    def of(model: nn.Module, batches: Sequence[Batch]) -> "Forward":
-        """Run ``model`` once on all batches together."""
+    def of(model: nn.Module, batches: Sequence[Batch], apart: bool = False) -> "Forward":
+        """Run ``model`` on all batches together, or apart: one pass and one graph per domain."""
         inputs = torch.cat([inputs for inputs, _ in batches])
         labels = torch.cat([labels for _, labels in batches])
-        features = model.features(inputs)  # type: ignore[operator]
-        logits = precise(model.classifier(features))  # type: ignore[operator]
-        losses = individual_losses(logits, labels, None)
-        return Forward(inputs, labels, sizes_of(batches), features, logits, losses)
+        sizes = sizes_of(batches)
+        if not apart:
+            features, logits, losses = _run(model, inputs, labels)
+            return Forward(inputs, labels, sizes, features, logits, losses, losses.split(sizes))
+        runs = [_run(model, *batch) for batch in batches]
+        features, logits, losses = (torch.cat(parts) for parts in zip(*runs, strict=True))
+        alone = tuple(losses for _, _, losses in runs)
+        return Forward(inputs, labels, sizes, features, logits, losses, alone)
 
     @property
     def risk(self) -> Tensor:
@@ -52,7 +58,7 @@ class Forward:
     @property
     def risks(self) -> Tensor:
         """R_e, the mean loss of each domain, ``[E]``."""
-        return torch.stack([part.mean() for part in self.losses.split(self.sizes)])
+        return torch.stack([losses.mean() for losses in self.domain_losses])
 
     @property
     def head(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -66,6 +72,13 @@ class Forward:
         device = torch.device("cpu") if host else self.losses.device
         ids = [torch.full((n,), e, device=device) for e, n in enumerate(self.sizes)]
         return torch.cat(ids)
+
+
+def _run(model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return features, logits and losses."""
+    features = model.features(inputs)  # type: ignore[operator]
+    logits = precise(model.classifier(features))  # type: ignore[operator]
+    return features, logits, individual_losses(logits, labels, None)
 
 
 def sizes_of(batches: Sequence[Batch]) -> tuple[int, ...]:
@@ -187,6 +200,8 @@ class Objective(Classifying):
 
     # The step before which Adam starts anew; None for never.
     reset_step: int | None = None
+    # Whether the domains run apart, so that one's gradient costs no pass over the others.
+    apart: bool = False
 
     def __init__(
         self, model: nn.Module, num_domains: int, hparams: BaseHparams | None = None, seed: int = 0
@@ -200,12 +215,13 @@ class Objective(Classifying):
 
     def forward(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Return the terms of the loss on one batch per training domain."""
-        return self.objective(Forward.of(self.model, batches))
+        return self.objective(Forward.of(self.model, batches, self.apart))
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Make one Adam step down the loss."""
         self.check_batches(batches)
-        terms = self(batches)
+        with values_unseen():  # a loss that is not finite is found in the terms
+            terms = self(batches)
         if self.reset_step:  # at step 0 there is nothing to forget
             self.optimiser.reset(self.steps == self.reset_step)
         self.optimiser.minimise(terms["loss"])

@@ -39,11 +39,10 @@ class Fishr(Penalised):
         h, self.reset_step = self.hparams, self.hparams.warmup_steps
         # 1/n, as in the released code: the published numbers and the range of λ are its.
         self.form: dict[str, Any] = {"centered": h.centered, "unbiased": False}
-        schedule = h.ema_decay, h.warmup_steps
-        self.variances = regularizers.Fishr(
-            self.num_domains, h.penalty_weight, *schedule, **self.form
-        )
-        self.means = regularizers.Match(self.num_domains, h.mean_weight, *schedule, normalise=True)
+        E, schedule = self.num_domains, (h.ema_decay, h.warmup_steps)
+        self.variances = regularizers.Fishr(E, h.penalty_weight, *schedule, **self.form)
+        self.means = regularizers.Match(E, h.mean_weight, *schedule, normalise=True)
+        self.to(self.steps.device)
 
     def penalty(self, forward: Forward) -> Tensor:
         """Return λ · spread of the variances' moving averages, plus the same of the means."""

@@ -3,11 +3,15 @@
 A draw reproduces DomainBed's random search: every hyperparameter has a stream of its own, seeded
 by its name there (``key``), so that adding one never changes the others and all methods share the
 draws of what they share. Draw 0 is the defaults.
+
+A value or a search can be given as text, a search in the notation in which it prints itself.
 """
 
 import hashlib
+import math
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +19,15 @@ import numpy as np
 from ..checks import choose
 
 SCALES = ("small", "large", "domainnet")
+SCALE_OF = {
+    "colored-mnist": "small",
+    "rotated-mnist": "small",
+    "vlcs": "large",
+    "pacs": "large",
+    "office-home": "large",
+    "terra-incognita": "large",
+    "domainnet": "domainnet",
+}
 
 
 @dataclass(frozen=True)
@@ -27,35 +40,115 @@ class Distribution:
 
 def constant(value: Any) -> Distribution:
     """Return the distribution that is always ``value``."""
-    return Distribution(f"{value:g}" if isinstance(value, float) else str(value), lambda _: value)
+    return Distribution(_say(value), lambda _: value)
 
 
 def uniform(low: float, high: float) -> Distribution:
     """Return U(low, high)."""
-    return Distribution(f"U({low:g}, {high:g})", lambda r: float(r.uniform(low, high)))
+    return Distribution(_bounds(low, high), lambda r: float(r.uniform(low, high)))
 
 
 def whole(low: float, high: float) -> Distribution:
     """Return int(U(low, high))."""
-    return Distribution(f"int(U({low:g}, {high:g}))", lambda r: int(r.uniform(low, high)))
+    return Distribution(f"int({_bounds(low, high)})", lambda r: int(r.uniform(low, high)))
 
 
 def power(base: int, low: float, high: float) -> Distribution:
     """Return base^U(low, high)."""
-    text = f"{base}^U({low:g}, {high:g})"
+    text = f"{base}^{_bounds(low, high)}"
     return Distribution(text, lambda r: float(base ** r.uniform(low, high)))
 
 
 def whole_power(base: int, low: float, high: float) -> Distribution:
     """Return int(base^U(low, high))."""
-    text = f"int({base}^U({low:g}, {high:g}))"
+    text = f"int({base}^{_bounds(low, high)})"
     return Distribution(text, lambda r: int(base ** r.uniform(low, high)))
 
 
 def choice(*values: Any) -> Distribution:
     """Return one of ``values``, each as often as another."""
-    text = "{" + ", ".join(str(value) for value in values) + "}"
+    text = "{" + ", ".join(_say(value) for value in values) + "}"
     return Distribution(text, lambda r: values[int(r.choice(len(values)))])
+
+
+def _bounds(low: float, high: float) -> str:
+    return f"U({_say(low)}, {_say(high)})"
+
+
+def _say(value: Any) -> str:
+    # Text that reads back to the value: six digits where they are enough.
+    if not isinstance(value, float):
+        return str(value)
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+
+
+_KINDS = {"bool": bool, "int": int, "float": float, "str": str}
+_WANTED: dict[type | None, str] = {
+    bool: "true, false or {true, false}",
+    int: "a whole number, or a search such as int(U(0, 5000)) or {1, 2}",
+    float: "a number, or a search such as 10^U(1, 5) or {0, 0.1, 0.5}",
+}
+_NUMBER = r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*"
+_UNIFORM = re.compile(
+    rf"(int\(\s*)?(?:(\d+)\s*\^\s*)?U\({_NUMBER},{_NUMBER}\)(?(1)\s*\))", re.ASCII
+)
+
+
+def parse_distribution(text: str, kind: type | None = None) -> Distribution | None:
+    """Return the search that ``text`` is, or None where it is no search.
+
+    Args:
+        text: as distributions print themselves: ``U(0.9, 0.99)``, ``10^U(1, 5)``,
+            ``int(U(0, 5000))``, ``int(10^U(0, 4))`` or ``{0, 0.1, 0.5}``.
+        kind: of what is drawn: bool, int, float or str; without it, what the text looks like.
+    """
+    text = text.strip()
+    if text.startswith("{") and text.endswith("}"):
+        parts = [part.strip() for part in text[1:-1].split(",")]
+        if not all(parts):
+            raise ValueError(f"{text} has an empty place; write it like {{0, 0.1, 0.5}}")
+        return choice(*[_value(part, kind) for part in parts])
+    found = _UNIFORM.fullmatch(text)
+    if found is None or kind in (bool, str):
+        return None
+    base, low, high = int(found[2] or 1), float(found[3]), float(found[4])
+    _check_uniform(text, base, low, high)
+    if found[1]:
+        drawn = whole_power(base, low, high) if found[2] else whole(low, high)
+        return Distribution(drawn.text, lambda r: float(drawn.draw(r))) if kind is float else drawn
+    if kind is int:
+        raise ValueError(f"{text} draws numbers that are not whole; write int({text})")
+    return power(base, low, high) if found[2] else uniform(low, high)
+
+
+def _check_uniform(text: str, base: int, low: float, high: float) -> None:
+    if base < 1:
+        raise ValueError(f"{text} has the base {base}; it must be 1 or more")
+    if low > high:
+        raise ValueError(f"{text} has its larger bound first")
+    try:
+        reached = [low, high - low, float(base) ** high]
+    except OverflowError:
+        reached = [math.inf]
+    if not all(math.isfinite(number) for number in reached):
+        raise ValueError(f"{text} reaches beyond what a float can hold")
+
+
+def _value(text: str, kind: type | None) -> Any:
+    """Return ``text`` as a ``kind``; without one, as the first that it can be."""
+    for attempt in (bool, int, float, str) if kind is None else (kind,):
+        if attempt is bool:
+            if text.lower() in ("true", "false"):
+                return text.lower() == "true"
+            continue
+        try:
+            value = attempt(text)
+        except ValueError:
+            continue
+        if attempt is not float or math.isfinite(value):
+            return value
+    raise ValueError(f"expected {_WANTED[kind]}, got {text!r}")
 
 
 @dataclass(frozen=True)
@@ -136,35 +229,49 @@ class Hparams:
 H = TypeVar("H", bound=Hparams)
 
 
+def searches(
+    kind: type[Hparams], scale: str, settings: Mapping[str, str] | None = None
+) -> dict[str, Search]:
+    """Return default and distribution of each hyperparameter at a scale.
+
+    Args:
+        scale: small, large or domainnet.
+        settings: text by name. A value stands in every draw; a search replaces the distribution and
+            leaves the default; ``value ~ search`` gives both. An unknown name gets the nearest one.
+    """
+    choose("scale", scale, SCALES)
+    declared = {f.name: f for f in _declared(kind)}
+    found = {name: f.metadata["searches"][scale] for name, f in declared.items()}
+    for name, text in (settings or {}).items():
+        f = declared[choose("hyperparameter", name, declared)]
+        found[name] = _given(f, found[name].default, text)
+    return found
+
+
 def defaults(kind: type[H], scale: str) -> H:
     """Return the default hyperparameters at a scale: small, large or domainnet."""
-    choose("scale", scale, SCALES)
-    return kind(**{f.name: _search(f, scale).default for f in _declared(kind)})
+    return draw(kind, scale, trial=0, number=0)
 
 
-def draw(kind: type[H], scale: str, trial: int, number: int) -> H:
-    """Return draw ``number`` of a trial, as DomainBed's hparams_seed and trial_seed give it."""
+def draw(
+    kind: type[H], scale: str, trial: int, number: int, settings: Mapping[str, str] | None = None
+) -> H:
+    """Return draw ``number`` of a trial, as DomainBed's hparams_seed and trial_seed give it.
+
+    ``settings`` are values and searches given as text, as in ``searches``. A search draws from the
+    hyperparameter's own stream, so nothing else changes.
+    """
     if trial < 0 or number < 0:
         raise ValueError(f"trial and draw must be 0 or more, got {trial} and {number}")
+    found = searches(kind, scale, settings)
     if number == 0:
-        return defaults(kind, scale)
-    choose("scale", scale, SCALES)
+        return kind(**{name: search.default for name, search in found.items()})
     seed = domainbed_hash(number, trial)
     values = {}
-    for f in _declared(kind):
+    for f in fields(kind):
         stream = np.random.RandomState(domainbed_hash(seed, f.metadata["key"]))
-        values[f.name] = _search(f, scale).distribution.draw(stream)
+        values[f.name] = found[f.name].distribution.draw(stream)
     return kind(**values)
-
-
-def override(hparams: H, settings: Mapping[str, str]) -> H:
-    """Return ``hparams`` with values given as text; an unknown name gets the nearest one."""
-    known = {f.name: f for f in _declared(type(hparams))}
-    values = {}
-    for name, text in settings.items():
-        choose("hyperparameter", name, known)
-        values[name] = _parse(name, text, type(getattr(hparams, name)))
-    return replace(hparams, **values)
 
 
 def domainbed_hash(*arguments: Any) -> int:
@@ -179,21 +286,34 @@ def _declared(kind: type[Hparams]) -> list[Field[Any]]:
             raise TypeError(
                 f"{kind.__name__}.{f.name} has no default or no search; declare it with hparam(...)"
             )
+        if _kind(f) is None:
+            raise TypeError(
+                f"{kind.__name__}.{f.name} must be one of {', '.join(_KINDS)}, got {f.type}"
+            )
+    for name, value in vars(kind).items():
+        if isinstance(value, Field):
+            raise TypeError(
+                f"{kind.__name__}.{name} is no field; decorate {kind.__name__} with "
+                "@dataclass(frozen=True)"
+            )
     return found
 
 
-def _search(f: Field[Any], scale: str) -> Search:
-    search: Search = f.metadata["searches"][scale]
-    return search
+def _kind(f: Field[Any]) -> type | None:
+    # By name: where annotations are postponed, a field has the text of its type.
+    return _KINDS.get(f.type if isinstance(f.type, str) else getattr(f.type, "__name__", ""))
 
 
-def _parse(name: str, text: str, kind: type) -> Any:
-    if kind is bool:
-        words = {"true": True, "false": False}
-        if text.lower() not in words:
-            raise ValueError(f"{name} must be true or false, got {text!r}")
-        return words[text.lower()]
+def _given(f: Field[Any], default: Any, text: str) -> Search:
+    kind = _kind(f)
+    first, both, second = text.partition("~")
     try:
-        return kind(text)
-    except ValueError:
-        raise ValueError(f"{name} must be a {kind.__name__}, got {text!r}") from None
+        distribution = parse_distribution(second if both else text, kind)
+        if distribution is not None:
+            return Search(_value(first.strip(), kind) if both else default, distribution)
+        if both:
+            raise ValueError(f"after ~ a search is expected, got {second.strip()!r}")
+        value = _value(text.strip(), kind)
+    except ValueError as error:
+        raise ValueError(f"{f.name}: {error}") from None
+    return Search(value, constant(value))

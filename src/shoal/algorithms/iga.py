@@ -17,13 +17,13 @@ from .hparams import Hparams, fixed, hparam, power
 class IGAHparams(Hparams):
     """λ, and the options of the paper's table:igacmnist."""
 
-    penalty_weight: float = hparam(1000.0, power(10, 1, 5), key="penalty", help="λ")
-    parameters: str = fixed("all", key="iga_parameters", help="weights: all, or classifier")
+    penalty_weight: float = hparam(1e3, power(10, 1, 5), key="penalty", help="λ of the means")
+    parameters: str = fixed("all", key="parameters", help="weights: all, or classifier")
     normalise: bool = fixed(
-        False, key="iga_normalise", help="mean over domains and weights, as in Fishr; not the sum"
+        False, key="normalise", help="mean over domains and weights, as in Fishr; not the sum"
     )
-    warmup_steps: int = fixed(0, key="iga_anneal_iters", help="step at which λ acts; 0 before")
-    ema_decay: float = fixed(0.0, key="iga_ema", help="γ of the gradients' average; 0 for none")
+    warmup_steps: int = fixed(0, key="penalty_anneal_iters", help="step at which λ acts; 0 before")
+    ema_decay: float = fixed(0.0, key="ema", help="γ of the gradients' average; 0 for none")
 
 
 class IGA(Penalised):
@@ -38,9 +38,11 @@ class IGA(Penalised):
         super().__init__(*args, **kwargs)
         h, self.reset_step = self.hparams, self.hparams.warmup_steps
         choose("parameters", h.parameters, ("all", "classifier"))
+        self.apart = h.parameters == "all" and h.penalty_weight > 0
         weight = h.penalty_weight * (1 if h.normalise else self.num_domains)
         schedule = (weight, h.ema_decay, h.warmup_steps)
         self.match = Match(self.num_domains, *schedule, normalise=h.normalise)
+        self.to(self.steps.device)
 
     def penalty(self, forward: Forward) -> Tensor:
         """Return λ Σ_e ‖g_e − ḡ‖²."""
@@ -51,16 +53,12 @@ class IGA(Penalised):
         return self.match.match(rows, present=True)
 
     def _gradient_means(self, forward: Forward) -> Tensor:
-        """Return g_e ``[E, P]``, domain by domain: a pass over all would cost E times as much."""
+        """Return g_e ``[E, P]``, by autograd."""
         prefix = "" if self.hparams.parameters == "all" else "classifier."
         named = self.model.named_parameters()
         weights = [p for name, p in named if name.startswith(prefix) and p.requires_grad]
-        batches = zip(
-            forward.inputs.split(forward.sizes), forward.labels.split(forward.sizes), strict=True
-        )
         rows = []
-        for batch in batches:
-            risk = Forward.of(self.model, [batch]).risk
-            grads = torch.autograd.grad(risk, weights, create_graph=True)
+        for losses in forward.domain_losses:
+            grads = torch.autograd.grad(losses.mean(), weights, create_graph=True)
             rows.append(torch.cat([grad.flatten() for grad in grads]))
         return torch.stack(rows)

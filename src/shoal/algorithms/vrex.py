@@ -23,7 +23,7 @@ class VRExHparams(Hparams):
         key="vrex_penalty_anneal_iters",
         help="the step at which λ acts and Adam starts anew",
     )
-    ema_decay: float = fixed(0.0, key="vrex_ema", help="γ of the risks' average; 0 for none")
+    ema_decay: float = fixed(0.0, key="ema", help="γ of the risks' average; 0 for none")
 
 
 class VREx(Penalised):
@@ -42,6 +42,7 @@ class VREx(Penalised):
         self.match = Match(
             self.num_domains, h.penalty_weight, h.ema_decay, h.warmup_steps, warmup_weight=1.0
         )
+        self.to(self.steps.device)
 
     def penalty(self, forward: Forward) -> Tensor:
         """Return λ / E Σ_e (R_e − R̄)²; every domain has a risk, so all are present."""

@@ -1,0 +1,179 @@
+"""The cost of one update of each method relative to ERM, and its peak memory.
+
+MNIST CNN with 2 × 64 images and ResNet-50 with 3 × 32, each method interleaved with ERM, medians.
+On a GPU every update is captured in a CUDA graph. The expected ratio is that of the floating-point
+operations of the two updates, counted; the bar of each method is beside it.
+"""
+
+import gc
+import resource
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from shoal.algorithms import ALGORITHMS
+from shoal.algorithms.base import Algorithm, Batch
+from shoal.algorithms.hparams import defaults
+from shoal.networks import Network, mnist_cnn
+from shoal.randomness import stream
+from shoal.training.captured import CapturedStep
+
+from .backbone import resnet50
+from .recording import options, write
+
+# Domains, images of each, shape and classes; the scale of the hyperparameters.
+CASES: dict[str, tuple[int, int, tuple[int, int, int], int, str]] = {
+    "mnist-cnn": (2, 64, (2, 28, 28), 2, "small"),
+    "resnet-50": (3, 32, (3, 224, 224), 7, "large"),
+}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in ALGORITHMS},
+    "dann, gradient penalty": ("dann", {"grad_penalty": 1.0}),
+    "vrex, moving average": ("vrex", {"ema_decay": 0.95}),
+    "iga, head": ("iga", {"parameters": "classifier"}),
+    "fishr + iga": ("fishr", {"mean_weight": 1000.0}),
+    "fishr, uncentred": ("fishr", {"centered": False}),
+}
+# At most so many times ERM; "passes": the counted operations plus 10 %; "E + 1": that.
+BARS: dict[str, float | str] = {
+    **dict.fromkeys(("fishr", "vrex", "irm", "coral", "mmd", "groupdro", "rsc"), 1.05),
+    **dict.fromkeys(("dann", "cdann", "iga, head"), 1.05),
+    **dict.fromkeys(("and-mask", "sand-mask"), 1.3),
+    **dict.fromkeys(("fish", "mldg", "mixup", "mtl", "sagnet", "arm"), "passes"),
+    "iga": "E + 1",
+}
+
+
+def make(case: str, variant: str, device: torch.device) -> tuple[Algorithm, list[Batch]]:
+    domains, each, (channels, height, width), classes, scale = CASES[case]
+    name, settings = VARIANTS[variant]
+    kind = ALGORITHMS[name]
+    channels += kind.extra_channels
+    torch.manual_seed(0)
+    model: Network = (
+        resnet50(channels, classes)
+        if case == "resnet-50"
+        else mnist_cnn(channels, classes, stream("benchmark"))
+    )
+    hparams = replace(defaults(kind.Hparams, scale), **settings)
+    algorithm = kind(model.to(device), domains, hparams).to(device)
+    generator = stream("benchmark", "images")
+    batches = []
+    for _ in range(domains):
+        shape = (each, channels - kind.extra_channels, height, width)
+        images = torch.randn(shape, generator=generator).to(device)
+        batches.append((images, torch.randint(classes, (each,), generator=generator).to(device)))
+    return algorithm, batches
+
+
+def operations(algorithm: Algorithm, batches: Sequence[Batch]) -> int:
+    """Return the floating-point operations of one update, products and convolutions."""
+    with FlopCounterMode(display=False) as counter:
+        algorithm.update(batches)
+    return counter.get_total_flops()
+
+
+def stepper(algorithm: Algorithm, batches: list[Batch], device: torch.device) -> Callable[[], None]:
+    """Return one update as a call that ends when the update has ended."""
+    if device.type != "cuda":
+        return lambda: algorithm.update(batches) and None
+    captured = CapturedStep(lambda: algorithm.update(batches) and None, lambda: None, device)
+
+    def step() -> None:
+        captured()
+        captured.wait()
+
+    return step
+
+
+def milliseconds(step: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    step()
+    return 1000 * (time.perf_counter() - begin)
+
+
+def measure(case: str, variant: str, rounds: int, kind: str, threads: int) -> dict[str, Any]:
+    """Return time, operations and memory of a method's update, ERM's beside it in the same run."""
+    torch.set_num_threads(threads)
+    device = torch.device(kind)
+    algorithm, batches = make(case, variant, device)
+    flops = operations(algorithm, batches)
+    if kind == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        algorithm.update(batches)
+        torch.cuda.synchronize()
+        # Weights and Adam's state were there before the update.
+        held = sum(t.numel() * t.element_size() for t in algorithm.state_dict().values())
+        peak = torch.cuda.max_memory_allocated() - before + held
+    else:
+        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    erm, erm_batches = make(case, "erm", device)
+    erm_flops = operations(erm, erm_batches)
+    steps = {"erm": stepper(erm, erm_batches, device), variant: stepper(algorithm, batches, device)}
+    if variant == "erm":  # against itself: how much the clock varies
+        steps = {"erm": steps["erm"], "again": steps["erm"]}
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for index in range(rounds + 1):
+        order = list(steps) if index % 2 else list(steps)[::-1]
+        for name in order:
+            found = milliseconds(steps[name])
+            if index:  # the first round warms up
+                times[name].append(found)
+    median = {name: statistics.median(many) for name, many in times.items()}
+    mine = list(steps)[1]
+    return {
+        "ms": round(median[mine], 3),
+        "erm_ms": round(median["erm"], 3),
+        "ratio": round(median[mine] / median["erm"], 3),
+        "operations_ratio": round(flops / erm_flops, 3),
+        "peak_gb": round(peak / 1e9, 3),
+    }
+
+
+def bar_of(case: str, variant: str, operations_ratio: float) -> float | None:
+    bar = BARS.get(variant)
+    if bar == "passes":
+        return round(1.1 * operations_ratio, 3)
+    if bar == "E + 1":
+        return float(CASES[case][0] + 1)
+    return None if bar is None else float(bar)
+
+
+def main() -> None:
+    parser = options(__doc__ or "")
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--methods", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
+    parser.add_argument("--rounds", type=int, default=30)
+    asked = parser.parse_args()
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    numbers: dict[str, Any] = {"rounds": asked.rounds, "device": kind}
+    for case in asked.cases:
+        rows = {}
+        for variant in asked.methods:
+            job = (case, variant, asked.rounds, kind, torch.get_num_threads())
+            if kind == "cuda":
+                row = measure(*job)
+                gc.collect()
+                torch.cuda.empty_cache()
+            else:  # a process for each, whose peak memory is its own
+                with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                    row = pool.submit(measure, *job).result()
+            bar = bar_of(case, variant, row["operations_ratio"])
+            rows[variant] = row if bar is None else {**row, "bar": bar}
+            print(f"{case:10} {variant:24} {rows[variant]}", flush=True)
+        numbers[case] = rows
+    print(write(f"algorithms_{kind}", asked, numbers))
+
+
+if __name__ == "__main__":
+    main()

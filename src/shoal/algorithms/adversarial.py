@@ -1,0 +1,133 @@
+"""What DANN and CDANN share: a discriminator of domains, and features that are to deceive it.
+
+An update makes one pass through φ, forward and backward: the gradients of both sides are always
+computed, and the count of steps says whose Adam moves.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..networks import drawn, dropout, head_sizes, perceptron
+from ..randomness import Draws, stream
+from ..statistics import precise
+from .adam import Adam
+from .base import Batch, Classifying, Forward
+from .hparams import Hparams, choice, constant, hparam, power, whole_power
+
+# As lr and weight_decay: for small images a distribution, for large ones also a default.
+SMALL_LR, LARGE_LR = power(10, -4.5, -2.5), (5e-5, power(10, -5, -3.5))
+DECAY = 0.0, power(10, -6, -2)
+
+
+@dataclass(frozen=True)
+class AdversarialHparams(Hparams):
+    """λ, and for each side an Adam; the shared lr and weight_decay are not used."""
+
+    penalty_weight: float = hparam(
+        1.0, power(10, -2, 2), key="lambda", help="λ of the discriminator's loss"
+    )
+    lr_g: float = hparam(
+        1e-3, SMALL_LR, key="lr_g", help="learning rate of φ and ω, not lr", large=LARGE_LR
+    )
+    lr_d: float = hparam(
+        1e-3, SMALL_LR, key="lr_d", help="learning rate of the discriminator", large=LARGE_LR
+    )
+    weight_decay_g: float = hparam(
+        0.0, constant(0.0), key="weight_decay_g", help="of φ and ω, not weight_decay", large=DECAY
+    )
+    weight_decay_d: float = hparam(*DECAY, key="weight_decay_d", help="of the discriminator")
+    d_steps_per_g_step: int = hparam(
+        1, whole_power(2, 0, 3), key="d_steps_per_g_step", help="discriminator's steps per other"
+    )
+    grad_penalty: float = hparam(
+        0.0, power(10, -2, 1), key="grad_penalty", help="weight of the discriminator's slopes"
+    )
+    beta1: float = hparam(0.5, choice(0.0, 0.5), key="beta1", help="β₁ of both Adams; β₂ is 0.9")
+    mlp_width: int = hparam(
+        256, whole_power(2, 6, 10), key="mlp_width", help="hidden units of the discriminator"
+    )
+    mlp_depth: int = hparam(
+        3, choice(3, 4, 5), key="mlp_depth", help="linear layers of the discriminator"
+    )
+    mlp_dropout: float = hparam(
+        0.0, choice(0.0, 0.1, 0.5), key="mlp_dropout", help="dropout of the discriminator"
+    )
+
+
+class Adversarial(Classifying):
+    """Features against a discriminator of domains, by turns.
+
+    A method says what the discriminator sees, how its losses are weighed, and makes its Adam.
+    """
+
+    Hparams = AdversarialHparams
+    hparams: AdversarialHparams
+    discriminator_adam: Adam
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        h = self.hparams
+        self.width, self.classes = head_sizes(self.model.classifier)  # type: ignore[arg-type]
+        shape = self.width, self.num_domains, h.mlp_width, h.mlp_depth
+        build = partial(perceptron, *shape, dropout=h.mlp_dropout)
+        self.discriminator = drawn(build, stream("discriminator", self.seed), like=self.model)
+        self.draws = Draws("discriminator dropout", self.seed, device=self.steps.device)
+        betas = h.beta1, 0.9
+        self.generator_adam = Adam(self.model.parameters(), h.lr_g, h.weight_decay_g, betas)
+
+    @abstractmethod
+    def condition(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Return what the discriminator sees, ``[n, p]``."""
+
+    @abstractmethod
+    def weigh(self, losses: Tensor, labels: Tensor) -> Tensor:
+        """Return one loss of the discriminator's losses, ``[n]``."""
+
+    def make_opponent(self, *networks: nn.Module) -> Adam:
+        """Return the Adam of the discriminator's side."""
+        h, weights = self.hparams, [p for network in networks for p in network.parameters()]
+        return Adam(weights, h.lr_d, h.weight_decay_d, (h.beta1, 0.9))
+
+    def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
+        """Let the discriminator make d steps on its loss D, then the features one on risk − λ D."""
+        self.check_batches(batches)
+        h, forward = self.hparams, Forward.of(self.model, batches)
+        # A leaf: here the discriminator's gradient ends, and what it sends back to φ begins.
+        features = forward.features.detach().requires_grad_()
+        inputs = self.condition(features, forward.labels)
+        ids = [torch.full((n,), e, device=inputs.device) for e, n in enumerate(forward.sizes)]
+        logits = precise(self._discriminate(inputs))
+        # With one domain this is zero, and there is nothing to learn.
+        losses = F.cross_entropy(logits, torch.cat(ids), reduction="none")
+        opposed = self.weigh(losses, forward.labels)
+        if h.grad_penalty != 0:
+            (slopes,) = torch.autograd.grad(losses.sum(), inputs, create_graph=True)
+            opposed = opposed + h.grad_penalty * precise(slopes).square().sum(1).mean()
+
+        theirs, ours = self.discriminator_adam, self.generator_adam
+        *down, back = torch.autograd.grad(opposed, [*theirs.weights, features])
+        # Its value means nothing; its gradient in φ and ω is that of risk − λ D.
+        pulled = forward.risk - h.penalty_weight * (forward.features * back).sum()
+        up = torch.autograd.grad(pulled, ours.weights, allow_unused=True)
+
+        loss = forward.risk - h.penalty_weight * opposed
+        sound, turns = loss.detach().isfinite(), h.d_steps_per_g_step
+        their_turn = (self.steps + 1) % (1 + turns) < turns  # DomainBed counts from one
+        theirs.step(down, sound & their_turn)
+        ours.step(up, sound & ~their_turn)
+        return self.report(loss=loss, risk=forward.risk, discriminator=opposed)
+
+    def _discriminate(self, inputs: Tensor) -> Tensor:
+        rate = self.hparams.mlp_dropout if self.training else 0.0
+        for layer in self.discriminator:
+            # torch's own would move the global random state
+            own = isinstance(layer, nn.Dropout)
+            inputs = dropout(inputs, rate, self.draws) if own else layer(inputs)
+        return inputs

@@ -1,0 +1,35 @@
+"""CDANN: features that do not tell the domain, class by class (Li et al., 2018)."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..networks import drawn
+from ..randomness import stream
+from .adversarial import Adversarial
+
+
+class CDANN(Adversarial):
+    """Match the features of each class: a discriminator that knows the class cannot tell."""
+
+    paper = "Deep Domain Generalization via Conditional Invariant Adversarial Networks (Li et al.)"
+    year = 2018
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+        def build() -> nn.Embedding:
+            return nn.Embedding(max(self.classes, 2), self.width)  # one logit has two classes
+
+        self.embedding = drawn(build, stream("class embedding", self.seed), like=self.model)
+        self.discriminator_adam = self.make_opponent(self.discriminator, self.embedding)
+
+    def condition(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Return the features plus the embedding of their class."""
+        known: Tensor = features + self.embedding(labels.long())
+        return known
+
+    def weigh(self, losses: Tensor, labels: Tensor) -> Tensor:
+        """Return the sum, in which every class that is present weighs 1 / (largest label + 1)."""
+        counts = (labels[:, None] == labels).sum(1)
+        return (losses / (counts * (labels.amax() + 1))).sum()

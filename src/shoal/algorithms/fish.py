@@ -1,0 +1,52 @@
+"""Fish: walk through the domains one by one, then go part of the way (Shi et al., 2022)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .base import Batch
+from .hparams import Hparams, choice, hparam
+from .per_domain import PerDomain
+
+
+@dataclass(frozen=True)
+class FishHparams(Hparams):
+    """The step of the outer loop."""
+
+    meta_lr: float = hparam(
+        0.5, choice(0.05, 0.1, 0.5), key="meta_lr", help="the part of the inner loop's way to go"
+    )
+
+
+class Fish(PerDomain):
+    """Match the gradient means: their inner products, to first order."""
+
+    paper = "Gradient Matching for Domain Generalization (Shi et al.)"
+    year = 2022
+    capture = "compiled"
+    Hparams = FishHparams
+    hparams: FishHparams
+
+    def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
+        """Make one Adam step on each domain in turn, then go back to meta_lr of the way.
+
+        The loss is the mean of the risks met on the way; DomainBed reports the last.
+        """
+        self.check_batches(batches)
+        buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
+        moving = [weight.detach() for weight in self.optimiser.weights] + buffers
+        start = [values.clone() for values in moving]
+        risks, finite = [], torch.ones_like(self.steps, dtype=torch.bool)
+        for batch in batches:
+            risk, grads = self.gradient(batch)
+            risks.append(risk)
+            finite = finite & risk.isfinite()
+            self.optimiser.step(grads, finite)
+        # θ + meta_lr (θ' − θ); none of the way if a risk was not finite.
+        part = torch.where(finite, start[0].new_full((), self.hparams.meta_lr), 0.0)
+        torch._foreach_sub_(moving, start)
+        torch._foreach_mul_(moving, part)
+        torch._foreach_add_(moving, start)
+        return self.report(loss=torch.stack(risks).mean())

@@ -1,0 +1,51 @@
+"""GroupDRO: the risk of the training domain that has the largest (Sagawa et al., 2020)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .base import Forward, Objective
+from .hparams import Hparams, hparam, power
+
+
+@dataclass(frozen=True)
+class GroupDROHparams(Hparams):
+    """How fast the weights of the domains follow their risks."""
+
+    eta: float = hparam(
+        0.01, power(10, -3, -1), key="groupdro_eta", help="η, the step size of the domains' weights"
+    )
+
+
+class GroupDRO(Objective):
+    """Minimise the risks weighted by q_e, which grows where the risk is large."""
+
+    paper = "Distributionally Robust Neural Networks for Group Shifts (Sagawa et al.)"
+    year = 2020
+    capture = "graph"
+    Hparams = GroupDROHparams
+    hparams: GroupDROHparams
+
+    q: Tensor
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # In float32 a weight would be zero, and so for good, after a thousand steps at η = 0.1 in
+        # which its domain's risk is smaller by 1; float64 outlasts a run.
+        device, share = self.steps.device, 1 / self.num_domains
+        equal = torch.full((self.num_domains,), share, dtype=torch.float64, device=device)
+        self.register_buffer("q", equal)
+
+    def objective(self, forward: Forward) -> dict[str, Tensor]:
+        """Return Σ_e q_e R_e after q_e ← q_e exp(η R_e) / Σ; q is held constant."""
+        risks = forward.risks
+        with torch.no_grad():
+            # Softmax takes the largest exponent away, which its division undoes: no overflow.
+            q = torch.softmax(self.q.log() + self.hparams.eta * risks.double(), 0)
+            # What is not finite would stay in q for ever; Adam leaves such a step out as well.
+            q = torch.where(q.isfinite().all(), q, self.q)
+            if self.training:
+                self.q.copy_(q)
+        return {"loss": (q.to(risks.dtype) * risks).sum(), "worst": risks.amax()}

@@ -1,0 +1,95 @@
+"""MLDG: a step on some domains must also help on the others (Li et al., 2018)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from ..randomness import Draws
+from ..statistics import individual_losses, precise
+from .adam import Adam
+from .base import Batch, Classifying
+from .gathering import Stacked, shares
+from .hparams import Hparams, choice, hparam, power
+
+
+@dataclass(frozen=True)
+class MLDGHparams(Hparams):
+    """The weight and the number of the meta-test domains."""
+
+    beta: float = hparam(
+        1.0, power(10, -1, 1), key="mldg_beta", help="β, the weight of the meta-test risk"
+    )
+    num_meta_test: int = hparam(
+        2, choice(1, 2), key="n_meta_test", help="meta-test domains; all but one where too many"
+    )
+
+
+class MLDG(Classifying):
+    """Match the gradient means: a step on one domain must help on another, to first order."""
+
+    paper = "Learning to Generalize: Meta-Learning for Domain Generalization (Li et al.)"
+    year = 2018
+    Hparams = MLDGHparams
+    hparams: MLDGHparams
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        h = self.hparams
+        if h.num_meta_test < 1:
+            raise ValueError(f"num_meta_test must be 1 or more, got {h.num_meta_test}")
+        # With as many meta-test domains as there are domains, DomainBed has no pairs and trains
+        # nothing. Here one domain is left to train on, and a single one is both.
+        self.num_test = max(min(h.num_meta_test, self.num_domains - 1), 1)
+        self.num_train = max(self.num_domains - self.num_test, 1)
+        self.optimiser = Adam(self.model.parameters(), h.lr, h.weight_decay)
+        self.names = [name for name, w in self.model.named_parameters() if w.requires_grad]
+        self.draws = Draws("mldg", self.seed, device=self.steps.device)
+
+    def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
+        """Make one Adam step with Σ (g_i + β g_j) / E over pairs of domains (i, j).
+
+        g_i is at θ, g_j where one step of a fresh Adam down g_i would lead, as a constant. The loss
+        is that sum of the risks.
+        """
+        self.check_batches(batches)
+        examples, beta = Stacked.of(batches), self.hparams.beta
+        order = self.draws.permutation(self.num_domains)
+        test = order[-self.num_test :]
+        share = 1 / self.num_domains  # of all domains, also where the pairs are fewer
+        weights: list[Tensor] = list(self.optimiser.weights)
+        losses: list[Tensor] = []
+        total: list[Tensor] = []
+        for i in range(self.num_train):
+            risk, grads = self._gradient(examples.pick(order[i : i + 1]), weights)
+            if total:
+                torch._foreach_add_(total, grads, alpha=share)
+            else:
+                total = list(torch._foreach_mul(grads, share))
+            there, j = self._step(weights, grads), i % self.num_test
+            their_risk, grads = self._gradient(examples.pick(test[j : j + 1]), there)
+            torch._foreach_add_(total, grads, alpha=beta * share)
+            losses.append(risk + beta * their_risk)
+        loss = torch.stack(losses).sum() * share
+        self.optimiser.step(total, loss.isfinite())
+        return self.report(loss=loss)
+
+    def _gradient(self, batch: Stacked, weights: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the risk of one domain at these weights, detached, and its gradient there."""
+        named = dict(zip(self.names, weights, strict=True))
+        logits = precise(functional_call(self.model, named, batch.inputs[0]))
+        losses = individual_losses(logits, batch.labels[0], None)
+        risk = losses @ shares(batch.sizes, len(losses))[0].to(losses.dtype)
+        return risk.detach(), torch.autograd.grad(risk, weights, materialize_grads=True)
+
+    @torch.no_grad()
+    def _step(self, weights: list[Tensor], grads: tuple[Tensor, ...]) -> list[Tensor]:
+        """Return the weights after the first step of a new Adam: lr · ĝ / (|ĝ| + ε) less."""
+        grads = torch._foreach_add(grads, weights, alpha=self.hparams.weight_decay)
+        sizes = torch._foreach_abs(grads)
+        torch._foreach_add_(sizes, 1e-8)
+        there = torch._foreach_addcdiv(weights, grads, sizes, value=-self.hparams.lr)
+        return [weight.requires_grad_() for weight in there]

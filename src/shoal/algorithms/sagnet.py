@@ -1,0 +1,100 @@
+"""SagNet: classify by content and not by style (Nam et al., 2021)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..networks import drawn, head_sizes
+from ..randomness import Draws, stream
+from ..statistics import individual_losses, precise
+from .adam import Adam
+from .base import Batch, Classifying
+from .hparams import Hparams, hparam, power
+
+EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class SagNetHparams(Hparams):
+    """λ of the third stage."""
+
+    penalty_weight: float = hparam(
+        0.1, power(10, -2, 1), key="sag_w_adv", help="λ of the features' step against style"
+    )
+
+
+class SagNet(Classifying):
+    """Hide the class from the style: the mean and variance of an example's features."""
+
+    paper = "Reducing Domain Gap by Reducing Style Bias (Nam et al.)"
+    year = 2021
+    Hparams = SagNetHparams
+    hparams: SagNetHparams
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        width, classes = head_sizes(self.model.classifier)  # type: ignore[arg-type]
+
+        def build() -> nn.Linear:
+            return nn.Linear(width, classes)
+
+        self.style = drawn(build, stream("style classifier", self.seed), like=self.model)
+        self.draws = Draws("sagnet", self.seed, device=self.steps.device)
+        self.features_adam = self._adam(self.model.features)
+        self.content_adam = self._adam(self.model.classifier)
+        self.style_adam = self._adam(self.style)
+
+    def _adam(self, network: Any) -> Adam:
+        return Adam(network.parameters(), self.hparams.lr, self.hparams.weight_decay)
+
+    def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
+        """Learn the class from content, then from style, then turn the features against style."""
+        self.check_batches(batches)
+        inputs = torch.cat([inputs for inputs, _ in batches])
+        labels = torch.cat([labels for _, labels in batches])
+        model: Any = self.model
+
+        logits = precise(model.classifier(self._other_style(model.features(inputs))))
+        content = individual_losses(logits, labels, None).mean()
+        sound = content.detach().isfinite()
+        both = (self.features_adam, self.content_adam)
+        weights = [weight for adam in both for weight in adam.weights]
+        grads = torch.autograd.grad(content, weights, allow_unused=True)
+        for adam in both:
+            adam.step(grads[: len(adam.weights)], sound)
+            grads = grads[len(adam.weights) :]
+
+        with torch.no_grad():  # only the style classifier learns
+            styled = self._other_content(model.features(inputs))
+        style = individual_losses(precise(self.style(styled)), labels, None).mean()
+        self.style_adam.minimise(style, sound)
+
+        logits = precise(self.style(self._other_content(model.features(inputs))))
+        against = -self.hparams.penalty_weight * F.log_softmax(logits, 1).mean()
+        self.features_adam.minimise(against, sound & style.detach().isfinite())
+        return self.report(loss=content, style=style, adversarial=against)
+
+    def _other_style(self, features: Tensor) -> Tensor:
+        """Return each example's content in a style between its own and another example's."""
+        content, mean, variance = _split(features)
+        share = self.draws.uniform(len(features)).to(features.dtype)[:, None]
+        other = self.draws.permutation(len(features))
+        mean = share * mean + (1 - share) * mean[other]
+        variance = share * variance + (1 - share) * variance[other]
+        return content * (variance + EPS).sqrt() + mean
+
+    def _other_content(self, features: Tensor) -> Tensor:
+        """Return another example's content, a constant, in each example's own style."""
+        content, mean, variance = _split(features)
+        other = self.draws.permutation(len(features))
+        return content[other].detach() * (variance + EPS).sqrt() + mean
+
+
+def _split(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each example's content, and its style: the mean and the variance of its features."""
+    variance, mean = torch.var_mean(precise(features), 1, keepdim=True)
+    return (features - mean) / (variance + EPS).sqrt(), mean, variance

@@ -1,0 +1,64 @@
+"""SAND-mask: a smooth mask by the domains' signs and variances (Shahtalebi et al., 2021).
+
+At the default τ = 1, DomainBed's, no mean sign exceeds τ, so that the mask is zero and nothing
+trains; random draws have τ in (0, 1).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .base import Batch
+from .hparams import Hparams, hparam, power, uniform
+from .masking import Agreement, masked
+from .per_domain import PerDomain
+
+TINY = 1e-17
+
+
+@dataclass(frozen=True)
+class SANDMaskHparams(Hparams):
+    """Threshold and steepness of the mask."""
+
+    tau: float = hparam(
+        1.0, uniform(0, 1), key="tau", help="τ, the |mean sign| above which a gradient passes"
+    )
+    k: float = hparam(
+        10.0, power(10, -3, 5), key="k", help="how steeply the mask rises above τ, over Var_e(g_e)"
+    )
+
+
+class SANDMask(PerDomain):
+    """Mask the gradient coordinates softly, by how far the domains agree in sign and size."""
+
+    paper = "SAND-mask: An Enhanced Gradient Masking Strategy for the Discovery of Invariances "
+    paper += "in Domain Generalization (Shahtalebi et al.)"
+    year = 2021
+    capture = "compiled"
+    Hparams = SANDMaskHparams
+    hparams: SANDMaskHparams
+
+    def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
+        """Make one Adam step with the masked mean gradient; the loss is the mean of the risks."""
+        self.check_batches(batches)
+        found = Agreement.of(self, batches, squares=True)
+        masks = self._masks(found.agreement, found.squares)
+        self.optimiser.step(masked(found.mean, masks), found.loss.isfinite())
+        return self.report(loss=found.loss)
+
+    def _masks(self, agreement: list[Tensor], squares: list[Tensor]) -> list[Tensor]:
+        """Return max(0, tanh(k / Var_e(g_e) · (agreement − τ))), in place of the squares."""
+        if self.num_domains > 1:
+            torch._foreach_div_(squares, self.num_domains - 1)
+        else:  # one domain has no variance
+            torch._foreach_add_(squares, TINY)
+        torch._foreach_reciprocal_(squares)
+        torch._foreach_mul_(squares, self.hparams.k)
+        torch._foreach_sub_(agreement, self.hparams.tau)
+        torch._foreach_mul_(squares, agreement)
+        torch._foreach_tanh_(squares)
+        torch._foreach_clamp_min_(squares, 0)
+        # ∞ · 0: the domains' gradients are the same, and agree to τ exactly.
+        return [mask.nan_to_num_(nan=TINY) for mask in squares]

@@ -1,0 +1,79 @@
+"""Variants of the paper's ablations: a method and hyperparameters, no code of their own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method of the registry with some hyperparameters given as text."""
+
+    algorithm: str
+    settings: Mapping[str, str]
+    summary: str
+    table: str  # the LaTeX label of a table that has it
+
+
+# The searches of the released code: the moving average's and the warm-up's are Fishr's own, and
+# gradient means have a λ with Fishr's range. Rows of IGA in ω were run in Fishr's code, with λ = 0.
+EMA = "0.95 ~ U(0.9, 0.99)"
+MEAN = "1000 ~ 10^U(1, 4)"
+NO_VARIANCE = {"penalty_weight": "0", "mean_weight": MEAN}
+NO_EMA, NO_WARMUP = {"ema_decay": "0"}, {"warmup_steps": "0"}
+
+VARIANTS: dict[str, Variant] = {
+    "vrex-ema": Variant(
+        "vrex",
+        {"ema_decay": EMA},
+        "V-REx with a moving average of the risks",
+        "table:ablationemacmnist",
+    ),
+    "fishr-no-ema": Variant(
+        "fishr", NO_EMA, "Fishr without moving average", "table:ablationemacmnist"
+    ),
+    "fishr-plain": Variant(
+        "fishr",
+        NO_EMA | NO_WARMUP,
+        "Fishr without moving average and warm-up",
+        "table:igacmnist",
+    ),
+    "iga-head": Variant(
+        "fishr",
+        NO_VARIANCE | NO_EMA | NO_WARMUP,
+        "IGA in the classifier: gradient means alone",
+        "table:igacmnist",
+    ),
+    "iga-head-warmup": Variant(
+        "fishr", NO_VARIANCE | NO_EMA, "IGA in the classifier after a warm-up", "table:igacmnist"
+    ),
+    "iga-head-ema": Variant(
+        "fishr",
+        NO_VARIANCE,
+        "IGA in the classifier after a warm-up, with moving average",
+        "table:igacmnist",
+    ),
+    "fishr-iga": Variant(
+        "fishr",
+        {"mean_weight": MEAN},
+        "Fishr + IGA: gradient means and variances together",
+        "table:igacmnist",
+    ),
+    "fishr-lambda-0": Variant(
+        "fishr", {"penalty_weight": "0"}, "Fishr with λ = 0, which is ERM", "table:v15"
+    ),
+    "fishr-v15": Variant(
+        "fishr",
+        {"penalty_weight": "10^U(1, 5)"},
+        "Fishr with a wider search of λ",
+        "table:v15",
+    ),
+    "fishr-uncentered": Variant(
+        "fishr", {"centered": "false"}, "Fishr on uncentred variances", "table:cmnistend"
+    ),
+    "fishr-theta": Variant(
+        "fishr", {"parameters": "all"}, "Fishr on all weights", "table:cmnistend"
+    ),
+    "fishr-phi": Variant(
+        "fishr", {"parameters": "features"}, "Fishr on the feature extractor", "table:cmnistend"
+    ),
+}

@@ -1,0 +1,421 @@
+"""What every method promises, held for each line of the registry."""
+
+import copy
+import inspect
+import io
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shoal.algorithms import ALGORITHMS, find
+from shoal.algorithms.base import Algorithm, Batch, Classifying, Objective, Penalised
+from shoal.algorithms.hparams import SCALES, Hparams, defaults, draw
+from shoal.networks import Network, drawn
+from shoal.randomness import stream
+from shoal.training.captured import CapturedStep
+from tests.test_capture_safety import NoQuestions
+
+CLASSES, CHANNELS, SIDE = 3, 2, 8
+SIZES = (4, 6, 5)
+DOORS = {Algorithm, Classifying, Objective, Penalised}
+
+# Where the order of domains matters, and why.
+ORDER_MATTERS = {
+    "fish": "takes its steps in the order of the list",
+    "mixup": "draws which domains are mixed",
+    "mldg": "draws which domains are held out",
+    "sagnet": "draws with whom each example changes its style",
+    "dann": "each output of the discriminator has weights of its own",
+    "cdann": "each output of the discriminator has weights of its own",
+}
+
+
+def network(channels: int = CHANNELS, seed: int = 0, dtype: torch.dtype = torch.float64) -> Network:
+    def build() -> Network:
+        features = nn.Sequential(
+            nn.Conv2d(channels, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(36, 5), nn.Tanh()
+        )
+        return Network(features, nn.Linear(5, CLASSES))
+
+    return drawn(build, stream("contract", seed)).to(dtype)
+
+
+def make_batches(
+    step: int, sizes: Sequence[int] = SIZES, dtype: torch.dtype = torch.float64
+) -> list[Batch]:
+    found = []
+    for domain, n in enumerate(sizes):
+        generator = stream("contract", step, domain)
+        inputs = torch.randn(n, CHANNELS, SIDE, SIDE, generator=generator, dtype=dtype)
+        labels = torch.randint(CLASSES, (n,), generator=generator)
+        found.append((inputs + 0.3 * domain, labels))
+    return found
+
+
+def make(
+    name: str,
+    num_domains: int = len(SIZES),
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    **hparams: Any,
+) -> Algorithm:
+    """The method at hyperparameters where a few steps matter and a warm-up ends."""
+    kind = ALGORITHMS[name]
+    known = {f.name for f in fields(kind.Hparams)}
+    wanted = {"lr": 0.01, "lr_g": 0.01, "lr_d": 0.01, "warmup_steps": 2, "tau": 0.5, **hparams}
+    chosen = replace(kind.Hparams(), **{k: v for k, v in wanted.items() if k in known})
+    model = network(CHANNELS + kind.extra_channels, seed, dtype)
+    return kind(model, num_domains, chosen)
+
+
+def state(algorithm: Algorithm) -> dict[str, Tensor]:
+    return {name: t.clone() for name, t in algorithm.state_dict().items()}
+
+
+def train(algorithm: Algorithm, steps: range, sizes: Sequence[int] = SIZES) -> dict[str, Tensor]:
+    terms: dict[str, Tensor] = {}
+    dtype = next(algorithm.model.parameters()).dtype
+    for step in steps:
+        terms = algorithm.update(make_batches(step, sizes, dtype))
+    return terms
+
+
+every = pytest.mark.parametrize("name", ALGORITHMS)
+penalised = pytest.mark.parametrize(
+    "name", [name for name, kind in ALGORITHMS.items() if issubclass(kind, Penalised)]
+)
+compiled = pytest.mark.parametrize(
+    "name", [name for name, kind in ALGORITHMS.items() if kind.capture == "compiled"]
+)
+
+
+def test_all_nineteen_methods_of_the_paper_are_there() -> None:
+    names = "erm irm groupdro mixup mldg coral mmd dann cdann mtl sagnet arm vrex rsc and-mask"
+    assert list(ALGORITHMS) == [*names.split(), "sand-mask", "iga", "fish", "fishr"]
+
+
+@every
+def test_terms_are_scalars_without_a_graph(name: str) -> None:
+    algorithm = make(name)
+    for step in range(3):
+        terms = algorithm.update(make_batches(step))
+        assert "loss" in terms
+        for term in terms.values():
+            assert term.shape == ()
+            assert not term.requires_grad
+        assert algorithm.check(terms) == {k: float(v) for k, v in terms.items()}
+    assert algorithm.steps == 3
+
+
+@every
+@pytest.mark.parametrize("sizes", [(4,), (3, 5), SIZES, (2, 3, 4, 5, 3, 2), (1, 4, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_any_number_of_domains_of_any_size(
+    name: str, sizes: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    algorithm = make(name, len(sizes), dtype=dtype)
+    algorithm.check(train(algorithm, range(4), sizes))
+    assert all(p.isfinite().all() for p in algorithm.parameters())
+    logits = algorithm.predict(make_batches(9, (7,), dtype)[0][0])
+    assert logits.shape == (7, CLASSES)
+    assert logits.dtype == dtype
+    assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ORDER_MATTERS])
+def test_the_order_of_domains_does_not_matter(name: str) -> None:
+    one, other = make(name), make(name)
+    order = [2, 0, 1]
+    for step in range(4):
+        batches = make_batches(step)
+        first = one.update(batches)["loss"]
+        second = other.update([batches[k] for k in order])["loss"]
+        torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
+    for (key, a), b in zip(one.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9, msg=key)
+
+
+@every
+def test_resuming_equals_never_stopping(name: str) -> None:
+    whole, stopped = make(name), make(name)
+    train(whole, range(6))
+    train(stopped, range(3))
+    file = io.BytesIO()
+    torch.save(stopped.state_dict(), file)
+    file.seek(0)
+    resumed = make(name, seed=1)
+    pointers = {key: t.data_ptr() for key, t in resumed.state_dict(keep_vars=True).items()}
+    made = set(pointers)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    for key, t in resumed.state_dict(keep_vars=True).items():
+        if key in made:
+            assert t.data_ptr() == pointers[key], f"{key} was not loaded in place"
+    train(resumed, range(3, 6))
+    expected, found = state(whole), state(resumed)
+    assert expected.keys() == found.keys()
+    wrong = [key for key in expected if not torch.equal(expected[key], found[key])]
+    assert not wrong, wrong
+
+
+@every
+def test_every_weight_that_should_train_moves_and_no_other(name: str) -> None:
+    algorithm = make(name)
+    train(algorithm, range(6))
+    start = dict(make(name).named_parameters())
+    still = [key for key, p in algorithm.named_parameters() if torch.equal(p, start[key])]
+    assert not still, f"never trained: {still}"
+
+    kind = ALGORITHMS[name]
+    model = network(CHANNELS + kind.extra_channels)
+    frozen = model.features[0].weight.requires_grad_(False)
+    before = frozen.detach().clone()
+    train(kind(model, len(SIZES), make(name).hparams), range(6))
+    assert torch.equal(frozen, before)
+
+
+@every
+def test_predicting_changes_nothing(name: str) -> None:
+    algorithm = make(name)
+    train(algorithm, range(2))
+    algorithm.eval()
+    before = state(algorithm)
+    inputs = make_batches(5)[0][0]
+    first, second = algorithm.predict(inputs), algorithm.predict(inputs)
+    assert torch.equal(first, second)
+    assert all(torch.equal(t, before[key]) for key, t in algorithm.state_dict().items())
+
+
+@every
+def test_a_loss_that_is_not_finite_stops_with_its_name(name: str) -> None:
+    algorithm = make(name)
+    train(algorithm, range(3))
+    before = {key: p.detach().clone() for key, p in algorithm.named_parameters()}
+    batches = make_batches(3)
+    for inputs, _ in batches:
+        inputs[0] = float("nan")
+    terms = algorithm.update(batches)
+    message = rf"{type(algorithm).__name__}: loss was not finite at step 3"
+    with pytest.raises(FloatingPointError, match=message):
+        algorithm.check(terms)
+    poisoned = [key for key, p in algorithm.named_parameters() if not p.isfinite().all()]
+    assert not poisoned, poisoned
+    if isinstance(algorithm, Objective):
+        assert all(torch.equal(p, before[key]) for key, p in algorithm.named_parameters())
+    # Also when it is looked at later.
+    later = algorithm.update(make_batches(4))
+    with pytest.raises(FloatingPointError, match=message):
+        algorithm.check(later)
+
+
+@penalised
+@pytest.mark.parametrize("sizes", [SIZES, (5, 5)])
+def test_without_weight_and_warm_up_it_is_erm_bit_for_bit(
+    name: str, sizes: tuple[int, ...]
+) -> None:
+    options = {"penalty_weight": 0.0, "warmup_steps": 0, "dtype": torch.float32}
+    method, erm = make(name, len(sizes), **options), make("erm", len(sizes), **options)
+    for step in range(5):
+        batches = make_batches(step, sizes, torch.float32)
+        assert torch.equal(method.update(batches)["loss"], erm.update(batches)["loss"])
+    for a, b in zip(method.model.parameters(), erm.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@penalised
+def test_its_weight_matters(name: str) -> None:
+    method, erm = make(name, penalty_weight=50.0, warmup_steps=0), make("erm")
+    train(method, range(5))
+    train(erm, range(5))
+    gaps = [
+        (a - b).abs().max()
+        for a, b in zip(method.model.parameters(), erm.model.parameters(), strict=True)
+    ]
+    assert max(gaps) > 1e-3
+
+
+@every
+def test_global_random_state_is_neither_read_nor_moved(name: str) -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one = make(name)
+    train(one, range(3))
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    other = make(name)
+    train(other, range(3))
+    expected, found = state(one), state(other)
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+@every
+def test_a_step_asks_nothing_and_keeps_its_addresses(name: str) -> None:
+    algorithm = make(name, dtype=torch.float32)
+    train(algorithm, range(2))
+    before = {key: t.data_ptr() for key, t in algorithm.state_dict(keep_vars=True).items()}
+    secret = [*algorithm.state_dict(keep_vars=True).values()]
+    for step in range(2, 6):
+        batches = make_batches(step, dtype=torch.float32)
+        told = [t for batch in batches for t in batch]
+        with NoQuestions(*told, *(t.detach() for t in secret)) as mode:
+            algorithm.update(batches)
+        assert "_fused_adam_" in mode.seen
+    after = {key: t.data_ptr() for key, t in algorithm.state_dict(keep_vars=True).items()}
+    assert before == after
+
+
+@pytest.mark.serial
+@compiled
+def test_a_compiled_loss_trains_alike(name: str) -> None:
+    sizes = (5, 5, 5)
+    eager, fast = make(name, dtype=torch.float32), make(name, dtype=torch.float32)
+    fast.compile(backend="aot_eager", fullgraph=True)
+    for step in range(5):
+        batches = make_batches(step, sizes, torch.float32)
+        expected, found = eager.update(batches), fast.update(batches)
+        for key, value in expected.items():
+            torch.testing.assert_close(found[key], value, rtol=1e-4, atol=1e-6, msg=key)
+    for (key, a), b in zip(eager.model.named_parameters(), fast.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5, msg=key)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@every
+def test_a_captured_step_replays_what_an_eager_one_computes(name: str) -> None:
+    device = torch.device("cuda")
+    eager, captured = make(name), make(name)
+    batches = [
+        [(inputs.to(device), labels.to(device)) for inputs, labels in make_batches(step)]
+        for step in range(6)
+    ]
+    static = [(inputs.clone(), labels.clone()) for inputs, labels in batches[0]]
+    eager.to(device)
+    captured.to(device)
+    terms: dict[str, Tensor] = {}
+    captured.update(static)  # makes the buffers that only a first step can make
+    start = {key: t.clone() for key, t in eager.state_dict().items()}
+
+    def undo() -> None:
+        with torch.no_grad():
+            for key, t in captured.state_dict(keep_vars=True).items():
+                t.copy_(start[key]) if key in start else t.zero_()
+
+    step = CapturedStep(lambda: terms.update(captured.update(static)), undo, device)
+    for batch in batches:
+        for (inputs, labels), (x, y) in zip(static, batch, strict=True):
+            step.between(lambda a=inputs, b=labels, x=x, y=y: (a.copy_(x), b.copy_(y)))
+        step()
+        step.wait()
+        expected = eager.update(batch)
+        for key, value in expected.items():
+            torch.testing.assert_close(terms[key], value, rtol=1e-6, atol=1e-8, msg=key)
+    for (key, a), b in zip(eager.named_parameters(), captured.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7, msg=key)
+
+
+@every
+def test_moving_and_copying(name: str) -> None:
+    algorithm = make(name, dtype=torch.float32)
+    algorithm.double()
+    twin = copy.deepcopy(algorithm)
+    train(algorithm, range(3))
+    assert all(p.dtype == torch.float64 for p in algorithm.parameters())
+    train(twin, range(3))
+    expected, found = state(algorithm), state(twin)
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+@every
+def test_all_state_is_on_the_device_of_the_network(name: str) -> None:
+    kind = ALGORITHMS[name]
+    algorithm = kind(network(CHANNELS + kind.extra_channels).to("meta"), 3)
+    assert all(tensor.is_meta for tensor in algorithm.state_dict().values())
+
+
+@every
+def test_hyperparameters_are_documented_and_drawn_alike(name: str) -> None:
+    kind = ALGORITHMS[name].Hparams
+    assert kind is Hparams or kind.__doc__
+    keys = [f.metadata["key"] for f in fields(kind)]
+    assert len(set(keys)) == len(keys)
+    for f in fields(kind):
+        assert 3 < len(f.metadata["help"]) < 90, f.name
+        assert f.default == f.metadata["searches"]["small"].default
+    for scale in SCALES:
+        assert draw(kind, scale, 0, 0) == defaults(kind, scale)
+        one = draw(kind, scale, 1, 7)
+        assert one == draw(kind, scale, 1, 7) != draw(kind, scale, 1, 8)
+        for f in fields(kind):
+            assert type(getattr(one, f.name)) is type(f.default), f.name
+        shared = draw(Hparams, scale, 1, 7)
+        assert one.lr == shared.lr and one.weight_decay == shared.weight_decay
+
+
+@every
+def test_a_method_says_what_it_is(name: str) -> None:
+    kind = find(name)
+    assert len(kind.paper) > 20
+    assert 1990 < kind.year < 2027
+    assert kind.capture in ("compiled", "graph", "eager")
+    summary = (kind.__doc__ or "").splitlines()[0]
+    assert 20 < len(summary) < 90
+
+
+@every
+def test_a_method_is_one_short_file_and_a_final_class(name: str) -> None:
+    kind = ALGORITHMS[name]
+    assert kind.__module__ == f"shoal.algorithms.{name.replace('-', '_')}"
+    lines = len(inspect.getsource(inspect.getmodule(kind) or kind).splitlines())
+    assert lines < (60 if name == "fishr" else 120)
+    assert not kind.__subclasses__()
+    for base in kind.__mro__[1:]:
+        if base is nn.Module:
+            break
+        for attribute, value in vars(base).items():
+            concrete = inspect.isfunction(value) and not getattr(
+                value, "__isabstractmethod__", False
+            )
+            if concrete and attribute != "__init__":
+                assert attribute not in vars(kind), f"{attribute} of {base.__name__} is overridden"
+
+
+def test_most_files_are_under_60_lines() -> None:
+    lines = [
+        len(inspect.getsource(inspect.getmodule(kind) or kind).splitlines())
+        for kind in ALGORITHMS.values()
+    ]
+    assert sum(n < 60 for n in lines) > len(lines) / 2, sorted(lines)
+
+
+@every
+def test_bad_input(name: str) -> None:
+    kind = ALGORITHMS[name]
+    algorithm = make(name)
+    with pytest.raises(ValueError, match="made for 3 training domains, got 2 batches"):
+        algorithm.update(make_batches(0, (3, 4)))
+    short = make_batches(0)
+    short[1] = (short[1][0], short[1][1][:-1])
+    with pytest.raises(ValueError, match="batch 1 must have as many labels as inputs"):
+        algorithm.update(short)
+    with pytest.raises(ValueError, match="at least one, got 0 inputs"):
+        algorithm.update(make_batches(0, (3, 0, 4)))
+    with pytest.raises(TypeError, match=r"no \.classifier"):
+        kind(_half(), 3)
+    with pytest.raises(ValueError, match="num_domains must be a whole number"):
+        kind(network(), 0)
+    with pytest.raises(TypeError, match="hparams of"):
+        kind(network(), 3, {"lr": 0.1})  # type: ignore[arg-type]
+
+
+def _half() -> nn.Module:
+    module = nn.Module()
+    module.features = nn.Linear(2, 2)
+    return module
+
+
+def test_an_unknown_method_gets_the_nearest() -> None:
+    with pytest.raises(ValueError, match="unknown algorithm 'fisher'; did you mean 'fishr'"):
+        find("fisher")
