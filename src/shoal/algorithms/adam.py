@@ -73,5 +73,4 @@ class Adam(nn.Module):
 
     def reset(self, when: Tensor) -> None:
         """Set the state back to the beginning where ``when``, a bool scalar on the device."""
-        keep = ~when
-        torch._foreach_mul_(list(self.buffers()), keep)
+        torch._foreach_mul_(list(self.buffers()), (~when).float())
