@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from .checks import check_domains, check_features, check_labels, check_logits, check_sizes
 from .distributed import gather_rows, largest_over_ranks, world_size
 from .gradients import gram, mean, variance
+from .gradients.elementary import twice_differentiable
 from .gradients.groups import Groups, Masked, Sorted, host_order
 from .gradients.inputs import Examples, Inputs, precise
 from .gradients.job import Form, Job, outside_autocast
@@ -30,6 +31,7 @@ __all__ = [
     "individual_losses",
     "precise",
     "scale_slopes",
+    "twice_differentiable",
 ]
 
 # With so few weights a covariance is formed densely, which cancels nothing.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import values_unseen
-from ..statistics import individual_losses, precise
+from ..statistics import individual_losses, precise, twice_differentiable
 from .adam import Adam
 from .hparams import Hparams as BaseHparams
 
@@ -38,14 +38,18 @@ class Forward:
 
     @staticmethod
     def of(model: nn.Module, batches: Sequence[Batch], apart: bool = False) -> "Forward":
-        """Run ``model`` on all batches together, or apart: one pass and one graph per domain."""
+        """Run ``model`` on all batches together, or apart.
+
+        Apart, each domain has a pass and a graph of its own, whose gradient can be differentiated.
+        """
         inputs = torch.cat([inputs for inputs, _ in batches])
         labels = torch.cat([labels for _, labels in batches])
         sizes = sizes_of(batches)
         if not apart:
             features, logits, losses = _run(model, inputs, labels)
             return Forward(inputs, labels, sizes, features, logits, losses, losses.split(sizes))
-        runs = [_run(model, *batch) for batch in batches]
+        with twice_differentiable(model):
+            runs = [_run(model, *batch) for batch in batches]
         features, logits, losses = (torch.cat(parts) for parts in zip(*runs, strict=True))
         alone = tuple(losses for _, _, losses in runs)
         return Forward(inputs, labels, sizes, features, logits, losses, alone)
@@ -200,7 +204,8 @@ class Objective(Classifying):
 
     # The step before which Adam starts anew; None for never.
     reset_step: int | None = None
-    # Whether the domains run apart, so that one's gradient costs no pass over the others.
+    # Whether the domains run apart, so that one's gradient costs no pass over the others and can
+    # be differentiated itself.
     apart: bool = False
 
     def __init__(

@@ -53,7 +53,7 @@ def individual_gradients(
             parts = [precise(row.reshape(len(row), -1)) for row in rows]
         except RuntimeError as error:
             _warn_slow(names, error)
-            with twice_differentiable(model):
+            with twice_differentiable(model, vmapped=True):
                 parts = _loop(loss_of_one, mine, others, labels, inputs)
         return torch.cat(parts, 1)
 

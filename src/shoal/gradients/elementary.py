@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from .convolution import OrdinaryConvolutions
+
 FRAGILE = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
 
@@ -20,6 +22,8 @@ def twice_differentiable(model: nn.Module, vmapped: bool = False) -> Iterator[No
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # fused attention has none
         if vmapped or any(_fragile(module) for module in model.modules()):
             stack.enter_context(Elementary())
+        if not vmapped and any(isinstance(m, nn.modules.conv._ConvNd) for m in model.modules()):
+            stack.enter_context(OrdinaryConvolutions())
         yield
 
 

@@ -1,0 +1,144 @@
+"""Convolutions whose second derivative is made of ordinary convolutions.
+
+With y = x ∗ w and gradients (x̄, w̄) of ⟨g, y⟩, every second derivative is again y, x̄ or w̄ of other
+arguments, for which there are fast kernels. Torch builds one of them, that in w, from transposed
+operands with an image as the filter, which takes several times as long.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.overrides import TorchFunctionMode
+
+CONVOLUTIONS = {
+    **dict.fromkeys((F.conv1d, torch.conv1d), 1),
+    **dict.fromkeys((F.conv2d, torch.conv2d), 2),
+    **dict.fromkeys((F.conv3d, torch.conv3d), 3),
+}
+
+
+class Geometry(NamedTuple):
+    """How the filter moves; the arguments of torch's convolution after input, weight and bias."""
+
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    transposed: bool
+    output_padding: list[int]
+    groups: int
+
+
+class OrdinaryConvolutions(TorchFunctionMode):
+    """Inside, convolutions are ours, and a batch norm with frozen statistics is spelled out.
+
+    The latter is an affine map, whose fused kernel has a second derivative of a dozen passes.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in CONVOLUTIONS and not torch.is_autocast_enabled(args[0].device.type):
+            found = _convolution(CONVOLUTIONS[func], *args, **kwargs)
+            return func(*args, **kwargs) if found is None else found
+        if func is F.batch_norm:
+            found = _frozen_batch_norm(*args, **kwargs)
+            return func(*args, **kwargs) if found is None else found
+        return func(*args, **kwargs)
+
+
+def _convolution(
+    axes: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | str | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Tensor | None:
+    """Return the convolution; None where it must be left to torch."""
+    if isinstance(padding, str) or input.ndim != axes + 2:
+        return None
+    steps = [[x] * axes if isinstance(x, int) else list(x) for x in (stride, padding, dilation)]
+    steps = [x * axes if len(x) == 1 else x for x in steps]
+    geometry = Geometry(steps[0], steps[1], steps[2], False, [0] * axes, groups)
+    out: Tensor = _Convolution.apply(input, weight, geometry)  # type: ignore[no-untyped-call]
+    return out if bias is None else out + bias.reshape(1, -1, *[1] * axes)
+
+
+def _forward(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
+    return torch.ops.aten.convolution(x, w, None, *geometry)
+
+
+def _backward(g: Tensor, x: Tensor, w: Tensor, geometry: Geometry, *wanted: bool) -> Any:
+    """Return x̄ and w̄ where wanted, else None."""
+    found = torch.ops.aten.convolution_backward(g, x, w, None, *geometry, [*wanted, False])
+    return found[:2]
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.geometry = geometry
+        return _forward(x, w, geometry)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = ctx.needs_input_grad[:2]
+        found = _Gradients.apply(g, *ctx.saved_tensors, ctx.geometry, *wanted)  # type: ignore[no-untyped-call]
+        return *found, None
+
+
+class _Gradients(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, g: Tensor, x: Tensor, w: Tensor, geometry: Geometry, *wanted: bool
+    ) -> Any:
+        ctx.save_for_backward(g, x, w)
+        ctx.geometry = geometry
+        ctx.set_materialize_grads(False)
+        return _backward(g, x, w, geometry, *wanted)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, c_x: Tensor | None, c_w: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Send back ⟨c_x, x̄⟩ + ⟨c_w, w̄⟩ = ⟨g, c_x ∗ w + x ∗ c_w⟩."""
+        (g, x, w), geometry = ctx.saved_tensors, ctx.geometry
+        want_g, want_x, want_w = ctx.needs_input_grad[:3]
+        d_g = d_x = d_w = None
+        if c_x is not None:
+            d_g = _forward(c_x, w, geometry) if want_g else None
+            _, d_w = _backward(g, c_x, w, geometry, False, True) if want_w else (None, None)
+        if c_w is not None:
+            if want_g:
+                other = _forward(x, c_w, geometry)
+                d_g = other if d_g is None else d_g.add_(other)
+            d_x, _ = _backward(g, x, c_w, geometry, True, False) if want_x else (None, None)
+        return d_g, d_x, d_w, None, None, None
+
+
+def _frozen_batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    """Return the affine map that batch norm is with frozen statistics; None where it is not."""
+    if training or running_mean is None or running_var is None:
+        return None
+    scale = (running_var + eps).rsqrt()
+    scale = scale if weight is None else scale * weight
+    shift = -running_mean * scale
+    shift = shift if bias is None else shift + bias
+    shape = (1, -1, *[1] * (input.ndim - 2))
+    return torch.addcmul(shift.reshape(shape), input, scale.reshape(shape))

@@ -1,0 +1,127 @@
+"""Convolutions of our own: the values and the first and second derivatives of torch's."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import shoal
+from shoal.gradients.convolution import OrdinaryConvolutions, _Gradients
+
+CASES: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "1d": (F.conv1d, (2, 3, 7), (4, 3, 3), {"padding": 1}),
+    "2d": (F.conv2d, (2, 3, 6, 5), (4, 3, 3, 2), {}),
+    "stride": (F.conv2d, (2, 3, 7, 7), (4, 3, 3, 3), {"stride": 2, "padding": (1, 2)}),
+    "dilation": (F.conv2d, (2, 3, 8, 8), (4, 3, 2, 2), {"dilation": (2, 1), "stride": (1, 2)}),
+    "groups": (F.conv2d, (2, 4, 5, 5), (6, 2, 3, 3), {"groups": 2}),
+    "depthwise": (F.conv2d, (2, 4, 5, 5), (4, 1, 3, 3), {"groups": 4, "padding": 1}),
+    "1 x 1": (F.conv2d, (2, 4, 5, 5), (3, 4, 1, 1), {"stride": 2}),
+    "3d": (F.conv3d, (1, 2, 4, 4, 4), (3, 2, 2, 2, 2), {"padding": 1}),
+    "same": (F.conv2d, (2, 3, 5, 5), (4, 3, 3, 3), {"padding": "same"}),
+    "one image": (F.conv2d, (3, 5, 5), (4, 3, 3, 3), {}),
+    "one number": (F.conv2d, (2, 3, 6, 6), (4, 3, 3, 3), {"stride": (2,), "padding": (1,)}),
+}
+
+
+def tensors(x: tuple[int, ...], w: tuple[int, ...]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = (x, w, w[:1])
+    return [
+        torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
+        for shape in shapes
+    ]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("bias", [True, False])
+def test_value_and_both_derivatives(case: str, bias: bool) -> None:
+    function, x_shape, w_shape, options = CASES[case]
+    leaves = tensors(x_shape, w_shape)[: 3 if bias else 2]
+
+    def ours(*leaves: Tensor) -> Tensor:
+        with OrdinaryConvolutions():
+            return function(*leaves, **options).sin()
+
+    found, expected = ours(*leaves), function(*leaves, **options).sin()
+    torch.testing.assert_close(found, expected)
+    weights = torch.randn(expected.shape, dtype=torch.float64)
+    totals = []
+    for out in (found, expected):
+        first = torch.autograd.grad((out * weights).sum(), leaves, create_graph=True)
+        # A different weight for each entry, so that no error cancels.
+        total = sum((g * torch.arange(g.numel()).reshape(g.shape).cos()).sum() for g in first)
+        totals.append([*first, *torch.autograd.grad(total, leaves, allow_unused=True)])
+    for mine, theirs in zip(*totals, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("wanted", [(True, False), (False, True)])
+def test_only_what_is_wanted(wanted: tuple[bool, bool]) -> None:
+    x, w, _ = tensors((2, 3, 5, 5), (4, 3, 3, 3))
+    x.requires_grad_(wanted[0])
+    w.requires_grad_(wanted[1])
+    leaf = x if wanted[0] else w
+    grads = []
+    for mode in (True, False):
+        if mode:
+            with OrdinaryConvolutions():
+                out = F.conv2d(x, w).square()
+        else:
+            out = F.conv2d(x, w).square()
+        (first,) = torch.autograd.grad(out.sum(), leaf, create_graph=True)
+        grads.append(torch.autograd.grad(first.square().sum(), leaf)[0])
+    torch.testing.assert_close(grads[0], grads[1])
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_frozen_batch_norm(affine: bool) -> None:
+    norm = nn.BatchNorm2d(3, affine=affine).double().eval()
+    nn.init.uniform_(norm.running_mean)
+    nn.init.uniform_(norm.running_var, 0.5, 2.0)
+    if affine:
+        nn.init.uniform_(norm.weight)
+        nn.init.uniform_(norm.bias)
+    x = tensors((4, 3, 2, 2), (1, 1, 1, 1))[0]
+    leaves = [x, *norm.parameters()]
+    found = []
+    for ours in (True, False):
+        if ours:
+            with OrdinaryConvolutions():
+                out = norm(x)
+        else:
+            out = norm(x)
+        first = torch.autograd.grad(out.sin().sum(), leaves, create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+        found.append([out, *first, *second])
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_batch_norm_that_learns_is_left_to_torch() -> None:
+    norm, twin = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
+    x = torch.randn(5, 3)
+    with OrdinaryConvolutions():
+        found = norm(x)
+    assert torch.equal(found, twin(x))
+    assert torch.equal(norm.running_mean, twin.running_mean)
+
+
+def test_autocast_is_left_to_torch() -> None:
+    x, w = torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16), OrdinaryConvolutions():
+        assert F.conv2d(x, w).dtype == torch.bfloat16
+
+
+def test_statistics_of_a_convolutional_network_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    backward = _Gradients.backward
+    monkeypatch.setattr(
+        _Gradients, "backward", staticmethod(lambda *a: calls.append(1) or backward(*a))
+    )
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(27, 2)).double()
+    x, y = torch.randn(6, 2, 5, 5, dtype=torch.float64), torch.arange(6) % 2
+    rows = shoal.gradient_mean(net, x, y, torch.arange(6) // 3)
+    shoal.spread(rows).backward()
+    assert calls
