@@ -72,13 +72,17 @@ def _convolution(
 
 
 def _forward(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
-    return torch.ops.aten.convolution(x, w, None, *geometry)
+    out: Tensor = torch.ops.aten.convolution(x, w, None, *geometry)
+    return out
 
 
-def _backward(g: Tensor, x: Tensor, w: Tensor, geometry: Geometry, *wanted: bool) -> Any:
+def _backward(
+    g: Tensor, x: Tensor, w: Tensor, geometry: Geometry, *wanted: bool
+) -> tuple[Tensor | None, Tensor | None]:
     """Return x̄ and w̄ where wanted, else None."""
-    found = torch.ops.aten.convolution_backward(g, x, w, None, *geometry, [*wanted, False])
-    return found[:2]
+    masks = [*wanted, False]
+    d_x, d_w, _ = torch.ops.aten.convolution_backward(g, x, w, None, *geometry, masks)
+    return d_x, d_w
 
 
 class _Convolution(torch.autograd.Function):
@@ -106,7 +110,7 @@ class _Gradients(torch.autograd.Function):
         return _backward(g, x, w, geometry, *wanted)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, c_x: Tensor | None, c_w: Tensor | None) -> tuple[Tensor | None, ...]:
         """Send back ⟨c_x, x̄⟩ + ⟨c_w, w̄⟩ = ⟨g, c_x ∗ w + x ∗ c_w⟩."""
         (g, x, w), geometry = ctx.saved_tensors, ctx.geometry
