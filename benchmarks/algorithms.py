@@ -60,7 +60,7 @@ BARS: dict[str, float | str] = {
 # The passes of those methods: over all images or one domain's, with a backward, with an Adam step.
 ALL, ONE = "all", "one"
 PASSES: dict[str, list[tuple[str, bool, bool]]] = {
-    "fish": [(ONE, True, True)] * 3,
+    "fish": [(ONE, True, True)],  # once for each domain
     "mldg": [(ONE, True, False), (ONE, True, True)],
     "mixup": [(ALL, True, True)],
     "mtl": [(ALL, True, True)],
@@ -82,6 +82,7 @@ class WithContext(nn.Module):
 
 def bare_passes(case: str, variant: str, device: torch.device) -> Callable[[], None]:
     """Return the method's passes through the network, with nothing of the method in them."""
+    domains, each, *_ = CASES[case]
     algorithm, batches = make(case, variant, device)
     images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
     network: nn.Module = make(case, "erm", device)[0].model
@@ -90,8 +91,8 @@ def bare_passes(case: str, variant: str, device: torch.device) -> Callable[[], N
     adam = Adam(network.parameters(), 1e-4)
 
     def step() -> None:
-        for which, backward, moves in PASSES[variant]:
-            n = len(images) if which == ALL else CASES[case][1]
+        for which, backward, moves in PASSES[variant] * (domains if variant == "fish" else 1):
+            n = len(images) if which == ALL else each
             with torch.set_grad_enabled(backward):
                 loss = F.cross_entropy(network(images[:n]), labels[:n])
             if backward:
