@@ -264,8 +264,9 @@ def _matched(
     strength = torch.where(steps >= warmup_steps, rows.new_full((), weight), before)
     if present is None:
         new = torch.lerp(past, rows, 1 - decay)
-        u, share = new * scale, strength / len(rows)
-        gaps = u - u.mean(0, keepdim=True)
+        share = strength / len(rows)
+        mean = torch.mv(new.mT, scale[:, 0] / len(rows))
+        gaps = torch.addcmul(-mean, new, scale)
     else:
         mask = present.to(rows.dtype)[:, None]
         new, scale = torch.lerp(past, rows, (1 - decay) * mask), scale * mask

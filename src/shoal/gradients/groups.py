@@ -17,6 +17,8 @@ Chunk = tuple[int, slice]
 
 # From so many examples on, a product over them is cut into pieces that fill the device.
 TALL, PIECE = 4096, 1000
+# Up to so many of a domain leave a device idle, and two products are made in one call.
+FEW = 256
 
 
 @dataclass(frozen=True)
@@ -97,15 +99,19 @@ class Sorted:
         pairs = zip(x.split(self.sizes), matrices, strict=True)
         return torch.cat([part @ matrix for part, matrix in pairs])
 
-    def subtract_(self, out: Tensor, x: Tensor, matrices: Tensor) -> Tensor:
-        """Subtract x_i M_{e(i)} from ``out`` in place."""
+    def apply_both(self, x: Tensor, y: Tensor, matrices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x_i M_{e(i)} and y_i N_{e(i)} for (M, N) ``[2, E, a, b]``."""
+        if not self._equal or self.sizes[0] > FEW:
+            return self.apply(x, matrices[0]), self.apply(y, matrices[1])
+        left = torch.stack([self._cube(x), self._cube(y)]).flatten(0, 1)
+        found = torch.bmm(left, matrices.flatten(0, 1)).reshape(2, len(x), -1)
+        return found[0], found[1]
+
+    def subtract_squares(self, sums: Tensor, means: Tensor) -> Tensor:
+        """Return Σ − n_e m², ``[E, a, b]``."""
         if self._equal:
-            self._cube(out).baddbmm_(self._cube(x), matrices, alpha=-1)
-            return out
-        parts = zip(out.split(self.sizes), x.split(self.sizes), matrices, strict=True)
-        for into, part, matrix in parts:
-            into.addmm_(part, matrix, alpha=-1)
-        return out
+            return torch.addcmul(sums, means, means, value=-self.sizes[0])
+        return sums - self.counts.to(sums.dtype)[:, None, None] * means.square()
 
     def chunks(self, size: int) -> list[Chunk]:
         """Return (domain, slice) of at most ``size`` examples of one domain each."""
@@ -171,8 +177,11 @@ class Masked:
     def apply(self, x: Tensor, matrices: Tensor) -> Tensor:
         return (self.mask.to(x.dtype)[:, :, None] * (x @ matrices)).sum(0)
 
-    def subtract_(self, out: Tensor, x: Tensor, matrices: Tensor) -> Tensor:
-        return out.sub_(self.apply(x, matrices))
+    def apply_both(self, x: Tensor, y: Tensor, matrices: Tensor) -> tuple[Tensor, Tensor]:
+        return self.apply(x, matrices[0]), self.apply(y, matrices[1])
+
+    def subtract_squares(self, sums: Tensor, means: Tensor) -> Tensor:
+        return sums - self.counts.to(sums.dtype)[:, None, None] * means.square()
 
 
 Groups = Sorted | Masked

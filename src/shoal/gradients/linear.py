@@ -32,17 +32,16 @@ def deviations(
 
     The weight's share is written to ``out`` where one is given.
     """
-    counts = groups.counts.to(z.dtype).clamp(min=1)[:, None, None]
     z_mean, r_mean = groups.mean(z), groups.mean(r)
     ζ, ρ = groups.centre(z, z_mean), groups.centre(r, r_mean)
     bias = groups.total(ρ.square())
-    product = groups.outer(ρ, ζ)
-    m = product / counts
+    counts = groups.counts.to(z.dtype).clamp(min=1)
+    m = groups.outer(ρ / groups.expand(counts)[:, None], ζ)
     # Σ r²ζ² + 2 z̄ (Σ rρζ + z̄ Σ ρ² / 2) − n m²
     z_row = z_mean[:, None]
     cross = torch.addcmul(groups.outer(r * ρ, ζ), z_row, bias[:, :, None], value=0.5)
     weight = torch.addcmul(groups.outer(r.square(), ζ.square()), cross, z_row, value=2)
-    weight = torch.clamp(torch.addcmul(weight, product, m, value=-1), min=0, out=out)
+    weight = torch.clamp(groups.subtract_squares(weight, m), min=0, out=out)
     return Centre(z_mean, r_mean, m), weight, bias
 
 
@@ -75,19 +74,24 @@ def pull_back(
         mean: ḡ of weight and bias.
     """
     weight, bias = c
-    dr = groups.apply(z.square(), weight.mT)
+    if mean is None:
+        dr = groups.apply(z.square(), weight.mT)
+        dz = groups.apply(r.square(), weight) if want_z else None
+        if bias is not None:
+            groups.add_(dr, bias)
+        return None if dz is None else dz.mul_(z), dr.mul_(r)
+    both = weight.new_empty(2, *weight.shape)
+    both[0] = weight
+    torch.mul(weight, mean[0], out=both[1])
+    dr, held = groups.apply_both(z.square(), z, both.mT)
     if bias is not None:
         groups.add_(dr, bias)
-    dr.mul_(r)
-    dz = groups.apply(r.square(), weight).mul_(z) if want_z else None
-    if mean is not None:
-        product = weight * mean[0]
-        groups.subtract_(dr, z, product.mT)
-        if bias is not None:
-            groups.add_(dr, bias * mean[1], -1)
-        if dz is not None:
-            groups.subtract_(dz, r, product)
-    return dz, dr
+        groups.add_(held, bias * mean[1])
+    dr.mul_(r).sub_(held)
+    if not want_z:
+        return None, dr
+    dz, held = groups.apply_both(r.square(), r, both)
+    return dz.mul_(z).sub_(held), dr
 
 
 def individual(z: Tensor, r: Tensor, bias: bool) -> Tensor:
