@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import shoal
+from shoal.checks import values_unseen
 from shoal.gradients.groups import Masked
 
 E, N, INPUTS, FEATURES, CLASSES = 3, 18, 6, 5, 4
@@ -48,7 +49,7 @@ class AsksTheHost(AssertionError):
 class NoQuestions(TorchDispatchMode):
     """Raise where an op would wait for a device, if it reads ``secret`` or what came of it.
 
-    Without ``secret`` everything is secret.
+    Without ``secret`` everything is secret. As on a GPU, no values are checked inside.
     """
 
     def __init__(self, *secret: Tensor) -> None:
@@ -58,6 +59,15 @@ class NoQuestions(TorchDispatchMode):
         self.kept: list[Tensor] = list(secret)
         self.addresses = {t.untyped_storage().data_ptr() for t in secret}
         self.seen: set[str] = set()
+        self.unseen = values_unseen()
+
+    def __enter__(self) -> "NoQuestions":
+        self.unseen.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.unseen.__exit__(*error)
 
     def is_secret(self, tensor: Tensor) -> bool:
         return self.everything or tensor.untyped_storage().data_ptr() in self.addresses

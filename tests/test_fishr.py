@@ -646,3 +646,19 @@ def test_repr_names_the_settings() -> None:
     assert repr(shoal.Fishr(3, 10.0, 0.5, 7)) == (
         "Fishr(num_domains=3, penalty_weight=10.0, ema_decay=0.5, warmup_steps=7)"
     )
+
+
+def test_what_is_not_finite_counts_as_no_update() -> None:
+    fishr = shoal.Fishr(2, 1.0, warmup_steps=0)
+    fishr.match(torch.tensor([[1.0], [2.0]]), present=True)
+    fishr.match(torch.tensor([[1.0], [float("inf")]]), present=True)
+    assert fishr.updates.tolist() == [1, 1]
+    assert fishr.steps == 2
+
+
+def test_matching_is_as_precise_under_autocast() -> None:
+    rows = torch.tensor([[1.0, 1000.0], [1.001, 1000.1], [1.002, 1000.2]])
+    plain, cast = (shoal.Fishr(3, 1.0, warmup_steps=0, normalise=False) for _ in range(2))
+    expected = plain.match(rows, present=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert cast.match(rows, present=True) == expected

@@ -141,3 +141,21 @@ def test_beta_numbers_have_the_moments_and_quantiles_of_beta(a: float) -> None:
     for share in (0.1, 0.25, 0.4):
         below = float(np.quantile(reference, share))
         assert abs((many < below).double().mean() - share) < 0.01
+
+
+def test_a_uniform_number_of_any_bits_is_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    extremes = torch.tensor([0, -1, 2**63 - 1, -(2**63)])
+    monkeypatch.setattr(Draws, "bits", lambda self, n: extremes)
+    found = Draws("x").uniform(4)
+    assert (found > 0).all() and (found < 1).all()
+
+
+def test_gamma_has_a_candidate_to_spare() -> None:
+    """Of 32 candidates one is accepted; with two, one number in 400 would be a rejected one."""
+    draws = Draws("gamma")
+    many = torch.cat([draws._log_gamma(1.0, 20_000) for _ in range(10)]).exp()
+    assert abs(many.mean() - 1) < 0.01
+    for quantile in (0.001, 0.01, 0.99, 0.999):  # of Gamma(1), an exponential
+        below = -np.log1p(-quantile)
+        share = float((many < below).double().mean())
+        assert abs(share - quantile) < 4.5 * np.sqrt(quantile * (1 - quantile) / len(many))

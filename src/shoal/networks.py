@@ -12,6 +12,10 @@ from .randomness import Draws
 
 M = TypeVar("M", bound=nn.Module)
 
+# Layers whose weights are drawn, and those whose weights begin at one and zero.
+DRAWN = (nn.Linear, nn.modules.conv._ConvNd, nn.Embedding)
+RESET = (nn.GroupNorm, nn.LayerNorm, nn.modules.batchnorm._NormBase)
+
 
 class Network(nn.Module):
     """A classifier of a feature extractor Φ_φ and a head w_ω."""
@@ -111,14 +115,17 @@ def drawn(build: Callable[[], M], generator: torch.Generator, like: nn.Module | 
         module = build()
     module.to_empty(device="cpu")
     for part in module.modules():
-        if isinstance(part, (nn.Linear, nn.modules.conv._ConvNd)):
+        own = next(part.parameters(recurse=False), None)
+        if own is not None and not isinstance(part, (*DRAWN, *RESET)):
+            raise TypeError(f"the weights of {type(part).__name__} cannot be drawn from a stream")
+        if isinstance(part, DRAWN[:2]):
             bound = 1 / math.sqrt(part.weight[0].numel())
             for weight in (part.weight, part.bias):
                 if weight is not None:
                     nn.init.uniform_(weight, -bound, bound, generator=generator)
         elif isinstance(part, nn.Embedding):
             nn.init.normal_(part.weight, generator=generator)
-        elif isinstance(part, (nn.GroupNorm, nn.LayerNorm, nn.modules.batchnorm._NormBase)):
+        elif isinstance(part, RESET):
             part.reset_parameters()
     if like is not None:
         weight = next(like.parameters())

@@ -50,8 +50,8 @@ class Draws(nn.Module):
 
     def uniform(self, n: int) -> Tensor:
         """Return n numbers of U(0, 1), float64, never 0 and never 1."""
-        found: Tensor = ((self.bits(n) >> 11) & (2**53 - 1)).double() + 0.5
-        return found * 2.0**-53
+        found: Tensor = ((self.bits(n) >> 12) & (2**52 - 1)).double() + 0.5
+        return found * 2.0**-52
 
     def permutation(self, n: int) -> Tensor:
         """Return 0 … n − 1 in random order."""

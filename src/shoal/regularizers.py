@@ -265,7 +265,8 @@ def _matched(
     if present is None:
         new = torch.lerp(past, rows, 1 - decay)
         share = strength / len(rows)
-        mean = torch.mv(new.mT, scale[:, 0] / len(rows))
+        with torch.autocast(rows.device.type, enabled=False):  # which would halve its precision
+            mean = torch.mv(new.mT, scale[:, 0] / len(rows))
         gaps = torch.addcmul(-mean, new, scale)
     else:
         mask = present.to(rows.dtype)[:, None]

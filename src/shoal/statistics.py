@@ -111,7 +111,9 @@ def head_rows(
         return rows, groups.counts >= 2
 
 
-def head_mean(features: Tensor, logits: Tensor, labels: Tensor, domains: Tensor, E: int) -> Tensor:
+def head_mean(
+    features: Tensor, logits: Tensor, labels: Tensor, domains: Tensor, E: int, bias: bool = True
+) -> Tensor:
     """Return g_e, the mean gradient of each of E domains in a linear classifier, ``[E, P]``.
 
     One matrix product: g_e = E[r ⊗ z], weight then bias.
@@ -123,7 +125,8 @@ def head_mean(features: Tensor, logits: Tensor, labels: Tensor, domains: Tensor,
         if order is not None:
             z, r = z.index_select(0, order), r.index_select(0, order)
         counts = groups.counts.to(z.dtype).clamp(min=1)[:, None, None]
-        return torch.cat([(groups.outer(r, z) / counts).flatten(1), groups.mean(r)], 1)
+        weight = (groups.outer(r, z) / counts).flatten(1)
+        return torch.cat([weight, groups.mean(r)], 1) if bias else weight
 
 
 def feature_moments(features: Tensor, sizes: Sequence[int]) -> Tensor:

@@ -21,6 +21,10 @@ def loss_of(ws: list[nn.Parameter], step: int) -> Tensor:
     return ((ws[0] @ ws[1]).sin() * (1 + step)).sum() + (ws[1] ** 2).sum()
 
 
+def snapshot(ws: list[nn.Parameter], adam: Adam) -> list[Tensor]:
+    return copy.deepcopy([*ws, *adam.state_dict().values()])
+
+
 def test_steps_are_adams() -> None:
     mine = weights()
     options = {"lr": 0.1, "weight_decay": 0.3, "betas": (0.5, 0.9)}
@@ -39,11 +43,11 @@ def test_an_inactive_step_changes_nothing() -> None:
     mine = weights()
     adam = Adam(mine, lr=0.1)
     adam.minimise(loss_of(mine, 0))
-    before = copy.deepcopy([*mine, *adam.buffers()])
+    before = snapshot(mine, adam)
     adam.minimise(loss_of(mine, 1), active=torch.tensor(False))
-    assert all(torch.equal(a, b) for a, b in zip(before, [*mine, *adam.buffers()], strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, snapshot(mine, adam), strict=True))
     adam.minimise(loss_of(mine, 1), active=torch.tensor(True))
-    assert all(not torch.equal(a, b) for a, b in zip(before, [*mine, *adam.buffers()], strict=True))
+    assert all(not torch.equal(a, b) for a, b in zip(before, snapshot(mine, adam), strict=True))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -51,9 +55,9 @@ def test_a_loss_that_is_not_finite_changes_nothing(value: float) -> None:
     mine = weights()
     adam = Adam(mine, lr=0.1)
     adam.minimise(loss_of(mine, 0))
-    before = copy.deepcopy([*mine, *adam.buffers()])
+    before = snapshot(mine, adam)
     adam.minimise(loss_of(mine, 1) * value)
-    assert all(torch.equal(a, b) for a, b in zip(before, [*mine, *adam.buffers()], strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, snapshot(mine, adam), strict=True))
 
 
 def test_reset_starts_anew_in_place() -> None:
@@ -61,13 +65,13 @@ def test_reset_starts_anew_in_place() -> None:
     adam = Adam(mine, lr=0.1)
     for step in range(3):
         adam.minimise(loss_of(mine, step))
-    pointers = [buffer.data_ptr() for buffer in adam.buffers()]
-    kept = copy.deepcopy(list(adam.buffers()))
+    pointers = [buffer.data_ptr() for buffer in adam.state_dict().values()]
+    kept = copy.deepcopy(list(adam.state_dict().values()))
     adam.reset(torch.tensor(False))
-    assert all(torch.equal(a, b) for a, b in zip(kept, adam.buffers(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(kept, adam.state_dict().values(), strict=True))
     adam.reset(torch.tensor(True))
-    assert all((buffer == 0).all() for buffer in adam.buffers())
-    assert pointers == [buffer.data_ptr() for buffer in adam.buffers()]
+    assert all((buffer == 0).all() for buffer in adam.state_dict().values())
+    assert pointers == [buffer.data_ptr() for buffer in adam.state_dict().values()]
     copies = copy.deepcopy(mine)
     fresh = Adam(copies, lr=0.1)
     adam.minimise(loss_of(mine, 5))
@@ -82,9 +86,9 @@ def test_state_is_loaded_in_place_and_used() -> None:
         adam.minimise(loss_of(mine, step))
     copies = copy.deepcopy(mine)
     other = Adam(copies, lr=0.1)
-    pointers = [buffer.data_ptr() for buffer in other.buffers()]
+    pointers = [buffer.data_ptr() for buffer in other.state_dict().values()]
     other.load_state_dict(adam.state_dict())
-    assert pointers == [buffer.data_ptr() for buffer in other.buffers()]
+    assert pointers == [buffer.data_ptr() for buffer in other.state_dict().values()]
     adam.minimise(loss_of(mine, 3))
     other.minimise(loss_of(copies, 3))
     assert all(torch.equal(a, b) for a, b in zip(mine, copies, strict=True))
@@ -128,3 +132,51 @@ def test_a_gradient_that_lies_otherwise_in_memory_is_the_same_gradient() -> None
             found.append(weight.detach())
         assert torch.equal(found[0], found[1])
         assert torch.equal(found[0], found[2])
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing_and_is_known() -> None:
+    mine = weights()
+    adam = Adam(mine, lr=0.1)
+    adam.minimise(loss_of(mine, 0))
+    before = snapshot(mine, adam)
+    grads = [torch.ones_like(w) for w in mine]
+    grads[1][0] = float("inf")
+    adam.step(grads)
+    assert all(torch.equal(a, b) for a, b in zip(before, snapshot(mine, adam), strict=True))
+    assert not adam.sound
+    adam.minimise(loss_of(mine, 1), active=torch.tensor(True))
+    assert adam.sound
+    adam.minimise(loss_of(mine, 1) * float("nan"), active=torch.tensor(True))
+    assert all(w.isfinite().all() for w in mine)
+
+
+def test_reset_forgets_a_square_that_overflowed() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    adam = Adam([weight], lr=0.1)
+    adam.step([torch.full((3,), 1e25)])
+    assert adam.get_buffer("square_0").isinf().all()
+    adam.reset(torch.tensor(True))
+    assert (adam.get_buffer("square_0") == 0).all()
+
+
+def test_all_frozen_is_nothing_to_do() -> None:
+    adam = Adam([nn.Parameter(torch.ones(2), requires_grad=False)], lr=0.1)
+    adam.minimise(torch.tensor(1.0))
+    adam.reset(torch.tensor(True))
+    assert adam.state_dict() == {}
+
+
+def test_a_weight_that_changes_its_layout_keeps_its_moments() -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(4, 3, 2, 2, generator=generator)
+    gradients = [torch.randn(4, 3, 2, 2, generator=generator) for _ in range(4)]
+    found = []
+    for change in (False, True):
+        weight = nn.Parameter(start.clone())
+        adam = Adam([weight], lr=0.1)
+        for k, gradient in enumerate(gradients):
+            if change and k == 2:
+                weight.data = weight.data.to(memory_format=torch.channels_last)
+            adam.step([gradient])
+        found.append(weight.detach())
+    torch.testing.assert_close(found[0], found[1])

@@ -11,7 +11,7 @@ from shoal.algorithms.base import Batch
 from shoal.networks import Network, drawn
 from shoal.randomness import stream
 
-from .plain import Oracle, Plain, compare, make
+from .plain import Oracle, Plain, compare, make, make_batches
 
 
 def oracle(
@@ -100,12 +100,43 @@ def test_one_domain_has_nothing_to_match() -> None:
     compare(make_fishr(1, {"weight": 300.0}), oracle(0.0), sizes=(4,))
 
 
-def test_head_of_several_layers() -> None:
-    """With no closed form the head's variances come from the general road."""
+def headless_bias() -> Network:
+    def build() -> Network:
+        features = nn.Sequential(nn.Linear(6, 4), nn.Tanh())
+        return Network(features, nn.Linear(4, 3, bias=False))
 
+    return drawn(build, stream("no bias")).double()
+
+
+def deep_head() -> Network:
     def build() -> Network:
         head = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
         return Network(nn.Sequential(nn.Linear(6, 4), nn.Tanh()), head)
 
-    model = drawn(build, stream("deep head")).double()
-    compare(make_fishr(3, {"weight": 300.0}, model), oracle(300.0), steps=3)
+    return drawn(build, stream("deep head")).double()
+
+
+@pytest.mark.parametrize("network", [headless_bias, deep_head])
+def test_variances_and_means_of_any_head(network: Any) -> None:
+    options = {"weight": 300.0, "mean_weight": 50.0, "decay": 0.5}
+    compare(make_fishr(3, options, network()), oracle(**options), steps=3)
+
+
+def test_means_follow_the_chosen_weights() -> None:
+    options = {"weight": 300.0, "mean_weight": 50.0, "parameters": "all"}
+    algorithm = make_fishr(3, options)
+    algorithm.update(make_batches(0))
+    assert algorithm.means.v_bar.shape == algorithm.variances.v_bar.shape
+
+
+def test_a_domain_of_one_example_is_absent_on_any_weights() -> None:
+    for parameters in ("classifier", "all"):
+        algorithm = make_fishr(3, {"parameters": parameters, "weight": 300.0})
+        algorithm.update(make_batches(0, (1, 4, 5)))
+        assert algorithm.variances.updates.tolist() == [0, 1, 1]
+
+
+def test_how_far_it_can_be_captured() -> None:
+    assert make_fishr(3, {}).capture == "compiled"
+    assert make_fishr(3, {"parameters": "all"}).capture == "graph"
+    assert make_fishr(3, {}, deep_head()).capture == "graph"

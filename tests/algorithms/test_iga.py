@@ -10,7 +10,7 @@ from shoal.algorithms.base import Batch
 from shoal.networks import Network, drawn
 from shoal.randomness import stream
 
-from .plain import Oracle, Plain, compare, make
+from .plain import Oracle, Plain, compare, make, make_batches
 
 
 def oracle(
@@ -80,3 +80,24 @@ def test_head_of_several_layers() -> None:
 def test_unknown_part_of_the_network() -> None:
     with pytest.raises(ValueError, match="did you mean 'classifier'"):
         make("iga", parameters="clasifier")
+
+
+def test_a_head_without_bias() -> None:
+    def build() -> Network:
+        features = nn.Sequential(nn.Linear(6, 4), nn.Tanh())
+        return Network(features, nn.Linear(4, 3, bias=False))
+
+    model = drawn(build, stream("no bias")).double()
+    algorithm = make("iga", model=model, parameters="classifier", penalty_weight=3.0)
+    compare(algorithm, oracle(3.0, "classifier"))
+
+
+def test_each_domain_has_a_pass_of_its_own_on_all_weights_and_none_on_the_head() -> None:
+    for parameters, sizes in (("all", [4, 6, 5]), ("classifier", [15])):
+        algorithm = make("iga", parameters=parameters)
+        passes: list[int] = []
+        algorithm.model.features.register_forward_hook(
+            lambda module, args, out, passes=passes: passes.append(len(out))
+        )
+        algorithm.update(make_batches(0))
+        assert passes == sizes

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from shoal.algorithms.base import Batch
 
-from .plain import Oracle, Plain, compare, make
+from .plain import Oracle, Plain, compare, make, make_batches
 
 
 def oracle(weight: float, warmup: int, decay: float) -> Oracle:
@@ -45,3 +45,16 @@ def test_penalty_is_the_spread_of_risks() -> None:
     terms = algorithm.update(batches)
     assert terms["loss"] == terms["risk"] + terms["penalty"]
     assert terms["penalty"] > 0
+
+
+def test_a_domain_without_risk_takes_part() -> None:
+    algorithm = make("vrex", 2, penalty_weight=1.0, warmup_steps=0)
+    risks = torch.tensor([0.0, 2.0], dtype=torch.float64)
+    assert algorithm.match.match(risks, present=True) == 1
+    batches = make_batches(0, (3, 3))
+    with torch.no_grad():  # so sure of class 0 that its loss rounds to zero
+        algorithm.model.classifier.weight.zero_()
+        algorithm.model.classifier.bias.copy_(torch.tensor([1e3, 0.0, 0.0]))
+    batches = [(x, torch.full_like(y, e)) for e, (x, y) in enumerate(batches)]
+    terms = algorithm.update(batches)
+    assert terms["penalty"] == pytest.approx(500.0**2)

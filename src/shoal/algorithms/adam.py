@@ -1,6 +1,6 @@
 """Adam as every method uses it: all state in buffers, changed in place, switched on the device."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +11,15 @@ class Adam(nn.Module):
     """Adam over some weights, its moments and counts in ``state_dict()``.
 
     Nothing in it asks the host: a step can be left out and the state set back by a bool on the
-    device, so that a captured step does what the count of steps demands.
+    device, so that a captured step does what the count of steps demands. A step with a gradient
+    that is not finite changes nothing but ``sound``.
 
     Args:
         weights: what it trains; frozen ones are left out.
         lr, weight_decay, betas: as in ``torch.optim.Adam``.
     """
+
+    sound: Tensor  # whether the gradients of the last step were finite
 
     def __init__(
         self,
@@ -27,50 +30,82 @@ class Adam(nn.Module):
     ) -> None:
         super().__init__()
         self.weights = [weight for weight in weights if weight.requires_grad]
-        self._rule = torch.optim.Adam(
-            self.weights, lr, betas, weight_decay=weight_decay, fused=True, capturable=True
-        )
+        self._options = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
+        self._rule: torch.optim.Adam
         for k, weight in enumerate(self.weights):
             self.register_buffer(f"count_{k}", torch.zeros((), device=weight.device))
             self.register_buffer(f"mean_{k}", torch.zeros_like(weight, requires_grad=False))
             self.register_buffer(f"square_{k}", torch.zeros_like(weight, requires_grad=False))
+        device = self.weights[0].device if self.weights else None
+        sound = torch.ones((), dtype=torch.bool, device=device)
+        self.register_buffer("sound", sound, persistent=False)
         self._link()
 
+    def _state(self, name: str) -> list[Tensor]:
+        return [self.get_buffer(f"{name}_{k}") for k in range(len(self.weights))]
+
     def _link(self) -> None:
-        for k, weight in enumerate(self.weights):
-            self._rule.state[weight] = {
-                "step": self.get_buffer(f"count_{k}"),
-                "exp_avg": self.get_buffer(f"mean_{k}"),
-                "exp_avg_sq": self.get_buffer(f"square_{k}"),
-            }
+        if not self.weights:  # all frozen: nothing to do, and torch knows no such Adam
+            return
+        self._rule = torch.optim.Adam(self.weights, **self._options, fused=True, capturable=True)  # type: ignore[arg-type]
+        state = zip(self._state("count"), self._state("mean"), self._state("square"), strict=True)
+        for weight, (count, mean, square) in zip(self.weights, state, strict=True):
+            self._rule.state[weight] = {"step": count, "exp_avg": mean, "exp_avg_sq": square}
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Adam":
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for k in range(len(self.weights)):  # Adam counts in float32 whatever the weights are
+        self.follow(lambda weight: weight)
+        return self
+
+    def follow(self, new: Callable[[nn.Parameter], nn.Parameter]) -> None:
+        """Train other objects from now on: what became of each weight when the network moved."""
+        self.weights = [new(weight) for weight in self.weights]
+        for k, weight in enumerate(self.weights):
+            for name in (f"mean_{k}", f"square_{k}"):
+                # A fused step walks through memory and takes all for laid out alike.
+                if self.get_buffer(name).stride() != weight.stride():
+                    copy = torch.empty_like(weight, requires_grad=False)
+                    self._buffers[name] = copy.copy_(self.get_buffer(name))
+            # Adam counts in float32 whatever the weights are.
             self._buffers[f"count_{k}"] = self.get_buffer(f"count_{k}").float()
         self._link()
-        return self
 
     def minimise(self, loss: Tensor, active: Tensor | None = None) -> None:
         """Make one step down ``loss``; one that is not finite leaves the weights as they were."""
-        grads = torch.autograd.grad(loss, self.weights, allow_unused=True)
+        grads = torch.autograd.grad(loss, self.weights, allow_unused=True) if self.weights else ()
         finite = loss.detach().isfinite()
         self.step(grads, finite if active is None else finite & active)
 
     def step(self, grads: Sequence[Tensor | None], active: Tensor | None = None) -> None:
         """Make one step with these gradients, if ``active`` (a bool scalar on the device)."""
+        pairs = zip(self._state("mean"), self.weights, strict=True)
+        if any(mean.stride() != weight.stride() for mean, weight in pairs):
+            self.follow(lambda weight: weight)
+        found = []
         for weight, grad in zip(self.weights, grads, strict=True):
-            # A fused step walks through memory and takes both for laid out alike.
             if grad is not None and grad.stride() != weight.stride():
                 grad = torch.empty_like(weight).copy_(grad)
             weight.grad = grad
+            found += [] if grad is None else [grad]
+        if not found:
+            return
         # The switch that a loss scaler uses: a step with it on changes neither weights nor state.
+        stop = torch.zeros((), device=found[0].device)
+        one = torch.ones((), device=found[0].device)
+        torch._amp_foreach_non_finite_check_and_unscale_(found, stop, one)
+        self.sound.copy_(stop == 0)
         rule: Any = self._rule
-        rule.grad_scale, rule.found_inf = None, None if active is None else (~active).float()
+        rule.grad_scale = None
+        rule.found_inf = stop if active is None else torch.maximum(stop, (~active).float())
         self._rule.step()
         for weight in self.weights:
             weight.grad = None
+        torch.clear_autocast_cache()  # it holds the weights of before
 
     def reset(self, when: Tensor) -> None:
         """Set the state back to the beginning where ``when``, a bool scalar on the device."""
-        torch._foreach_mul_(list(self.buffers()), (~when).float())
+        if self.weights:
+            squares = self._state("square")  # may overflow, and ∞ · 0 is no beginning
+            torch._foreach_clamp_max_(squares, torch.finfo(squares[0].dtype).max)
+            state = [*self._state("count"), *self._state("mean"), *squares]
+            torch._foreach_mul_(state, (~when).float())

@@ -74,6 +74,11 @@ class Adversarial(Classifying):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         h = self.hparams
+        if h.d_steps_per_g_step < 0 or not 0 <= h.mlp_dropout < 1:
+            raise ValueError(
+                "d_steps_per_g_step must be 0 or more and mlp_dropout in [0, 1), "
+                f"got {h.d_steps_per_g_step} and {h.mlp_dropout}"
+            )
         self.width, self.classes = head_sizes(self.model.classifier)  # type: ignore[arg-type]
         shape = self.width, self.num_domains, h.mlp_width, h.mlp_depth
         build = partial(perceptron, *shape, dropout=h.mlp_dropout)
@@ -118,7 +123,7 @@ class Adversarial(Classifying):
         up = torch.autograd.grad(pulled, ours.weights, allow_unused=True)
 
         loss = forward.risk - h.penalty_weight * opposed
-        sound, turns = loss.detach().isfinite(), h.d_steps_per_g_step
+        sound, turns = loss.detach().isfinite() & self.sound, h.d_steps_per_g_step
         their_turn = (self.steps + 1) % (1 + turns) < turns  # DomainBed counts from one
         theirs.step(down, sound & their_turn)
         ours.step(up, sound & ~their_turn)

@@ -34,5 +34,5 @@ class ANDMask(PerDomain):
         self.check_batches(batches)
         found = Agreement.of(self, batches)
         masks = [agreement.ge_(self.hparams.tau) for agreement in found.agreement]
-        self.optimiser.step(masked(found.mean, masks), found.loss.isfinite())
+        self.optimiser.step(masked(found.mean, masks), found.loss.isfinite() & self.sound)
         return self.report(loss=found.loss)

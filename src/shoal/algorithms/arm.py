@@ -67,7 +67,7 @@ class ARM(Algorithm):
         logits = self._classify(torch.cat([inputs for inputs, _ in batches]), sizes_of(batches))
         losses = individual_losses(logits, torch.cat([labels for _, labels in batches]), None)
         loss = losses.mean()
-        self.optimiser.minimise(loss)
+        self.optimiser.minimise(loss, self.sound)
         return self.report(loss=loss)
 
     def predict(self, inputs: Tensor) -> Tensor:

@@ -8,17 +8,21 @@ change are tensors on the device, nothing asks the host.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..checks import values_unseen
+from ..checks import check_labels, values_unseen
 from ..statistics import individual_losses, precise, twice_differentiable
 from .adam import Adam
 from .hparams import Hparams as BaseHparams
+
+# How far a step can be captured: its loss compiled, all of it a CUDA graph, or not at all.
+Capture = Literal["compiled", "graph", "eager"]
 
 # One training domain's share of a step: inputs [n_e, ...] and labels [n_e].
 Batch = tuple[Tensor, Tensor]
@@ -103,8 +107,7 @@ class Algorithm(nn.Module, ABC):
     Hparams: ClassVar[type[BaseHparams]] = BaseHparams
     paper: ClassVar[str]
     year: ClassVar[int]
-    # How far a step can be captured: its loss compiled, all of it a CUDA graph, or not at all.
-    capture: ClassVar[Literal["compiled", "graph", "eager"]] = "graph"
+    capture: Capture = "graph"
     # Channels of the inputs that the method adds to those of the images.
     extra_channels: ClassVar[int] = 0
 
@@ -134,10 +137,22 @@ class Algorithm(nn.Module, ABC):
         self.hparams = hparams
         self.seed = seed
         self._terms: tuple[str, ...] = ()
+        layers = [part for part in model.classifier.modules() if isinstance(part, nn.Linear)]  # type: ignore[union-attr]
+        self._classes = layers[-1].out_features if layers else None
         device = next(model.parameters()).device
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
         # Step and term of the first value that was not finite.
         self.register_buffer("failed", torch.full((2,), -1, dtype=torch.int64, device=device))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is, and all that the method adds."""
+        return self.steps.device
+
+    @property
+    def sound(self) -> Tensor:
+        """Whether every term and gradient so far was finite; no weight moves after one was not."""
+        return self.failed[0] < 0
 
     @abstractmethod
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
@@ -148,7 +163,9 @@ class Algorithm(nn.Module, ABC):
         """Return the logits of ``inputs``."""
 
     def check_batches(self, batches: Sequence[Batch]) -> None:
-        """Raise unless there is one batch with examples for each training domain."""
+        """Raise unless there is one batch with examples and labels for each training domain."""
+        if not self.training:
+            raise RuntimeError(f"{type(self).__name__} is in eval mode; call train() to update it")
         if len(batches) != self.num_domains:
             raise ValueError(
                 f"{type(self).__name__} was made for {self.num_domains} training domains, "
@@ -160,12 +177,23 @@ class Algorithm(nn.Module, ABC):
                     f"batch {domain} must have as many labels as inputs and at least one, "
                     f"got {len(inputs)} inputs and {len(labels)} labels"
                 )
+            if self._classes is not None:
+                # Only their number and the labels matter; on a GPU nothing is looked at.
+                check_labels(torch.empty(len(labels), self._classes, device="meta"), labels)
 
     def report(self, **terms: Tensor) -> dict[str, Tensor]:
         """Count the step and return its terms, detached; remember the first that is not finite."""
         found = {name: term.detach() for name, term in terms.items()}
-        self._terms = tuple(found)
-        bad = torch.stack([~term.isfinite() for term in found.values()]).long()
+        self._terms = self._terms or (*found, "gradient")
+        if self._terms != (*found, "gradient"):
+            raise ValueError(
+                f"{type(self).__name__} must report the same terms in every step: "
+                f"{', '.join(self._terms[:-1])}; got {', '.join(found)}"
+            )
+        adams = [part.sound for part in self.modules() if isinstance(part, Adam)]
+        gradients = torch.stack(adams).all() if adams else self.sound
+        finite = [*(term.isfinite() for term in found.values()), gradients]
+        bad = (~torch.stack(finite)).long()
         first = (bad.amax() > 0) & (self.failed[0] < 0)
         here = torch.stack([self.steps, bad.argmax()])
         self.failed.copy_(torch.where(first, here, self.failed))
@@ -179,12 +207,32 @@ class Algorithm(nn.Module, ABC):
         """
         step, term = (int(number) for number in self.failed.tolist())
         if step >= 0:
-            name = self._terms[term] if term < len(self._terms) else "loss"
+            name = self._terms[term] if self._terms else "a term"
             raise FloatingPointError(
-                f"{type(self).__name__}: {name} was not finite at step {step} and the weights are "
-                "those of the step before; try a smaller learning rate or penalty weight"
+                f"{type(self).__name__}: {name} was not finite at step {step}, and no later step "
+                "has moved a weight; try a smaller learning rate or penalty weight"
             )
         return {name: float(value) for name, value in terms.items()}
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "Algorithm":
+        with self._followed():
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load all state, in place; with ``assign=True`` Adam goes on with the new weights."""
+        with self._followed():
+            return super().load_state_dict(*args, **kwargs)
+
+    @contextmanager
+    def _followed(self) -> Iterator[None]:
+        """Let every Adam follow its weights where they become other objects inside."""
+        names = {id(weight): name for name, weight in self.named_parameters()}
+        yield
+        weights = dict(self.named_parameters())
+        for part in self.modules():
+            if isinstance(part, Adam):
+                part.follow(lambda weight: weights[names[id(weight)]])
 
 
 class Classifying(Algorithm):
@@ -199,7 +247,8 @@ class Classifying(Algorithm):
 class Objective(Classifying):
     """A method that is one loss of one forward pass; enters by ``objective(forward)``.
 
-    Calling it returns the terms of a loss and no more, so that ``compile()`` compiles just that.
+    Calling it returns the terms of a loss, and moves what a regulariser averages or counts, but no
+    weight; ``compile()`` compiles just that.
     """
 
     # The step before which Adam starts anew; None for never.
@@ -229,7 +278,8 @@ class Objective(Classifying):
             terms = self(batches)
         if self.reset_step:  # at step 0 there is nothing to forget
             self.optimiser.reset(self.steps == self.reset_step)
-        self.optimiser.minimise(terms["loss"])
+        finite = torch.stack([term.detach().isfinite() for term in terms.values()]).all()
+        self.optimiser.minimise(terms["loss"], finite & self.sound)
         return self.report(**terms)
 
 

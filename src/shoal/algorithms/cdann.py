@@ -26,10 +26,13 @@ class CDANN(Adversarial):
 
     def condition(self, features: Tensor, labels: Tensor) -> Tensor:
         """Return the features plus the embedding of their class."""
-        known: Tensor = features + self.embedding(labels.long())
+        if labels.is_floating_point() and labels.numel() != len(features):
+            raise TypeError("CDANN needs the class of each example, got soft targets")
+        known: Tensor = features + self.embedding(labels.reshape(-1).long())
         return known
 
     def weigh(self, losses: Tensor, labels: Tensor) -> Tensor:
         """Return the sum, in which every class that is present weighs 1 / (largest label + 1)."""
+        labels = labels.reshape(-1)
         counts = (labels[:, None] == labels).sum(1)
         return (losses / (counts * (labels.amax() + 1))).sum()

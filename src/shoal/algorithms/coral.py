@@ -30,7 +30,7 @@ class CORAL(Penalised):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.warmup = Warmup(self.hparams.penalty_weight).to(self.steps.device)
+        self.warmup = Warmup(self.hparams.penalty_weight).to(self.device)
 
     def penalty(self, forward: Forward) -> Tensor:
         """Return λ times the pairs' mean of the mean squares of μ_i − μ_j and Cov_i − Cov_j."""

@@ -38,15 +38,18 @@ class Fish(PerDomain):
         buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
         moving = [weight.detach() for weight in self.optimiser.weights] + buffers
         start = [values.clone() for values in moving]
-        risks, finite = [], torch.ones_like(self.steps, dtype=torch.bool)
+        risks, finite = [], self.sound
         for batch in batches:
             risk, grads = self.gradient(batch)
             risks.append(risk)
             finite = finite & risk.isfinite()
             self.optimiser.step(grads, finite)
-        # θ + meta_lr (θ' − θ); none of the way if a risk was not finite.
+            finite = finite & self.optimiser.sound
+        # θ + meta_lr (θ' − θ); none of the way if a risk or a gradient was not finite.
         part = torch.where(finite, start[0].new_full((), self.hparams.meta_lr), 0.0)
         torch._foreach_sub_(moving, start)
         torch._foreach_mul_(moving, part)
         torch._foreach_add_(moving, start)
+        for buffer, before in zip(buffers, start[len(start) - len(buffers) :], strict=True):
+            buffer.copy_(torch.where(finite, buffer, before))  # 0 · NaN is no way back
         return self.report(loss=torch.stack(risks).mean())

@@ -1,13 +1,14 @@
 """Fishr: the same gradient variance in every training domain (Rame et al., 2022)."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from .. import regularizers
-from ..statistics import gradient_variance, head_mean
-from .base import Forward, Penalised
+from ..statistics import gradient_mean, gradient_variance, head_mean
+from .base import Capture, Forward, Penalised
 from .hparams import Hparams, fixed, hparam, power, uniform, whole
 
 
@@ -16,9 +17,7 @@ class FishrHparams(Hparams):
     """table:hyperparameters; the last three are options of the paper's ablations."""
 
     penalty_weight: float = hparam(1e3, power(10, 1, 4), key="lambda", help="λ of the variances")
-    warmup_steps: int = hparam(
-        1500, whole(0, 5000), key="penalty_anneal_iters", help="step at which λ acts, Adam anew"
-    )
+    warmup_steps: int = hparam(1500, whole(0, 5000), key="penalty_anneal_iters", help="λ's start")
     ema_decay: float = hparam(0.95, uniform(0.9, 0.99), key="ema", help="γ; 0 for no average")
     mean_weight: float = fixed(0.0, key="lambdamean", help="λ of the gradient means (+ IGA)")
     centered: bool = fixed(True, key="centered", help="false for the uncentred variance")
@@ -30,29 +29,31 @@ class Fishr(Penalised):
 
     paper = "Fishr: Invariant Gradient Variances for OOD Generalization (Rame et al.)"
     year = 2022
-    capture = "compiled"
+    capture: Capture = "compiled"
     Hparams = FishrHparams
     hparams: FishrHparams
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         h, self.reset_step = self.hparams, self.hparams.warmup_steps
+        E, schedule, head = self.num_domains, (h.ema_decay, h.warmup_steps), self.model.classifier
+        self.closed_form = h.parameters == "classifier" and isinstance(head, nn.Linear)
+        self.capture = "compiled" if self.closed_form else "graph"
         # 1/n, as in the released code: the published numbers and the range of λ are its.
         self.form: dict[str, Any] = {"centered": h.centered, "unbiased": False}
-        E, schedule = self.num_domains, (h.ema_decay, h.warmup_steps)
-        self.variances = regularizers.Fishr(E, h.penalty_weight, *schedule, **self.form)
-        self.means = regularizers.Match(E, h.mean_weight, *schedule, normalise=True)
-        self.to(self.steps.device)
+        bias = getattr(head, "bias", None) is not None
+        fishr = regularizers.Fishr(E, h.penalty_weight, *schedule, **self.form, bias=bias)
+        means = regularizers.Match(E, h.mean_weight, *schedule, normalise=True)
+        self.variances, self.means = fishr.to(self.device), means.to(self.device)
 
     def penalty(self, forward: Forward) -> Tensor:
         """Return λ · spread of the variances' moving averages, plus the same of the means."""
         h, E = self.hparams, self.num_domains
-        if h.parameters == "classifier" and isinstance(self.model.classifier, nn.Linear):
+        if self.closed_form:
             penalty: Tensor = self.variances(*forward.head)
+            means = partial(head_mean, *forward.head, E, self.variances.bias)
         else:
-            of = forward.inputs, forward.labels, forward.domains, h.parameters
-            rows = gradient_variance(self.model, *of, num_domains=E, **self.form)
-            penalty = self.variances.match(rows)
-        if h.mean_weight > 0:
-            penalty = penalty + self.means.match(head_mean(*forward.head, E), present=True)
-        return penalty
+            of = self.model, forward.inputs, forward.labels, forward.domains, h.parameters
+            penalty = self.variances.match(gradient_variance(*of, num_domains=E, **self.form))
+            means = partial(gradient_mean, *of, num_domains=E)
+        return penalty + self.means.match(means()) if h.mean_weight > 0 else penalty

@@ -41,13 +41,13 @@ class IGA(Penalised):
         self.apart = h.parameters == "all" and h.penalty_weight > 0
         weight = h.penalty_weight * (1 if h.normalise else self.num_domains)
         schedule = (weight, h.ema_decay, h.warmup_steps)
-        self.match = Match(self.num_domains, *schedule, normalise=h.normalise)
-        self.to(self.steps.device)
+        self.match = Match(self.num_domains, *schedule, normalise=h.normalise).to(self.device)
 
     def penalty(self, forward: Forward) -> Tensor:
         """Return λ Σ_e ‖g_e − ḡ‖²."""
         if self.hparams.parameters == "classifier" and isinstance(self.model.classifier, nn.Linear):
-            rows = head_mean(*forward.head, self.num_domains)
+            bias = self.model.classifier.bias is not None
+            rows = head_mean(*forward.head, self.num_domains, bias)
         else:
             rows = self._gradient_means(forward)
         return self.match.match(rows, present=True)
@@ -59,6 +59,8 @@ class IGA(Penalised):
         weights = [p for name, p in named if name.startswith(prefix) and p.requires_grad]
         rows = []
         for losses in forward.domain_losses:
-            grads = torch.autograd.grad(losses.mean(), weights, create_graph=True)
+            grads = torch.autograd.grad(
+                losses.mean(), weights, create_graph=True, materialize_grads=True
+            )
             rows.append(torch.cat([grad.flatten() for grad in grads]))
         return torch.stack(rows)

@@ -39,8 +39,7 @@ class IRM(Penalised):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         h, self.reset_step = self.hparams, self.hparams.warmup_steps
-        self.warmup = Warmup(h.penalty_weight, h.warmup_steps, warmup_weight=1.0)
-        self.to(self.steps.device)
+        self.warmup = Warmup(h.penalty_weight, h.warmup_steps, 1.0).to(self.device)
 
     def penalty(self, forward: Forward) -> Tensor:
         """Return λ / E Σ_e of the slopes on even examples times those on odd ones."""

@@ -45,7 +45,11 @@ class Mixup(Classifying):
         (labels, weights), (others, their_weights) = sides
         found = Forward.of(self.model, [(inputs, labels)])
         their_losses = individual_losses(found.logits, others, None)
-        return {"loss": found.losses @ weights + their_losses @ their_weights}
+        # Not a product, which autocast would make in half precision.
+        both = found.losses * weights.to(found.losses) + their_losses * their_weights.to(
+            their_losses
+        )
+        return {"loss": both.sum()}
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Make one Adam step down λ CE(y_i) + (1 − λ) CE(y_j) of λ x_i + (1 − λ) x_j.
@@ -62,11 +66,11 @@ class Mixup(Classifying):
         weight = part.to(inputs.dtype).view(-1, *[1] * (inputs.ndim - 1))
         mixed = inputs.lerp(first.inputs, weight).flatten(0, 1)
         share = shares(first.sizes.minimum(sizes), inputs.shape[1]) / self.num_domains
-        share, part = share.to(mixed.dtype), part.to(mixed.dtype)[:, None]
+        part = part[:, None]
         sides = (
             (first.labels.flatten(0, 1), (part * share).flatten()),
             (labels.flatten(0, 1), ((1 - part) * share).flatten()),
         )
         terms = self(mixed, sides)
-        self.optimiser.minimise(terms["loss"])
+        self.optimiser.minimise(terms["loss"], self.sound)
         return self.report(**terms)

@@ -74,7 +74,7 @@ class MLDG(Classifying):
             torch._foreach_add_(total, grads, alpha=beta * share)
             losses.append(risk + beta * their_risk)
         loss = torch.stack(losses).sum() * share
-        self.optimiser.step(total, loss.isfinite())
+        self.optimiser.step(total, loss.isfinite() & self.sound)
         return self.report(loss=loss)
 
     def _gradient(self, batch: Stacked, weights: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -82,7 +82,7 @@ class MLDG(Classifying):
         named = dict(zip(self.names, weights, strict=True))
         logits = precise(functional_call(self.model, named, batch.inputs[0]))
         losses = individual_losses(logits, batch.labels[0], None)
-        risk = losses @ shares(batch.sizes, len(losses))[0].to(losses.dtype)
+        risk = (losses * shares(batch.sizes, len(losses))[0].to(losses.dtype)).sum()
         return risk.detach(), torch.autograd.grad(risk, weights, materialize_grads=True)
 
     @torch.no_grad()

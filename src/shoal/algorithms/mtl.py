@@ -51,7 +51,8 @@ class MTL(Algorithm):
 
     ``model`` gives its features, which are trained in place; its classifier is neither trained nor
     used, as ``self.model`` has another one, twice as wide. Predict with the method, not with the
-    model that it was given.
+    model that it was given; what that model does in ``train()``, such as freezing batch norm, must
+    be its features' own business.
     """
 
     paper = "Domain Generalization by Marginal Transfer Learning (Blanchard et al.)"
@@ -85,8 +86,8 @@ class MTL(Algorithm):
         logits = precise(self.model.classify(features, torch.cat(rows)))
         losses = individual_losses(logits, torch.cat([labels for _, labels in batches]), None)
         loss = torch.stack([part.mean() for part in losses.split(sizes)]).sum()
-        self.optimiser.minimise(loss)
-        followed = torch.where(loss.isfinite(), embeddings, self.embeddings)
+        self.optimiser.minimise(loss, self.sound)
+        followed = torch.where(loss.isfinite() & self.sound, embeddings, self.embeddings)
         self.embeddings.copy_(followed.detach())
         return self.report(loss=loss)
 

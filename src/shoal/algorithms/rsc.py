@@ -58,6 +58,8 @@ class RSC(Objective):
     def _mask(self, forward: Forward) -> Tensor:
         """Return which features are left in which example, bool ``[n, p]``."""
         h, classifier = self.hparams, cast(nn.Linear, self.model.classifier)
+        if forward.labels.is_floating_point():
+            raise TypeError("RSC needs the class of each example, got soft targets")
         # ∂ logit_y / ∂z is row y of the classifier, the same for all examples of a class.
         rows = classifier.weight
         left = (rows < _quantile(rows, 1 - h.feature_drop)).index_select(0, forward.labels.long())

@@ -38,6 +38,11 @@ class SagNet(Classifying):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         width, classes = head_sizes(self.model.classifier)  # type: ignore[arg-type]
+        if width < 2 or classes < 2:
+            raise ValueError(
+                "SagNet needs 2 features or more, whose variance is style, and a logit for each "
+                f"class, got {width} features and {classes} logits"
+            )
 
         def build() -> nn.Linear:
             return nn.Linear(width, classes)
@@ -60,7 +65,7 @@ class SagNet(Classifying):
 
         logits = precise(model.classifier(self._other_style(model.features(inputs))))
         content = individual_losses(logits, labels, None).mean()
-        sound = content.detach().isfinite()
+        sound = content.detach().isfinite() & self.sound
         both = (self.features_adam, self.content_adam)
         weights = [weight for adam in both for weight in adam.weights]
         grads = torch.autograd.grad(content, weights, allow_unused=True)
@@ -85,13 +90,13 @@ class SagNet(Classifying):
         other = self.draws.permutation(len(features))
         mean = share * mean + (1 - share) * mean[other]
         variance = share * variance + (1 - share) * variance[other]
-        return content * (variance + EPS).sqrt() + mean
+        return (content * (variance + EPS).sqrt() + mean).to(features.dtype)
 
     def _other_content(self, features: Tensor) -> Tensor:
         """Return another example's content, a constant, in each example's own style."""
         content, mean, variance = _split(features)
         other = self.draws.permutation(len(features))
-        return content[other].detach() * (variance + EPS).sqrt() + mean
+        return (content[other].detach() * (variance + EPS).sqrt() + mean).to(features.dtype)
 
 
 def _split(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:

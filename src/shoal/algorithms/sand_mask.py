@@ -45,7 +45,7 @@ class SANDMask(PerDomain):
         self.check_batches(batches)
         found = Agreement.of(self, batches, squares=True)
         masks = self._masks(found.agreement, found.squares)
-        self.optimiser.step(masked(found.mean, masks), found.loss.isfinite())
+        self.optimiser.step(masked(found.mean, masks), found.loss.isfinite() & self.sound)
         return self.report(loss=found.loss)
 
     def _masks(self, agreement: list[Tensor], squares: list[Tensor]) -> list[Tensor]:

@@ -59,7 +59,10 @@ VARIANTS: dict[str, Variant] = {
         "table:igacmnist",
     ),
     "fishr-lambda-0": Variant(
-        "fishr", {"penalty_weight": "0"}, "Fishr with λ = 0, which is ERM", "table:v15"
+        "fishr",
+        {"penalty_weight": "0"} | NO_WARMUP,
+        "Fishr with λ = 0 and no warm-up, at whose end Adam starts anew: ERM",
+        "table:v15",
     ),
     "fishr-v15": Variant(
         "fishr",

@@ -41,8 +41,7 @@ class VREx(Penalised):
         self.reset_step = h.warmup_steps
         self.match = Match(
             self.num_domains, h.penalty_weight, h.ema_decay, h.warmup_steps, warmup_weight=1.0
-        )
-        self.to(self.steps.device)
+        ).to(self.device)
 
     def penalty(self, forward: Forward) -> Tensor:
         """Return λ / E Σ_e (R_e − R̄)²; every domain has a risk, so all are present."""

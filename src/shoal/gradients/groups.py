@@ -99,13 +99,24 @@ class Sorted:
         pairs = zip(x.split(self.sizes), matrices, strict=True)
         return torch.cat([part @ matrix for part, matrix in pairs])
 
-    def apply_both(self, x: Tensor, y: Tensor, matrices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return x_i M_{e(i)} and y_i N_{e(i)} for (M, N) ``[2, E, a, b]``."""
-        if not self._equal or self.sizes[0] > FEW:
-            return self.apply(x, matrices[0]), self.apply(y, matrices[1])
-        left = torch.stack([self._cube(x), self._cube(y)]).flatten(0, 1)
-        found = torch.bmm(left, matrices.flatten(0, 1)).reshape(2, len(x), -1)
-        return found[0], found[1]
+    def less(
+        self, weights: Tensor, x: Tensor, y: Tensor, matrices: Tensor, offset: Tensor | None
+    ) -> Tensor:
+        """Return w_i ∘ (x_i M_{e(i)} + b_{e(i)}) − y_i N_{e(i)} for (M, N) ``[2, E, a, b]``."""
+        if self._equal and self.sizes[0] <= FEW:
+            left = torch.stack([self._cube(x), self._cube(y)]).flatten(0, 1)
+            out, other = torch.bmm(left, matrices.flatten(0, 1)).reshape(2, len(x), -1)
+            out = out if offset is None else self.add_(out, offset)
+            return out.mul_(weights).sub_(other)
+        out = self.apply(x, matrices[0])
+        out = (out if offset is None else self.add_(out, offset)).mul_(weights)
+        if self._equal:
+            self._cube(out).baddbmm_(self._cube(y), matrices[1], alpha=-1)
+            return out
+        parts = zip(out.split(self.sizes), y.split(self.sizes), matrices[1], strict=True)
+        for into, part, matrix in parts:
+            into.addmm_(part, matrix, alpha=-1)
+        return out
 
     def subtract_squares(self, sums: Tensor, means: Tensor) -> Tensor:
         """Return Σ − n_e m², ``[E, a, b]``."""
@@ -177,8 +188,12 @@ class Masked:
     def apply(self, x: Tensor, matrices: Tensor) -> Tensor:
         return (self.mask.to(x.dtype)[:, :, None] * (x @ matrices)).sum(0)
 
-    def apply_both(self, x: Tensor, y: Tensor, matrices: Tensor) -> tuple[Tensor, Tensor]:
-        return self.apply(x, matrices[0]), self.apply(y, matrices[1])
+    def less(
+        self, weights: Tensor, x: Tensor, y: Tensor, matrices: Tensor, offset: Tensor | None
+    ) -> Tensor:
+        out = self.apply(x, matrices[0])
+        out = (out if offset is None else self.add_(out, offset)).mul_(weights)
+        return out.sub_(self.apply(y, matrices[1]))
 
     def subtract_squares(self, sums: Tensor, means: Tensor) -> Tensor:
         return sums - self.counts.to(sums.dtype)[:, None, None] * means.square()

@@ -83,15 +83,11 @@ def pull_back(
     both = weight.new_empty(2, *weight.shape)
     both[0] = weight
     torch.mul(weight, mean[0], out=both[1])
-    dr, held = groups.apply_both(z.square(), z, both.mT)
+    dr = groups.less(r, z.square(), z, both.mT, bias)
     if bias is not None:
-        groups.add_(dr, bias)
-        groups.add_(held, bias * mean[1])
-    dr.mul_(r).sub_(held)
-    if not want_z:
-        return None, dr
-    dz, held = groups.apply_both(r.square(), r, both)
-    return dz.mul_(z).sub_(held), dr
+        groups.add_(dr, bias * mean[1], -1)
+    dz = groups.less(z, r.square(), r, both, None) if want_z else None
+    return dz, dr
 
 
 def individual(z: Tensor, r: Tensor, bias: bool) -> Tensor:
