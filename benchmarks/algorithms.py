@@ -196,12 +196,9 @@ def measure(case: str, variant: str, rounds: int, kind: str, threads: int) -> di
     if BARS.get(variant) == "passes":
         steps["passes"] = stepper(bare_passes(case, variant, device), device)
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for index in range(rounds + 1):
-        order = list(steps) if index % 2 else list(steps)[::-1]
-        for name in order:
-            found = milliseconds(steps[name])
-            if index:  # the first round warms up
-                times[name].append(found)
+    for index in range(rounds):  # each has made an update: its operations were counted
+        for name in list(steps) if index % 2 else list(steps)[::-1]:
+            times[name].append(milliseconds(steps[name]))
     median = {name: statistics.median(many) for name, many in times.items()}
     passes = (
         {"passes_ratio": round(median["passes"] / median["erm"], 3)} if "passes" in median else {}

@@ -258,8 +258,8 @@ def _matched(
     counted = updates + (1 if present is None else present)
     if present is not None:
         counted = counted.clamp(min=1)
-    length = 1 - torch.pow(decay, counted.double())
-    scale = (length.max() / length / (1 - decay)).to(rows.dtype)[:, None]
+    length = 1 - torch.pow(decay, counted.to(rows.dtype))
+    scale = (length.max() / length / (1 - decay))[:, None]
     past = v_bar.to(rows.dtype)
     strength = torch.where(steps >= warmup_steps, rows.new_full((), weight), before)
     if present is None:

@@ -63,6 +63,12 @@ class Sorted:
             return self._cube(x).mean(1)
         return self.total(x) / self.counts.to(x.dtype).clamp(min=1)[:, None]
 
+    def shared(self, x: Tensor) -> Tensor:
+        """Return x_i / n_e, ``[n, a]``."""
+        if self._equal:
+            return x / self.sizes[0]
+        return x / self.expand(self.counts.to(x.dtype).clamp(min=1))[:, None]
+
     def expand(self, rows: Tensor) -> Tensor:
         """Return each example's row, ``[E, ...] -> [n, ...]``."""
         if self._equal:
@@ -170,6 +176,9 @@ class Masked:
 
     def mean(self, x: Tensor) -> Tensor:
         return self.total(x) / self.counts.to(x.dtype).clamp(min=1)[:, None]
+
+    def shared(self, x: Tensor) -> Tensor:
+        return x / self.expand(self.counts.to(x.dtype).clamp(min=1))[:, None]
 
     def expand(self, rows: Tensor) -> Tensor:
         return rows.index_select(0, self.domains)

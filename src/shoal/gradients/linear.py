@@ -35,8 +35,7 @@ def deviations(
     z_mean, r_mean = groups.mean(z), groups.mean(r)
     ζ, ρ = groups.centre(z, z_mean), groups.centre(r, r_mean)
     bias = groups.total(ρ.square())
-    counts = groups.counts.to(z.dtype).clamp(min=1)
-    m = groups.outer(ρ / groups.expand(counts)[:, None], ζ)
+    m = groups.outer(groups.shared(ρ), ζ)
     # Σ r²ζ² + 2 z̄ (Σ rρζ + z̄ Σ ρ² / 2) − n m²
     z_row = z_mean[:, None]
     cross = torch.addcmul(groups.outer(r * ρ, ζ), z_row, bias[:, :, None], value=0.5)
