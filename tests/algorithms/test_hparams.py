@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.algorithms import ALGORITHMS
+from shoal.algorithms.distributions import parse_distribution
 from shoal.algorithms.hparams import (
     SCALE_OF,
     SCALES,
@@ -19,7 +20,6 @@ from shoal.algorithms.hparams import (
     domainbed_hash,
     draw,
     hparam,
-    parse_distribution,
     power,
     searches,
     uniform,

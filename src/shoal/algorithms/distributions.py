@@ -1,0 +1,129 @@
+"""Search distributions: how to draw a hyperparameter, and how to say it so that it reads back."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A search distribution: how to draw, and how to say it."""
+
+    text: str
+    draw: Callable[[np.random.RandomState], Any]
+
+
+def constant(value: Any) -> Distribution:
+    """Return the distribution that is always ``value``."""
+    return Distribution(_say(value), lambda _: value)
+
+
+def uniform(low: float, high: float) -> Distribution:
+    """Return U(low, high)."""
+    return Distribution(_bounds(low, high), lambda r: float(r.uniform(low, high)))
+
+
+def whole(low: float, high: float) -> Distribution:
+    """Return int(U(low, high))."""
+    return Distribution(f"int({_bounds(low, high)})", lambda r: int(r.uniform(low, high)))
+
+
+def power(base: int, low: float, high: float) -> Distribution:
+    """Return base^U(low, high)."""
+    text = f"{base}^{_bounds(low, high)}"
+    return Distribution(text, lambda r: float(base ** r.uniform(low, high)))
+
+
+def whole_power(base: int, low: float, high: float) -> Distribution:
+    """Return int(base^U(low, high))."""
+    text = f"int({base}^{_bounds(low, high)})"
+    return Distribution(text, lambda r: int(base ** r.uniform(low, high)))
+
+
+def choice(*values: Any) -> Distribution:
+    """Return one of ``values``, each as often as another."""
+    text = "{" + ", ".join(_say(value) for value in values) + "}"
+    return Distribution(text, lambda r: values[int(r.choice(len(values)))])
+
+
+def _bounds(low: float, high: float) -> str:
+    return f"U({_say(low)}, {_say(high)})"
+
+
+def _say(value: Any) -> str:
+    # Text that reads back to the value: six digits where they are enough.
+    if not isinstance(value, float):
+        return str(value)
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+
+
+_WANTED: dict[type | None, str] = {
+    bool: "true, false or {true, false}",
+    int: "a whole number, or a search such as int(U(0, 5000)) or {1, 2}",
+    float: "a number, or a search such as 10^U(1, 5) or {0, 0.1, 0.5}",
+}
+_NUMBER = r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*"
+_UNIFORM = re.compile(
+    rf"(int\(\s*)?(?:(\d+)\s*\^\s*)?U\({_NUMBER},{_NUMBER}\)(?(1)\s*\))", re.ASCII
+)
+
+
+def parse_distribution(text: str, kind: type | None = None) -> Distribution | None:
+    """Return the search that ``text`` is, or None where it is no search.
+
+    Args:
+        text: as distributions print themselves: ``U(0.9, 0.99)``, ``10^U(1, 5)``,
+            ``int(U(0, 5000))``, ``int(10^U(0, 4))`` or ``{0, 0.1, 0.5}``.
+        kind: of what is drawn: bool, int, float or str; without it, what the text looks like.
+    """
+    text = text.strip()
+    if text.startswith("{") and text.endswith("}"):
+        parts = [part.strip() for part in text[1:-1].split(",")]
+        if not all(parts):
+            raise ValueError(f"{text} has an empty place; write it like {{0, 0.1, 0.5}}")
+        return choice(*[parse_value(part, kind) for part in parts])
+    found = _UNIFORM.fullmatch(text)
+    if found is None or kind in (bool, str):
+        return None
+    base, low, high = int(found[2] or 1), float(found[3]), float(found[4])
+    _check_uniform(text, base, low, high)
+    if found[1]:
+        drawn = whole_power(base, low, high) if found[2] else whole(low, high)
+        return Distribution(drawn.text, lambda r: float(drawn.draw(r))) if kind is float else drawn
+    if kind is int:
+        raise ValueError(f"{text} draws numbers that are not whole; write int({text})")
+    return power(base, low, high) if found[2] else uniform(low, high)
+
+
+def _check_uniform(text: str, base: int, low: float, high: float) -> None:
+    if base < 1:
+        raise ValueError(f"{text} has the base {base}; it must be 1 or more")
+    if low > high:
+        raise ValueError(f"{text} has its larger bound first")
+    try:
+        reached = [low, high - low, float(base) ** high]
+    except OverflowError:
+        reached = [math.inf]
+    if not all(math.isfinite(number) for number in reached):
+        raise ValueError(f"{text} reaches beyond what a float can hold")
+
+
+def parse_value(text: str, kind: type | None) -> Any:
+    """Return ``text`` as a ``kind``; without one, as the first that it can be."""
+    for attempt in (bool, int, float, str) if kind is None else (kind,):
+        if attempt is bool:
+            if text.lower() in ("true", "false"):
+                return text.lower() == "true"
+            continue
+        try:
+            value = attempt(text)
+        except ValueError:
+            continue
+        if attempt is not float or math.isfinite(value):
+            return value
+    raise ValueError(f"expected {_WANTED[kind]}, got {text!r}")
