@@ -1,11 +1,13 @@
 """Convolutions of our own: the values and the first and second derivatives of torch's."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import shoal
 from shoal.gradients.convolution import OrdinaryConvolutions, _Gradients
@@ -125,3 +127,40 @@ def test_statistics_of_a_convolutional_network_use_them(monkeypatch: pytest.Monk
     rows = shoal.gradient_mean(net, x, y, torch.arange(6) // 3)
     shoal.spread(rows).backward()
     assert calls
+
+
+def test_third_derivatives() -> None:
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(27, 2)).double()
+    x, y = torch.randn(4, 2, 5, 5, dtype=torch.float64), torch.arange(4) % 2
+    weights = list(net.parameters())
+    found = []
+    for ours in (True, False):
+        with OrdinaryConvolutions() if ours else nullcontext():
+            loss = F.cross_entropy(net(x), y)
+        for _ in range(2):
+            grads = torch.autograd.grad(loss, weights, create_graph=True)
+            loss = sum(g.square().sum() for g in grads)
+        found.append(torch.autograd.grad(loss, weights))
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_frozen_batch_norm_keeps_precision_and_eps() -> None:
+    norm = nn.BatchNorm2d(3, eps=0.1).eval()
+    x = torch.randn(2, 3, 2, 2)
+    with OrdinaryConvolutions():
+        assert norm(x.bfloat16()).dtype == torch.bfloat16
+        torch.testing.assert_close(norm(x), x / 1.1**0.5)
+
+
+def test_what_stands_between_is_left_to_torch() -> None:
+    x, w = torch.randn(2, 3, 5, 5, requires_grad=True), torch.randn(4, 3, 3, 3)
+    net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2).eval())
+    with OrdinaryConvolutions():
+        assert F.conv2d(input=x, weight=w).shape == (2, 4, 3, 3)
+        gradient = torch.func.grad(lambda v: F.conv2d(v, w).square().sum())(x)
+        assert gradient.shape == x.shape
+        assert F.conv2d(x.detach().to(torch.complex64), w.to(torch.complex64)).is_complex()
+        out = checkpoint(net, x, use_reentrant=False)
+    out.square().sum().backward()  # runs again, outside
+    assert x.grad is not None

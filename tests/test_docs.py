@@ -110,3 +110,13 @@ def test_results_say_where_they_come_from(path: Path) -> None:
     assert re.fullmatch(r"[0-9a-f]{7,40}", result["commit"]), "a commit that can be checked out"
     for key in ("python", "torch", "processor"):
         assert result["machine"][key]
+
+
+def test_the_variants_in_the_documents_are_those_of_the_registry() -> None:
+    from shoal.algorithms import VARIANTS
+
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    for name, variant in VARIANTS.items():
+        given = ", ".join(f"`{key}={value}`" for key, value in variant.settings.items())
+        what = f"{variant.summary}: `{variant.algorithm}` with {given}"
+        assert f"| `{name}` | {what} | `{variant.table}` |" in text, name

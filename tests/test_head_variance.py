@@ -478,3 +478,20 @@ def test_a_loss_must_give_one_value_per_example(loss: oracle.Loss, came: str) ->
         ValueError, match=rf"loss must return one value per example, \[{N}\], got shape {came}"
     ):
         head.variance()
+
+
+@pytest.mark.parametrize("each", [255, 256, 257])
+def test_gradients_where_few_examples_become_many(each: int) -> None:
+    """Two roads to the same products, against autograd through individual gradients."""
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(2 * each, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(2 * each, 2, generator=generator, dtype=torch.float64, requires_grad=True)
+    y = torch.randint(2, (2 * each,), generator=generator)
+    c = torch.randn(2, 8, generator=generator, dtype=torch.float64)
+    v = shoal.head_variance(z, x, y, torch.arange(2).repeat_interleave(each))
+    found = torch.autograd.grad((v * c).sum(), (z, x))
+    r = torch.softmax(x, 1) - torch.nn.functional.one_hot(y, 2)
+    g = torch.cat([(r[:, :, None] * z[:, None]).flatten(1), r], 1).view(2, each, -1)
+    expected = torch.autograd.grad((g.var(1) * c).sum(), (z, x))
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)

@@ -19,6 +19,11 @@ def _seed(name: tuple[str | int | float, ...]) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
+def domainbed_hash(*arguments: object) -> int:
+    """Return DomainBed's seed of its arguments: the MD5 of their tuple's text, modulo 2³¹."""
+    return int(hashlib.md5(str(arguments).encode(), usedforsecurity=False).hexdigest(), 16) % 2**31
+
+
 class Draws(nn.Module):
     """Random numbers made on the device from a name and a count of draws.
 

@@ -144,8 +144,6 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_known() -> None:
     adam.step(grads)
     assert all(torch.equal(a, b) for a, b in zip(before, snapshot(mine, adam), strict=True))
     assert not adam.sound
-    adam.minimise(loss_of(mine, 1), active=torch.tensor(True))
-    assert adam.sound
     adam.minimise(loss_of(mine, 1) * float("nan"), active=torch.tensor(True))
     assert all(w.isfinite().all() for w in mine)
 
@@ -180,3 +178,41 @@ def test_a_weight_that_changes_its_layout_keeps_its_moments() -> None:
             adam.step([gradient])
         found.append(weight.detach())
     torch.testing.assert_close(found[0], found[1])
+
+
+def test_sound_remembers_until_it_is_set() -> None:
+    mine = weights()
+    adam = Adam(mine, lr=0.1)
+    adam.step([torch.full_like(w, float("nan")) for w in mine])
+    adam.minimise(loss_of(mine, 0))
+    assert not adam.sound
+    adam.sound.fill_(True)
+    adam.minimise(loss_of(mine, 0))
+    assert adam.sound
+
+
+def test_reset_of_weights_in_several_precisions() -> None:
+    mine = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2, dtype=torch.bfloat16))]
+    adam = Adam(mine, lr=0.1)
+    adam.reset(torch.tensor(True))
+    adam.minimise(sum(w.float().square().sum() for w in mine))
+    adam.reset(torch.tensor(True))
+    assert all((state == 0).all() for state in adam.state_dict().values())
+
+
+def test_weights_with_gaps_are_refused() -> None:
+    with pytest.raises(ValueError, match="weights without gaps"):
+        Adam([nn.Parameter(torch.randn(4, 6)[:, :3])], lr=0.1)
+
+
+def test_state_that_is_assigned_is_used() -> None:
+    mine = weights()
+    adam = Adam(mine, lr=0.1)
+    adam.minimise(loss_of(mine, 0))
+    copies = copy.deepcopy(mine)
+    other = Adam(copies, lr=0.1)
+    other.load_state_dict(copy.deepcopy(adam.state_dict()), assign=True)
+    adam.minimise(loss_of(mine, 1))
+    other.minimise(loss_of(copies, 1))
+    assert all(torch.equal(a, b) for a, b in zip(mine, copies, strict=True))
+    assert other.get_buffer("count_0") == 2

@@ -237,13 +237,95 @@ def test_a_gradient_that_is_not_finite_stops_too(name: str, first: int) -> None:
     for inputs, _ in batches:
         inputs[0] = 0
     terms = algorithm.update(batches)
-    if name != "arm":  # its context is not zero
-        with pytest.raises(FloatingPointError, match=rf"was not finite at step {first}"):
-            algorithm.check(terms)
-        train(algorithm, range(first + 1, first + 3))
-    if name not in ("arm", "sagnet"):  # which may notice in its last stage
+    if name == "arm":  # its context is not zero
+        terms = algorithm.update([(x * float("nan"), y) for x, y in batches])
+        first += 1
+        before = {key: p.detach().clone() for key, p in algorithm.model.named_parameters()}
+    with pytest.raises(FloatingPointError, match=rf"was not finite at step {first}"):
+        algorithm.check(terms)
+    train(algorithm, range(first + 1, first + 3))
+    if name != "sagnet":  # which may notice in a later stage
         assert all(torch.equal(p, before[key]) for key, p in algorithm.model.named_parameters())
     assert all(p.isfinite().all() for p in algorithm.parameters())
+
+
+@every
+def test_after_a_failure_nothing_moves(name: str) -> None:
+    algorithm = make(name)
+    train(algorithm, range(2))
+    bad = [(inputs * float("nan"), labels) for inputs, labels in make_batches(2)]
+    algorithm.update(bad)
+    # What averages without weights may go on; the network and what is trained beside it may not.
+    kept = {key: p.detach().clone() for key, p in algorithm.named_parameters()}
+    if name == "mtl":
+        kept["embeddings"] = algorithm.embeddings.clone()
+    train(algorithm, range(3, 6))
+    now = algorithm.state_dict()
+    assert all(torch.equal(now[key], value) for key, value in kept.items())
+
+
+@pytest.mark.parametrize("name", ["fish", "and-mask", "sand-mask"])
+@pytest.mark.parametrize("domain", range(3))
+def test_a_gradient_that_is_not_finite_in_one_domain(name: str, domain: int) -> None:
+    def build() -> Network:
+        flat = [nn.Flatten(), nn.Linear(128, 5, bias=False), Normalised()]
+        return Network(nn.Sequential(*flat), nn.Linear(5, CLASSES))
+
+    model = drawn(build, stream("normalised")).double()
+    algorithm = ALGORITHMS[name](model, 3, make(name, tau=0.0).hparams)
+    train(algorithm, range(2))
+    before = {key: p.detach().clone() for key, p in algorithm.named_parameters()}
+    batches = make_batches(2)
+    batches[domain][0][0] = 0
+    terms = algorithm.update(batches)
+    with pytest.raises(FloatingPointError, match="gradient was not finite at step 2"):
+        algorithm.check(terms)
+    assert all(torch.equal(p, before[key]) for key, p in algorithm.named_parameters())
+
+
+def test_fish_leaves_running_statistics_as_they_were() -> None:
+    def build() -> Network:
+        features = nn.Sequential(nn.Flatten(), nn.Linear(128, 5), nn.BatchNorm1d(5))
+        return Network(features, nn.Linear(5, CLASSES))
+
+    algorithm = ALGORITHMS["fish"](drawn(build, stream("norm")).double(), 3, make("fish").hparams)
+    train(algorithm, range(2))
+    norm = algorithm.model.features[2]
+    before = norm.running_mean.clone(), norm.running_var.clone()
+    algorithm.update([(inputs * float("nan"), labels) for inputs, labels in make_batches(2)])
+    assert torch.equal(norm.running_mean, before[0])
+    assert torch.equal(norm.running_var, before[1])
+
+
+def test_a_classifier_that_does_not_end_in_a_linear_layer() -> None:
+    """How many classes it has cannot be seen, so labels are left to the loss."""
+
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out, self.gate = nn.Linear(5, CLASSES), nn.Linear(5, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(x) * self.gate(x).sigmoid()
+
+    def build() -> Network:
+        return Network(nn.Sequential(nn.Flatten(), nn.Linear(128, 5)), Gated())
+
+    algorithm = ALGORITHMS["erm"](drawn(build, stream("gated")).double(), 3)
+    algorithm.check(train(algorithm, range(2)))
+
+
+def test_a_network_that_was_changed_is_refused() -> None:
+    algorithm = make("erm")
+    algorithm.model.classifier = nn.Linear(5, 4).double()
+    with pytest.raises(RuntimeError, match="no longer holds"):
+        algorithm.float()
+    with pytest.raises(RuntimeError, match="no longer holds"):
+        algorithm.update(make_batches(0))
+    other = make("erm")
+    other.model.load_state_dict(make("erm").model.state_dict(), assign=True)
+    with pytest.raises(RuntimeError, match="no longer holds; load the whole method"):
+        other.update(make_batches(0))
 
 
 def test_check_names_the_first_step_and_its_term() -> None:

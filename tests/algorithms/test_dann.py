@@ -276,3 +276,9 @@ def test_a_step_asks_nothing_and_keeps_its_addresses(name: str) -> None:
     with NoQuestions():
         algorithm.update(batches)
     assert {key: tensor.data_ptr() for key, tensor in algorithm.state_dict().items()} == before
+
+
+def test_binary_labels_in_a_column_weigh_the_same() -> None:
+    algorithm = make_one("cdann")
+    labels, losses = torch.tensor([1, 0, 1, 1]), torch.tensor([3.0, 5.0, 6.0, 9.0])
+    assert algorithm.weigh(losses, labels[:, None]) == algorithm.weigh(losses, labels)

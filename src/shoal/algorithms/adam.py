@@ -19,7 +19,7 @@ class Adam(nn.Module):
         lr, weight_decay, betas: as in ``torch.optim.Adam``.
     """
 
-    sound: Tensor  # whether the gradients of the last step were finite
+    sound: Tensor  # whether all gradients since it was last set were finite
 
     def __init__(
         self,
@@ -39,16 +39,24 @@ class Adam(nn.Module):
         device = self.weights[0].device if self.weights else None
         sound = torch.ones((), dtype=torch.bool, device=device)
         self.register_buffer("sound", sound, persistent=False)
+        self.register_load_state_dict_post_hook(_link_again)  # type: ignore[no-untyped-call]
         self._link()
 
     def _state(self, name: str) -> list[Tensor]:
         return [self.get_buffer(f"{name}_{k}") for k in range(len(self.weights))]
 
     def _link(self) -> None:
+        for weight in self.weights:
+            if torch.empty_like(weight, device="meta").stride() != weight.stride():
+                raise ValueError(
+                    "Adam walks through memory and needs weights without gaps, got one of shape "
+                    f"{list(weight.shape)} with strides {list(weight.stride())}; call contiguous()"
+                )
+        self._means, self._squares = self._state("mean"), self._state("square")
         if not self.weights:  # all frozen: nothing to do, and torch knows no such Adam
             return
         self._rule = torch.optim.Adam(self.weights, **self._options, fused=True, capturable=True)  # type: ignore[arg-type]
-        state = zip(self._state("count"), self._state("mean"), self._state("square"), strict=True)
+        state = zip(self._state("count"), self._means, self._squares, strict=True)
         for weight, (count, mean, square) in zip(self.weights, state, strict=True):
             self._rule.state[weight] = {"step": count, "exp_avg": mean, "exp_avg_sq": square}
 
@@ -78,7 +86,7 @@ class Adam(nn.Module):
 
     def step(self, grads: Sequence[Tensor | None], active: Tensor | None = None) -> None:
         """Make one step with these gradients, if ``active`` (a bool scalar on the device)."""
-        pairs = zip(self._state("mean"), self.weights, strict=True)
+        pairs = zip(self._means, self.weights, strict=True)
         if any(mean.stride() != weight.stride() for mean, weight in pairs):
             self.follow(lambda weight: weight)
         found = []
@@ -93,7 +101,7 @@ class Adam(nn.Module):
         stop = torch.zeros((), device=found[0].device)
         one = torch.ones((), device=found[0].device)
         torch._amp_foreach_non_finite_check_and_unscale_(found, stop, one)
-        self.sound.copy_(stop == 0)
+        self.sound.logical_and_(stop == 0)
         rule: Any = self._rule
         rule.grad_scale = None
         rule.found_inf = stop if active is None else torch.maximum(stop, (~active).float())
@@ -105,7 +113,15 @@ class Adam(nn.Module):
     def reset(self, when: Tensor) -> None:
         """Set the state back to the beginning where ``when``, a bool scalar on the device."""
         if self.weights:
-            squares = self._state("square")  # may overflow, and ∞ · 0 is no beginning
-            torch._foreach_clamp_max_(squares, torch.finfo(squares[0].dtype).max)
-            state = [*self._state("count"), *self._state("mean"), *squares]
+            # Squares may overflow, and ∞ · 0 is no beginning.
+            for dtype in {square.dtype for square in self._squares}:
+                mine = [square for square in self._squares if square.dtype == dtype]
+                torch._foreach_clamp_max_(mine, torch.finfo(dtype).max)
+            state = [*self._state("count"), *self._means, *self._squares]
             torch._foreach_mul_(state, (~when).float())
+
+
+def _link_again(adam: nn.Module, _: Any) -> None:
+    if isinstance(adam, Adam):  # loaded with assign=True, its state is in other tensors
+        adam.sound.fill_(True)
+        adam._link()

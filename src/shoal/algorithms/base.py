@@ -89,6 +89,12 @@ def _run(model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tens
     return features, logits, individual_losses(logits, labels, None)
 
 
+def _classes_of(classifier: Any) -> int | None:
+    """Return the number of logits where it can be seen."""
+    last = classifier[-1] if isinstance(classifier, nn.Sequential) and classifier else classifier
+    return last.out_features if isinstance(last, nn.Linear) else None
+
+
 def sizes_of(batches: Sequence[Batch]) -> tuple[int, ...]:
     """Return n_e of each domain."""
     return tuple(len(labels) for _, labels in batches)
@@ -137,8 +143,7 @@ class Algorithm(nn.Module, ABC):
         self.hparams = hparams
         self.seed = seed
         self._terms: tuple[str, ...] = ()
-        layers = [part for part in model.classifier.modules() if isinstance(part, nn.Linear)]  # type: ignore[union-attr]
-        self._classes = layers[-1].out_features if layers else None
+        self._classes = _classes_of(model.classifier)
         device = next(model.parameters()).device
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
         # Step and term of the first value that was not finite.
@@ -166,6 +171,13 @@ class Algorithm(nn.Module, ABC):
         """Raise unless there is one batch with examples and labels for each training domain."""
         if not self.training:
             raise RuntimeError(f"{type(self).__name__} is in eval mode; call train() to update it")
+        held = {id(weight) for weight in self.parameters()}
+        for part in self.children():
+            if isinstance(part, Adam) and not held.issuperset(map(id, part.weights)):
+                raise RuntimeError(
+                    f"{type(self).__name__} trains weights that it no longer holds; load the whole "
+                    "method where assign=True, and make it anew when its network is changed"
+                )
         if len(batches) != self.num_domains:
             raise ValueError(
                 f"{type(self).__name__} was made for {self.num_domains} training domains, "
@@ -190,8 +202,10 @@ class Algorithm(nn.Module, ABC):
                 f"{type(self).__name__} must report the same terms in every step: "
                 f"{', '.join(self._terms[:-1])}; got {', '.join(found)}"
             )
-        adams = [part.sound for part in self.modules() if isinstance(part, Adam)]
+        adams = [part.sound for part in self.children() if isinstance(part, Adam)]
         gradients = torch.stack(adams).all() if adams else self.sound
+        for sound in adams:
+            sound.fill_(True)
         finite = [*(term.isfinite() for term in found.values()), gradients]
         bad = (~torch.stack(finite)).long()
         first = (bad.amax() > 0) & (self.failed[0] < 0)
@@ -230,9 +244,18 @@ class Algorithm(nn.Module, ABC):
         names = {id(weight): name for name, weight in self.named_parameters()}
         yield
         weights = dict(self.named_parameters())
-        for part in self.modules():
+
+        def new(weight: nn.Parameter) -> nn.Parameter:
+            if id(weight) not in names:
+                raise RuntimeError(
+                    f"{type(self).__name__} trains a weight of shape {list(weight.shape)} that it "
+                    "no longer holds; make the method anew when its network is changed"
+                )
+            return weights[names[id(weight)]]
+
+        for part in self.children():
             if isinstance(part, Adam):
-                part.follow(lambda weight: weights[names[id(weight)]])
+                part.follow(new)
 
 
 class Classifying(Algorithm):

@@ -7,7 +7,6 @@ draws of what they share. Draw 0 is the defaults.
 A value or a search can be given as text, a search in the notation in which it prints itself.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..checks import choose
+from ..randomness import domainbed_hash
 from .distributions import (
     Distribution,
     choice,
@@ -180,11 +180,6 @@ def draw(
         stream = np.random.RandomState(domainbed_hash(seed, f.metadata["key"]))
         values[f.name] = found[f.name].distribution.draw(stream)
     return kind(**values)
-
-
-def domainbed_hash(*arguments: Any) -> int:
-    """Return DomainBed's seed of its arguments: the MD5 of their tuple's text, modulo 2³¹."""
-    return int(hashlib.md5(str(arguments).encode()).hexdigest(), 16) % 2**31
 
 
 def _declared(kind: type[Hparams]) -> list[Field[Any]]:

@@ -72,6 +72,7 @@ class SagNet(Classifying):
         for adam in both:
             adam.step(grads[: len(adam.weights)], sound)
             grads = grads[len(adam.weights) :]
+            sound = sound & adam.sound
 
         with torch.no_grad():  # only the style classifier learns
             styled = self._other_content(model.features(inputs))
@@ -80,7 +81,8 @@ class SagNet(Classifying):
 
         logits = precise(self.style(self._other_content(model.features(inputs))))
         against = -self.hparams.penalty_weight * F.log_softmax(logits, 1).mean()
-        self.features_adam.minimise(against, sound & style.detach().isfinite())
+        sound = sound & style.detach().isfinite() & self.style_adam.sound
+        self.features_adam.minimise(against, sound)
         return self.report(loss=content, style=style, adversarial=against)
 
     def _other_style(self, features: Tensor) -> Tensor:

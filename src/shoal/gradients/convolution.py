@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 CONVOLUTIONS = {
@@ -42,13 +41,23 @@ class OrdinaryConvolutions(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in CONVOLUTIONS and not torch.is_autocast_enabled(args[0].device.type):
+        found = None
+        if func in CONVOLUTIONS and _plain(args[0] if args else kwargs["input"]):
             found = _convolution(CONVOLUTIONS[func], *args, **kwargs)
-            return func(*args, **kwargs) if found is None else found
-        if func is F.batch_norm:
+        elif func is F.batch_norm and _plain(args[0] if args else kwargs["input"]):
             found = _frozen_batch_norm(*args, **kwargs)
-            return func(*args, **kwargs) if found is None else found
-        return func(*args, **kwargs)
+        return func(*args, **kwargs) if found is None else found
+
+
+def _plain(input: Tensor) -> bool:
+    """Return whether nothing stands between: autocast, torch.func, or a checkpoint's recomputation.
+
+    A checkpoint runs its part again outside of this mode, and must find the same operations.
+    """
+    checkpointed = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    cast = torch.is_autocast_enabled(input.device.type)
+    return not (cast or checkpointed or transformed or input.is_complex())
 
 
 def _convolution(
@@ -110,7 +119,6 @@ class _Gradients(torch.autograd.Function):
         return _backward(g, x, w, geometry, *wanted)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, c_x: Tensor | None, c_w: Tensor | None) -> tuple[Tensor | None, ...]:
         """Send back ⟨c_x, x̄⟩ + ⟨c_w, w̄⟩ = ⟨g, c_x ∗ w + x ∗ c_w⟩."""
         (g, x, w), geometry = ctx.saved_tensors, ctx.geometry
@@ -122,7 +130,7 @@ class _Gradients(torch.autograd.Function):
         if c_w is not None:
             if want_g:
                 other = _forward(x, c_w, geometry)
-                d_g = other if d_g is None else d_g.add_(other)
+                d_g = other if d_g is None else d_g + other
             d_x, _ = _backward(g, x, c_w, geometry, True, False) if want_x else (None, None)
         return d_g, d_x, d_w, None, None, None
 
@@ -145,4 +153,4 @@ def _frozen_batch_norm(
     shift = -running_mean * scale
     shift = shift if bias is None else shift + bias
     shape = (1, -1, *[1] * (input.ndim - 2))
-    return torch.addcmul(shift.reshape(shape), input, scale.reshape(shape))
+    return torch.addcmul(shift.reshape(shape), input, scale.reshape(shape)).to(input.dtype)
