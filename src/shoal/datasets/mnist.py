@@ -18,7 +18,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
+from ..randomness import stream
 
 FOLDER = Path(__file__).parent / "embedded"
 SIDE = 28
@@ -72,6 +76,20 @@ def test_digits() -> Digits:
 
 # Its name is the data set's; pytest must not take it for a test where it is imported.
 test_digits.__test__ = False  # type: ignore[attr-defined]
+
+
+def dealt_digits(name: str, trial: int, num_domains: int) -> list[tuple[Tensor, Tensor]]:
+    """Return all 70,000 digits in the trial's order, dealt like cards to the domains.
+
+    Each domain gets images ``[n, 28, 28]`` and digits ``[n]``. The order is the stream's that
+    ``name`` and ``trial`` name.
+    """
+    halves = train_digits(), test_digits()
+    images = torch.from_numpy(np.concatenate([half.images for half in halves]))
+    digits = torch.from_numpy(np.concatenate([half.labels for half in halves]))
+    order = torch.randperm(len(digits), generator=stream(name, "domainbed", trial))
+    dealt = [order[start::num_domains] for start in range(num_domains)]
+    return [(images[which], digits[which]) for which in dealt]
 
 
 def _images(source: Source) -> NDArray[np.uint8]:

@@ -1,0 +1,162 @@
+"""DomainDataset: an ordered, named list of domains with shared class names."""
+
+import hashlib
+import json
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..checks import check_range, choose
+
+Images = Tensor | tuple[Path, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """One domain: labels ``[n]``, and images uint8 ``[n, C, H, W]`` in memory or n files."""
+
+    name: str
+    labels: Tensor = field(repr=False)
+    images: Images = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("a domain needs a name, got ''")
+        if self.labels.dtype != torch.int64 or self.labels.ndim != 1:
+            raise ValueError(
+                f"labels of the domain {self.name!r} must be int64 [n], "
+                f"got {self.labels.dtype} of shape {list(self.labels.shape)}"
+            )
+        if isinstance(self.images, Tensor) and (
+            self.images.dtype != torch.uint8 or self.images.ndim != 4
+        ):
+            raise ValueError(
+                f"images of the domain {self.name!r} must be uint8 [n, C, H, W] or files, "
+                f"got {self.images.dtype} of shape {list(self.images.shape)}"
+            )
+        if len(self.images) != len(self.labels):
+            raise ValueError(
+                f"the domain {self.name!r} must have one label per image, "
+                f"got {len(self.labels)} labels for {len(self.images)} images"
+            )
+        if len(self.labels) == 0:
+            raise ValueError(f"the domain {self.name!r} has no images")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class DomainDataset:
+    """Domains in order, with shared class names; label k is ``classes[k]`` in all of them.
+
+    ``order`` names all domains of the set, also those that ``without`` left out: a domain's place
+    in it seeds its split, which must not depend on who is trained on.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    domains: tuple[Domain, ...]
+    order: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.domains:
+            raise ValueError(f"{self.name} has no domains")
+        for kind, names in (("domain", self.names), ("class", self.classes)):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ValueError(f"{self.name} has two of the {kind} {twice[0]!r}")
+        for domain in self.domains:
+            check_range(
+                f"labels of the domain {domain.name!r}",
+                domain.labels,
+                len(self.classes),
+                f"{self.name} has {len(self.classes)} classes",
+            )
+        shapes = {d.images.shape[1:] for d in self.domains if isinstance(d.images, Tensor)}
+        if len(shapes) > 1:
+            raise ValueError(
+                f"images of {self.name} must have one shape [C, H, W], "
+                f"got {sorted(list(shape) for shape in shapes)}"
+            )
+        object.__setattr__(self, "order", self.order or self.names)
+        if missing := set(self.names) - set(self.order):
+            raise ValueError(f"order must name every domain of {self.name}, not {sorted(missing)}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The domains' names, in order."""
+        return tuple(domain.name for domain in self.domains)
+
+    def __getitem__(self, name: str) -> Domain:
+        choose(f"domain of {self.name}", name, self.names)
+        return self.domains[self.names.index(name)]
+
+    def place(self, name: str) -> int:
+        """Return the domain's index in the whole data set: a seed, nothing to show."""
+        return self.order.index(self[name].name)
+
+    def without(self, test_domains: Sequence[str]) -> "DomainDataset":
+        """Return the data set without these domains, the others as they were."""
+        if isinstance(test_domains, str):
+            raise TypeError(f"test domains must be a list of names, got {test_domains!r}")
+        left_out = {self[name].name for name in test_domains}
+        kept = tuple(domain for domain in self.domains if domain.name not in left_out)
+        if not kept:
+            raise ValueError(f"no domain of {self.name} is left: all of them are test domains")
+        return replace(self, domains=kept)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return the number of images of every class in every domain, by names."""
+        found = {}
+        for domain in self.domains:
+            counts = torch.bincount(domain.labels, minlength=len(self.classes)).tolist()
+            found[domain.name] = dict(zip(self.classes, counts, strict=True))
+        return found
+
+    def missing_classes(self) -> dict[str, tuple[str, ...]]:
+        """Return, for every domain that lacks some, the classes that it lacks."""
+        found = {
+            domain: tuple(name for name, count in counts.items() if count == 0)
+            for domain, counts in self.counts().items()
+        }
+        return {domain: classes for domain, classes in found.items() if classes}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of names, labels and images; of files, their names and sizes without folders."""
+        digest = hashlib.sha256()
+
+        def add(part: bytes | memoryview) -> None:
+            # The length first, so that no two lists of parts run together into the same bytes.
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+
+        def text(part: object) -> None:
+            add(json.dumps(part).encode())
+
+        def tensor(part: Tensor) -> None:
+            text(list(part.shape))
+            add(part.cpu().contiguous().view(torch.uint8).numpy().reshape(-1).data)
+
+        text([self.name, self.classes, self.order])
+        for domain in self.domains:
+            text(domain.name)
+            tensor(domain.labels)
+            if isinstance(domain.images, Tensor):
+                tensor(domain.images)
+            else:
+                text([[path.name, path.stat().st_size] for path in domain.images])
+        return digest.hexdigest()
+
+
+def checked_trial(trial: int) -> int:
+    """Return the trial as a plain int, since a seed is made of its text; raise below 0."""
+    if operator.index(trial) < 0:
+        raise ValueError(f"trial must be 0 or more, got {trial}")
+    return operator.index(trial)

@@ -1,0 +1,136 @@
+"""Images from files: decoded one by one, and verified all together."""
+
+import io
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .base import DomainDataset
+
+# Counts per domain, or of all images where no more is known.
+Published = Mapping[str, int] | int
+# Images that wait for a thread at a time: a million futures at once are a gigabyte.
+WAITING = 1024
+
+
+def decode(path: Path) -> Tensor:
+    """Return the image as uint8 RGB ``[3, H, W]``; raise ValueError where it is none, or cut off.
+
+    DomainBed reads what is there of a file that is cut off, and trains on the grey rest.
+    """
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "images are read by Pillow, which is not installed: pip install 'shoal[images]'",
+            name="PIL",
+        ) from error
+    content = path.read_bytes()
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            if image.mode[0] in "IF":
+                # Pillow would cut 16 bits off at 255, which leaves a white image.
+                raise ValueError(f"it has more than 8 bits a channel (Pillow's {image.mode!r})")
+            pixels = np.array(image.convert("RGB"))
+    except UnidentifiedImageError as error:
+        raise ValueError(f"cannot read {path}: it is no image, or its beginning is lost") from error
+    except Exception as error:  # Pillow's readers raise whatever a damaged file drives them to
+        raise ValueError(f"cannot read {path}: {error}") from error
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+class Broken(NamedTuple):
+    """A file that cannot be read, and why."""
+
+    domain: str
+    path: Path
+    why: str
+
+
+class Difference(NamedTuple):
+    """A count that is not the published one; ``domain`` is "all" for a total."""
+
+    domain: str
+    found: int
+    published: int
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What ``verify`` found: nothing broken and no difference is what one hopes for."""
+
+    broken: tuple[Broken, ...]
+    counts: dict[str, dict[str, int]]
+    differences: tuple[Difference, ...]
+    missing_classes: dict[str, tuple[str, ...]]
+
+    @property
+    def good(self) -> bool:
+        """Whether every image can be read and every count is the published one."""
+        return not self.broken and not self.differences
+
+
+def verify(
+    dataset: DomainDataset,
+    published: Published | None = None,
+    progress: Callable[[int, int], object] | None = None,
+    workers: int | None = None,
+) -> Verification:
+    """Return which files cannot be read, and how the counts differ from the published ones.
+
+    Args:
+        progress: called after every image with how many were read, of how many.
+        workers: threads that read; by default as many as there are processors.
+    """
+    files = [
+        (domain.name, path)
+        for domain in dataset.domains
+        if not isinstance(domain.images, Tensor)
+        for path in domain.images
+    ]
+    broken: list[Broken] = []
+    done = 0
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        for start in range(0, len(files), WAITING):
+            some = files[start : start + WAITING]
+            for (domain, path), why in zip(
+                some, pool.map(_why_broken, (path for _, path in some)), strict=True
+            ):
+                if why is not None:
+                    broken.append(Broken(domain, path, why))
+                done += 1
+                if progress is not None:
+                    progress(done, len(files))
+    counts = dataset.counts()
+    differences = _differences(counts, published)
+    return Verification(tuple(broken), counts, differences, dataset.missing_classes())
+
+
+def _why_broken(path: Path) -> str | None:
+    try:
+        decode(path)
+    except (ValueError, OSError) as error:
+        return str(error)
+    return None
+
+
+def _differences(
+    counts: dict[str, dict[str, int]], published: Published | None
+) -> tuple[Difference, ...]:
+    if published is None:
+        return ()
+    found = {domain: sum(classes.values()) for domain, classes in counts.items()}
+    if isinstance(published, int):
+        found, published = {"all": sum(found.values())}, {"all": published}
+    both = [
+        Difference(domain, found.get(domain, 0), published.get(domain, 0))
+        for domain in dict.fromkeys([*published, *found])
+    ]
+    return tuple(line for line in both if line.found != line.published)

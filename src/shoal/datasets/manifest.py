@@ -1,0 +1,128 @@
+"""Images listed in a table: CSV or JSON, with the columns path, class and domain."""
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from .base import DomainDataset
+from .folder import SUFFIXES, is_image, of_files, some
+
+COLUMNS = ("path", "class", "domain")
+DELIMITERS = ",;\t|"
+
+
+class Row(NamedTuple):
+    """One image of the table, and the line where it stands."""
+
+    line: int
+    path: str
+    kind: str
+    domain: str
+
+
+def image_manifest(name: str, manifest: Path) -> DomainDataset:
+    """Return the data set that a CSV or JSON file lists; paths are relative to that file.
+
+    Domains, classes and files are sorted by name, so the order of the lines means nothing, and a
+    list of ``domain/class/file`` gives what the folders themselves give.
+    """
+    if not manifest.is_file():
+        raise ValueError(f"no such file: {manifest}")
+    try:
+        text = manifest.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{manifest} is not UTF-8 text: {error}") from error
+    readers = {".csv": _csv_rows, ".tsv": _csv_rows, ".json": _json_rows}
+    if manifest.suffix.lower() not in readers:
+        raise ValueError(f"{manifest} must end in one of {', '.join(readers)}")
+    try:
+        rows = list(readers[manifest.suffix.lower()](text))
+        _check(rows, manifest.parent)
+    except ValueError as error:
+        raise ValueError(f"{manifest}: {error}") from error
+    files: dict[str, list[tuple[str, Path]]] = {}
+    for row in sorted(rows, key=lambda row: (row.domain, row.kind, row.path)):
+        files.setdefault(row.domain, []).append((row.kind, manifest.parent / row.path))
+    return of_files(name, list(files), files)
+
+
+def _csv_rows(text: str) -> Iterator[Row]:
+    first = next(iter(text.splitlines()), "")
+    # Where the header falls into the right columns, so does the rest.
+    for delimiter in DELIMITERS:
+        header = [column.strip() for column in next(csv.reader([first], delimiter=delimiter), [])]
+        if set(COLUMNS) <= set(header):
+            break
+    else:
+        raise ValueError(f"line 1 must name the columns {', '.join(COLUMNS)}, got {first!r}")
+    reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter, strict=True)
+    try:
+        for fields in reader:
+            if reader.line_num == 1 or not fields:
+                continue
+            if len(fields) != len(header):
+                raise ValueError(
+                    f"line {reader.line_num} must have {len(header)} fields, got {len(fields)}"
+                )
+            yield _row(reader.line_num, dict(zip(header, fields, strict=True)))
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num} is no CSV: {error}") from error
+
+
+def _json_rows(text: str) -> Iterator[Row]:
+    try:
+        entries = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {error.lineno} is no JSON: {error.msg}") from error
+    if not isinstance(entries, list):
+        raise ValueError(f"must hold a list of objects, got {type(entries).__name__}")
+    for line, entry in zip(_json_lines(text, len(entries)), entries, strict=True):
+        if not isinstance(entry, dict):
+            raise ValueError(f"line {line} must begin an object, got {entry!r}")
+        yield _row(line, entry)
+
+
+def _json_lines(text: str, count: int) -> Iterator[int]:
+    """Yield the line on which each entry of a well-formed list begins."""
+    decoder, position, line, counted = json.JSONDecoder(), text.index("[") + 1, 1, 0
+    for _ in range(count):
+        while text[position] in " \t\r\n,":
+            position += 1
+        line, counted = line + text.count("\n", counted, position), position
+        yield line
+        _, position = decoder.raw_decode(text, position)
+
+
+def _row(line: int, entry: dict[str, object]) -> Row:
+    values = []
+    for column in COLUMNS:
+        value = entry.get(column)
+        if not isinstance(value, str) or not value.strip():
+            found = "nothing" if value is None else repr(value)
+            raise ValueError(f"line {line} must give its {column} as text, got {found}")
+        values.append(value.strip())
+    return Row(line, *values)
+
+
+def _check(rows: list[Row], folder: Path) -> None:
+    if not rows:
+        raise ValueError("lists no images")
+    seen: dict[Path, int] = {}
+    for row in rows:
+        first = seen.setdefault(Path(os.path.normpath(row.path)), row.line)
+        if first != row.line:
+            # Twice the same image would stand on both sides of a split.
+            raise ValueError(f"lines {first} and {row.line} both list {row.path}")
+    strange = _lines(row for row in rows if not is_image(Path(row.path)))
+    if strange:
+        raise ValueError(f"no images by their suffix ({', '.join(SUFFIXES)}): {some(strange)}")
+    missing = _lines(row for row in rows if not (folder / row.path).is_file())
+    if missing:
+        raise ValueError(f"no such files, relative to {folder}: {some(missing)}")
+
+
+def _lines(rows: Iterable[Row]) -> list[str]:
+    return [f"{row.path} (line {row.line})" for row in rows]

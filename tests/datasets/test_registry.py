@@ -1,0 +1,136 @@
+"""The published data sets: names, domains in order, where their files go, and how many."""
+
+from pathlib import Path
+
+import pytest
+
+from shoal.algorithms.hparams import SCALE_OF
+from shoal.datasets import DATASETS, PUBLISHED, decode, find, splits, verify
+from tests.datasets.pictures import picture, tree
+
+# Folder, then domains in DomainBed's order.
+FOLDERS = {
+    "vlcs": ("VLCS", ["Caltech101", "LabelMe", "SUN09", "VOC2007"]),
+    "pacs": ("PACS", ["art_painting", "cartoon", "photo", "sketch"]),
+    "office-home": ("office_home", ["Art", "Clipart", "Product", "Real World"]),
+    "terra-incognita": (
+        "terra_incognita",
+        ["location_100", "location_38", "location_43", "location_46"],
+    ),
+    "domainnet": (
+        "domain_net",
+        ["clipart", "infograph", "painting", "quickdraw", "real", "sketch"],
+    ),
+}
+TOTALS = {
+    "vlcs": 10_729,
+    "pacs": 9_991,
+    "office-home": 15_588,
+    "terra-incognita": 24_788,
+    "domainnet": 586_575,
+}
+
+
+def small(root: Path, name: str) -> Path:
+    folder, domains = FOLDERS[name]
+    tree(root / folder, {domain: {"cat": ["a.jpg"], "dog": ["b.jpg"]} for domain in domains})
+    return root
+
+
+def test_the_registry_holds_what_the_hyperparameters_know() -> None:
+    assert list(DATASETS) == list(SCALE_OF)
+    assert set(PUBLISHED) == set(FOLDERS) == set(DATASETS) - {"colored-mnist", "rotated-mnist"}
+    assert find("pacs") is DATASETS["pacs"]
+    with pytest.raises(ValueError, match="unknown data set 'psac'; did you mean 'pacs'"):
+        find("psac")
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_domains_and_their_order(tmp_path: Path, name: str) -> None:
+    root = small(tmp_path, name)
+    picture(root / FOLDERS[name][0] / "another" / "cat" / "a.jpg")
+    dataset = find(name)(root, 0)
+    assert dataset.name == name
+    assert list(dataset.names) == FOLDERS[name][1]
+    assert dataset.classes == ("cat", "dog")
+    assert find(name)(root, 1).fingerprint == dataset.fingerprint
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_published_counts_add_up(name: str) -> None:
+    published = PUBLISHED[name]
+    if isinstance(published, int):
+        assert published == TOTALS[name]
+    else:
+        assert list(published) == FOLDERS[name][1]
+        assert sum(published.values()) == TOTALS[name]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_without_files_it_says_where_they_go(tmp_path: Path, name: str) -> None:
+    folder, domains = FOLDERS[name]
+    with pytest.raises(ValueError) as caught:
+        find(name)(None, 0)
+    assert f"put its files at {folder}/<domain>/<class>/<file>" in str(caught.value)
+    assert ", ".join(domains) in str(caught.value)
+    with pytest.raises(ValueError, match=f"no such folder: {tmp_path / folder}"):
+        find(name)(tmp_path, 0)
+    small(tmp_path, name)
+    with pytest.raises(ValueError, match=f"{folder} is {name} itself; give the folder that holds"):
+        find(name)(tmp_path / folder, 0)
+
+
+def test_duplicates_of_domainnet_are_left_out(tmp_path: Path) -> None:
+    root = small(tmp_path, "domainnet")
+    whole = find("domainnet")(root, 0)
+    lines = ["clipart/cat/a.jpg", "", "domain_net/real/dog/b.jpg", "sketch/cat/gone.jpg"]
+    (root / "domain_net" / "duplicates.txt").write_text("\n".join(lines))
+    rest = find("domainnet")(root, 0)
+    assert [len(d) for d in whole.domains] == [2] * 6
+    assert [len(d) for d in rest.domains] == [1, 2, 2, 2, 1, 2]
+    assert rest.missing_classes() == {"clipart": ("cat",), "real": ("dog",)}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("a.jpg", r"duplicates.txt, line 2: expected domain/class/file, got 'a\.jpg'"),
+        ("clipat/cat/a.jpg", r"duplicates.txt, line 2\) 'clipat'; did you mean 'clipart'"),
+    ],
+)
+def test_a_list_of_something_else_is_refused(tmp_path: Path, line: str, message: str) -> None:
+    root = small(tmp_path, "domainnet")
+    (root / "domain_net" / "duplicates.txt").write_text(f"clipart/cat/a.jpg\n{line}\n")
+    with pytest.raises(ValueError, match=message):
+        find("domainnet")(root, 0)
+
+
+@pytest.fixture
+def pacs_root(data_root: Path) -> Path:
+    if not (data_root / "PACS").is_dir():
+        pytest.skip(f"data not present: {data_root / 'PACS'}")
+    return data_root
+
+
+def test_pacs_has_the_published_counts(pacs_root: Path) -> None:
+    dataset = find("pacs")(pacs_root, 0)
+    published = {"art_painting": 2_048, "cartoon": 2_344, "photo": 1_670, "sketch": 3_929}
+    assert PUBLISHED["pacs"] == published
+    assert {d.name: len(d) for d in dataset.domains} == published
+    assert dataset.missing_classes() == {}
+    assert dataset.classes == ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+    assert dataset.counts()["sketch"]["house"] == 80
+    for name, (kept, held_out) in splits(dataset, 0).items():
+        assert len(held_out) == int(0.2 * published[name])
+        assert len(kept) + len(held_out) == published[name]
+
+
+def test_some_of_pacs_can_be_read(pacs_root: Path) -> None:
+    dataset = find("pacs")(pacs_root, 0)
+    some = type(dataset)(
+        dataset.name,
+        dataset.classes,
+        tuple(type(d)(d.name, d.labels[::100], d.images[::100]) for d in dataset.domains),
+    )
+    assert verify(some, workers=1).broken == ()
+    assert decode(some["photo"].images[0]).shape == (3, 224, 224)
