@@ -16,6 +16,9 @@ torch.set_num_threads(1)
 EXPECTED_SKIPS = {
     "no GPU": "device tests run where there is a device",
     "no chromium": "the report page is also looked at in a browser, where there is one",
+    "no torchvision": "the extra vision",
+    "no timm": "the extra vision",
+    "no efficientnet_lite_pytorch": "the extra efficientnet",
     "data not present: ": "data that may not be redistributed lies beside the repository or not",
 }
 

@@ -66,5 +66,16 @@ def test_like_another_network() -> None:
 
 
 def test_unknown_weights_are_not_left_to_chance() -> None:
-    with pytest.raises(TypeError, match="weights of MultiheadAttention cannot be drawn"):
-        drawn(lambda: nn.MultiheadAttention(4, 2), stream("x"))
+    class Scaled(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(2, 2)
+            self.register_buffer("scale", torch.full((2,), 2.0))
+
+    class Gained(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(2, 2)
+            self.gain = nn.Parameter(torch.ones(2))
+
+    for build in (lambda: nn.MultiheadAttention(4, 2), Scaled, Gained):
+        with pytest.raises(TypeError, match="cannot be drawn from a stream"):
+            drawn(build, stream("x"))

