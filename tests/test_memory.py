@@ -143,7 +143,7 @@ def test_a_linear_layer_never_forms_individual_gradients() -> None:
     with Alive() as alive:
         shoal.spread(shoal.gradient_variance(model, inputs, labels, domains)).backward()
     # [n, P] would be 2.3 million numbers; the largest is an activation beside its square.
-    assert alive.largest <= 2 * n * width
+    assert alive.largest <= (2 * n + E) * width
 
 
 def test_the_head_never_forms_individual_gradients() -> None:
@@ -152,7 +152,7 @@ def test_the_head_never_forms_individual_gradients() -> None:
     with Alive() as alive:
         v = shoal.head_variance(z, x, torch.randint(classes, (n,)), torch.arange(n) % E)
         shoal.spread(v).backward()
-    assert alive.largest <= 2 * n * p
+    assert alive.largest <= (2 * n + E) * p
 
 
 def test_many_examples_are_not_even_doubled() -> None:

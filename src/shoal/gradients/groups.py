@@ -48,19 +48,25 @@ class Sorted:
     def _equal(self) -> bool:
         return len(set(self.sizes)) == 1 and self.sizes[0] > 0
 
-    def _cube(self, x: Tensor) -> Tensor:
+    @property
+    def few(self) -> bool:
+        """Whether the domains have equally many examples, and so few that a device is idle."""
+        return self._equal and self.sizes[0] <= FEW
+
+    def cube(self, x: Tensor) -> Tensor:
+        """Return x with an axis for the domains, ``[n, a] -> [E, n_e, a]``; they must be equal."""
         return x.reshape(len(self.sizes), self.sizes[0], *x.shape[1:])
 
     def total(self, x: Tensor) -> Tensor:
         """Return Σ_{i∈e} x_i, ``[n, ...] -> [E, ...]``."""
         if self._equal:
-            return self._cube(x).sum(1)
+            return self.cube(x).sum(1)
         return torch.stack([part.sum(0) for part in x.split(self.sizes)])
 
     def mean(self, x: Tensor) -> Tensor:
         """Return each domain's mean of x_i, ``[n, ...] -> [E, ...]``; zero where it has none."""
         if self._equal:
-            return self._cube(x).mean(1)
+            return self.cube(x).mean(1)
         return self.total(x) / self.counts.to(x.dtype).clamp(min=1)[:, None]
 
     def shared(self, x: Tensor) -> Tensor:
@@ -81,27 +87,27 @@ class Sorted:
     def centre(self, x: Tensor, mean: Tensor) -> Tensor:
         """Return x_i − mean_{e(i)}."""
         if self._equal:
-            return (self._cube(x) - mean[:, None]).reshape(x.shape)
+            return (self.cube(x) - mean[:, None]).reshape(x.shape)
         return x - self.expand(mean)
 
     def add_(self, out: Tensor, rows: Tensor, sign: int = 1) -> Tensor:
         """Add (or subtract) each example's row to ``out`` in place."""
         if self._equal:
-            self._cube(out).add_(rows[:, None], alpha=sign)
+            self.cube(out).add_(rows[:, None], alpha=sign)
             return out
         return out.add_(self.expand(rows), alpha=sign)
 
     def outer(self, a: Tensor, b: Tensor) -> Tensor:
         """Return Σ_{i∈e} a_i ⊗ b_i, ``[n, a], [n, b] -> [E, a, b]``."""
         if self._equal and self.sizes[0] < TALL:
-            return torch.bmm(self._cube(a).mT, self._cube(b))
+            return torch.bmm(self.cube(a).mT, self.cube(b))
         pairs = zip(a.split(self.sizes), b.split(self.sizes), strict=True)
         return torch.stack([_tall_product(x, y) for x, y in pairs])
 
     def apply(self, x: Tensor, matrices: Tensor) -> Tensor:
         """Return x_i M_{e(i)}, ``[n, a], [E, a, b] -> [n, b]``."""
         if self._equal:
-            return torch.bmm(self._cube(x), matrices).reshape(len(x), -1)
+            return torch.bmm(self.cube(x), matrices).reshape(len(x), -1)
         pairs = zip(x.split(self.sizes), matrices, strict=True)
         return torch.cat([part @ matrix for part, matrix in pairs])
 
@@ -109,15 +115,15 @@ class Sorted:
         self, weights: Tensor, x: Tensor, y: Tensor, matrices: Tensor, offset: Tensor | None
     ) -> Tensor:
         """Return w_i ∘ (x_i M_{e(i)} + b_{e(i)}) − y_i N_{e(i)} for (M, N) ``[2, E, a, b]``."""
-        if self._equal and self.sizes[0] <= FEW:
-            left = torch.stack([self._cube(x), self._cube(y)]).flatten(0, 1)
+        if self.few:
+            left = torch.stack([self.cube(x), self.cube(y)]).flatten(0, 1)
             out, other = torch.bmm(left, matrices.flatten(0, 1)).reshape(2, len(x), -1)
             out = out if offset is None else self.add_(out, offset)
             return out.mul_(weights).sub_(other)
         out = self.apply(x, matrices[0])
         out = (out if offset is None else self.add_(out, offset)).mul_(weights)
         if self._equal:
-            self._cube(out).baddbmm_(self._cube(y), matrices[1], alpha=-1)
+            self.cube(out).baddbmm_(self.cube(y), matrices[1], alpha=-1)
             return out
         parts = zip(out.split(self.sizes), y.split(self.sizes), matrices[1], strict=True)
         for into, part, matrix in parts:

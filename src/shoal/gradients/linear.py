@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .groups import Groups
+from .groups import Groups, Sorted
 
 
 class Centre(NamedTuple):
@@ -38,8 +38,13 @@ def deviations(
     m = groups.outer(groups.shared(ρ), ζ)
     # Σ r²ζ² + 2 z̄ (Σ rρζ + z̄ Σ ρ² / 2) − n m²
     z_row = z_mean[:, None]
-    cross = torch.addcmul(groups.outer(r * ρ, ζ), z_row, bias[:, :, None], value=0.5)
-    weight = torch.addcmul(groups.outer(r.square(), ζ.square()), cross, z_row, value=2)
+    if isinstance(groups, Sorted) and groups.few:  # one product, over 2n + 1 rows
+        left = [groups.cube(r * ρ), groups.cube(r.square()), bias[:, None]]
+        right = [groups.cube(ζ) * (2 * z_row), groups.cube(ζ.square()), z_row.square()]
+        weight = torch.bmm(torch.cat(left, 1).mT, torch.cat(right, 1))
+    else:
+        cross = torch.addcmul(groups.outer(r * ρ, ζ), z_row, bias[:, :, None], value=0.5)
+        weight = torch.addcmul(groups.outer(r.square(), ζ.square()), cross, z_row, value=2)
     weight = torch.clamp(groups.subtract_squares(weight, m), min=0, out=out)
     return Centre(z_mean, r_mean, m), weight, bias
 
