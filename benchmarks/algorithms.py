@@ -25,7 +25,8 @@ from torch.utils.flop_counter import flop_registry
 from shoal.algorithms import ALGORITHMS
 from shoal.algorithms.adam import Adam
 from shoal.algorithms.arm import ARM
-from shoal.algorithms.base import Algorithm, Batch
+from shoal.algorithms.base import Algorithm
+from shoal.algorithms.forward import Batch
 from shoal.algorithms.hparams import defaults
 from shoal.networks import Network, mnist_cnn
 from shoal.randomness import stream

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from shoal.algorithms import ALGORITHMS
-from shoal.algorithms.base import Algorithm, Batch
+from shoal.algorithms.base import Algorithm
+from shoal.algorithms.forward import Batch
 from shoal.networks import Network, drawn
 from shoal.randomness import stream
 

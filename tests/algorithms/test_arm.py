@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shoal.algorithms.arm import ARM, ARMHparams
-from shoal.algorithms.base import Batch
+from shoal.algorithms.forward import Batch
 from shoal.algorithms.hparams import Hparams, defaults, draw
 from shoal.networks import Network, drawn, mnist_cnn
 from shoal.randomness import stream

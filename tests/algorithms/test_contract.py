@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from shoal.algorithms import ALGORITHMS, find
-from shoal.algorithms.base import Algorithm, Batch, Classifying, Forward, Objective, Penalised
+from shoal.algorithms.base import Algorithm, Classifying, Objective, Penalised
+from shoal.algorithms.forward import Batch, Forward
 from shoal.algorithms.hparams import SCALES, Hparams, defaults, draw
 from shoal.networks import Network, drawn
 from shoal.randomness import stream

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.algorithms.base import Batch
-from tests.test_capture_safety import NoQuestions
+from shoal.algorithms.forward import Batch
 
 from .plain import FEATURES, Plain, compare, make, make_batches
+from .stepping import asks_nothing
 from .test_irm import pooled_risk, searches
 
 
@@ -57,13 +57,7 @@ def test_one_domain_has_no_penalty() -> None:
 
 def test_a_step_asks_nothing_and_keeps_its_addresses() -> None:
     algorithm = make("coral")
-    for step in range(2):
-        algorithm.update(make_batches(step))
-    before = {name: tensor.data_ptr() for name, tensor in algorithm.state_dict().items()}
-    batches = make_batches(2)
-    with NoQuestions():
-        algorithm.update(batches)
-    assert {name: t.data_ptr() for name, t in algorithm.state_dict().items()} == before
+    asks_nothing(algorithm)
 
 
 def test_hyperparameters_are_those_of_domainbed() -> None:

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from shoal.algorithms import ALGORITHMS
 from shoal.algorithms.adversarial import Adversarial, AdversarialHparams
-from shoal.algorithms.base import Batch
+from shoal.algorithms.forward import Batch
 from shoal.algorithms.hparams import Hparams, defaults, draw
 from shoal.networks import Network, drawn, dropout
 from shoal.randomness import Draws, stream
-from tests.test_capture_safety import NoQuestions
 
 from .plain import CLASSES, FEATURES, INPUTS, Plain, PlainAdam, compare, make, make_batches
+from .stepping import asks_nothing
 
 BOTH = ("dann", "cdann")
 
@@ -269,13 +269,7 @@ def test_hparams_are_domainbeds() -> None:
 @pytest.mark.parametrize("name", BOTH)
 def test_a_step_asks_nothing_and_keeps_its_addresses(name: str) -> None:
     algorithm = make_one(name, mlp_dropout=0.5, grad_penalty=1.0)
-    for step in range(2):
-        algorithm.update(make_batches(step))
-    before = {key: tensor.data_ptr() for key, tensor in algorithm.state_dict().items()}
-    batches = make_batches(2)
-    with NoQuestions():
-        algorithm.update(batches)
-    assert {key: tensor.data_ptr() for key, tensor in algorithm.state_dict().items()} == before
+    asks_nothing(algorithm)
 
 
 def test_binary_labels_in_a_column_weigh_the_same() -> None:

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from shoal.algorithms.base import Batch
+from shoal.algorithms.forward import Batch
 
 from .plain import Plain, compare, make
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.algorithms.base import Batch
+from shoal.algorithms.forward import Batch
 
 from .plain import Oracle, Plain, compare, make, make_batches
 from .stepping import asks_nothing, keeps_its_weights, two_biases, with_batch_norm

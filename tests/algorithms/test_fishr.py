@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from shoal.algorithms.base import Batch
+from shoal.algorithms.forward import Batch
 from shoal.networks import Network, drawn
 from shoal.randomness import stream
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoal.algorithms.base import Batch
+from shoal.algorithms.forward import Batch
 from shoal.networks import Network, drawn
 from shoal.randomness import stream
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.algorithms.base import Batch
+from shoal.algorithms.forward import Batch
 from shoal.algorithms.hparams import draw
 from shoal.algorithms.masking import Agreement
 from shoal.algorithms.sand_mask import SANDMaskHparams

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from shoal.algorithms.base import Batch
+from shoal.algorithms.forward import Batch
 from shoal.algorithms.hparams import draw
 from shoal.algorithms.mixup import MixupHparams
 from shoal.randomness import Draws

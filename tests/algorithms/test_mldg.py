@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.algorithms.base import Batch
+from shoal.algorithms.forward import Batch
 from shoal.randomness import Draws
 
 from .plain import INPUTS, Oracle, Plain, PlainAdam, compare, make

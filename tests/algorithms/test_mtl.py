@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.algorithms.base import Algorithm, Batch
+from shoal.algorithms.base import Algorithm
+from shoal.algorithms.forward import Batch
 from shoal.algorithms.hparams import draw
 from shoal.algorithms.mtl import MTL, MTLHparams
-from tests.test_capture_safety import NoQuestions
 
 from .plain import CLASSES, FEATURES, Oracle, Plain, compare, make, make_batches, tiny
+from .stepping import asks_nothing
 
 
 def oracle(algorithm: Algorithm, share: float, weight_decay: float = 0.0) -> Oracle:
@@ -115,10 +116,4 @@ def test_hparams_are_domainbeds() -> None:
 
 def test_a_step_asks_nothing_and_keeps_its_addresses() -> None:
     algorithm = make("mtl")
-    for step in range(2):
-        algorithm.update(make_batches(step))
-    before = {key: tensor.data_ptr() for key, tensor in algorithm.state_dict().items()}
-    batches = make_batches(2)
-    with NoQuestions():
-        algorithm.update(batches)
-    assert {key: tensor.data_ptr() for key, tensor in algorithm.state_dict().items()} == before
+    asks_nothing(algorithm)

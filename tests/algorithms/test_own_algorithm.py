@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from shoal.algorithms import ALGORITHMS, find
-from shoal.algorithms.base import Algorithm, Batch
+from shoal.algorithms.base import Algorithm
+from shoal.algorithms.forward import Batch
 from shoal.algorithms.hparams import domainbed_hash
 from shoal.cli import main
 from shoal.own import algorithm

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from shoal.algorithms.base import Batch
+from shoal.algorithms.forward import Batch
 from shoal.algorithms.rsc import _quantile
 from shoal.networks import Network
 from shoal.randomness import stream

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoal.algorithms.base import Batch
+from shoal.algorithms.forward import Batch
 from shoal.algorithms.sagnet import SagNet, SagNetHparams
 from shoal.randomness import Draws
-from tests.test_capture_safety import NoQuestions
 
 from .plain import FEATURES, Plain, PlainAdam, compare, make, make_batches
+from .stepping import asks_nothing
 
 
 def content_and_style(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -178,10 +178,4 @@ def test_what_is_not_finite_moves_nothing(where: str) -> None:
 
 def test_a_step_asks_nothing_and_keeps_its_addresses() -> None:
     algorithm = make_one()
-    for step in range(2):
-        algorithm.update(make_batches(step))
-    before = {key: tensor.data_ptr() for key, tensor in algorithm.state_dict().items()}
-    batches = make_batches(2)
-    with NoQuestions():
-        algorithm.update(batches)
-    assert {key: tensor.data_ptr() for key, tensor in algorithm.state_dict().items()} == before
+    asks_nothing(algorithm)

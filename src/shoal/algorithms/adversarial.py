@@ -18,7 +18,8 @@ from ..networks import drawn, dropout, head_sizes, perceptron
 from ..randomness import Draws, stream
 from ..statistics import precise
 from .adam import Adam
-from .base import Batch, Classifying, Forward
+from .base import Classifying
+from .forward import Batch, Forward
 from .hparams import Hparams, choice, constant, hparam, power, whole_power
 
 # As lr and weight_decay: for small images a distribution, for large ones also a default.

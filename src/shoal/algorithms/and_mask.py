@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .base import Batch
+from .forward import Batch
 from .hparams import Hparams, hparam, uniform
 from .masking import Agreement, masked
 from .per_domain import PerDomain

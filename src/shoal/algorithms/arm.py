@@ -12,7 +12,8 @@ from ..networks import context_net, drawn
 from ..randomness import stream
 from ..statistics import individual_losses, precise
 from .adam import Adam
-from .base import Algorithm, Batch, sizes_of
+from .base import Algorithm
+from .forward import Batch, sizes_of
 from .hparams import Hparams, constant, hparam, whole_power
 
 

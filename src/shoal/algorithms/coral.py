@@ -8,7 +8,8 @@ from torch import Tensor
 from ..penalties import pairwise
 from ..regularizers import Warmup
 from ..statistics import feature_moments
-from .base import Forward, Penalised
+from .base import Penalised
+from .forward import Forward
 from .hparams import Hparams, hparam, power
 
 

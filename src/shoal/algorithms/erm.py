@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from .base import Forward, Objective
+from .base import Objective
+from .forward import Forward
 
 
 class ERM(Objective):

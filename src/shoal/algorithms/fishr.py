@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from .. import regularizers
 from ..statistics import gradient_mean, gradient_variance, head_mean
-from .base import Capture, Forward, Penalised
+from .base import Capture, Penalised
+from .forward import Forward
 from .hparams import Hparams, fixed, hparam, power, uniform, whole
 
 
@@ -35,16 +36,15 @@ class Fishr(Penalised):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        h, self.reset_step = self.hparams, self.hparams.warmup_steps
-        E, schedule, head = self.num_domains, (h.ema_decay, h.warmup_steps), self.model.classifier
+        h, E, head = self.hparams, self.num_domains, self.model.classifier
+        schedule, self.reset_step = (h.ema_decay, h.warmup_steps), h.warmup_steps
         self.closed_form = h.parameters == "classifier" and isinstance(head, nn.Linear)
         self.capture = "compiled" if self.closed_form else "graph"
         # 1/n, as in the released code: the published numbers and the range of λ are its.
         self.form: dict[str, Any] = {"centered": h.centered, "unbiased": False}
-        bias = getattr(head, "bias", None) is not None
-        fishr = regularizers.Fishr(E, h.penalty_weight, *schedule, **self.form, bias=bias)
-        means = regularizers.Match(E, h.mean_weight, *schedule, normalise=True)
-        self.variances, self.means = fishr.to(self.device), means.to(self.device)
+        form = self.form | {"bias": getattr(head, "bias", None) is not None}
+        self.variances = regularizers.Fishr(E, h.penalty_weight, *schedule, **form).to(self.device)
+        self.means = regularizers.Match(E, h.mean_weight, *schedule, normalise=True).to(self.device)
 
     def penalty(self, forward: Forward) -> Tensor:
         """Return λ · spread of the variances' moving averages, plus the same of the means."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .base import Batch, sizes_of
+from .forward import Batch, sizes_of
 
 
 @dataclass(frozen=True)

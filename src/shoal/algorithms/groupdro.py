@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base import Forward, Objective
+from .base import Objective
+from .forward import Forward
 from .hparams import Hparams, hparam, power
 
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from ..checks import choose
 from ..regularizers import Match
 from ..statistics import head_mean
-from .base import Forward, Penalised
+from .base import Penalised
+from .forward import Forward
 from .hparams import Hparams, fixed, hparam, power
 
 

@@ -8,7 +8,8 @@ from torch import Tensor
 from ..penalties import irm
 from ..regularizers import Warmup
 from ..statistics import scale_slopes
-from .base import Forward, Penalised
+from .base import Penalised
+from .forward import Forward
 from .hparams import Hparams, hparam, power, whole_power
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .base import Batch
+from .forward import Batch
 from .per_domain import PerDomain
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from ..randomness import Draws
 from ..statistics import individual_losses
 from .adam import Adam
-from .base import Batch, Classifying, Forward
+from .base import Classifying
+from .forward import Batch, Forward
 from .gathering import Stacked, shares
 from .hparams import Hparams, hparam, power
 

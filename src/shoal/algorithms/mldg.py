@@ -11,7 +11,8 @@ from torch.func import functional_call
 from ..randomness import Draws
 from ..statistics import individual_losses, precise
 from .adam import Adam
-from .base import Batch, Classifying
+from .base import Classifying
+from .forward import Batch
 from .gathering import Stacked, shares
 from .hparams import Hparams, choice, hparam, power
 

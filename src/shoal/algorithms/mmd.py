@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ..penalties import mmd
 from ..regularizers import Warmup
-from .base import Forward, Penalised
+from .base import Penalised
+from .forward import Forward
 from .hparams import Hparams, hparam, power
 
 

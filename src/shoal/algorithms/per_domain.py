@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from .adam import Adam
-from .base import Batch, Classifying, Forward
+from .base import Classifying
+from .forward import Batch, Forward
 
 
 class PerDomain(Classifying):

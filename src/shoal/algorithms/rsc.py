@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ..statistics import individual_losses, precise
-from .base import Forward, Objective
+from .base import Objective
+from .forward import Forward
 from .hparams import Hparams, hparam, uniform
 
 

@@ -12,7 +12,8 @@ from ..networks import drawn, head_sizes
 from ..randomness import Draws, stream
 from ..statistics import individual_losses, precise
 from .adam import Adam
-from .base import Batch, Classifying
+from .base import Classifying
+from .forward import Batch
 from .hparams import Hparams, hparam, power
 
 EPS = 1e-5

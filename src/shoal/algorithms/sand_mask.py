@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .base import Batch
+from .forward import Batch
 from .hparams import Hparams, hparam, power, uniform
 from .masking import Agreement, masked
 from .per_domain import PerDomain

@@ -6,7 +6,8 @@ from typing import Any
 from torch import Tensor
 
 from ..regularizers import Match
-from .base import Forward, Penalised
+from .base import Penalised
+from .forward import Forward
 from .hparams import Hparams, fixed, hparam, power, whole_power
 
 

@@ -1,0 +1,78 @@
+"""One forward pass over the batches of all training domains, and what methods take from it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..statistics import individual_losses, precise, twice_differentiable
+
+# One training domain's share of a step: inputs [n_e, ...] and labels [n_e].
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Forward:
+    """One forward pass over the examples of all training domains, sorted by domain."""
+
+    inputs: Tensor
+    labels: Tensor
+    sizes: tuple[int, ...]
+    features: Tensor
+    logits: Tensor
+    losses: Tensor  # ℓ_i, [n]
+    domain_losses: tuple[Tensor, ...]  # the same for each domain; run apart, each a graph alone
+
+    @staticmethod
+    def of(model: nn.Module, batches: Sequence[Batch], apart: bool = False) -> "Forward":
+        """Run ``model`` on all batches together, or apart.
+
+        Apart, each domain has a pass and a graph of its own, whose gradient can be differentiated.
+        """
+        inputs = torch.cat([inputs for inputs, _ in batches])
+        labels = torch.cat([labels for _, labels in batches])
+        sizes = sizes_of(batches)
+        if not apart:
+            features, logits, losses = _run(model, inputs, labels)
+            return Forward(inputs, labels, sizes, features, logits, losses, losses.split(sizes))
+        with twice_differentiable(model):
+            runs = [_run(model, *batch) for batch in batches]
+        features, logits, losses = (torch.cat(parts) for parts in zip(*runs, strict=True))
+        alone = tuple(losses for _, _, losses in runs)
+        return Forward(inputs, labels, sizes, features, logits, losses, alone)
+
+    @property
+    def risk(self) -> Tensor:
+        """The mean loss of all examples."""
+        return self.losses.mean()
+
+    @property
+    def risks(self) -> Tensor:
+        """R_e, the mean loss of each domain, ``[E]``."""
+        return torch.stack([losses.mean() for losses in self.domain_losses])
+
+    @property
+    def head(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What statistics of the classifier are taken of."""
+        return self.features, self.logits, self.labels, self.domains
+
+    @property
+    def domains(self) -> Tensor:
+        """The domain of each example; on the host, where sizes are read without a wait."""
+        host = not torch.compiler.is_compiling()
+        device = torch.device("cpu") if host else self.losses.device
+        ids = [torch.full((n,), e, device=device) for e, n in enumerate(self.sizes)]
+        return torch.cat(ids)
+
+
+def _run(model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return features, logits and losses."""
+    features = model.features(inputs)  # type: ignore[operator]
+    logits = precise(model.classifier(features))  # type: ignore[operator]
+    return features, logits, individual_losses(logits, labels, None)
+
+
+def sizes_of(batches: Sequence[Batch]) -> tuple[int, ...]:
+    """Return n_e of each domain."""
+    return tuple(len(labels) for _, labels in batches)
