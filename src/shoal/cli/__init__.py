@@ -1,0 +1,50 @@
+"""The command ``shoal``: one file for each of its commands."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from .. import __version__
+from . import demo, hparams, listing, reproduce
+
+COMMANDS = (demo, reproduce, hparams, listing)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if not hasattr(options, "run"):
+        parser.print_help()
+        return 2
+    try:
+        status: int = options.run(options)
+    except (ValueError, OSError) as error:
+        print(f"shoal: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        told = str(error)  # where it names what to install, that is better than a guess
+        if "pip install" not in told:
+            told = f"this command needs {error.name}; pip install 'shoal[cli,report]'"
+        print(f"shoal: {told}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"shoal: interrupted; {options.after_interrupt}", file=sys.stderr)
+        return 130
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="shoal",
+        description="Classifiers that keep working on a domain they never saw.",
+    )
+    parser.add_argument("--version", action="version", version=f"shoal {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    for command in COMMANDS:
+        command.add(commands)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""``shoal list``: what there is to choose from."""
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from .terminal import table
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser("list", help="what there is to choose from")
+    parser.add_argument("what", nargs="?", metavar="WHAT", help=", ".join(LISTS))
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_run, after_interrupt="nothing was written")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ..checks import choose
+
+    if options.what is None:
+        if options.json:
+            print(json.dumps(list(LISTS)))
+            return 0
+        for name, (line, _) in LISTS.items():
+            print(f"shoal list {name:14} {line}")
+        return 0
+    _, show = LISTS[choose("list", options.what, LISTS)]
+    show(options.json)
+    return 0
+
+
+def _algorithms(as_json: bool) -> None:
+    from ..algorithms import ALGORITHMS, VARIANTS
+
+    if as_json:
+        rows: list[dict[str, Any]] = [
+            {"name": name, "paper": kind.paper, "year": kind.year, "summary": _summary(kind)}
+            for name, kind in ALGORITHMS.items()
+        ]
+        rows += [{"name": name, **asdict(variant)} for name, variant in VARIANTS.items()]
+        print(json.dumps(rows, indent=2))
+        return
+    from rich.console import Console, Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    shown = table(None, None)
+    shown.add_column("Name", no_wrap=True)
+    shown.add_column("Year", no_wrap=True)
+    shown.add_column("What it does, and its paper")
+    for name, kind in ALGORITHMS.items():
+        paper = Padding(Text(kind.paper, style="dim"), (0, 0, 0, 2))
+        shown.add_row(Text(name), Text(str(kind.year)), Group(Text(_summary(kind)), paper))
+    console = Console()
+    console.print(shown)
+    shown = table("Variants of the paper's ablations", None)
+    shown.add_column("Name", no_wrap=True)
+    shown.add_column("What it is, and its hyperparameters")
+    for name, variant in VARIANTS.items():
+        given = [f"{key}={text}" for key, text in variant.settings.items()]
+        settings = Text(f"{variant.algorithm} with {', '.join(given)}", style="dim")
+        lines = Text(f"{variant.summary} ({variant.table})"), Padding(settings, (0, 0, 0, 2))
+        shown.add_row(Text(name), Group(*lines))
+    console.print(shown)
+
+
+def _summary(kind: type) -> str:
+    return (kind.__doc__ or "").strip().partition("\n")[0]
+
+
+LISTS: dict[str, tuple[str, Callable[[bool], None]]] = {
+    "algorithms": ("the methods, each with its paper", _algorithms),
+}

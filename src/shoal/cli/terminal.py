@@ -1,0 +1,63 @@
+"""What several commands show: tables and progress bars."""
+
+import sys
+import time
+from contextlib import contextmanager
+from typing import Any
+
+
+def table(title: str | None, caption: str | None) -> Any:
+    """Return an empty table as all commands show them."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    return Table(
+        title=Text(title) if title else None,
+        caption=Text(caption) if caption else None,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        collapse_padding=True,
+    )
+
+
+@contextmanager
+def bars(unit: str) -> Any:
+    """Show one progress bar per method; lines where there is no terminal."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description:28}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        tasks: dict[str, Any] = {}
+        counts: dict[str, dict[int, int]] = {}
+        told = time.monotonic()
+
+        def report(method: str, restart: int, done: int, total: int) -> None:
+            nonlocal told
+            steps = counts.setdefault(method, {})
+            steps[restart] = done
+            if method not in tasks:
+                tasks[method] = progress.add_task(method, total=total)
+            progress.update(tasks[method], completed=sum(steps.values()), total=total * len(steps))
+            if not console.is_terminal and (time.monotonic() - told > 15 or done == total):
+                told = time.monotonic()
+                print(f"{method}: restart {restart}, step {done} of {total}", file=sys.stderr)
+
+        yield report
