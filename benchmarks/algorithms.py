@@ -23,11 +23,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from shoal.algorithms import ALGORITHMS
-from shoal.algorithms.adam import Adam
 from shoal.algorithms.arm import ARM
 from shoal.algorithms.base import Algorithm
 from shoal.algorithms.forward import Batch
 from shoal.algorithms.hparams import defaults
+from shoal.algorithms.optimiser import Optimiser
 from shoal.networks import Network, mnist_cnn
 from shoal.randomness import stream
 from shoal.training.captured import CapturedStep
@@ -58,7 +58,7 @@ BARS: dict[str, float | str] = {
     "iga": "E + 1",
 }
 
-# The passes of those methods: over all images or one domain's, with a backward, with an Adam step.
+# The passes of those methods: over all images or one domain's, with a backward, with a step.
 ALL, ONE = "all", "one"
 PASSES: dict[str, list[tuple[str, bool, bool]]] = {
     "fish": [(ONE, True, True)],  # once for each domain
@@ -89,7 +89,7 @@ def bare_passes(case: str, variant: str, device: torch.device) -> Callable[[], N
     network: nn.Module = make(case, "erm", device)[0].model
     if isinstance(algorithm, ARM):
         network = WithContext(algorithm.context, algorithm.model)
-    adam = Adam(network.parameters(), 1e-4)
+    optimiser = Optimiser(network.parameters(), 1e-4)
 
     def step() -> None:
         for which, backward, moves in PASSES[variant] * (domains if variant == "fish" else 1):
@@ -97,9 +97,9 @@ def bare_passes(case: str, variant: str, device: torch.device) -> Callable[[], N
             with torch.set_grad_enabled(backward):
                 loss = F.cross_entropy(network(images[:n]), labels[:n])
             if backward:
-                grads = torch.autograd.grad(loss, adam.weights)
+                grads = torch.autograd.grad(loss, optimiser.weights)
                 if moves:
-                    adam.step(grads)
+                    optimiser.step(grads)
 
     return step
 

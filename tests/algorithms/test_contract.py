@@ -3,6 +3,7 @@
 import copy
 import inspect
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -11,10 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoal.algorithms import ALGORITHMS, find
+from shoal.algorithms import ALGORITHMS, Optimisation, find
 from shoal.algorithms.base import Algorithm, Classifying, Objective, Penalised
 from shoal.algorithms.forward import Batch, Forward
 from shoal.algorithms.hparams import SCALES, Hparams, defaults, draw
+from shoal.algorithms.optimisation import Rule
+from shoal.algorithms.optimiser import Optimiser
 from shoal.networks import Network, drawn
 from shoal.randomness import stream
 from shoal.training.captured import CapturedStep
@@ -160,6 +163,53 @@ def test_resuming_equals_never_stopping(name: str) -> None:
     assert expected.keys() == found.keys()
     wrong = [key for key in expected if not torch.equal(expected[key], found[key])]
     assert not wrong, wrong
+
+
+@every
+def test_adam_is_what_every_method_does_by_default(name: str) -> None:
+    one, other = make(name, dtype=torch.float32), make(name, dtype=torch.float32)
+    other.optimise(Optimisation())
+    train(one, range(4))
+    train(other, range(4))
+    expected, found = state(one), state(other)
+    assert list(expected) == list(found)
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+@every
+@pytest.mark.parametrize("rule", ["adam", "adamw", "sgd"])
+def test_every_rule_with_schedule_and_clipping(name: str, rule: Rule) -> None:
+    """As with a constant rate that is set by hand before each update; and it can be resumed."""
+    steps, clip, decays = 5, 0.3, {"weight_decay": 0.1, "weight_decay_d": 0.1}
+    whole, stopped, resumed, by_hand = (make(name, **decays) for _ in range(4))
+    for algorithm in (whole, stopped, resumed):
+        algorithm.optimise(Optimisation(rule, schedule="cosine", steps=steps, clip=clip))
+    by_hand.optimise(Optimisation(rule, clip=clip))
+    optimisers = [part for part in by_hand.children() if isinstance(part, Optimiser)]
+    rates = [optimiser.lr for optimiser in optimisers]
+    for step in range(steps):
+        for optimiser, rate in zip(optimisers, rates, strict=True):
+            optimiser.lr = rate * (1 + math.cos(math.pi * step / steps)) / 2
+            optimiser.follow(lambda weight: weight)
+        terms = whole.update(make_batches(step))
+        expected = by_hand.update(make_batches(step))
+        torch.testing.assert_close(terms["loss"], expected["loss"], rtol=1e-6, atol=1e-6)
+    whole.check(terms)
+    start = dict(make(name).named_parameters())
+    for (key, p), q in zip(whole.named_parameters(), by_hand.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6, msg=key)
+        assert not torch.equal(p, start[key]), f"{key} never trained"
+    train(stopped, range(2))
+    resumed.load_state_dict(stopped.state_dict())
+    secret = [t.detach() for t in resumed.state_dict(keep_vars=True).values()]
+    addresses = [t.data_ptr() for t in secret]
+    for step in range(2, steps):
+        batches = make_batches(step)
+        with NoQuestions(*secret, *(t for batch in batches for t in batch)):
+            resumed.update(batches)
+    after = resumed.state_dict(keep_vars=True)
+    assert addresses == [t.data_ptr() for t in list(after.values())[: len(addresses)]]
+    assert all(torch.equal(t, after[key]) for key, t in whole.state_dict().items())
 
 
 @every
@@ -505,11 +555,9 @@ def test_a_compiled_loss_trains_alike(name: str) -> None:
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5, msg=key)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@every
-def test_a_captured_step_replays_what_an_eager_one_computes(name: str) -> None:
+def replays(eager: Algorithm, captured: Algorithm) -> None:
+    """Hold six captured steps to six eager ones of the same method."""
     device = torch.device("cuda")
-    eager, captured = make(name), make(name)
     batches = [
         [(inputs.to(device), labels.to(device)) for inputs, labels in make_batches(step)]
         for step in range(6)
@@ -537,6 +585,22 @@ def test_a_captured_step_replays_what_an_eager_one_computes(name: str) -> None:
             torch.testing.assert_close(terms[key], value, rtol=1e-6, atol=1e-8, msg=key)
     for (key, a), b in zip(eager.named_parameters(), captured.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7, msg=key)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@every
+def test_a_captured_step_replays_what_an_eager_one_computes(name: str) -> None:
+    replays(make(name), make(name))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("name", ["erm", "fishr", "mldg", "dann", "sagnet", "fish"])
+@pytest.mark.parametrize("rule", ["adam", "adamw", "sgd"])
+def test_a_captured_step_follows_rule_schedule_and_clipping(name: str, rule: Rule) -> None:
+    eager, captured = make(name), make(name)
+    for algorithm in (eager, captured):
+        algorithm.optimise(Optimisation(rule, schedule="cosine", steps=7, clip=0.3))
+    replays(eager, captured)
 
 
 @every

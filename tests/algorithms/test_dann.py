@@ -154,8 +154,8 @@ def test_one_side_moves_and_the_other_keeps_weights_and_state(name: str, turns: 
         name, d_steps_per_g_step=turns, weight_decay_g=0.1, weight_decay_d=0.1, grad_penalty=1.0
     )
     sides = {
-        "generator": [algorithm.model, algorithm.generator_adam],
-        "discriminator": [algorithm.discriminator, algorithm.discriminator_adam],
+        "generator": [algorithm.model, algorithm.generator_optimiser],
+        "discriminator": [algorithm.discriminator, algorithm.discriminator_optimiser],
     }
     if name == "cdann":
         sides["discriminator"].append(algorithm.embedding)
@@ -212,7 +212,7 @@ def test_only_cdann_has_embeddings() -> None:
     assert not any("embedding" in key for key in make_one("dann").state_dict())
     cdann = make_one("cdann")
     assert cdann.embedding.weight.shape == (CLASSES, FEATURES)
-    given = {id(weight) for weight in cdann.discriminator_adam.weights}
+    given = {id(weight) for weight in cdann.discriminator_optimiser.weights}
     assert id(cdann.embedding.weight) in given
 
 

@@ -135,6 +135,7 @@ def test_it_keeps_the_contract_of_all_methods(monkeypatch: pytest.MonkeyPatch) -
     test_contract.test_any_number_of_domains_of_any_size("own", (1, 4, 1), torch.float32)
     test_contract.test_the_order_of_domains_does_not_matter("own")
     test_contract.test_resuming_equals_never_stopping("own")
+    test_contract.test_every_rule_with_schedule_and_clipping("own", "sgd")
     test_contract.test_a_step_asks_nothing_and_keeps_its_addresses("own")
     test_contract.test_without_weight_and_warm_up_it_is_erm_bit_for_bit("own", (4, 6, 5))
     test_contract.test_its_weight_matters("own")

@@ -118,7 +118,7 @@ def test_every_adam_decays() -> None:
 def test_the_features_step_twice_and_both_classifiers_once() -> None:
     algorithm = make_one()
     algorithm.update(make_batches(0))
-    adams = (algorithm.features_adam, algorithm.content_adam, algorithm.style_adam)
+    adams = (algorithm.features_optimiser, algorithm.content_optimiser, algorithm.style_optimiser)
     assert [int(adam.count_0) for adam in adams] == [2, 1, 1]
 
 

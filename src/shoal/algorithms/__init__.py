@@ -17,13 +17,14 @@ from .mixup import Mixup
 from .mldg import MLDG
 from .mmd import MMD
 from .mtl import MTL
+from .optimisation import Optimisation
 from .rsc import RSC
 from .sagnet import SagNet
 from .sand_mask import SANDMask
 from .variants import VARIANTS, Variant
 from .vrex import VREx
 
-__all__ = ["ALGORITHMS", "VARIANTS", "Algorithm", "Variant", "find"]
+__all__ = ["ALGORITHMS", "VARIANTS", "Algorithm", "Optimisation", "Variant", "find"]
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "erm": ERM,

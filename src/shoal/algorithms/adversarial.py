@@ -1,7 +1,7 @@
 """What DANN and CDANN share: a discriminator of domains, and features that are to deceive it.
 
 An update makes one pass through φ, forward and backward: the gradients of both sides are always
-computed, and the count of steps says whose Adam moves.
+computed, and the count of steps says which side moves.
 """
 
 from abc import abstractmethod
@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from ..networks import drawn, dropout, head_sizes, perceptron
 from ..randomness import Draws, stream
 from ..statistics import precise
-from .adam import Adam
 from .base import Classifying
 from .forward import Batch, Forward
 from .hparams import Hparams, choice, constant, hparam, power, whole_power
+from .optimiser import Optimiser
 
 # As lr and weight_decay: for small images a distribution, for large ones also a default.
 SMALL_LR, LARGE_LR = power(10, -4.5, -2.5), (5e-5, power(10, -5, -3.5))
@@ -29,7 +29,7 @@ DECAY = 0.0, power(10, -6, -2)
 
 @dataclass(frozen=True)
 class AdversarialHparams(Hparams):
-    """λ, and for each side an Adam; the shared lr and weight_decay are not used."""
+    """λ, and each side's optimiser; the shared lr and weight_decay are not used."""
 
     penalty_weight: float = hparam(
         1.0, power(10, -2, 2), key="lambda", help="λ of the discriminator's loss"
@@ -50,7 +50,7 @@ class AdversarialHparams(Hparams):
     grad_penalty: float = hparam(
         0.0, power(10, -2, 1), key="grad_penalty", help="weight of the discriminator's slopes"
     )
-    beta1: float = hparam(0.5, choice(0.0, 0.5), key="beta1", help="β₁ of both Adams; β₂ is 0.9")
+    beta1: float = hparam(0.5, choice(0.0, 0.5), key="beta1", help="β₁ of Adam; β₂ is 0.9")
     mlp_width: int = hparam(
         256, whole_power(2, 6, 10), key="mlp_width", help="hidden units of the discriminator"
     )
@@ -65,12 +65,13 @@ class AdversarialHparams(Hparams):
 class Adversarial(Classifying):
     """Features against a discriminator of domains, by turns.
 
-    A method says what the discriminator sees, how its losses are weighed, and makes its Adam.
+    A method says what the discriminator sees, how its losses are weighed, and makes its
+    optimiser.
     """
 
     Hparams = AdversarialHparams
     hparams: AdversarialHparams
-    discriminator_adam: Adam
+    discriminator_optimiser: Optimiser
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -85,8 +86,8 @@ class Adversarial(Classifying):
         build = partial(perceptron, *shape, dropout=h.mlp_dropout)
         self.discriminator = drawn(build, stream("discriminator", self.seed), like=self.model)
         self.draws = Draws("discriminator dropout", self.seed, device=self.steps.device)
-        betas = h.beta1, 0.9
-        self.generator_adam = Adam(self.model.parameters(), h.lr_g, h.weight_decay_g, betas)
+        weights, betas = self.model.parameters(), (h.beta1, 0.9)
+        self.generator_optimiser = Optimiser(weights, h.lr_g, h.weight_decay_g, betas)
 
     @abstractmethod
     def condition(self, features: Tensor, labels: Tensor) -> Tensor:
@@ -96,10 +97,10 @@ class Adversarial(Classifying):
     def weigh(self, losses: Tensor, labels: Tensor) -> Tensor:
         """Return one loss of the discriminator's losses, ``[n]``."""
 
-    def make_opponent(self, *networks: nn.Module) -> Adam:
-        """Return the Adam of the discriminator's side."""
+    def make_opponent(self, *networks: nn.Module) -> Optimiser:
+        """Return the optimiser of the discriminator's side."""
         h, weights = self.hparams, [p for network in networks for p in network.parameters()]
-        return Adam(weights, h.lr_d, h.weight_decay_d, (h.beta1, 0.9))
+        return Optimiser(weights, h.lr_d, h.weight_decay_d, (h.beta1, 0.9))
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Let the discriminator make d steps on its loss D, then the features one on risk − λ D."""
@@ -117,7 +118,7 @@ class Adversarial(Classifying):
             (slopes,) = torch.autograd.grad(losses.sum(), inputs, create_graph=True)
             opposed = opposed + h.grad_penalty * precise(slopes).square().sum(1).mean()
 
-        theirs, ours = self.discriminator_adam, self.generator_adam
+        theirs, ours = self.discriminator_optimiser, self.generator_optimiser
         *down, back = torch.autograd.grad(opposed, [*theirs.weights, features])
         # Its value means nothing; its gradient in φ and ω is that of risk − λ D.
         pulled = forward.risk - h.penalty_weight * (forward.features * back).sum()

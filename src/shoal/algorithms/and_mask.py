@@ -30,7 +30,7 @@ class ANDMask(PerDomain):
     hparams: ANDMaskHparams
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
-        """Make one Adam step with the masked mean gradient; the loss is the mean of the risks."""
+        """Make one step with the masked mean gradient; the loss is the mean of the risks."""
         self.check_batches(batches)
         found = Agreement.of(self, batches)
         masks = [agreement.ge_(self.hparams.tau) for agreement in found.agreement]

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from ..networks import context_net, drawn
 from ..randomness import stream
 from ..statistics import individual_losses, precise
-from .adam import Adam
 from .base import Algorithm
 from .forward import Batch, sizes_of
 from .hparams import Hparams, constant, hparam, whole_power
+from .optimiser import Optimiser
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class ARM(Algorithm):
     paper = "Adaptive Risk Minimization: Learning to Adapt to Domain Shift (Zhang et al.)"
     year = 2021
     extra_channels = 1
+    together = True
     Hparams = ARMHparams
     hparams: ARMHparams
 
@@ -49,7 +50,7 @@ class ARM(Algorithm):
         self.context = drawn(build, stream("context", self.seed), like=self.model)
         # DomainBed's Adam never gets the context network, which so stays as it was drawn.
         weights = [*self.model.parameters(), *self.context.parameters()]
-        self.optimiser = Adam(weights, self.hparams.lr, self.hparams.weight_decay)
+        self.optimiser = Optimiser(weights, self.hparams.lr, self.hparams.weight_decay)
 
     def _image_channels(self) -> int:
         convolutions = (part for part in self.model.modules() if isinstance(part, nn.Conv2d))
@@ -63,7 +64,7 @@ class ARM(Algorithm):
         return first.in_channels - self.extra_channels
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
-        """Make one Adam step down the pooled risk, each domain's batch a support set."""
+        """Make one step down the pooled risk, each domain's batch a support set."""
         self.check_batches(batches)
         logits = self._classify(torch.cat([inputs for inputs, _ in batches]), sizes_of(batches))
         losses = individual_losses(logits, torch.cat([labels for _, labels in batches]), None)

@@ -10,15 +10,17 @@ change are tensors on the device, nothing asks the host.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..checks import check_labels, values_unseen
-from .adam import Adam
 from .forward import Batch, Forward
 from .hparams import Hparams as BaseHparams
+from .optimisation import Optimisation
+from .optimiser import Optimiser
 
 # How far a step can be captured: its loss compiled, all of it a CUDA graph, or not at all.
 Capture = Literal["compiled", "graph", "eager"]
@@ -46,6 +48,8 @@ class Algorithm(nn.Module, ABC):
     capture: Capture = "graph"
     # Channels of the inputs that the method adds to those of the images.
     extra_channels: ClassVar[int] = 0
+    # Whether ``predict`` looks at a batch as a whole, so that its size and its other images matter.
+    together: ClassVar[bool] = False
 
     steps: Tensor
     failed: Tensor
@@ -89,6 +93,25 @@ class Algorithm(nn.Module, ABC):
         """Whether every term and gradient so far was finite; no weight moves after one was not."""
         return self.failed[0] < 0
 
+    def _optimisers(self) -> list[Optimiser]:
+        return [part for part in self.children() if isinstance(part, Optimiser)]
+
+    def optimise(self, optimisation: Optimisation) -> None:
+        """Train by this rule, schedule and clipping; to be chosen before the first update."""
+        name, optimisers = type(self).__name__, self._optimisers()
+        if not self.steps.is_meta and int(self.steps) > 0:
+            raise RuntimeError(
+                f"{name} has made {int(self.steps)} updates by another optimisation; make it anew, "
+                "choose the optimisation, and then load what was saved"
+            )
+        if not optimisers and replace(optimisation, steps=None) != Optimisation():
+            raise TypeError(
+                f"{name} has no Optimiser of shoal.algorithms.optimiser, so that it cannot follow "
+                f"{optimisation}; make one of the weights that it trains"
+            )
+        for optimiser in optimisers:
+            optimiser.use(optimisation)
+
     @abstractmethod
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Make one update on one batch per training domain; return its terms, on the device."""
@@ -102,8 +125,8 @@ class Algorithm(nn.Module, ABC):
         if not self.training:
             raise RuntimeError(f"{type(self).__name__} is in eval mode; call train() to update it")
         held = {id(weight) for weight in self.parameters()}
-        for part in self.children():
-            if isinstance(part, Adam) and not held.issuperset(map(id, part.weights)):
+        for optimiser in self._optimisers():
+            if not held.issuperset(map(id, optimiser.weights)):
                 raise RuntimeError(
                     f"{type(self).__name__} trains weights that it no longer holds; load the whole "
                     "method where assign=True, and make it anew when its network is changed"
@@ -132,10 +155,12 @@ class Algorithm(nn.Module, ABC):
                 f"{type(self).__name__} must report the same terms in every step: "
                 f"{', '.join(self._terms[:-1])}; got {', '.join(found)}"
             )
-        adams = [part.sound for part in self.children() if isinstance(part, Adam)]
-        gradients = torch.stack(adams).all() if adams else self.sound
-        for sound in adams:
-            sound.fill_(True)
+        optimisers = self._optimisers()
+        sounds = [optimiser.sound for optimiser in optimisers]
+        gradients = torch.stack(sounds).all() if sounds else self.sound
+        for optimiser in optimisers:
+            optimiser.sound.fill_(True)
+            optimiser.advance()
         finite = [*(term.isfinite() for term in found.values()), gradients]
         bad = (~torch.stack(finite)).long()
         first = (bad.amax() > 0) & (self.failed[0] < 0)
@@ -164,13 +189,13 @@ class Algorithm(nn.Module, ABC):
         return self
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load all state, in place; with ``assign=True`` Adam goes on with the new weights."""
+        """Load all state, in place; with ``assign=True`` training goes on with the new weights."""
         with self._followed():
             return super().load_state_dict(*args, **kwargs)
 
     @contextmanager
     def _followed(self) -> Iterator[None]:
-        """Let every Adam follow its weights where they become other objects inside."""
+        """Let every optimiser follow its weights where they become other objects inside."""
         names = {id(weight): name for name, weight in self.named_parameters()}
         yield
         weights = dict(self.named_parameters())
@@ -183,9 +208,8 @@ class Algorithm(nn.Module, ABC):
                 )
             return weights[names[id(weight)]]
 
-        for part in self.children():
-            if isinstance(part, Adam):
-                part.follow(new)
+        for optimiser in self._optimisers():
+            optimiser.follow(new)
 
 
 class Classifying(Algorithm):
@@ -204,7 +228,7 @@ class Objective(Classifying):
     weight; ``compile()`` compiles just that.
     """
 
-    # The step before which Adam starts anew; None for never.
+    # The step before which the optimiser starts anew; None for never.
     reset_step: int | None = None
     # Whether the domains run apart, so that one's gradient costs no pass over the others and can
     # be differentiated itself.
@@ -214,7 +238,7 @@ class Objective(Classifying):
         self, model: nn.Module, num_domains: int, hparams: BaseHparams | None = None, seed: int = 0
     ) -> None:
         super().__init__(model, num_domains, hparams, seed)
-        self.optimiser = Adam(model.parameters(), self.hparams.lr, self.hparams.weight_decay)
+        self.optimiser = Optimiser(model.parameters(), self.hparams.lr, self.hparams.weight_decay)
 
     @abstractmethod
     def objective(self, forward: Forward) -> dict[str, Tensor]:
@@ -225,7 +249,7 @@ class Objective(Classifying):
         return self.objective(Forward.of(self.model, batches, self.apart))
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
-        """Make one Adam step down the loss."""
+        """Make one step down the loss."""
         self.check_batches(batches)
         with values_unseen():  # a loss that is not finite is found in the terms
             terms = self(batches)

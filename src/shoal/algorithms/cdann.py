@@ -22,7 +22,7 @@ class CDANN(Adversarial):
             return nn.Embedding(max(self.classes, 2), self.width)  # one logit has two classes
 
         self.embedding = drawn(build, stream("class embedding", self.seed), like=self.model)
-        self.discriminator_adam = self.make_opponent(self.discriminator, self.embedding)
+        self.discriminator_optimiser = self.make_opponent(self.discriminator, self.embedding)
 
     def condition(self, features: Tensor, labels: Tensor) -> Tensor:
         """Return the features plus the embedding of their class."""

@@ -15,7 +15,7 @@ class DANN(Adversarial):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.discriminator_adam = self.make_opponent(self.discriminator)
+        self.discriminator_optimiser = self.make_opponent(self.discriminator)
 
     def condition(self, features: Tensor, labels: Tensor) -> Tensor:
         """Return the features."""

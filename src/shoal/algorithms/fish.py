@@ -30,7 +30,7 @@ class Fish(PerDomain):
     hparams: FishHparams
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
-        """Make one Adam step on each domain in turn, then go back to meta_lr of the way.
+        """Make one step on each domain in turn, then go back to meta_lr of the way.
 
         The loss is the mean of the risks met on the way; DomainBed reports the last.
         """

@@ -45,7 +45,7 @@ class GroupDRO(Objective):
         with torch.no_grad():
             # Softmax takes the largest exponent away, which its division undoes: no overflow.
             q = torch.softmax(self.q.log() + self.hparams.eta * risks.double(), 0)
-            # What is not finite would stay in q for ever; Adam leaves such a step out as well.
+            # What is not finite would stay in q for ever; the optimiser leaves such a step out too.
             q = torch.where(q.isfinite().all(), q, self.q)
             if self.training:
                 self.q.copy_(q)

@@ -108,14 +108,14 @@ class Hparams:
         1e-3,
         power(10, -4.5, -2.5),
         key="lr",
-        help="learning rate of Adam",
+        help="learning rate of the optimiser",
         large=(5e-5, power(10, -5, -3.5)),
     )
     weight_decay: float = hparam(
         0.0,
         constant(0.0),
         key="weight_decay",
-        help="weight decay of Adam",
+        help="weight decay of the optimiser",
         large=(0.0, power(10, -6, -2)),
     )
     batch_size: int = hparam(

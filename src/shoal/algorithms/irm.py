@@ -24,7 +24,7 @@ class IRMHparams(Hparams):
         500,
         whole_power(10, 0, 4),
         key="irm_penalty_anneal_iters",
-        help="the step at which λ acts and Adam starts anew",
+        help="the step at which λ acts and the optimiser starts anew",
     )
 
 

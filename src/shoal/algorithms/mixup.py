@@ -8,11 +8,11 @@ from torch import Tensor
 
 from ..randomness import Draws
 from ..statistics import individual_losses
-from .adam import Adam
 from .base import Classifying
 from .forward import Batch, Forward
 from .gathering import Stacked, shares
 from .hparams import Hparams, hparam, power
+from .optimiser import Optimiser
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Mixup(Classifying):
         h = self.hparams
         if not h.alpha > 0:
             raise ValueError(f"alpha must be above 0, got {h.alpha}")
-        self.optimiser = Adam(self.model.parameters(), h.lr, h.weight_decay)
+        self.optimiser = Optimiser(self.model.parameters(), h.lr, h.weight_decay)
         self.draws = Draws("mixup", self.seed, device=self.steps.device)
 
     def forward(self, inputs: Tensor, sides: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
@@ -53,7 +53,7 @@ class Mixup(Classifying):
         return {"loss": both.sum()}
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
-        """Make one Adam step down λ CE(y_i) + (1 − λ) CE(y_j) of λ x_i + (1 − λ) x_j.
+        """Make one step down λ CE(y_i) + (1 − λ) CE(y_j) of λ x_i + (1 − λ) x_j.
 
         The domains stand in a ring, in random order, and each is mixed with the next, up to the
         shorter batch of the two.

@@ -10,11 +10,11 @@ from torch.func import functional_call
 
 from ..randomness import Draws
 from ..statistics import individual_losses, precise
-from .adam import Adam
 from .base import Classifying
 from .forward import Batch
 from .gathering import Stacked, shares
 from .hparams import Hparams, choice, hparam, power
+from .optimiser import Optimiser
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ class MLDG(Classifying):
         # nothing. Here one domain is left to train on, and a single one is both.
         self.num_test = max(min(h.num_meta_test, self.num_domains - 1), 1)
         self.num_train = max(self.num_domains - self.num_test, 1)
-        self.optimiser = Adam(self.model.parameters(), h.lr, h.weight_decay)
+        self.optimiser = Optimiser(self.model.parameters(), h.lr, h.weight_decay)
         self.names = [name for name, w in self.model.named_parameters() if w.requires_grad]
         self.draws = Draws("mldg", self.seed, device=self.steps.device)
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
-        """Make one Adam step with Σ (g_i + β g_j) / E over pairs of domains (i, j).
+        """Make one step with Σ (g_i + β g_j) / E over pairs of domains (i, j).
 
-        g_i is at θ, g_j where one step of a fresh Adam down g_i would lead, as a constant. The loss
-        is that sum of the risks.
+        g_i is at θ, g_j where the first step of a new optimiser down g_i would lead, as a constant.
+        The loss is that sum of the risks.
         """
         self.check_batches(batches)
         examples, beta = Stacked.of(batches), self.hparams.beta
@@ -70,7 +70,8 @@ class MLDG(Classifying):
                 torch._foreach_add_(total, grads, alpha=share)
             else:
                 total = list(torch._foreach_mul(grads, share))
-            there, j = self._step(weights, grads), i % self.num_test
+            there = [weight.requires_grad_() for weight in self.optimiser.first_step(grads)]
+            j = i % self.num_test
             their_risk, grads = self._gradient(examples.pick(test[j : j + 1]), there)
             torch._foreach_add_(total, grads, alpha=beta * share)
             losses.append(risk + beta * their_risk)
@@ -85,12 +86,3 @@ class MLDG(Classifying):
         losses = individual_losses(logits, batch.labels[0], None)
         risk = (losses * shares(batch.sizes, len(losses))[0].to(losses.dtype)).sum()
         return risk.detach(), torch.autograd.grad(risk, weights, materialize_grads=True)
-
-    @torch.no_grad()
-    def _step(self, weights: list[Tensor], grads: tuple[Tensor, ...]) -> list[Tensor]:
-        """Return the weights after the first step of a new Adam: lr · ĝ / (|ĝ| + ε) less."""
-        grads = torch._foreach_add(grads, weights, alpha=self.hparams.weight_decay)
-        sizes = torch._foreach_abs(grads)
-        torch._foreach_add_(sizes, 1e-8)
-        there = torch._foreach_addcdiv(weights, grads, sizes, value=-self.hparams.lr)
-        return [weight.requires_grad_() for weight in there]

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from ..networks import drawn, head_sizes
 from ..randomness import stream
 from ..statistics import individual_losses, precise
-from .adam import Adam
 from .base import Algorithm
 from .forward import Batch, sizes_of
 from .hparams import Hparams, choice, hparam
+from .optimiser import Optimiser
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class MTL(Algorithm):
 
     paper = "Domain Generalization by Marginal Transfer Learning (Blanchard et al.)"
     year = 2021
+    together = True
     Hparams = MTLHparams
     hparams: MTLHparams
     model: WithMean
@@ -72,11 +73,12 @@ class MTL(Algorithm):
 
         wide = drawn(build, stream("wide classifier", self.seed), like=self.model)
         self.model = WithMean(self.model.features, wide)
-        self.optimiser = Adam(self.model.parameters(), self.hparams.lr, self.hparams.weight_decay)
+        weights, h = self.model.parameters(), self.hparams
+        self.optimiser = Optimiser(weights, h.lr, h.weight_decay)
         self.register_buffer("embeddings", wide.weight.new_zeros(self.num_domains, width))
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
-        """Make one Adam step down the sum of the domains' risks."""
+        """Make one step down the sum of the domains' risks."""
         self.check_batches(batches)
         sizes, weight = sizes_of(batches), self.hparams.batch_weight
         features = self.model.features(torch.cat([inputs for inputs, _ in batches]))

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .adam import Adam
 from .base import Classifying
 from .forward import Batch, Forward
+from .optimiser import Optimiser
 
 
 class PerDomain(Classifying):
@@ -20,7 +20,7 @@ class PerDomain(Classifying):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         h = self.hparams
-        self.optimiser = Adam(self.model.parameters(), h.lr, h.weight_decay)
+        self.optimiser = Optimiser(self.model.parameters(), h.lr, h.weight_decay)
 
     def forward(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Return ``loss``, the risk of these batches together."""

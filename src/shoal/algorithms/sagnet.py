@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from ..networks import drawn, head_sizes
 from ..randomness import Draws, stream
 from ..statistics import individual_losses, precise
-from .adam import Adam
 from .base import Classifying
 from .forward import Batch
 from .hparams import Hparams, hparam, power
+from .optimiser import Optimiser
 
 EPS = 1e-5
 
@@ -50,12 +50,12 @@ class SagNet(Classifying):
 
         self.style = drawn(build, stream("style classifier", self.seed), like=self.model)
         self.draws = Draws("sagnet", self.seed, device=self.steps.device)
-        self.features_adam = self._adam(self.model.features)
-        self.content_adam = self._adam(self.model.classifier)
-        self.style_adam = self._adam(self.style)
+        self.features_optimiser = self._optimiser(self.model.features)
+        self.content_optimiser = self._optimiser(self.model.classifier)
+        self.style_optimiser = self._optimiser(self.style)
 
-    def _adam(self, network: Any) -> Adam:
-        return Adam(network.parameters(), self.hparams.lr, self.hparams.weight_decay)
+    def _optimiser(self, network: Any) -> Optimiser:
+        return Optimiser(network.parameters(), self.hparams.lr, self.hparams.weight_decay)
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Learn the class from content, then from style, then turn the features against style."""
@@ -67,23 +67,23 @@ class SagNet(Classifying):
         logits = precise(model.classifier(self._other_style(model.features(inputs))))
         content = individual_losses(logits, labels, None).mean()
         sound = content.detach().isfinite() & self.sound
-        both = (self.features_adam, self.content_adam)
-        weights = [weight for adam in both for weight in adam.weights]
+        both = (self.features_optimiser, self.content_optimiser)
+        weights = [weight for optimiser in both for weight in optimiser.weights]
         grads = torch.autograd.grad(content, weights, allow_unused=True)
-        for adam in both:
-            adam.step(grads[: len(adam.weights)], sound)
-            grads = grads[len(adam.weights) :]
-            sound = sound & adam.sound
+        for optimiser in both:
+            optimiser.step(grads[: len(optimiser.weights)], sound)
+            grads = grads[len(optimiser.weights) :]
+            sound = sound & optimiser.sound
 
         with torch.no_grad():  # only the style classifier learns
             styled = self._other_content(model.features(inputs))
         style = individual_losses(precise(self.style(styled)), labels, None).mean()
-        self.style_adam.minimise(style, sound)
+        self.style_optimiser.minimise(style, sound)
 
         logits = precise(self.style(self._other_content(model.features(inputs))))
         against = -self.hparams.penalty_weight * F.log_softmax(logits, 1).mean()
-        sound = sound & style.detach().isfinite() & self.style_adam.sound
-        self.features_adam.minimise(against, sound)
+        sound = sound & style.detach().isfinite() & self.style_optimiser.sound
+        self.features_optimiser.minimise(against, sound)
         return self.report(loss=content, style=style, adversarial=against)
 
     def _other_style(self, features: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ class SANDMask(PerDomain):
     hparams: SANDMaskHparams
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
-        """Make one Adam step with the masked mean gradient; the loss is the mean of the risks."""
+        """Make one step with the masked mean gradient; the loss is the mean of the risks."""
         self.check_batches(batches)
         found = Agreement.of(self, batches, squares=True)
         masks = self._masks(found.agreement, found.squares)

@@ -61,7 +61,7 @@ VARIANTS: dict[str, Variant] = {
     "fishr-lambda-0": Variant(
         "fishr",
         {"penalty_weight": "0"} | NO_WARMUP,
-        "Fishr with λ = 0 and no warm-up, at whose end Adam starts anew: ERM",
+        "Fishr with λ = 0 and no warm-up, at whose end the optimiser starts anew: ERM",
         "table:v15",
     ),
     "fishr-v15": Variant(

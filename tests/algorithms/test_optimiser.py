@@ -1,4 +1,4 @@
-"""Adam: the paper's steps, switched and set back on the device, its state in buffers."""
+"""The optimiser by default: Adam's steps, switched and set back on the device, in buffers."""
 
 import copy
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoal.algorithms.adam import Adam
+from shoal.algorithms.optimiser import Optimiser
 
 from .plain import PlainAdam
 
@@ -21,17 +21,17 @@ def loss_of(ws: list[nn.Parameter], step: int) -> Tensor:
     return ((ws[0] @ ws[1]).sin() * (1 + step)).sum() + (ws[1] ** 2).sum()
 
 
-def snapshot(ws: list[nn.Parameter], adam: Adam) -> list[Tensor]:
-    return copy.deepcopy([*ws, *adam.state_dict().values()])
+def snapshot(ws: list[nn.Parameter], optimiser: Optimiser) -> list[Tensor]:
+    return copy.deepcopy([*ws, *optimiser.state_dict().values()])
 
 
 def test_steps_are_adams() -> None:
     mine = weights()
     options = {"lr": 0.1, "weight_decay": 0.3, "betas": (0.5, 0.9)}
-    adam, plain = Adam(mine, **options), PlainAdam(**options)
+    optimiser, plain = Optimiser(mine, **options), PlainAdam(**options)
     theirs = {str(k): w.detach().clone().requires_grad_() for k, w in enumerate(weights())}
     for step in range(6):
-        adam.minimise(loss_of(mine, step))
+        optimiser.minimise(loss_of(mine, step))
         loss = loss_of(list(theirs.values()), step)
         grads = torch.autograd.grad(loss, list(theirs.values()))
         plain.step(theirs, dict(zip(theirs, grads, strict=True)))
@@ -41,78 +41,82 @@ def test_steps_are_adams() -> None:
 
 def test_an_inactive_step_changes_nothing() -> None:
     mine = weights()
-    adam = Adam(mine, lr=0.1)
-    adam.minimise(loss_of(mine, 0))
-    before = snapshot(mine, adam)
-    adam.minimise(loss_of(mine, 1), active=torch.tensor(False))
-    assert all(torch.equal(a, b) for a, b in zip(before, snapshot(mine, adam), strict=True))
-    adam.minimise(loss_of(mine, 1), active=torch.tensor(True))
-    assert all(not torch.equal(a, b) for a, b in zip(before, snapshot(mine, adam), strict=True))
+    optimiser = Optimiser(mine, lr=0.1)
+    optimiser.minimise(loss_of(mine, 0))
+    before = snapshot(mine, optimiser)
+    optimiser.minimise(loss_of(mine, 1), active=torch.tensor(False))
+    assert all(torch.equal(a, b) for a, b in zip(before, snapshot(mine, optimiser), strict=True))
+    optimiser.minimise(loss_of(mine, 1), active=torch.tensor(True))
+    assert all(
+        not torch.equal(a, b) for a, b in zip(before, snapshot(mine, optimiser), strict=True)
+    )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_changes_nothing(value: float) -> None:
     mine = weights()
-    adam = Adam(mine, lr=0.1)
-    adam.minimise(loss_of(mine, 0))
-    before = snapshot(mine, adam)
-    adam.minimise(loss_of(mine, 1) * value)
-    assert all(torch.equal(a, b) for a, b in zip(before, snapshot(mine, adam), strict=True))
+    optimiser = Optimiser(mine, lr=0.1)
+    optimiser.minimise(loss_of(mine, 0))
+    before = snapshot(mine, optimiser)
+    optimiser.minimise(loss_of(mine, 1) * value)
+    assert all(torch.equal(a, b) for a, b in zip(before, snapshot(mine, optimiser), strict=True))
 
 
 def test_reset_starts_anew_in_place() -> None:
     mine = weights()
-    adam = Adam(mine, lr=0.1)
+    optimiser = Optimiser(mine, lr=0.1)
     for step in range(3):
-        adam.minimise(loss_of(mine, step))
-    pointers = [buffer.data_ptr() for buffer in adam.state_dict().values()]
-    kept = copy.deepcopy(list(adam.state_dict().values()))
-    adam.reset(torch.tensor(False))
-    assert all(torch.equal(a, b) for a, b in zip(kept, adam.state_dict().values(), strict=True))
-    adam.reset(torch.tensor(True))
-    assert all((buffer == 0).all() for buffer in adam.state_dict().values())
-    assert pointers == [buffer.data_ptr() for buffer in adam.state_dict().values()]
+        optimiser.minimise(loss_of(mine, step))
+    pointers = [buffer.data_ptr() for buffer in optimiser.state_dict().values()]
+    kept = copy.deepcopy(list(optimiser.state_dict().values()))
+    optimiser.reset(torch.tensor(False))
+    assert all(
+        torch.equal(a, b) for a, b in zip(kept, optimiser.state_dict().values(), strict=True)
+    )
+    optimiser.reset(torch.tensor(True))
+    assert all((buffer == 0).all() for buffer in optimiser.state_dict().values())
+    assert pointers == [buffer.data_ptr() for buffer in optimiser.state_dict().values()]
     copies = copy.deepcopy(mine)
-    fresh = Adam(copies, lr=0.1)
-    adam.minimise(loss_of(mine, 5))
+    fresh = Optimiser(copies, lr=0.1)
+    optimiser.minimise(loss_of(mine, 5))
     fresh.minimise(loss_of(copies, 5))
     assert all(torch.equal(a, b) for a, b in zip(mine, copies, strict=True))
 
 
 def test_state_is_loaded_in_place_and_used() -> None:
     mine = weights()
-    adam = Adam(mine, lr=0.1)
+    optimiser = Optimiser(mine, lr=0.1)
     for step in range(3):
-        adam.minimise(loss_of(mine, step))
+        optimiser.minimise(loss_of(mine, step))
     copies = copy.deepcopy(mine)
-    other = Adam(copies, lr=0.1)
+    other = Optimiser(copies, lr=0.1)
     pointers = [buffer.data_ptr() for buffer in other.state_dict().values()]
-    other.load_state_dict(adam.state_dict())
+    other.load_state_dict(optimiser.state_dict())
     assert pointers == [buffer.data_ptr() for buffer in other.state_dict().values()]
-    adam.minimise(loss_of(mine, 3))
+    optimiser.minimise(loss_of(mine, 3))
     other.minimise(loss_of(copies, 3))
     assert all(torch.equal(a, b) for a, b in zip(mine, copies, strict=True))
 
 
 def test_state_follows_the_weights_precision() -> None:
     layer = nn.Linear(2, 2)
-    holder = nn.ModuleList([layer, Adam(layer.parameters(), lr=0.1)])
+    holder = nn.ModuleList([layer, Optimiser(layer.parameters(), lr=0.1)])
     holder.double()
-    adam = holder[1]
-    adam.minimise(layer(torch.ones(1, 2, dtype=torch.float64)).square().sum())
-    assert adam.get_buffer("mean_0").dtype == torch.float64
-    assert adam.get_buffer("count_0").dtype == torch.float32
-    assert adam.get_buffer("count_0") == 1
-    assert (adam.get_buffer("mean_0") != 0).all()
+    optimiser = holder[1]
+    optimiser.minimise(layer(torch.ones(1, 2, dtype=torch.float64)).square().sum())
+    assert optimiser.get_buffer("mean_0").dtype == torch.float64
+    assert optimiser.get_buffer("count_0").dtype == torch.float32
+    assert optimiser.get_buffer("count_0") == 1
+    assert (optimiser.get_buffer("mean_0") != 0).all()
 
 
 def test_frozen_and_unused_weights_stay() -> None:
     used, unused, frozen = weights()[0], weights()[0], weights()[1]
     frozen.requires_grad_(False)
-    adam = Adam([used, unused, frozen], lr=0.1)
-    assert len(adam.weights) == 2
+    optimiser = Optimiser([used, unused, frozen], lr=0.1)
+    assert len(optimiser.weights) == 2
     before = unused.detach().clone()
-    adam.minimise(used.square().sum())
+    optimiser.minimise(used.square().sum())
     assert torch.equal(unused, before)
     assert used.grad is None
 
@@ -126,9 +130,9 @@ def test_a_gradient_that_lies_otherwise_in_memory_is_the_same_gradient() -> None
         found = []
         for other in (values.contiguous(), values, values.to(memory_format=torch.channels_last)):
             weight = nn.Parameter(start.clone())
-            adam = Adam([weight], lr=0.1)
+            optimiser = Optimiser([weight], lr=0.1)
             for _ in range(2):
-                adam.step([other])
+                optimiser.step([other])
             found.append(weight.detach())
         assert torch.equal(found[0], found[1])
         assert torch.equal(found[0], found[2])
@@ -136,32 +140,32 @@ def test_a_gradient_that_lies_otherwise_in_memory_is_the_same_gradient() -> None
 
 def test_a_gradient_that_is_not_finite_changes_nothing_and_is_known() -> None:
     mine = weights()
-    adam = Adam(mine, lr=0.1)
-    adam.minimise(loss_of(mine, 0))
-    before = snapshot(mine, adam)
+    optimiser = Optimiser(mine, lr=0.1)
+    optimiser.minimise(loss_of(mine, 0))
+    before = snapshot(mine, optimiser)
     grads = [torch.ones_like(w) for w in mine]
     grads[1][0] = float("inf")
-    adam.step(grads)
-    assert all(torch.equal(a, b) for a, b in zip(before, snapshot(mine, adam), strict=True))
-    assert not adam.sound
-    adam.minimise(loss_of(mine, 1) * float("nan"), active=torch.tensor(True))
+    optimiser.step(grads)
+    assert all(torch.equal(a, b) for a, b in zip(before, snapshot(mine, optimiser), strict=True))
+    assert not optimiser.sound
+    optimiser.minimise(loss_of(mine, 1) * float("nan"), active=torch.tensor(True))
     assert all(w.isfinite().all() for w in mine)
 
 
 def test_reset_forgets_a_square_that_overflowed() -> None:
     weight = nn.Parameter(torch.ones(3))
-    adam = Adam([weight], lr=0.1)
-    adam.step([torch.full((3,), 1e25)])
-    assert adam.get_buffer("square_0").isinf().all()
-    adam.reset(torch.tensor(True))
-    assert (adam.get_buffer("square_0") == 0).all()
+    optimiser = Optimiser([weight], lr=0.1)
+    optimiser.step([torch.full((3,), 1e25)])
+    assert optimiser.get_buffer("square_0").isinf().all()
+    optimiser.reset(torch.tensor(True))
+    assert (optimiser.get_buffer("square_0") == 0).all()
 
 
 def test_all_frozen_is_nothing_to_do() -> None:
-    adam = Adam([nn.Parameter(torch.ones(2), requires_grad=False)], lr=0.1)
-    adam.minimise(torch.tensor(1.0))
-    adam.reset(torch.tensor(True))
-    assert adam.state_dict() == {}
+    optimiser = Optimiser([nn.Parameter(torch.ones(2), requires_grad=False)], lr=0.1)
+    optimiser.minimise(torch.tensor(1.0))
+    optimiser.reset(torch.tensor(True))
+    assert optimiser.state_dict() == {}
 
 
 def test_a_weight_that_changes_its_layout_keeps_its_moments() -> None:
@@ -171,48 +175,48 @@ def test_a_weight_that_changes_its_layout_keeps_its_moments() -> None:
     found = []
     for change in (False, True):
         weight = nn.Parameter(start.clone())
-        adam = Adam([weight], lr=0.1)
+        optimiser = Optimiser([weight], lr=0.1)
         for k, gradient in enumerate(gradients):
             if change and k == 2:
                 weight.data = weight.data.to(memory_format=torch.channels_last)
-            adam.step([gradient])
+            optimiser.step([gradient])
         found.append(weight.detach())
     torch.testing.assert_close(found[0], found[1])
 
 
 def test_sound_remembers_until_it_is_set() -> None:
     mine = weights()
-    adam = Adam(mine, lr=0.1)
-    adam.step([torch.full_like(w, float("nan")) for w in mine])
-    adam.minimise(loss_of(mine, 0))
-    assert not adam.sound
-    adam.sound.fill_(True)
-    adam.minimise(loss_of(mine, 0))
-    assert adam.sound
+    optimiser = Optimiser(mine, lr=0.1)
+    optimiser.step([torch.full_like(w, float("nan")) for w in mine])
+    optimiser.minimise(loss_of(mine, 0))
+    assert not optimiser.sound
+    optimiser.sound.fill_(True)
+    optimiser.minimise(loss_of(mine, 0))
+    assert optimiser.sound
 
 
 def test_reset_of_weights_in_several_precisions() -> None:
     mine = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2, dtype=torch.bfloat16))]
-    adam = Adam(mine, lr=0.1)
-    adam.reset(torch.tensor(True))
-    adam.minimise(sum(w.float().square().sum() for w in mine))
-    adam.reset(torch.tensor(True))
-    assert all((state == 0).all() for state in adam.state_dict().values())
+    optimiser = Optimiser(mine, lr=0.1)
+    optimiser.reset(torch.tensor(True))
+    optimiser.minimise(sum(w.float().square().sum() for w in mine))
+    optimiser.reset(torch.tensor(True))
+    assert all((state == 0).all() for state in optimiser.state_dict().values())
 
 
 def test_weights_with_gaps_are_refused() -> None:
     with pytest.raises(ValueError, match="weights without gaps"):
-        Adam([nn.Parameter(torch.randn(4, 6)[:, :3])], lr=0.1)
+        Optimiser([nn.Parameter(torch.randn(4, 6)[:, :3])], lr=0.1)
 
 
 def test_state_that_is_assigned_is_used() -> None:
     mine = weights()
-    adam = Adam(mine, lr=0.1)
-    adam.minimise(loss_of(mine, 0))
+    optimiser = Optimiser(mine, lr=0.1)
+    optimiser.minimise(loss_of(mine, 0))
     copies = copy.deepcopy(mine)
-    other = Adam(copies, lr=0.1)
-    other.load_state_dict(copy.deepcopy(adam.state_dict()), assign=True)
-    adam.minimise(loss_of(mine, 1))
+    other = Optimiser(copies, lr=0.1)
+    other.load_state_dict(copy.deepcopy(optimiser.state_dict()), assign=True)
+    optimiser.minimise(loss_of(mine, 1))
     other.minimise(loss_of(copies, 1))
     assert all(torch.equal(a, b) for a, b in zip(mine, copies, strict=True))
     assert other.get_buffer("count_0") == 2

@@ -1,0 +1,187 @@
+"""The optimiser of every method: all state in buffers, changed in place, switched on the device."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .optimisation import Optimisation
+from .rules import Tensors, clipped, first_step, fused, kept
+
+
+class Optimiser(nn.Module):
+    """Adam over some weights, or what ``use`` asks for, its moments and counts in ``state_dict()``.
+
+    Nothing in it asks the host: a step can be left out and the state set back by a bool on the
+    device, so that a captured step does what the count of steps demands. A step with a gradient
+    that is not finite changes nothing but ``sound``.
+
+    Args:
+        weights: what it trains; frozen ones are left out.
+        lr, weight_decay, betas: as in ``torch.optim.Adam``; SGD has no betas.
+    """
+
+    sound: Tensor  # whether all gradients since it was last set were finite
+    updates: Tensor  # t of a schedule; there is none without one
+
+    def __init__(
+        self,
+        weights: Iterable[nn.Parameter],
+        lr: float,
+        weight_decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+    ) -> None:
+        super().__init__()
+        self.weights = [weight for weight in weights if weight.requires_grad]
+        self.lr, self.weight_decay, self.betas = lr, weight_decay, betas
+        self._rule: torch.optim.Optimizer
+        device = self.weights[0].device if self.weights else None
+        sound = torch.ones((), dtype=torch.bool, device=device)
+        self.register_buffer("sound", sound, persistent=False)
+        self.register_load_state_dict_post_hook(_link_again)  # type: ignore[no-untyped-call]
+        self.use(Optimisation())
+
+    def use(self, optimisation: Optimisation) -> None:
+        """Begin anew with this rule, schedule and clipping."""
+        self.optimisation = optimisation
+        for name in set(self._buffers) - {"sound"}:
+            delattr(self, name)
+        for k, weight in enumerate(self.weights):
+            for name in kept(optimisation):
+                self.register_buffer(f"{name}_{k}", _zeros(weight, name))
+        if self._scheduled:
+            updates = torch.zeros((), dtype=torch.int64, device=self.weights[0].device)
+            self.register_buffer("updates", updates)
+        self._link()
+
+    @property
+    def _scheduled(self) -> bool:
+        return self.optimisation.schedule != "constant" and len(self.weights) > 0
+
+    def _link(self) -> None:
+        for weight in self.weights:
+            if torch.empty_like(weight, device="meta").stride() != weight.stride():
+                raise ValueError(
+                    "a fused step walks through memory and needs weights without gaps, got one of "
+                    f"shape {list(weight.shape)} with strides {list(weight.stride())}; call "
+                    "contiguous()"
+                )
+        names = kept(self.optimisation)
+        every = range(len(self.weights))
+        self._kept = {name: [self.get_buffer(f"{name}_{k}") for k in every] for name in names}
+        if not self.weights:  # all frozen: nothing to do, and torch knows no such optimiser
+            return
+        options = self.lr, self.weight_decay, self.betas
+        self._rule = fused(self.optimisation, self.weights, *options)
+        for k, weight in enumerate(self.weights):
+            self._rule.state[weight] = {name: self._kept[ours][k] for ours, name in names.items()}
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "Optimiser":
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.follow(lambda weight: weight)
+        return self
+
+    def follow(self, new: Callable[[nn.Parameter], nn.Parameter]) -> None:
+        """Train other objects from now on: what became of each weight when the network moved."""
+        self.weights = [new(weight) for weight in self.weights]
+        for k, weight in enumerate(self.weights):
+            for kind in self._kept:
+                name, value = f"{kind}_{k}", self.get_buffer(f"{kind}_{k}")
+                if kind == "count":
+                    self._buffers[name] = value.float()
+                # A fused step walks through memory and takes all for laid out alike.
+                elif value.stride() != weight.stride():
+                    self._buffers[name] = torch.empty_like(weight, requires_grad=False).copy_(value)
+        self._link()
+
+    def minimise(self, loss: Tensor, active: Tensor | None = None) -> None:
+        """Make one step down ``loss``; one that is not finite leaves the weights as they were."""
+        grads = torch.autograd.grad(loss, self.weights, allow_unused=True) if self.weights else ()
+        finite = loss.detach().isfinite()
+        self.step(grads, finite if active is None else finite & active)
+
+    def step(self, grads: Sequence[Tensor | None], active: Tensor | None = None) -> None:
+        """Make one step with these gradients, if ``active`` (a bool scalar on the device)."""
+        moments = [values for kind, values in self._kept.items() if kind != "count"]
+        for weight, *mine in zip(self.weights, *moments, strict=True):
+            if any(moment.stride() != weight.stride() for moment in mine):
+                self.follow(lambda weight: weight)
+                break
+        trained, found = [], []
+        for weight, grad in zip(self.weights, grads, strict=True):
+            weight.grad = None
+            if grad is not None:
+                alike = grad.stride() == weight.stride()
+                trained.append(weight)
+                found.append(grad if alike else torch.empty_like(weight).copy_(grad))
+        if not found:
+            return
+        # The switch that a loss scaler uses: a step with it on changes neither weights nor state.
+        stop = torch.zeros((), device=found[0].device)
+        one = torch.ones((), device=found[0].device)
+        torch._amp_foreach_non_finite_check_and_unscale_(found, stop, one)
+        self.sound.logical_and_(stop == 0)
+        rule: Any = self._rule
+        rule.grad_scale = None
+        rule.found_inf = stop if active is None else torch.maximum(stop, (~active).float())
+        if self._scheduled:
+            rule.param_groups[0]["lr"] = self._rate()
+        for weight, grad in zip(trained, self._clipped(found), strict=True):
+            weight.grad = grad
+        rule.step()
+        for weight in trained:
+            weight.grad = None
+        torch.clear_autocast_cache()  # it holds the weights of before
+
+    def first_step(self, grads: Tensors) -> list[Tensor]:
+        """Return where the first step of one made anew would lead at this time; nothing changes."""
+        options = self._rate(), self.weight_decay
+        weights: list[Tensor] = list(self.weights)
+        return first_step(self.optimisation, weights, self._clipped(grads), *options)
+
+    def advance(self) -> None:
+        """Go on in the schedule: an update of the method is over."""
+        if self._scheduled:
+            self.updates += 1
+
+    def _rate(self) -> float | Tensor:
+        """Return the learning rate: a number, or by a schedule a scalar on the device."""
+        steps = self.optimisation.steps
+        if steps is None or not self._scheduled:
+            return self.lr
+        # ½ (1 + cos(π t / T)) = sin²(π (T − t) / 2T), which cancels nothing near T. A fused step
+        # on a GPU takes a rate in float32 alone.
+        left = (steps - self.updates).clamp(min=0).float()
+        return (left * (math.pi / 2 / steps)).sin().square() * self.lr
+
+    def _clipped(self, grads: Tensors) -> Tensors:
+        norm = self.optimisation.clip
+        return grads if norm is None else clipped(grads, norm)
+
+    def reset(self, when: Tensor) -> None:
+        """Set the state back to the beginning where ``when``, a bool scalar on the device.
+
+        A schedule goes on.
+        """
+        # Squares may overflow, and ∞ · 0 is no beginning.
+        squares = self._kept.get("square", [])
+        for dtype in {square.dtype for square in squares}:
+            mine = [square for square in squares if square.dtype == dtype]
+            torch._foreach_clamp_max_(mine, torch.finfo(dtype).max)
+        state = [value for values in self._kept.values() for value in values]
+        if state:
+            torch._foreach_mul_(state, (~when).float())
+
+
+def _zeros(weight: Tensor, name: str) -> Tensor:
+    if name == "count":  # torch counts in float32, whatever the weights are
+        return torch.zeros((), device=weight.device)
+    return torch.zeros_like(weight, requires_grad=False)
+
+
+def _link_again(optimiser: nn.Module, _: Any) -> None:
+    if isinstance(optimiser, Optimiser):  # loaded with assign=True, its state is in other tensors
+        optimiser.sound.fill_(True)
+        optimiser._link()
