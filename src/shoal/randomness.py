@@ -32,21 +32,27 @@ class Draws(nn.Module):
     """
 
     count: Tensor
+    key: Tensor
 
     # SplitMix64 (Steele, Lea and Flood, 2014), its constants as signed numbers.
     _STEP, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
+    _INVERSE = -0x0E217C1E66C88CC3  # _STEP · _INVERSE = 1, modulo 2⁶⁴
 
     def __init__(self, *name: str | int | float, device: torch.device | None = None) -> None:
         super().__init__()
-        self._key = _seed(name)
+        # A tensor, so that what is compiled serves draws of all names.
+        key = torch.tensor(_seed(name), device=device)
+        self.register_buffer("key", key, persistent=False)
         self.register_buffer("count", torch.zeros((), dtype=torch.int64, device=device))
 
     def bits(self, n: int) -> Tensor:
         """Return n random int64, and count one draw."""
-        start = self._mix(self.count * self._STEP + self._key)
+        start = self._mix(self.count * self._STEP + self.key)
         self.count += 1
         ids = torch.arange(1, n + 1, device=self.count.device)
-        return self._mix(start + ids * self._STEP)
+        # start + ids · step; but a range times a number is index arithmetic to Inductor, which
+        # overflows there, so that a compiled step would crash.
+        return self._mix((start * self._INVERSE + ids) * self._STEP)
 
     def _mix(self, x: Tensor) -> Tensor:
         x = (x ^ ((x >> 30) & (2**34 - 1))) * self._FIRST

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 
 from .. import __version__
-from . import demo, hparams, listing, reproduce
+from . import data, demo, evaluate, hparams, listing, reproduce, train
 
-COMMANDS = (demo, reproduce, hparams, listing)
+COMMANDS = (demo, data, train, evaluate, reproduce, hparams, listing)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

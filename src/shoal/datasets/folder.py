@@ -2,17 +2,13 @@
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from ..checks import choose
 from .base import Domain, DomainDataset
-
-SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-# How many of the files at fault a message names.
-NAMED = 10
+from .faults import Faults, expected_at, is_image
 
 
 def image_folders(
@@ -30,20 +26,43 @@ def image_folders(
         domains: the folders to take, in this order; by default all, sorted.
         leave_out: files that are there and not wanted, as ``domain/class/file``.
     """
-    if not root.is_dir():
-        raise ValueError(f"no such folder: {root}; {name} needs its images at {_expected(root)}")
-    folders = [entry.name for entry in _visible(root) if entry.is_dir()]
-    if not folders:
-        raise ValueError(f"no domains: {root} has no folders; expected {_expected(root)}")
-    left_out = frozenset(leave_out)
+    folders = _domain_folders(name, root)
     names = [choose(f"domain folder of {root}", domain, folders) for domain in domains or folders]
-    faults = _Faults()
-    files = {domain: _files(root, domain, left_out, faults) for domain in names}
+    faults = Faults()
+    files = _files(root, names, leave_out, faults)
     faults.check(root)
     for domain in names:
         if not files[domain]:
-            raise ValueError(f"the domain {domain!r} has no images; expected {_expected(root)}")
+            raise ValueError(f"the domain {domain!r} has no images; expected {expected_at(root)}")
     return of_files(name, names, files)
+
+
+def survey_folders(
+    name: str,
+    root: Path,
+    domains: Sequence[str] | None = None,
+    leave_out: Collection[str] = (),
+) -> tuple[DomainDataset | None, Faults]:
+    """Return what ``image_folders`` would return without the faults (None: nothing), and these."""
+    folders = _domain_folders(name, root)
+    names = list(domains or folders)
+    faults = Faults()
+    faults.absent += [str(root / domain) for domain in names if domain not in folders]
+    faults.unused += [str(root / folder) for folder in folders if folder not in names]
+    faults.unused += [entry.path for entry in _visible(root) if is_image(Path(entry.name))]
+    files = _files(root, [domain for domain in names if domain in folders], leave_out, faults)
+    faults.barren += [str(root / domain) for domain in files if not files[domain]]
+    kept = [domain for domain in files if files[domain]]
+    return of_files(name, kept, files) if kept else None, faults
+
+
+def _domain_folders(name: str, root: Path) -> list[str]:
+    if not root.is_dir():
+        raise ValueError(f"no such folder: {root}; {name} needs its images at {expected_at(root)}")
+    folders = [entry.name for entry in _visible(root) if entry.is_dir()]
+    if not folders:
+        raise ValueError(f"no domains: {root} has no folders; expected {expected_at(root)}")
+    return folders
 
 
 def of_files(
@@ -73,7 +92,7 @@ def benchmark_folders(
     """Return a published data set, whose images lie at ``root/folder/domain/class/file``."""
     if root is None:
         raise ValueError(
-            f"{name} does not come with shoal: put its files at {_expected(Path(folder))}, "
+            f"{name} does not come with shoal: put its files at {expected_at(Path(folder))}, "
             f"with the domains {', '.join(domains)}, and give the folder that holds {folder}/"
         )
     if not (root / folder).is_dir() and all((root / domain).is_dir() for domain in domains):
@@ -84,43 +103,17 @@ def benchmark_folders(
     return image_folders(name, root / folder, domains, leave_out)
 
 
-def is_image(path: Path) -> bool:
-    """Return whether the suffix is an image's; what is inside is another matter."""
-    return path.suffix.lower() in SUFFIXES
-
-
-def some(items: Sequence[object]) -> str:
-    """Return the first ten items as text, and how many more there are."""
-    more = f" and {len(items) - NAMED} more" if len(items) > NAMED else ""
-    return ", ".join(map(str, items[:NAMED])) + more
-
-
-@dataclass
-class _Faults:
-    """What is not as expected, over all domains: one message tells of all."""
-
-    misplaced: list[str] = field(default_factory=list)
-    empty: list[str] = field(default_factory=list)
-    strange: list[str] = field(default_factory=list)
-
-    def check(self, root: Path) -> None:
-        if self.misplaced:
-            raise ValueError(f"expected {_expected(root)}, found {some(self.misplaced)}")
-        if self.empty:
-            raise ValueError(
-                f"class folders without a file: {some(self.empty)}; fill or remove them"
-            )
-        if self.strange:
-            raise ValueError(
-                f"no images by their suffix: {some(self.strange)}; remove them, or convert them "
-                f"to one of {', '.join(SUFFIXES)}"
-            )
-
-
 def _files(
-    root: Path, domain: str, left_out: frozenset[str], faults: _Faults
+    root: Path, domains: Sequence[str], leave_out: Collection[str], faults: Faults
+) -> dict[str, list[tuple[str, Path]]]:
+    """Return every domain's files with their classes, and add to ``faults``."""
+    left_out = frozenset(leave_out)
+    return {domain: _files_of(root, domain, left_out, faults) for domain in domains}
+
+
+def _files_of(
+    root: Path, domain: str, left_out: frozenset[str], faults: Faults
 ) -> list[tuple[str, Path]]:
-    """Return the domain's files with their classes, and add to ``faults``."""
     files = []
     for folder in _visible(root / domain):
         if not folder.is_dir():
@@ -145,7 +138,3 @@ def _visible(folder: Path) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
         visible = [entry for entry in entries if not entry.name.startswith(".")]
     return sorted(visible, key=lambda entry: entry.name)
-
-
-def _expected(root: Path) -> str:
-    return f"{root}/<domain>/<class>/<file>"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -14,14 +14,17 @@ from torch import Tensor
 
 from .base import DomainDataset
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 # Counts per domain, or of all images where no more is known.
 Published = Mapping[str, int] | int
 # Images that wait for a thread at a time: a million futures at once are a gigabyte.
 WAITING = 1024
 
 
-def decode(path: Path) -> Tensor:
-    """Return the image as uint8 RGB ``[3, H, W]``; raise ValueError where it is none, or cut off.
+def read_image(path: Path) -> "Image":
+    """Return the image in RGB; raise ValueError where it is none, or cut off.
 
     DomainBed reads what is there of a file that is cut off, and trains on the grey rest.
     """
@@ -38,12 +41,21 @@ def decode(path: Path) -> Tensor:
             if image.mode[0] in "IF":
                 # Pillow would cut 16 bits off at 255, which leaves a white image.
                 raise ValueError(f"it has more than 8 bits a channel (Pillow's {image.mode!r})")
-            pixels = np.array(image.convert("RGB"))
+            return image.convert("RGB")
     except UnidentifiedImageError as error:
         raise ValueError(f"cannot read {path}: it is no image, or its beginning is lost") from error
     except Exception as error:  # Pillow's readers raise whatever a damaged file drives them to
         raise ValueError(f"cannot read {path}: {error}") from error
-    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+def planes(image: "Image") -> Tensor:
+    """Return an RGB image as uint8 ``[3, H, W]``."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+
+
+def decode(path: Path) -> Tensor:
+    """Return the image as uint8 RGB ``[3, H, W]``; raise as ``read_image`` does."""
+    return planes(read_image(path))
 
 
 class Broken(NamedTuple):

@@ -3,12 +3,13 @@
 import csv
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from .base import DomainDataset
-from .folder import SUFFIXES, is_image, of_files, some
+from .faults import SUFFIXES, Faults, is_image, some
+from .folder import of_files
 
 COLUMNS = ("path", "class", "domain")
 DELIMITERS = ",;\t|"
@@ -22,6 +23,9 @@ class Row(NamedTuple):
     kind: str
     domain: str
 
+    def __str__(self) -> str:
+        return f"{self.path} (line {self.line})"
+
 
 def image_manifest(name: str, manifest: Path) -> DomainDataset:
     """Return the data set that a CSV or JSON file lists; paths are relative to that file.
@@ -29,6 +33,39 @@ def image_manifest(name: str, manifest: Path) -> DomainDataset:
     Domains, classes and files are sorted by name, so the order of the lines means nothing, and a
     list of ``domain/class/file`` gives what the folders themselves give.
     """
+    rows = _rows(manifest)
+    faults = _faults(rows, manifest.parent)
+    if faults.strange:
+        raise ValueError(
+            f"{manifest}: no images by their suffix ({', '.join(SUFFIXES)}): {some(faults.strange)}"
+        )
+    if faults.missing:
+        raise ValueError(
+            f"{manifest}: no such files, relative to {manifest.parent}: {some(faults.missing)}"
+        )
+    return _dataset(name, rows, manifest.parent)
+
+
+def survey_manifest(name: str, manifest: Path) -> tuple[DomainDataset | None, Faults]:
+    """Return what ``image_manifest`` would return without the faults (None: nothing), and these.
+
+    A table that cannot be read as one is still an error.
+    """
+    rows = _rows(manifest)
+    faults = _faults(rows, manifest.parent)
+    wrong = {*faults.strange, *faults.missing}
+    rows = [row for row in rows if str(row) not in wrong]
+    return _dataset(name, rows, manifest.parent) if rows else None, faults
+
+
+def _dataset(name: str, rows: list[Row], folder: Path) -> DomainDataset:
+    files: dict[str, list[tuple[str, Path]]] = {}
+    for row in sorted(rows, key=lambda row: (row.domain, row.kind, row.path)):
+        files.setdefault(row.domain, []).append((row.kind, folder / row.path))
+    return of_files(name, list(files), files)
+
+
+def _rows(manifest: Path) -> list[Row]:
     if not manifest.is_file():
         raise ValueError(f"no such file: {manifest}")
     try:
@@ -40,13 +77,10 @@ def image_manifest(name: str, manifest: Path) -> DomainDataset:
         raise ValueError(f"{manifest} must end in one of {', '.join(readers)}")
     try:
         rows = list(readers[manifest.suffix.lower()](text))
-        _check(rows, manifest.parent)
+        _check(rows)
     except ValueError as error:
         raise ValueError(f"{manifest}: {error}") from error
-    files: dict[str, list[tuple[str, Path]]] = {}
-    for row in sorted(rows, key=lambda row: (row.domain, row.kind, row.path)):
-        files.setdefault(row.domain, []).append((row.kind, manifest.parent / row.path))
-    return of_files(name, list(files), files)
+    return rows
 
 
 def _csv_rows(text: str) -> Iterator[Row]:
@@ -107,7 +141,7 @@ def _row(line: int, entry: dict[str, object]) -> Row:
     return Row(line, *values)
 
 
-def _check(rows: list[Row], folder: Path) -> None:
+def _check(rows: list[Row]) -> None:
     if not rows:
         raise ValueError("lists no images")
     seen: dict[Path, int] = {}
@@ -116,13 +150,14 @@ def _check(rows: list[Row], folder: Path) -> None:
         if first != row.line:
             # Twice the same image would stand on both sides of a split.
             raise ValueError(f"lines {first} and {row.line} both list {row.path}")
-    strange = _lines(row for row in rows if not is_image(Path(row.path)))
-    if strange:
-        raise ValueError(f"no images by their suffix ({', '.join(SUFFIXES)}): {some(strange)}")
-    missing = _lines(row for row in rows if not (folder / row.path).is_file())
-    if missing:
-        raise ValueError(f"no such files, relative to {folder}: {some(missing)}")
 
 
-def _lines(rows: Iterable[Row]) -> list[str]:
-    return [f"{row.path} (line {row.line})" for row in rows]
+def _faults(rows: list[Row], folder: Path) -> Faults:
+    return Faults(
+        strange=[str(row) for row in rows if not is_image(Path(row.path))],
+        missing=[
+            str(row)
+            for row in rows
+            if is_image(Path(row.path)) and not (folder / row.path).is_file()
+        ],
+    )

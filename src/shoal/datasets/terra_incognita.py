@@ -7,6 +7,18 @@ from .folder import benchmark_folders
 
 # Folders, and what tables call them.
 DOMAINS = {"location_100": "L100", "location_38": "L38", "location_43": "L43", "location_46": "L46"}
+CLASSES = (
+    "bird",
+    "bobcat",
+    "cat",
+    "coyote",
+    "dog",
+    "empty",
+    "opossum",
+    "rabbit",
+    "raccoon",
+    "squirrel",
+)
 # Of the download that the published numbers were made with; a later one has 24,330.
 PUBLISHED = {
     "location_100": 4_879,

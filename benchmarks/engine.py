@@ -1,0 +1,84 @@
+"""One run of the protocol, start to finish: what an update, an evaluation and a checkpoint cost.
+
+For every case ERM and Fishr with default hyperparameters; the seconds of a run are from the first
+update to the last record, what compiling and capturing took is stated beside them.
+"""
+
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from shoal.algorithms import find
+from shoal.algorithms.hparams import defaults
+from shoal.datasets import DATASETS
+from shoal.protocol.execute import Machine, execute
+from shoal.protocol.folder import opened
+from shoal.protocol.run import RECORD_EVERY, Protocol, Run, scale_of
+
+from .recording import options, write
+
+
+def measure(
+    dataset: str, algorithm: str, test_domain: str, step: str, changes: dict[str, Any]
+) -> dict[str, Any]:
+    """Return accuracies and seconds of one run."""
+    begin = time.perf_counter()
+    data = DATASETS[dataset](None, 0)
+    scale = scale_of(dataset)
+    kind = find(algorithm)
+    protocol = replace(Protocol(record_every=RECORD_EVERY[scale]), **changes)
+    hparams = asdict(defaults(kind.Hparams, scale))
+    run = Run(dataset, data.fingerprint, algorithm, (test_domain,), 0, 0, hparams, protocol)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    loaded = time.perf_counter() - begin
+    with TemporaryDirectory() as scratch, opened(Path(scratch) / "run", run) as folder:
+        machine = Machine(device, step)  # type: ignore[arg-type]
+        result = execute(run, kind, data, None, folder, machine)
+    total = time.perf_counter() - begin
+    timing = result.timing
+    assert timing is not None
+    found = result.records[-1]["accuracy"]
+    return {
+        "dataset": dataset,
+        "algorithm": algorithm,
+        "test_domain": test_domain,
+        "step": step,
+        "updates": timing.updates,
+        "records": len(result.records),
+        "loading_s": round(loaded, 2),
+        "capture_s": round(timing.preparing, 2),
+        "updates_s": round(timing.updating, 2),
+        "evaluations_s": round(timing.evaluating, 2),
+        "run_s": round(total - timing.preparing, 2),
+        "update_ms": round(1000 * timing.updating / timing.updates, 3),
+        "test_accuracy": round(found[test_domain]["kept"], 4),
+        "accuracy": found,
+    }
+
+
+def main() -> None:
+    parser = options(__doc__ or "")
+    parser.add_argument("--dataset", default="colored-mnist")
+    parser.add_argument("--algorithms", nargs="+", default=["erm", "fishr"])
+    parser.add_argument("--test-domains", nargs="+", default=["-90%"])
+    parser.add_argument("--steps", type=int, default=5001)
+    parser.add_argument("--step", nargs="+", default=["graph", "compiled"])
+    parser.add_argument("--precision", default="float32")
+    asked = parser.parse_args()
+    rows = []
+    for step in asked.step:
+        for test_domain in asked.test_domains:
+            for algorithm in asked.algorithms:
+                changes = {"steps": asked.steps, "precision": asked.precision}
+                row = measure(asked.dataset, algorithm, test_domain, step, changes)
+                rows.append(row)
+                print({key: value for key, value in row.items() if key != "accuracy"}, flush=True)
+                write(f"engine_{asked.dataset}", asked, {"rows": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""``shoal eval``: a trained model on any data."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from .arguments import device
+from .loading import add_data_options, cache_of, dataset_of
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "eval",
+        help="measure a trained model on a data set",
+        description="The accuracy of a run's model on every domain of a data set, all images.",
+    )
+    parser.add_argument("model", type=Path, metavar="RUN", help="the folder of a run")
+    add_data_options(parser)
+    parser.add_argument("--trial", type=int, default=0, help="of data that is drawn, as MNIST is")
+    parser.add_argument(
+        "--algorithm", metavar="NAME", help="your own method, where the model is of one"
+    )
+    parser.add_argument(
+        "--domain", nargs="+", metavar="DOMAIN", help="only these (default: all domains)"
+    )
+    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_run, after_interrupt="nothing was written")
+
+
+def _run(options: argparse.Namespace) -> int:
+    import json
+
+    from ..own import with_settings
+    from ..protocol.model import load
+    from ..protocol.testing import measure
+
+    on = device(options.device)
+    method = with_settings(options.algorithm)[0] if options.algorithm else None
+    model = load(options.model, on, method)
+    dataset = dataset_of(options)
+    cache = cache_of(dataset, options)
+    found = measure(model, dataset, cache, options.domain or dataset.names)
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    from rich.console import Console
+
+    from .terminal import table
+
+    shown = table(f"{model.run.algorithm}: {options.model} on {dataset.name}", None)
+    for head in ("Domain", "images", "accuracy %", "calibration error"):
+        shown.add_column(head, justify="left" if head == "Domain" else "right")
+    for domain, values in found.items():
+        accuracy, error = 100 * values["accuracy"], values["calibration_error"]
+        shown.add_row(domain, str(values["images"]), f"{accuracy:.1f}", f"{error:.3f}")
+    Console().print(shown)
+    return 0

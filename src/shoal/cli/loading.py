@@ -1,0 +1,71 @@
+"""The data that a command works on: by name, a folder or a manifest, and its cache."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from .terminal import counting_bar
+
+MANIFESTS = (".csv", ".json")
+
+
+def add_data_options(parser: Any) -> None:
+    """Add what names a data set."""
+    parser.add_argument(
+        "--dataset",
+        required=True,
+        metavar="NAME",
+        help="a name of 'shoal data list', a folder of domain/class/file, or a .csv or .json "
+        "manifest",
+    )
+    add_places(parser)
+
+
+def add_data_folder(parser: Any) -> None:
+    """Add where data sets lie."""
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path(os.environ.get("SHOAL_DATA", "data")),
+        metavar="DIR",
+        help="the folder that holds the data sets (default: $SHOAL_DATA, or data)",
+    )
+
+
+def add_places(parser: Any) -> None:
+    """Add where data sets and caches lie."""
+    add_data_folder(parser)
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=Path(os.environ.get("SHOAL_CACHE", Path.home() / ".cache" / "shoal")),
+        metavar="DIR",
+        help="the folder of decoded images (default: $SHOAL_CACHE, or ~/.cache/shoal)",
+    )
+
+
+def dataset_of(options: argparse.Namespace) -> Any:
+    """Return the data set that ``--dataset`` names; what looks like a path is one."""
+    from ..datasets import find, image_folders, image_manifest
+
+    text, trial = options.dataset, getattr(options, "trial", 0)
+    path = Path(text)
+    if path.suffix.lower() in MANIFESTS:
+        return image_manifest(path.stem, path)
+    if "/" in text or path.is_dir():
+        return image_folders(path.resolve().name, path)
+    return find(text)(options.data, trial)
+
+
+def cache_of(dataset: Any, options: argparse.Namespace) -> Any:
+    """Return the cache of a data set's files, built where there is none; None in memory."""
+    from torch import Tensor
+
+    from ..datasets.cache import build
+
+    if isinstance(dataset.domains[0].images, Tensor):
+        return None
+    folder = options.cache / f"{dataset.name}-{dataset.fingerprint[:12]}"
+    with counting_bar(f"decoding {dataset.name}", "images") as told:
+        return build(dataset, folder, told)

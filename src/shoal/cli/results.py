@@ -1,0 +1,52 @@
+"""What a run found, as a table."""
+
+from pathlib import Path
+from typing import Any
+
+from .terminal import table
+
+
+def show_record(result: Any, run: Any, out: Path) -> None:
+    """Show the accuracies of the last record, and where everything lies."""
+    from rich.console import Console
+
+    record = result.records[-1]
+    console = Console()
+    title = f"{run.algorithm} on {run.dataset}, after {record['step'] + 1} updates"
+    console.print(accuracies(record, run.test_domains, title))
+    if result.timing is None:
+        print("The run was done already.")
+    else:
+        took = result.timing
+        print(
+            f"{took.updates} updates in {took.updating:.1f} s, evaluations {took.evaluating:.1f} s,"
+            f" preparation {took.preparing:.1f} s"
+        )
+    print(f"Records, model and card: {out}")
+
+
+def accuracies(record: Any, test_domains: Any, title: str) -> Any:
+    """Return accuracies and calibration errors of a record as a table, a domain in each row."""
+    from rich.text import Text
+
+    shown = table(title, "Accuracy in %, and expected calibration error; –: not evaluated.")
+    shown.add_column("Domain")
+    for head in ("kept 80 %", "held out 20 %", "error kept", "error held out"):
+        shown.add_column(head, justify="right")
+    for domain, found in record["accuracy"].items():
+        name = Text(domain, style="bold" if domain in test_domains else "")
+        if domain in test_domains:
+            name.append(" (test)")
+        errors = record["calibration_error"][domain]
+        cells = [_percent(found.get(split)) for split in ("kept", "held_out")]
+        cells += [_error(errors.get(split)) for split in ("kept", "held_out")]
+        shown.add_row(name, *cells)
+    return shown
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def _error(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

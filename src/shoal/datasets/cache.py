@@ -1,0 +1,209 @@
+"""Images decoded once: two caches of a data set on the disk, with a manifest of hashes."""
+
+import errno
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..checks import choose
+from ..storage import read_json, write_json
+from .base import DomainDataset
+from .cached_domain import CachedDomain, Ragged, Written, file_names, map_domain, write_domain
+from .frames import EVALUATION_SIDE, TRAINING_SIDE
+
+__all__ = ["CachedDomain", "ImageCache", "Ragged", "build", "open_cache"]
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+# Per domain, in its order in the data set: size and SHA-256 of its files.
+Files = dict[str, Written]
+
+
+@dataclass(frozen=True, eq=False)
+class ImageCache:
+    """The decoded images of a data set, by domain; files are mapped, not read."""
+
+    name: str
+    fingerprint: str
+    domains: dict[str, CachedDomain]
+
+    def __getitem__(self, name: str) -> CachedDomain:
+        return self.domains[choose(f"domain of {self.name}", name, self.domains)]
+
+
+def build(
+    dataset: DomainDataset,
+    folder: Path,
+    progress: Callable[[int, int], object] | None = None,
+    workers: int | None = None,
+) -> ImageCache:
+    """Decode all images into ``folder`` and return the cache; finished domains are kept.
+
+    Args:
+        progress: called after every image with how many are done, of how many.
+        workers: threads that decode; by default as many as there are processors.
+    """
+    images = _images(dataset)
+    if len(_finished(dataset, folder)) < len(images):
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder), _told_of_a_full_disk(dataset, folder):
+            _build(dataset, folder, images, progress, workers)
+    return open_cache(dataset, folder)
+
+
+def _build(
+    dataset: DomainDataset,
+    folder: Path,
+    images: dict[str, tuple[Path, ...]],
+    progress: Callable[[int, int], object] | None,
+    workers: int | None,
+) -> None:
+    finished = _finished(dataset, folder)
+    _write_manifest(dataset, folder, finished)  # from now on the folder is this data set's
+    total, done = sum(map(len, images.values())), 0
+    for number, (name, paths) in enumerate(images.items()):
+        for file in file_names(number):
+            for stray in folder.glob(f".{file}.*"):  # of a build that was killed
+                stray.unlink()
+        if name not in finished:
+
+            def told(written: int, before: int = done) -> None:
+                if progress is not None:
+                    progress(before + written, total)
+
+            finished[name] = write_domain(folder, number, paths, told, workers)
+            _write_manifest(dataset, folder, finished)
+        done += len(paths)
+
+
+def open_cache(dataset: DomainDataset, folder: Path, check: bool = False) -> ImageCache:
+    """Return the cache that ``build`` made of the whole data set; raise where it is not whole.
+
+    Args:
+        check: also compare the hash of every file, which reads them all.
+    """
+    _images(dataset)
+    files = _recorded(dataset, folder)
+    if missing := [name for name in dataset.names if name not in files]:
+        raise ValueError(
+            f"the cache of {dataset.name} in {folder} is not finished, it lacks "
+            f"{', '.join(missing)}; build it again: domains that are finished are kept"
+        )
+    for number, name in enumerate(dataset.names):
+        if damage := _damage(folder, number, files[name], check):
+            raise ValueError(f"{damage}; build the cache again: other domains are kept")
+    domains = {name: map_domain(folder, number) for number, name in enumerate(dataset.names)}
+    return ImageCache(dataset.name, dataset.fingerprint, domains)
+
+
+def _images(dataset: DomainDataset) -> dict[str, tuple[Path, ...]]:
+    images = {}
+    for domain in dataset.domains:
+        if isinstance(domain.images, Tensor):
+            raise ValueError(
+                f"images of {dataset.name} are in memory already: they need no cache, use "
+                "its domains' images"
+            )
+        images[domain.name] = domain.images
+    return images
+
+
+def _finished(dataset: DomainDataset, folder: Path) -> dict[str, Files]:
+    """Return the domains that need not be built."""
+    if not (folder / MANIFEST).exists():
+        return {}
+    files = _recorded(dataset, folder)
+    return {
+        name: files[name]
+        for number, name in enumerate(dataset.names)
+        if name in files and not _damage(folder, number, files[name], check=False)
+    }
+
+
+def _identity(dataset: DomainDataset) -> dict[str, Any]:
+    """Return what must agree between a manifest and whoever opens the cache."""
+    return {
+        "schema": SCHEMA,
+        "name": dataset.name,
+        "fingerprint": dataset.fingerprint,
+        "evaluation_side": EVALUATION_SIDE,
+        "training_side": TRAINING_SIDE,
+    }
+
+
+def _write_manifest(dataset: DomainDataset, folder: Path, files: dict[str, Files]) -> None:
+    domains = {
+        name: {file: written._asdict() for file, written in found.items()}
+        for name, found in files.items()
+    }
+    write_json(folder / MANIFEST, {**_identity(dataset), "domains": domains})
+
+
+def _recorded(dataset: DomainDataset, folder: Path) -> dict[str, Files]:
+    """Return the files of all finished domains; raise if the cache is another one."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise ValueError(f"no cache of {dataset.name} in {folder}: build it first")
+    manifest = read_json(path)
+    for key, expected in _identity(dataset).items():
+        found = manifest.get(key) if isinstance(manifest, dict) else None
+        if found != expected:
+            raise ValueError(
+                f"{folder} holds another cache: its {key} is {found!r}, {dataset.name} needs "
+                f"{expected!r}; give another folder, or delete this one"
+            )
+    try:
+        return {
+            name: {file: Written(**written) for file, written in manifest["domains"][name].items()}
+            for name in dataset.names
+            if name in manifest["domains"]
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged; delete it and build the cache again") from error
+
+
+def _damage(folder: Path, number: int, files: Files, check: bool) -> str | None:
+    """Return which of the domain's files is not as it was written, and how."""
+    for name in file_names(number):
+        path, written = folder / name, files.get(name)
+        size = path.stat().st_size if path.is_file() else None
+        if written is None or size is None:
+            return f"{path} is missing"
+        if size != written.size:
+            return f"delete {path}, which is damaged: {size} bytes, expected {written.size}"
+        if check:
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != written.sha256:
+                    return f"delete {path}, which is damaged: its SHA-256 is not {MANIFEST}'s"
+    return None
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Raise unless nobody else builds in this folder; a killed process holds no lock."""
+    import fcntl
+
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OSError(f"another process builds a cache in {folder}; wait for it") from error
+        yield
+
+
+@contextmanager
+def _told_of_a_full_disk(dataset: DomainDataset, folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OSError(
+            f"no space is left for the cache of {dataset.name} in {folder}; make some or give "
+            "another folder, and build again: domains that are finished are kept"
+        ) from error

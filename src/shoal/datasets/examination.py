@@ -1,0 +1,102 @@
+"""All that can be said about a data set's files: what is wrong, and what is only worth knowing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import PUBLISHED, find
+from .base import DomainDataset
+from .faults import Faults, some
+from .fetch import RECORD, recorded
+from .folder import survey_folders
+from .images import Published, Verification, verify
+from .manifest import survey_manifest
+from .sources import SOURCES, survey
+from .splits import HOLDOUT
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What was found of a data set and at which place; None where no image was found."""
+
+    name: str
+    place: str
+    found: Verification | None
+    published: Published | None
+    faults: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+
+    @property
+    def good(self) -> bool:
+        """Whether every image can be read, every count is right and no file is out of place."""
+        return self.found is not None and self.found.good and not self.faults
+
+
+def examine(
+    asked: str, root: Path, progress: Callable[[int, int], object] | None = None
+) -> Examination:
+    """Read every image of a folder, a manifest, or a published set under ``root``.
+
+    What looks like a path is one: a folder that is there, or a text with a slash or a suffix.
+    """
+    path = Path(asked)
+    if path.suffix.lower() in (".csv", ".tsv", ".json"):
+        dataset, faults = survey_manifest(path.stem, path)
+        return _examination(path.stem, asked, dataset, faults, None, progress)
+    if "/" in asked or path.is_dir():
+        name = path.resolve().name
+        dataset, faults = survey_folders(name, path)
+        return _examination(name, asked, dataset, faults, None, progress)
+    load = find(asked)
+    if SOURCES[asked].embedded:
+        dataset, faults = load(None, 0), Faults()
+        return _examination(asked, "embedded", dataset, faults, None, progress)
+    folder = root / SOURCES[asked].folder
+    if not folder.is_dir():
+        raise ValueError(f"{asked} is not at {folder}; to fetch it: shoal data download {asked}")
+    dataset, faults = survey(asked, root)
+    if dataset is not None and _changed(dataset, root):
+        faults.changed.append(str(root / RECORD))
+    return _examination(asked, str(folder), dataset, faults, PUBLISHED[asked], progress)
+
+
+def _examination(
+    name: str,
+    place: str,
+    dataset: DomainDataset | None,
+    faults: Faults,
+    published: Published | None,
+    progress: Callable[[int, int], object] | None,
+) -> Examination:
+    found, notes = None, [f"{path}: not used" for path in faults.unused]
+    if dataset is not None:
+        found = verify(dataset, published, progress)
+        notes += _notes(dataset)
+        if found.differences and SOURCES[name].remark:
+            notes.append(SOURCES[name].remark)
+    return Examination(name, place, found, published, tuple(faults.lines()), tuple(notes))
+
+
+def _changed(dataset: DomainDataset, root: Path) -> bool:
+    before = recorded(root)["sets"].get(dataset.name)
+    return before is not None and before["fingerprint"] != dataset.fingerprint
+
+
+def _notes(dataset: DomainDataset) -> list[str]:
+    """Return what is unusual, and may be as it should."""
+    notes = []
+    counts = dataset.counts()
+    if len(counts) == 1:
+        notes.append(f"there is one domain only, {dataset.names[0]!r}; training needs two or more")
+    for kind in dataset.classes:
+        where = [domain for domain in counts if counts[domain][kind]]
+        if len(where) == 1 < len(counts):
+            notes.append(f"the class {kind!r} is in the domain {where[0]!r} only")
+    for name, missing in dataset.missing_classes().items():
+        classes = "a class" if len(missing) == 1 else f"{len(missing):,} classes"
+        notes.append(f"the domain {name!r} lacks {classes}: {some(missing)}")
+    for domain in dataset.domains:
+        if int(HOLDOUT * len(domain)) == 0:
+            images = "1 image" if len(domain) == 1 else f"{len(domain)} images"
+            notes.append(f"the domain {domain.name!r} has {images}: too few to hold any out")
+    return notes

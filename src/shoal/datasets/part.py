@@ -1,0 +1,141 @@
+"""The part of a download that is there: its bytes, their sums, and which file they are of."""
+
+import hashlib
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ..storage import read_json, write_json
+
+CHUNK = 1 << 18
+
+
+class Sums:
+    """SHA-256 and MD5 of the bytes so far."""
+
+    def __init__(self) -> None:
+        self._sha256 = hashlib.sha256()
+        # Not for security; without the flag a FIPS build of Python refuses.
+        self._md5 = hashlib.md5(usedforsecurity=False)
+
+    def update(self, chunk: bytes) -> None:
+        self._sha256.update(chunk)
+        self._md5.update(chunk)
+
+    @property
+    def sha256(self) -> str:
+        return self._sha256.hexdigest()
+
+    def wrong(self, sha256: str | None, md5: str | None) -> str | None:
+        """Return how the sums differ from the expected ones, or None where they do not."""
+        for kind, expected, found in (
+            ("SHA-256", sha256, self.sha256),
+            ("MD5", md5, self._md5.hexdigest()),
+        ):
+            if expected is not None and expected.lower() != found:
+                return f"{kind} sum {found}, expected {expected.lower()}"
+        return None
+
+
+def sums_of(path: Path) -> Sums:
+    """Return the sums of a whole file."""
+    sums = Sums()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            sums.update(chunk)
+    return sums
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Which file of a server the bytes are of; without a validator nobody can say."""
+
+    url: str
+    etag: str | None = None
+    modified: str | None = None
+    length: int | None = None
+
+    @property
+    def validator(self) -> str | None:
+        """What ``If-Range`` takes: a strong ETag, else the date of the last change."""
+        if self.etag and not self.etag.startswith("W/"):
+            return self.etag
+        return self.modified
+
+
+class Part:
+    """``path.part``, open for more bytes; its origin is kept in ``path.part.json``.
+
+    What lies there is taken up if it is of this URL and a validator or a known sum will tell
+    whether it still fits; otherwise it is emptied.
+    """
+
+    def __init__(self, path: Path, url: str, sum_known: bool) -> None:
+        self.target = path
+        self._sum_known = sum_known
+        self.path = path.with_name(f"{path.name}.part")
+        self._note = path.with_name(f"{path.name}.part.json")
+        self.origin = self._origin(url)
+        # Unbuffered: what was written is counted and summed even where the next write fails.
+        self._file = self.path.open("ab", buffering=0)
+        self.size = self.path.stat().st_size
+        if not self.resumable:
+            self.restart(None)
+        self.sums = sums_of(self.path)
+        self._size_at_opening = self.size
+
+    def _origin(self, url: str) -> Origin | None:
+        try:
+            origin = Origin(**read_json(self._note))
+        except (OSError, ValueError, TypeError):
+            return None
+        return origin if origin.url == url else None
+
+    @property
+    def resumable(self) -> bool:
+        """Whether there are bytes, and more of the same file can be told from those of another."""
+        known = self.origin is not None and (self._sum_known or self.origin.validator)
+        return self.size > 0 and bool(known)
+
+    @property
+    def grown(self) -> bool:
+        return self.size > self._size_at_opening
+
+    @property
+    def whole(self) -> bool:
+        return self.origin is not None and 0 < self.size == self.origin.length
+
+    def restart(self, origin: Origin | None) -> None:
+        """Empty the part; what comes next is of ``origin``."""
+        self._file.truncate(0)
+        self.size, self.sums, self.origin = 0, Sums(), origin
+        self._size_at_opening = 0
+        if origin is None:
+            self._note.unlink(missing_ok=True)
+        else:
+            write_json(self._note, asdict(origin))
+
+    def write(self, chunk: bytes) -> None:
+        left = memoryview(chunk)
+        while left:
+            written = self._file.write(left)
+            self.sums.update(bytes(left[:written]))
+            self.size += written
+            left = left[written:]
+
+    def finish(self) -> None:
+        """Move the whole file into place."""
+        os.fsync(self._file.fileno())
+        os.replace(self.path, self.target)
+        self._note.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Leave nothing of it on the disk."""
+        self.restart(None)
+
+    def close(self) -> None:
+        """Keep what is there for the next time; an empty part is nothing to keep."""
+        self._file.close()
+        if self.size == 0:
+            self.path.unlink(missing_ok=True)
+            self._note.unlink(missing_ok=True)

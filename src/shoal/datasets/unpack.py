@@ -1,0 +1,189 @@
+"""Archives, unpacked with suspicion: nothing outside the target, no links, all of it or nothing."""
+
+import errno
+import lzma
+import os
+import re
+import secrets
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+CHUNK = 1 << 18
+MEMBERS = 2_000_000
+# Images hardly shrink: an archive that grows more than this holds something else.
+GROWTH = 8
+ALWAYS_ALLOWED = 2**30
+# What tar puts before a member, and Python reads as a whole.
+READ_WHOLE = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+LONGEST_HEADER = 2**20
+DRIVE = re.compile(r"[A-Za-z]:")
+# What damaged archives raise; gzip and bzip2 add OSError without a number.
+DAMAGED = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    NotImplementedError,
+)
+
+
+class Member(NamedTuple):
+    """An entry of an archive: a folder, a file to open, or a fault."""
+
+    name: str
+    is_folder: bool
+    fault: str | None
+    open: Callable[[], Any]
+
+
+def unpack(
+    archive: Path,
+    target: Path,
+    limit: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> None:
+    """Unpack a zip or tar file (plain, gzip, bzip2 or xz) to the new folder ``target``.
+
+    It appears when all is there; where anything is wrong, nothing is left behind.
+
+    Args:
+        limit: bytes that may come out; by default eight times the archive's, and a GiB at least.
+        progress: called after each member with how many bytes of the archive are read, of how many.
+    """
+    if target.exists():
+        raise ValueError(f"{target} is there already; move it away to unpack {archive} again")
+    size = archive.stat().st_size
+    limit = max(GROWTH * size, ALWAYS_ALLOWED) if limit is None else limit
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    aside.mkdir()
+    try:
+        with archive.open("rb") as file:
+            _unpack_all(archive, file, aside, limit, progress)
+        os.replace(aside, target)
+        if progress is not None:
+            progress(size, size)
+    except BaseException as error:
+        shutil.rmtree(aside)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OSError(f"no room in {target.parent} to unpack {archive}: make some") from error
+        raise
+
+
+def _unpack_all(
+    archive: Path,
+    file: IO[bytes],
+    folder: Path,
+    limit: int,
+    progress: Callable[[int, int], object] | None,
+) -> None:
+    written, place, size = 0, "at its beginning", archive.stat().st_size
+    try:
+        # By the first bytes: is_zipfile would also find a zip file at the end of a tar file.
+        members = _of_zip(file) if file.read(2) == b"PK" else _of_tar(file)
+        for count, member in enumerate(members, 1):
+            place = f"at {member.name!r}"
+            if count > MEMBERS:
+                raise ValueError(f"{archive} has more than {MEMBERS:,} members")
+            written += _place(archive, member, folder, limit - written)
+            place = f"after {member.name!r}"
+            if progress is not None:
+                progress(file.tell(), size)
+    except (*DAMAGED, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        told = str(error) or type(error).__name__
+        raise ValueError(
+            f"{archive} is damaged {place}, or neither a zip nor a tar file: {told}"
+        ) from error
+
+
+def _of_zip(file: IO[bytes]) -> Iterator[Member]:
+    with zipfile.ZipFile(file) as archive:
+        for info in archive.infolist():
+            mode = stat.S_IFMT(info.external_attr >> 16)
+            fault = None
+            if info.flag_bits & 1:
+                fault = "it is encrypted"
+            elif mode not in (0, stat.S_IFREG, stat.S_IFDIR):
+                fault = "it is a link or a device"
+            yield Member(info.filename, info.is_dir(), fault, partial(archive.open, info))
+
+
+class _Header(tarfile.TarInfo):
+    """A header of tar; where one is broken or missing, tarfile would see the end and be content."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
+        try:
+            header = super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if len(buf) == tarfile.BLOCKSIZE and not any(buf):
+                raise  # the end, as it should be
+            raise tarfile.ReadError(str(error)) from error
+        if header.type in READ_WHOLE and header.size > LONGEST_HEADER:
+            raise tarfile.ReadError(f"a header of {header.size:,} bytes")
+        return header
+
+
+def _of_tar(file: IO[bytes]) -> Iterator[Member]:
+    file.seek(0)
+    with tarfile.open(fileobj=file, mode="r:*", tarinfo=_Header) as archive:
+        for info in archive:
+            fault = None if info.isfile() or info.isdir() else "it is a link or a device"
+            yield Member(info.name, info.isdir(), fault, partial(archive.extractfile, info))
+        # To the very end, where a compressed file has the sum of its content.
+        while archive.fileobj is not None and archive.fileobj.read(CHUNK):
+            pass
+
+
+def _place(archive: Path, member: Member, folder: Path, allowed: int) -> int:
+    """Unpack the member, and return how many bytes it has: those that came, not those promised."""
+    fault = member.fault or _name_fault(member.name)
+    if fault is not None:
+        raise ValueError(f"{archive} holds {member.name!r}, which is not unpacked: {fault}")
+    path = folder.joinpath(*member.name.split("/"))
+    try:
+        if member.is_folder:
+            path.mkdir(parents=True, exist_ok=True)
+            return 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        target = path.open("xb")
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise ValueError(f"{archive} holds {member.name!r} twice") from error
+    written = 0
+    with target, member.open() as source:
+        while chunk := source.read(CHUNK):
+            written += len(chunk)
+            if written > allowed:
+                raise ValueError(
+                    f"{archive} unpacks to more bytes than it should: "
+                    f"the limit was reached in {member.name!r}"
+                )
+            target.write(chunk)
+    return written
+
+
+def _name_fault(name: str) -> str | None:
+    """Return why a member of this name has no place under the target, or None."""
+    if name.startswith("/") or DRIVE.match(name):
+        return "its path is absolute"
+    if ".." in name.split("/"):
+        return "its path leads outside"
+    if "\\" in name or any(ord(character) < 32 for character in name):
+        return "its name has a backslash or control characters"
+    return None

@@ -1,0 +1,207 @@
+"""Carry out a run in its folder: from the data to records and a model."""
+
+import json
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..algorithms.base import Algorithm
+from ..algorithms.optimisation import Optimisation
+from ..datasets import DomainDataset, splits
+from ..datasets.cache import ImageCache
+from ..storage import write_json, write_text
+from ..training.batches import Batches, Normalise, scaled
+from ..training.checkpoints import Checkpoints
+from ..training.evaluation import Evaluation, Outcome, Part, Place
+from ..training.loop import Progress, Schedule, Timing, train
+from ..training.placing import Placed, Wanted, place
+from ..training.step import Kind, Update, precision_context
+from . import model
+from .folder import Folder
+from .run import Run
+
+TIMING, PREDICTIONS, CONFUSION = "timing.json", "predictions.jsonl", "confusion.json"
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How a run is carried out here: nothing of it changes what the run is.
+
+    Args:
+        device: where it is trained.
+        step: how far a step is captured; the method may stop before.
+        place: of the images: "auto", "device" or "host".
+        weights: what the network begins with: "imagenet", a file, or None.
+        checkpoint_every: seconds; by default as few checkpoints as cost 2 % of the time.
+        predictions: whether to write what the model says of every image.
+    """
+
+    device: torch.device
+    step: Kind = "compiled"
+    place: str = "auto"
+    weights: str | Path | None = None
+    checkpoint_every: float | None = None
+    predictions: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """The records of a run, and what it took this process."""
+
+    records: list[Record]
+    timing: Timing | None
+
+
+def execute(
+    run: Run,
+    method: type[Algorithm],
+    dataset: DomainDataset,
+    cache: ImageCache | None,
+    folder: Folder,
+    machine: Machine,
+    told: Callable[[Progress], object] = lambda _: None,
+    recorded: Callable[[list[Record]], object] = lambda _: None,
+    noted: Callable[[str], object] = lambda _: None,
+) -> Result:
+    """Train to the end, from where the folder is, and leave records and model in it.
+
+    Args:
+        method: the class that ``run.algorithm`` names.
+        told, recorded: as in ``train``.
+        noted: called with what a user should know, a line each.
+    """
+    if folder.done:
+        return Result(folder.records(), None)
+    placed, update = prepare(run, method, dataset, cache, machine)
+    for note in notes(run, dataset):
+        noted(note)
+
+    def write(records: list[Record]) -> None:
+        folder.write_records(records)
+        recorded(records)
+
+    checkpoints = Checkpoints(folder.checkpoints, run.identity, machine.checkpoint_every)
+    evaluate = _evaluation(update, placed.parts, machine.step == "compiled")
+    schedule = Schedule(run.protocol.steps, run.protocol.record_every)
+    records, timing = train(update, evaluate, schedule, machine.step, checkpoints, told, write)
+    for refused in checkpoints.refused:
+        noted(refused)
+    trained = dataset.without(run.test_domains).names if run.test_domains else dataset.names
+    model.save(
+        folder.path, update.algorithm, run, placed.shape, dataset.classes, trained, records[-1]
+    )
+    if machine.predictions:
+        _write_predictions(folder, dataset, placed.parts, evaluate())
+    about = asdict(timing) | {"machine": _machine(machine), "place": placed.where}
+    write_json(folder.path / TIMING, about)
+    folder.finish()
+    checkpoints.delete()
+    return Result(records, timing)
+
+
+def prepare(
+    run: Run,
+    method: type[Algorithm],
+    dataset: DomainDataset,
+    cache: ImageCache | None,
+    machine: Machine,
+) -> tuple[Placed, Update]:
+    """Return the run's data, and its method with its batches before the first update."""
+    protocol, device = run.protocol, machine.device
+    wanted = Wanted(
+        run.test_domains,
+        run.trial,
+        run.hparams["batch_size"],
+        protocol.balanced,
+        protocol.augment,
+        protocol.images == "exact",
+        protocol.evaluate,
+    )
+    placed = place(
+        dataset, splits(dataset, run.trial, protocol.holdout), cache, wanted, device, machine.place
+    )
+    algorithm = model.build(
+        run,
+        method,
+        placed.shape,
+        len(dataset.classes),
+        len(placed.sources),
+        machine.weights,
+        device,
+    )
+    algorithm.optimise(
+        Optimisation(
+            protocol.optimiser,
+            schedule=protocol.schedule,
+            steps=protocol.steps,
+            clip=protocol.clip,
+        )
+    )
+    normalise = Normalise(getattr(algorithm.model, "preprocessing", None), device)
+    return placed, Update(algorithm, Batches(placed.sources, normalise), protocol.precision)
+
+
+def notes(run: Run, dataset: DomainDataset) -> list[str]:
+    """Return what a user should know of the data before the run, a line each."""
+    found = []
+    size = run.hparams["batch_size"]
+    for name, split in splits(dataset, run.trial, run.protocol.holdout).items():
+        if name not in run.test_domains and len(split.kept) < size:
+            found.append(
+                f"the domain {name!r} has {len(split.kept)} images to train on, fewer than a batch "
+                f"of {size}: images repeat within a batch"
+            )
+        if not len(split.held_out):
+            found.append(
+                f"the domain {name!r} has {len(dataset[name])} images, too few to hold any out: "
+                "it has no part in the selection of models"
+            )
+    for name, classes in dataset.missing_classes().items():
+        found.append(f"the domain {name!r} has no images of {', '.join(classes)}")
+    return found
+
+
+def _evaluation(update: Update, parts: dict[Place, Part], compiled: bool) -> Evaluation:
+    normalise = update.batches.normalise
+    precision = partial(precision_context, update.precision, update.algorithm.device)
+    return Evaluation(
+        update.algorithm, parts, lambda images: normalise(scaled(images)), precision, compiled
+    )
+
+
+def _write_predictions(
+    folder: Folder, dataset: DomainDataset, parts: Mapping[Place, Part], found: dict[Place, Outcome]
+) -> None:
+    """Write what the model says of every image that was evaluated, and how it confuses classes."""
+    lines: list[str] = []
+    confusion: dict[str, dict[str, Any]] = {}
+    for (domain, split), outcome in found.items():
+        images = dataset[domain].images
+        for k, index in enumerate(parts[domain, split].indices.tolist()):
+            line: dict[str, Any] = {"domain": domain, "split": split, "index": index}
+            if not isinstance(images, torch.Tensor):
+                line["file"] = images[index].name
+            line["label"] = dataset.classes[int(outcome.labels[k])]
+            line["prediction"] = dataset.classes[int(outcome.predictions[k])]
+            line["probability"] = float(outcome.confidences[k])
+            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+        table = outcome.confusion(len(dataset.classes)).tolist()
+        confusion.setdefault(domain, {})[split] = table
+    write_text(folder.path / PREDICTIONS, "".join(lines))
+    write_json(folder.path / CONFUSION, {"classes": list(dataset.classes), "counts": confusion})
+
+
+def _machine(machine: Machine) -> dict[str, Any]:
+    cuda = machine.device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(machine.device) if cuda else "cpu",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+    }

@@ -1,0 +1,164 @@
+"""A trained model as two files: ``model.safetensors`` and a JSON card that says what it is."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..algorithms import VARIANTS, find
+from ..algorithms.base import Algorithm
+from ..algorithms.optimiser import Optimiser
+from ..networks import for_data
+from ..networks.base import Network
+from ..randomness import domainbed_hash, stream
+from ..regularizers import Match, Warmup
+from ..storage import read_json, write_aside, write_json
+from .run import Run
+
+MODEL, CARD = "model.safetensors", "model.json"
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Model:
+    """A method that was trained, and its card."""
+
+    algorithm: Algorithm
+    card: Mapping[str, Any]
+
+    @property
+    def run(self) -> Run:
+        return Run.from_json(self.card["run"])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.card["classes"])
+
+
+def build(
+    run: Run,
+    method: type[Algorithm],
+    shape: Sequence[int],
+    classes: int,
+    num_domains: int,
+    weights: str | Path | None,
+    device: torch.device,
+) -> Algorithm:
+    """Return the run's method with its network, before the first update.
+
+    What is drawn depends on data set, trial and test domains, so that all methods begin alike.
+    """
+    hparams = method.Hparams(**run.hparams)
+    where: list[str | int] = [run.dataset, run.trial, *sorted(run.test_domains)]
+    network: Network = for_data(
+        shape,
+        classes,
+        method.extra_channels,
+        hparams.dropout,
+        run.protocol.network,
+        weights,
+        run.protocol.frozen_statistics,
+        generator=stream("network", *where),
+    )
+    network = network.to(device)
+    if shape[-1] >= 64:  # large images run with their channels last
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    seed = domainbed_hash("method", *where)
+    return method(network, num_domains, hparams, seed).to(device)
+
+
+def save(
+    folder: Path,
+    algorithm: Algorithm,
+    run: Run,
+    shape: Sequence[int],
+    classes: Sequence[str],
+    domains: Sequence[str],
+    record: Mapping[str, Any],
+) -> None:
+    """Write the model and its card; the card comes last, so a card means that both are whole."""
+    from safetensors.torch import save as as_bytes
+
+    content = as_bytes(predicting(algorithm))
+    write_aside(folder / MODEL, lambda file: file.write(content))
+    card = {
+        "schema": SCHEMA,
+        "algorithm": run.algorithm,
+        "classes": list(classes),
+        "training_domains": list(domains),
+        "test_domains": sorted(run.test_domains),
+        "shape": list(shape),
+        "hparams": dict(run.hparams),
+        "step": record["step"],
+        "accuracy": record["accuracy"],
+        "calibration_error": record["calibration_error"],
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "run": run.canonical(),
+    }
+    write_json(folder / CARD, card)
+
+
+def predicting(algorithm: Algorithm) -> dict[str, Tensor]:
+    """Return the tensors that predictions may need: all but those of optimisers and penalties."""
+    left_out = tuple(
+        f"{name}."
+        for name, part in algorithm.named_modules()
+        if isinstance(part, (Optimiser, Match, Warmup))
+    )
+    return {
+        key: tensor.detach().cpu().contiguous()
+        for key, tensor in algorithm.state_dict().items()
+        if not key.startswith(left_out)
+    }
+
+
+def load(path: Path, device: torch.device, method: type[Algorithm] | None = None) -> Model:
+    """Return the model in a run's folder, ready to predict.
+
+    Args:
+        path: the folder, or its ``model.safetensors``.
+        method: the class of a user's own method, which a file cannot name.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load as from_bytes
+
+    folder = path.parent if path.name == MODEL else path
+    for name in (MODEL, CARD):
+        if not (folder / name).is_file():
+            raise ValueError(f"there is no {name} in {folder}; has the run ended?")
+    card = read_json(folder / CARD)
+    if card.get("schema") != SCHEMA:
+        raise ValueError(f"{folder / CARD} is no card of this version of shoal's")
+    content = (folder / MODEL).read_bytes()
+    if hashlib.sha256(content).hexdigest() != card["sha256"]:
+        raise ValueError(f"{folder / MODEL} is damaged, or another than {CARD} tells of")
+    run = Run.from_json(card["run"])
+    method = method or _registered(run.algorithm)
+    domains = len(card["training_domains"])
+    algorithm = build(run, method, card["shape"], len(card["classes"]), domains, None, device)
+    try:
+        tensors = from_bytes(content)
+    except SafetensorError as error:
+        raise ValueError(f"{folder / MODEL} is no safetensors file ({error})") from error
+    missing, unexpected = algorithm.load_state_dict(tensors, strict=False)
+    lacking = set(missing) & set(predicting(algorithm))
+    if lacking or unexpected:
+        raise ValueError(
+            f"{folder / MODEL} does not fit {run.algorithm}: it lacks {sorted(lacking)[:3]} and "
+            f"has {sorted(unexpected)[:3]} too many"
+        )
+    algorithm.eval()
+    return Model(algorithm, card)
+
+
+def _registered(name: str) -> type[Algorithm]:
+    if ":" in name:
+        raise ValueError(
+            f"the model is of your own method {name}, which a file may not import; name it again "
+            "with --algorithm"
+        )
+    return find(VARIANTS[name].algorithm if name in VARIANTS else name)

@@ -1,0 +1,109 @@
+"""What a run is: frozen, named by the hash of what its numbers depend on."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from ..algorithms.hparams import SCALE_OF
+from ..algorithms.optimisation import Rule, Schedule
+
+SCHEMA = 1
+# Updates between two records, by the scale of a data set; DomainBed's.
+RECORD_EVERY = {"small": 100, "large": 300, "domainnet": 1000}
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a run is made, beside its method and its data.
+
+    A field that is added later must not enter the identity at its default, so that the runs of
+    before keep their names.
+
+    Args:
+        steps: updates.
+        record_every: updates between two records.
+        holdout: the share of every domain that is held out.
+        network: a name of ``shoal.networks``; None chooses by the images' shape.
+        weights: "imagenet", None to draw them, or the SHA-256 of a file.
+        precision: "float32" or "bf16".
+        images: "cached", or "exact" to decode and augment the originals in every step.
+        augment: whether training images of large sets are augmented.
+        balanced: whether all classes of a domain are equally likely in a batch.
+        frozen_statistics: whether batch norm keeps the statistics of the weights it begins with.
+        optimiser, schedule, clip: as in ``shoal.algorithms.optimisation.Optimisation``.
+        evaluate: "needed" for what selection needs, or "all" splits.
+    """
+
+    steps: int = 5001
+    record_every: int = 100
+    holdout: float = 0.2
+    network: str | None = None
+    weights: str | None = None
+    precision: str = "float32"
+    images: str = "cached"
+    augment: bool = True
+    balanced: bool = False
+    frozen_statistics: bool = True
+    optimiser: Rule = "adam"
+    schedule: Schedule = "constant"
+    clip: float | None = None
+    evaluate: str = "needed"
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "record_every"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: everything that its numbers depend on, and nothing about the machine.
+
+    Args:
+        dataset: its name, and ``fingerprint`` what is in it.
+        algorithm: a name of the registry, or what names a user's own.
+        test_domains: those that are not trained on.
+        trial: of the split, and of what is drawn of the data.
+        draw: of the hyperparameters; 0 for the defaults.
+        hparams: their values.
+    """
+
+    dataset: str
+    fingerprint: str
+    algorithm: str
+    test_domains: tuple[str, ...]
+    trial: int = 0
+    draw: int = 0
+    hparams: Mapping[str, Any] = field(default_factory=dict)
+    protocol: Protocol = field(default_factory=Protocol)
+
+    @property
+    def identity(self) -> str:
+        """The SHA-256 of the run's canonical JSON."""
+        return hashlib.sha256(json.dumps(self.canonical(), sort_keys=True).encode()).hexdigest()
+
+    def canonical(self) -> dict[str, Any]:
+        """Return the run as plain values; the order of test domains does not matter."""
+        values = asdict(self) | {"hparams": dict(self.hparams), "schema": SCHEMA}
+        return values | {"test_domains": sorted(self.test_domains)}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> "Run":
+        """Return the run that ``canonical`` described; unknown fields are refused."""
+        given = {key: value for key, value in values.items() if key != "schema"}
+        if values.get("schema") != SCHEMA:
+            raise ValueError(f"the run is of schema {values.get('schema')}, expected {SCHEMA}")
+        known = {f.name for f in fields(Run)}
+        unknown = set(given) - known | set(given["protocol"]) - {f.name for f in fields(Protocol)}
+        if unknown:
+            raise ValueError(f"the run has fields of another version: {', '.join(sorted(unknown))}")
+        protocol = Protocol(**given["protocol"])
+        return Run(**given | {"test_domains": tuple(given["test_domains"]), "protocol": protocol})
+
+
+def scale_of(dataset: str) -> str:
+    """Return the scale of a data set's hyperparameters; a user's own images are large."""
+    return SCALE_OF.get(dataset, "large")

@@ -1,0 +1,94 @@
+"""One batch of every training domain for each step, made on the device."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..algorithms.forward import Batch
+from ..networks.base import Preprocessing
+from .sampling import Sampler
+
+
+class Source(nn.Module, ABC):
+    """Where the batches of one training domain come from."""
+
+    def fetch(self, step: int) -> None:
+        """Bring what this step needs from the host to the device; nothing where all is there."""
+
+    def fuse(self) -> None:
+        """Have what is computed of a batch compiled; nothing where it is little."""
+
+    @abstractmethod
+    def forward(self) -> Batch:
+        """Return the images of the next step, in 0 … 1, and their labels; never asks the host."""
+
+
+class InMemory(Source):
+    """Images as they are, all on the device."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __init__(self, images: Tensor, labels: Tensor, sampler: Sampler, size: int) -> None:
+        super().__init__()
+        device = sampler.examples.device
+        self.register_buffer("images", images.to(device), persistent=False)
+        self.register_buffer("labels", labels.to(device), persistent=False)
+        self.sampler = sampler
+        self.size = size
+
+    def forward(self) -> Batch:
+        indices = self.sampler(self.size)
+        return scaled(self.images[indices]), self.labels[indices]
+
+
+class Batches(nn.Module):
+    """Batches of all training domains, normalised as the network expects it."""
+
+    def __init__(self, sources: Sequence[Source], normalise: "Normalise") -> None:
+        super().__init__()
+        self.sources = nn.ModuleList(sources)
+        self.normalise = normalise
+
+    def fetch(self, step: int) -> None:
+        """Bring what this step needs to the device."""
+        for source in self.sources:
+            source.fetch(step)  # type: ignore[operator]
+
+    def fuse(self) -> None:
+        """Have what is computed of the images compiled."""
+        for source in self.sources:
+            source.fuse()  # type: ignore[operator]
+
+    def forward(self) -> list[Batch]:
+        drawn = [source() for source in self.sources]
+        return [(self.normalise(images), labels) for images, labels in drawn]
+
+
+class Normalise(nn.Module):
+    """Images in 0 … 1 to what a network expects, large ones with their channels last."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, preprocessing: Preprocessing | None, device: torch.device) -> None:
+        super().__init__()
+        self.changes = preprocessing is not None
+        mean, std = preprocessing or Preprocessing((0.0,) * 3, (1.0,) * 3)
+        for name, values in (("mean", mean), ("std", std)):
+            row = torch.tensor(values, device=device)[:, None, None]
+            self.register_buffer(name, row, persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.changes:
+            images = (images - self.mean) / self.std
+        # Small images are faster as they are.
+        large = images.shape[-1] >= 64
+        return images.contiguous(memory_format=torch.channels_last) if large else images
+
+
+def scaled(images: Tensor) -> Tensor:
+    """Return uint8 images in 0 … 1."""
+    return images.float() / 255

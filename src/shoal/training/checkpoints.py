@@ -1,0 +1,149 @@
+"""Checkpoints of a run: taken by elapsed time from a copy, written aside, the last two kept."""
+
+import hashlib
+import io
+import re
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..storage import write_aside
+
+# A checkpoint may cost this share of the run's time, and none is taken sooner than this.
+SHARE, SOONEST = 0.02, 15.0
+KEPT = 2
+SCHEMA = 1
+
+
+class Checkpoints:
+    """The checkpoints in one folder, of the run with this identity.
+
+    A file is named by its step and the beginning of its SHA-256, so that damage of any kind shows.
+
+    Args:
+        every: seconds between two checkpoints; by default as few as cost 2 % of the time.
+    """
+
+    def __init__(self, folder: Path, identity: str, every: float | None = None) -> None:
+        self.folder, self.identity, self.every = folder, identity, every
+        self.refused: list[str] = []
+        self._writer: ThreadPoolExecutor | None = None
+        self._writing: Future[float] | None = None
+        self._last, self._cost = time.monotonic(), 0.0
+
+    def due(self) -> bool:
+        """Return whether it is time for the next one; raise where the last could not be written."""
+        if self._writing is not None:
+            if not self._writing.done():
+                return False
+            self._finish()
+        wait = max(SOONEST, self._cost / SHARE) if self.every is None else self.every
+        return time.monotonic() - self._last >= wait
+
+    def take(self, step: int, state: dict[str, Any]) -> None:
+        """Write ``state`` after ``step`` updates; tensors are copied before this returns."""
+        begin = time.monotonic()
+        copy = _copied({**state, "schema": SCHEMA, "identity": self.identity, "step": step})
+        blocked = time.monotonic() - begin
+        self._last = begin
+        self._writer = self._writer or ThreadPoolExecutor(1, "checkpoint")
+        self._writing = self._writer.submit(self._write, step, copy, blocked)
+
+    def _finish(self) -> None:
+        if self._writing is not None:
+            written, self._writing = self._writing, None
+            try:
+                self._cost = written.result()
+            except OSError as error:
+                raise OSError(
+                    f"a checkpoint cannot be written to {self.folder}: {error.strerror or error}; "
+                    f"{self._left()}; make room and give the same command to go on"
+                ) from error
+
+    def _left(self) -> str:
+        steps = [step for step, _ in self._files()]
+        return f"the one of step {max(steps)} is whole" if steps else "there is none before it"
+
+    def _write(self, step: int, state: dict[str, Any], blocked: float) -> float:
+        begin = time.monotonic()
+        buffer = io.BytesIO()
+        torch.save(_on_host(state), buffer)
+        content = buffer.getbuffer()
+        digest = hashlib.sha256(content).hexdigest()[:16]
+        path = self.folder / f"step-{step:07d}-{digest}.pt"
+        write_aside(path, lambda file: file.write(content))
+        for _, old in self._files()[KEPT:]:
+            old.unlink(missing_ok=True)
+        return blocked + time.monotonic() - begin
+
+    def _files(self) -> list[tuple[int, Path]]:
+        """Return steps and files, the newest first."""
+        found = []
+        for path in self.folder.glob("step-*.pt"):
+            name = re.fullmatch(r"step-(\d+)-([0-9a-f]{16})\.pt", path.name)
+            if name:
+                found.append((int(name[1]), path))
+        return sorted(found, reverse=True)
+
+    def latest(self) -> dict[str, Any] | None:
+        """Return the newest whole checkpoint, or None; what was refused is told in ``refused``."""
+        for _, path in self._files():
+            try:
+                return self._read(path)
+            except ValueError as error:
+                self.refused.append(str(error))
+        return None
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read ({error}); it is left aside") from error
+        if hashlib.sha256(content).hexdigest()[:16] != path.stem.rpartition("-")[2]:
+            raise ValueError(f"{path} is truncated or damaged; it is left aside")
+        try:
+            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise ValueError(f"{path} is no checkpoint of shoal's; it is left aside") from error
+        if not isinstance(state, dict) or state.get("schema") != SCHEMA:
+            raise ValueError(f"{path} is no checkpoint of this version; it is left aside")
+        if state["identity"] != self.identity:
+            raise ValueError(f"{path} is a checkpoint of another run; it is left aside")
+        return state
+
+    def close(self) -> None:
+        """Wait for the last one to be written."""
+        if self._writer is not None:
+            self._writer.shutdown(wait=True)
+            self._writer = None
+        self._finish()
+
+    def delete(self) -> None:
+        """Delete all of them: the run is done."""
+        for path in [*self.folder.glob("step-*.pt"), *self.folder.glob(".step-*.pt.*")]:
+            path.unlink(missing_ok=True)
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy with tensors of its own, on the devices where they are."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    return value
+
+
+def _on_host(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.cpu()
+    return (
+        {key: _on_host(item) for key, item in value.items()} if isinstance(value, dict) else value
+    )

@@ -1,0 +1,158 @@
+"""Accuracy and calibration of a method on parts of a data set."""
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..algorithms.base import Algorithm
+
+# Images in a batch: DomainBed's where a method looks at the batch as a whole; else as many as fill
+# a GPU, or stay in the caches of a CPU.
+TOGETHER = 64
+ALONE = {"cuda": (1024, 256), "cpu": (128, 32)}  # small images, and large ones
+BINS = 15
+
+# A domain's name, and which of its splits.
+Place = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Examples of one domain: all its images (uint8), which of them, and their labels.
+
+    ``indices`` lie where the images do, ``labels`` on the host.
+    """
+
+    images: Tensor
+    indices: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a method says of each example: its prediction, and the probability it gives it."""
+
+    labels: Tensor
+    predictions: Tensor
+    confidences: Tensor
+
+    @property
+    def right(self) -> Tensor:
+        return self.predictions == self.labels
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.right.double().mean())
+
+    @property
+    def calibration_error(self) -> float:
+        """The expected calibration error (Guo et al., 2017) over 15 bins of equal width."""
+        bins = (self.confidences * BINS).ceil().long().sub(1).clamp(0, BINS - 1)
+        gaps = torch.zeros(BINS, dtype=torch.float64).index_add_(
+            0, bins, self.confidences.double() - self.right.double()
+        )
+        return float(gaps.abs().sum() / len(self.labels))
+
+    def confusion(self, classes: int) -> Tensor:
+        """Return how often label i was taken for class j, ``[C, C]``."""
+        pairs = self.labels * classes + self.predictions
+        return torch.bincount(pairs, minlength=classes * classes).view(classes, classes)
+
+
+Images = Callable[[Tensor], Tensor]
+
+
+class Evaluation:
+    """Call for what a method says of each part of the data; the method's mode is left as it is.
+
+    Args:
+        prepare: from uint8 images on the device to the network's inputs.
+        precision: returns the context in which the network runs.
+        compiled: whether ``predict`` is compiled, for batches of one size.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        parts: Mapping[Place, Part],
+        prepare: Images,
+        precision: Callable[[], AbstractContextManager[object]],
+        compiled: bool = False,
+    ) -> None:
+        self.parts = parts
+        self._algorithm, self._prepare, self._precision = algorithm, prepare, precision
+        self._device = algorithm.device
+        self._compiled = compiled and not algorithm.together
+        predict = algorithm.predict
+        self._predict: Images = torch.compile(predict) if self._compiled else predict
+
+    def __call__(self) -> dict[Place, Outcome]:
+        with _evaluating(self._algorithm):
+            found = {
+                place: [self._classified(images) for images in self._batches(part)]
+                for place, part in self.parts.items()
+            }
+        # Only now, so that a device is waited for once.
+        return {place: _outcome(self.parts[place], batches) for place, batches in found.items()}
+
+    def warm_up(self) -> None:
+        """Have everything compiled that a call needs."""
+        with _evaluating(self._algorithm):
+            for part in list(self.parts.values())[:1]:
+                self._classified(next(self._batches(part)))
+
+    def _classified(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the probability of each prediction, and the prediction."""
+        inputs = self._prepare(images)
+        n, size = len(inputs), self._size(inputs)
+        if self._compiled and n < size:
+            # One size for all: the last images are joined by some that do not count.
+            inputs = inputs[torch.arange(size, device=inputs.device) % n]
+        with self._precision():
+            logits = self._predict(inputs)[:n]
+        confidence, prediction = logits.double().softmax(-1).max(-1)
+        return confidence, prediction
+
+    def _batches(self, part: Part) -> Iterator[Tensor]:
+        """Yield the part's images on the method's device."""
+        chunks = part.indices.split(self._size(part.images))
+        if part.images.device == self._device:
+            for indices in chunks:
+                yield part.images[indices]
+            return
+        with ThreadPoolExecutor(1) as pool:  # reads the next batch while one is classified
+            waiting = pool.submit(part.images.__getitem__, chunks[0])
+            for following in (*chunks[1:], None):
+                images = waiting.result()
+                if following is not None:
+                    waiting = pool.submit(part.images.__getitem__, following)
+                yield images.to(self._device, non_blocking=True)
+
+    def _size(self, images: Tensor) -> int:
+        if self._algorithm.together:
+            return TOGETHER
+        return ALONE[self._device.type][images.shape[-1] >= 64]
+
+
+@contextmanager
+def _evaluating(algorithm: Algorithm) -> Iterator[None]:
+    training = algorithm.training
+    algorithm.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        algorithm.train(training)
+
+
+def _outcome(part: Part, batches: list[tuple[Tensor, Tensor]]) -> Outcome:
+    confidences = torch.cat([confidence for confidence, _ in batches]).cpu()
+    predictions = torch.cat([prediction for _, prediction in batches]).cpu()
+    return Outcome(part.labels, predictions, confidences)

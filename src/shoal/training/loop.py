@@ -1,0 +1,130 @@
+"""The training loop: updates, records and checkpoints, so that a killed run goes on exactly."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .checkpoints import Checkpoints
+from .evaluation import Evaluation, Outcome, Place
+from .step import Kind, Step, Update
+
+# Seconds between two looks at how far the device is.
+LOOK = 0.5
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a training stands; ``record`` is the newest, ``rate`` the images of a second."""
+
+    done: int
+    steps: int
+    rate: float
+    seconds_left: float | None
+    record: Record | None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds that this process spent: on the first look at a step, on updates, on evaluations."""
+
+    preparing: float
+    updating: float
+    evaluating: float
+    updates: int
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How many updates there are, and after which of them accuracies are recorded.
+
+    Updates are counted from 0; a record follows the update, as in DomainBed: after those that
+    ``record_every`` divides, and after the last.
+    """
+
+    steps: int
+    record_every: int
+
+    def records_after(self, step: int) -> bool:
+        return step % self.record_every == 0 or step == self.steps - 1
+
+    def since_record(self, step: int) -> int:
+        """Return how many updates the record after ``step`` sums up."""
+        if step == 0:
+            return 1
+        return step - ((step - 1) // self.record_every) * self.record_every
+
+
+def train(
+    update: Update,
+    evaluate: Evaluation,
+    schedule: Schedule,
+    kind: Kind,
+    checkpoints: Checkpoints | None = None,
+    told: Callable[[Progress], object] = lambda _: None,
+    recorded: Callable[[list[Record]], object] = lambda _: None,
+) -> tuple[list[Record], Timing]:
+    """Train to the end, from the latest checkpoint where there is one.
+
+    Args:
+        told: called now and then with how the training stands.
+        recorded: called with all records so far whenever there is a new one, and at the start.
+
+    Returns:
+        The records, which depend on nothing but the run, and the time it took, which does not.
+    """
+    begin = time.perf_counter()
+    saved = checkpoints.latest() if checkpoints else None
+    done, records = 0, []
+    if saved is not None:
+        update.load_state_dict(saved["update"])
+        done, records = saved["step"], saved["records"]
+    recorded(records)
+    run = Step(update, kind)
+    evaluate.warm_up()
+    started = time.perf_counter()
+    first, looked, evaluating = done, started, 0.0
+
+    def tell() -> None:
+        now = time.perf_counter()
+        made, left = done - first, schedule.steps - done
+        rate = made * update.images / (now - started - evaluating)
+        seconds = left * (now - started) / made if made else None
+        told(Progress(done, schedule.steps, rate, seconds, records[-1] if records else None))
+
+    tell()
+    try:
+        while done < schedule.steps:
+            run(done)
+            done += 1
+            if schedule.records_after(done - 1):
+                run.wait()
+                before = time.perf_counter()
+                terms = update.means(schedule.since_record(done - 1))
+                records.append(_record(done - 1, terms, evaluate()))
+                recorded(records)
+                evaluating += time.perf_counter() - before
+                tell()
+            elif time.perf_counter() - looked > LOOK:
+                run.wait()
+                looked = time.perf_counter()
+                tell()
+            if checkpoints and done < schedule.steps and checkpoints.due():
+                run.wait()
+                checkpoints.take(done, {"update": update.state_dict(), "records": records})
+    finally:
+        if checkpoints:
+            checkpoints.close()
+    updating = time.perf_counter() - started - evaluating
+    return records, Timing(started - begin, updating, evaluating, done - first)
+
+
+def _record(step: int, terms: dict[str, float], found: dict[Place, Outcome]) -> Record:
+    accuracy: dict[str, dict[str, float]] = {}
+    error: dict[str, dict[str, float]] = {}
+    for (domain, split), outcome in found.items():
+        accuracy.setdefault(domain, {})[split] = outcome.accuracy
+        error.setdefault(domain, {})[split] = outcome.calibration_error
+    return {"step": step, "terms": terms, "accuracy": accuracy, "calibration_error": error}

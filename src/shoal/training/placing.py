@@ -1,0 +1,150 @@
+"""Where a run's images lie: on the device where they fit, mapped and read ahead where not."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..checks import choose
+from ..datasets import Domain, DomainDataset, Split
+from ..datasets.cache import ImageCache
+from .batches import InMemory, Source
+from .evaluation import Part, Place
+from .fed import FedWhole
+from .sampling import Sampler
+from .views import FedCrops, FedExact, ResidentCrops
+
+# The share of a device's free memory that images may take.
+SHARE = 0.6
+KEPT, HELD_OUT = "kept", "held_out"
+PLACES = ("auto", "device", "host")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is trained on and what is evaluated.
+
+    Args:
+        test_domains: those that are not trained on.
+        trial: of the batches.
+        size: images of each training domain in a batch.
+        balanced: whether all classes of a domain are equally likely.
+        augment: whether large training images are augmented.
+        exact: whether they are decoded and augmented one by one, from the originals.
+        evaluate: "needed" for the splits that selection needs, or "all".
+    """
+
+    test_domains: tuple[str, ...]
+    trial: int
+    size: int
+    balanced: bool = False
+    augment: bool = True
+    exact: bool = False
+    evaluate: str = "needed"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The sources of the training domains in order, what is evaluated, and the images' shape."""
+
+    sources: list[Source]
+    parts: dict[Place, Part]
+    shape: tuple[int, ...]
+    where: str
+
+
+def place(
+    dataset: DomainDataset,
+    splits: Mapping[str, Split],
+    cache: ImageCache | None,
+    wanted: Wanted,
+    device: torch.device,
+    where: str = "auto",
+) -> Placed:
+    """Return the data of a run.
+
+    Args:
+        cache: of the data set's decoded images; None where they lie in memory.
+        where: "device" or "host" for the images, or "auto".
+    """
+    choose("place of the images", where, PLACES)
+    choose("choice of splits", wanted.evaluate, ("needed", "all"))
+    if where == "auto":
+        where = "device" if _fits(dataset, cache, device) else "host"
+    on = device if where == "device" else torch.device("cpu")
+    parts: dict[Place, Part] = {}
+    sources: list[Source] = []
+    shape: tuple[int, ...] = ()
+    for domain in dataset.domains:
+        images = _plain(domain, cache).to(on)
+        shape = tuple(images.shape[1:])
+        split = splits[domain.name]
+        for name in evaluated(domain.name, wanted):
+            indices = split.kept if name == KEPT else split.held_out
+            if len(indices):
+                labels = domain.labels[indices]
+                parts[domain.name, name] = Part(images, indices.to(images.device), labels)
+        if domain.name not in wanted.test_domains:
+            sources.append(_source(dataset, domain, split, images, cache, wanted, device, where))
+    return Placed(sources, parts, shape, where)
+
+
+def evaluated(domain: str, wanted: Wanted) -> Sequence[str]:
+    """Return the splits of a domain that are evaluated.
+
+    Selection reads what is held out everywhere, and the rest of test domains alone.
+    """
+    rest = wanted.evaluate == "all" or domain in wanted.test_domains
+    return (KEPT, HELD_OUT) if rest else (HELD_OUT,)
+
+
+def _plain(domain: Domain, cache: ImageCache | None) -> Tensor:
+    if isinstance(domain.images, Tensor):
+        return domain.images
+    if cache is None:
+        raise ValueError(f"the images of the domain {domain.name!r} are files: a cache is needed")
+    return cache.domains[domain.name].evaluation
+
+
+def _source(
+    dataset: DomainDataset,
+    domain: Domain,
+    split: Split,
+    images: Tensor,
+    cache: ImageCache | None,
+    wanted: Wanted,
+    device: torch.device,
+    where: str,
+) -> Source:
+    tests = sorted(wanted.test_domains)
+    name: list[str | int] = [dataset.name, wanted.trial, *tests, domain.name]
+    labels = domain.labels[split.kept] if wanted.balanced else None
+    on = device if where == "device" else torch.device("cpu")
+    if cache is None or not wanted.augment:
+        sampler = Sampler(split.kept, labels, name, on)
+        if where == "device":
+            return InMemory(images, domain.labels, sampler, wanted.size)
+        return FedWhole(images, domain.labels, sampler, wanted.size, device)
+    training = cache.domains[domain.name].training
+    if wanted.exact and not isinstance(domain.images, Tensor):
+        sampler = Sampler(split.kept, labels, name, torch.device("cpu"))
+        paths = domain.images
+        return FedExact(paths, training.frames, domain.labels, sampler, name, wanted.size, device)
+    sampler = Sampler(split.kept, labels, name, on)
+    kind: type[ResidentCrops | FedCrops] = ResidentCrops if where == "device" else FedCrops
+    sizes = [cached.training.largest for cached in cache.domains.values()]
+    largest = max(height for height, _ in sizes), max(width for _, width in sizes)
+    return kind(training, domain.labels, sampler, name, wanted.size, largest, device)
+
+
+def _fits(dataset: DomainDataset, cache: ImageCache | None, device: torch.device) -> bool:
+    """Return whether all images fit on the device; a CPU reads mapped files where they are."""
+    if device.type != "cuda":
+        return cache is None
+    size = sum(d.images.numel() for d in dataset.domains if isinstance(d.images, Tensor))
+    if cache is not None:
+        for domain in cache.domains.values():
+            size += domain.evaluation.numel() + domain.training.pixels.numel()
+    free, _ = torch.cuda.mem_get_info(device)
+    return size < SHARE * free
