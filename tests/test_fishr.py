@@ -435,7 +435,7 @@ def test_buffers_keep_their_addresses() -> None:
     fishr = shoal.Fishr(E, warmup_steps=2)
     fishr(*make_batch(0))
     addresses = {name: b.data_ptr() for name, b in fishr.named_buffers()}
-    assert set(addresses) == {"v_bar", "steps", "updates"}
+    assert set(addresses) == {"v_bar", "steps", "updates", "scalars.values"}
     for step in range(1, 5):
         fishr(*make_batch(step, [0, 0, 1, 1, 1, 2][: 6 - step % 2]))
         fishr.eval()(*make_batch(step))
@@ -646,6 +646,35 @@ def test_repr_names_the_settings() -> None:
     assert repr(shoal.Fishr(3, 10.0, 0.5, 7)) == (
         "Fishr(num_domains=3, penalty_weight=10.0, ema_decay=0.5, warmup_steps=7)"
     )
+
+
+def test_its_numbers_can_be_changed_on_the_way() -> None:
+    first, second = shoal.Fishr(3, 10.0, 0.5, 0), shoal.Fishr(3, 30.0, 0.5, 0)
+    batch = make_batch(0)
+    one, three = first(*batch), second(*batch)
+    assert torch.allclose(three, 3 * one, **EXACT)
+    first.penalty_weight, first.ema_decay = 30.0, 0.9
+    second.ema_decay = 0.9
+    assert torch.equal(first(*make_batch(1)), second(*make_batch(1)))
+    assert torch.equal(first.v_bar, second.v_bar)
+    first.warmup_steps = 5
+    assert first(*batch) == 0 < second(*batch)
+    assert not first.active
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_made_for_a_classifier_its_first_call_is_like_all_others(bias: bool) -> None:
+    head = nn.Linear(FEATURES, CLASSES, bias=bias)
+    waiting, ready = shoal.Fishr(E, WEIGHT, DECAY, 0, bias=bias), shoal.Fishr(E, WEIGHT, DECAY, 0)
+    assert ready.suit(head) is ready
+    assert ready.v_bar.dtype == torch.float32
+    assert ready.suit(head.bfloat16()).v_bar.dtype == torch.float32
+    assert ready.suit(head.double()).v_bar.dtype == torch.float64
+    address = ready.v_bar.data_ptr()
+    for step in range(2):
+        assert torch.equal(ready(*make_batch(step)), waiting(*make_batch(step)))
+    assert same_state(ready.state_dict(), waiting.state_dict())
+    assert ready.v_bar.data_ptr() == address
 
 
 def test_what_is_not_finite_counts_as_no_update() -> None:

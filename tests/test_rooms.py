@@ -12,7 +12,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "shoal"
 
 # A room is a module or package directly under shoal; "shoal" itself is its __init__.
 # Each row: the rooms that this one may import, beside itself. A dotted name opens one module only.
-PLAIN = {"checks", "randomness"}
+PLAIN = {"checks", "randomness", "scalars"}
 LAYERS = {"gradients", "penalties", "statistics", "regularizers", "networks", "distributed"}
 BELOW_TRAINING = PLAIN | LAYERS | {"algorithms", "datasets"}
 CORE = BELOW_TRAINING | {"curvature", "training", "protocol"}
@@ -20,6 +20,7 @@ EVERYTHING = CORE | {"reference", "report", "shoal", "storage"}
 MAY_IMPORT: dict[str, set[str]] = {
     "checks": set(),
     "randomness": set(),
+    "scalars": set(),  # numbers on the device
     "distributed": set(),
     "reference": set(),
     "storage": set(),  # files written aside and moved
@@ -33,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "algorithms": PLAIN | {"statistics", "penalties", "regularizers", "networks"},
     "training": PLAIN | {"algorithms", "datasets", "networks", "storage"},
     "protocol": BELOW_TRAINING | {"training", "storage"},
-    "report": {"protocol.records", "protocol.selection", "reference"},
+    "report": {"protocol.ranking", "protocol.records", "protocol.selection", "reference"},
     "shoal": CORE,
     "estimators": EVERYTHING,
     "experiments": EVERYTHING,
@@ -51,6 +52,7 @@ MAY_INSTALL: dict[str, set[str]] = {
     "penalties": {"torch"},
     "randomness": {"torch", "numpy"},
     "reference": set(),
+    "scalars": {"torch"},
     "report": {"jinja2", "matplotlib", "numpy", "rich"},
 }
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,9 +42,15 @@ class Draws(nn.Module):
     def __init__(self, *name: str | int | float, device: torch.device | None = None) -> None:
         super().__init__()
         # A tensor, so that what is compiled serves draws of all names.
-        key = torch.tensor(_seed(name), device=device)
+        self._seed = _seed(name)
+        key = torch.tensor(self._seed, device=device)
         self.register_buffer("key", key, persistent=False)
         self.register_buffer("count", torch.zeros((), dtype=torch.int64, device=device))
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "Draws":
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.key.fill_(self._seed)  # to_empty() leaves it open, and no state brings it back
+        return self
 
     def bits(self, n: int) -> Tensor:
         """Return n random int64, and count one draw."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .penalties import presence
+from .scalars import Number, Scalars
 from .statistics import Form, Loss, head_rows
 
 
@@ -15,10 +16,11 @@ class Warmup(nn.Module):
 
     Args:
         penalty_weight: λ.
-        warmup_steps: the call from which λ acts.
+        warmup_steps: the call from which λ acts; made with 0, it never has a warm-up.
         warmup_weight: the weight until then; IRM and V-REx have 1, Fishr 0.
     """
 
+    penalty_weight, warmup_steps, warmup_weight = Number(), Number(), Number()
     steps: Tensor
 
     def __init__(
@@ -26,22 +28,22 @@ class Warmup(nn.Module):
     ) -> None:
         super().__init__()
         _check_schedule(penalty_weight, warmup_steps, warmup_weight)
-        self.penalty_weight = penalty_weight
-        self.warmup_steps = warmup_steps
-        self.warmup_weight = warmup_weight
+        self.scalars = Scalars(
+            penalty_weight=penalty_weight, warmup_weight=warmup_weight, warmup_steps=warmup_steps
+        )
+        self.scheduled = warmup_steps > 0
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def forward(self, penalty: Tensor) -> Tensor:
         """Return the weighted penalty, a scalar to add to the loss."""
-        if self.warmup_steps == 0:
-            return self.penalty_weight * penalty
         if self.steps.device != penalty.device:
             self.to(penalty.device)
-        active = self.steps >= self.warmup_steps
-        weight = torch.where(active, penalty.new_full((), self.penalty_weight), self.warmup_weight)
-        if self.training:
-            self.steps += 1  # in place: a captured step replays addresses
-        return weight * penalty
+        weight, before, warmup_steps = self.scalars.values.unbind()
+        if self.scheduled:
+            weight = torch.where(self.steps >= warmup_steps, weight, before)
+            if self.training:
+                self.steps += 1  # in place: a captured step replays addresses
+        return weight.to(penalty.dtype) * penalty
 
 
 class Match(nn.Module):
@@ -60,6 +62,8 @@ class Match(nn.Module):
         normalise: divide by the number of columns P; False is Eq. 3.
     """
 
+    penalty_weight, ema_decay = Number(), Number()
+    warmup_steps, warmup_weight = Number(), Number()
     v_bar: Tensor | None
     steps: Tensor
     updates: Tensor
@@ -83,11 +87,13 @@ class Match(nn.Module):
             raise ValueError(f"ema_decay must be in [0, 1), got {ema_decay}")
         _check_schedule(penalty_weight, warmup_steps, warmup_weight)
         self.num_domains = num_domains
-        self.penalty_weight = penalty_weight
-        self.ema_decay = ema_decay
-        self.warmup_steps = warmup_steps
-        self.warmup_weight = warmup_weight
         self.normalise = normalise
+        self.scalars = Scalars(
+            ema_decay=ema_decay,
+            penalty_weight=penalty_weight,
+            warmup_weight=warmup_weight,
+            warmup_steps=warmup_steps,
+        )
         self.register_buffer("v_bar", None)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.register_buffer("updates", torch.zeros(num_domains, dtype=torch.int64))
@@ -95,7 +101,7 @@ class Match(nn.Module):
     @property
     def active(self) -> Tensor:
         """Whether λ acts on the next call, a bool scalar on the device."""
-        return self.steps >= self.warmup_steps
+        return self.steps >= self.scalars.values[-1]
 
     def match(self, rows: Tensor, present: Tensor | Literal[True] | None = None) -> Tensor:
         """Return λ · spread(u) for the rows of any statistic, ``[E, P]`` or ``[E]``.
@@ -118,13 +124,20 @@ class Match(nn.Module):
         taking_part = None if present is True else presence(rows, present)
         return self._match(rows.reshape(self.num_domains, -1), taking_part)
 
+    def begin(self, columns: int, dtype: torch.dtype) -> None:
+        """Make v̄ at once, where P and the network's dtype are known.
+
+        A first call that makes it is compiled apart from all others.
+        """
+        dtype = torch.promote_types(dtype, torch.float32)
+        self.v_bar = torch.zeros(self.num_domains, columns, dtype=dtype, device=self.steps.device)
+
     def _match(self, rows: Tensor, present: Tensor | None) -> Tensor:
         """Match rows ``[E, P]``; ``present=None`` says that the host knows all domains present."""
         v_bar = self._moving_average(rows)
         columns = rows.shape[1] if self.normalise else 1
-        weight, before = self.penalty_weight / columns, self.warmup_weight / columns
         match: Any = _match_op if torch.compiler.is_compiling() else _Match.apply
-        arguments = (self.updates, self.steps, self.ema_decay, weight, before, self.warmup_steps)
+        arguments = (self.updates, self.steps, self.scalars.values, columns)
         penalty: Tensor
         penalty, new, finite, *_ = match(rows, present, v_bar, *arguments)
         if self.training:
@@ -172,10 +185,11 @@ class Match(nn.Module):
             self.v_bar = None  # saved before the first call
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
-    def extra_repr(self) -> str:
+    def __repr__(self) -> str:
         return (
-            f"num_domains={self.num_domains}, penalty_weight={self.penalty_weight}, "
-            f"ema_decay={self.ema_decay}, warmup_steps={self.warmup_steps}"
+            f"{type(self).__name__}(num_domains={self.num_domains}, "
+            f"penalty_weight={self.penalty_weight}, ema_decay={self.ema_decay}, "
+            f"warmup_steps={self.warmup_steps})"
         )
 
 
@@ -217,6 +231,12 @@ class Fishr(Match):
         self.bias = bias
         self.loss = loss
 
+    def suit(self, head: nn.Linear) -> "Fishr":
+        """Return it for this classifier: with its bias or without, and with v̄ in place."""
+        self.bias = head.bias is not None
+        self.begin(sum(weight.numel() for weight in head.parameters()), head.weight.dtype)
+        return self
+
     def forward(self, features: Tensor, logits: Tensor, labels: Tensor, domains: Tensor) -> Tensor:
         """Return the penalty of a batch, a scalar to add to the loss."""
         rows, present = head_rows(
@@ -244,10 +264,8 @@ def _matched(
     v_bar: Tensor,
     updates: Tensor,
     steps: Tensor,
-    decay: float,
-    weight: float,
-    before: float,
-    warmup_steps: int,
+    numbers: Tensor,
+    columns: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return λ · spread(u), the new v̄, whether it is finite, and (u_e − ū) and a factor ``[E, 1]``.
 
@@ -258,25 +276,28 @@ def _matched(
     counted = updates + (1 if present is None else present)
     if present is not None:
         counted = counted.clamp(min=1)
+    # In double precision, and rounded last.
+    decay, weight, before, warmup_steps = numbers.unbind()
+    strength = (torch.where(steps >= warmup_steps, weight, before) / columns).to(rows.dtype)
+    decay, rest = decay.to(rows.dtype), (1 - decay).to(rows.dtype)
     length = 1 - torch.pow(decay, counted.to(rows.dtype))
-    scale = (length.max() / length / (1 - decay))[:, None]
+    scale = (length.max() / length / rest)[:, None]
     past = v_bar.to(rows.dtype)
-    strength = torch.where(steps >= warmup_steps, rows.new_full((), weight), before)
     if present is None:
-        new = torch.lerp(past, rows, 1 - decay)
+        new = torch.lerp(past, rows, rest)
         share = strength / len(rows)
         with torch.autocast(rows.device.type, enabled=False):  # which would halve its precision
             mean = torch.mv(new.mT, scale[:, 0] / len(rows))
         gaps = torch.addcmul(-mean, new, scale)
     else:
         mask = present.to(rows.dtype)[:, None]
-        new, scale = torch.lerp(past, rows, (1 - decay) * mask), scale * mask
+        new, scale = torch.lerp(past, rows, rest * mask), scale * mask
         u, count = new * scale, mask.sum().clamp(min=1)
         share = strength / count
         gaps = torch.addcmul(u, u.sum(0, keepdim=True) / count, mask, value=-1)
     total = torch.dot(gaps.flatten(), gaps.flatten())
     penalty = torch.where(strength > 0, total * share, 0.0)  # 0 · ∞ is no reason to stop
-    factor = scale * (2 * (1 - decay) * share)
+    factor = scale * (2 * rest * share)
     return penalty, new, total < math.inf, gaps, factor
 
 
@@ -312,7 +333,7 @@ def _keep(ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
 
 def _pull_back(ctx: Any, c: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
     gaps, factor = ctx.saved_tensors
-    return None if c is None else gaps * (factor * c), *[None] * 8
+    return None if c is None else gaps * (factor * c), *[None] * 6
 
 
 _match_op.register_autograd(_pull_back, setup_context=_keep)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from shoal.algorithms import ALGORITHMS, Optimisation, find
 from shoal.algorithms.base import Algorithm, Classifying, Objective, Penalised
@@ -21,6 +22,7 @@ from shoal.algorithms.optimiser import Optimiser
 from shoal.networks import Network, drawn
 from shoal.randomness import stream
 from shoal.training.captured import CapturedStep
+from shoal.training.step import Update
 from tests.test_capture_safety import NoQuestions
 
 CLASSES, CHANNELS, SIDE = 3, 2, 8
@@ -553,6 +555,40 @@ def test_a_compiled_loss_trains_alike(name: str) -> None:
             torch.testing.assert_close(found[key], value, rtol=1e-4, atol=1e-6, msg=key)
     for (key, a), b in zip(eager.model.named_parameters(), fast.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5, msg=key)
+
+
+class InTurn(nn.Module):
+    """Batches of one size after the other, in the place of a training's own."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.left = list(enumerate(sizes))
+
+    def forward(self) -> list[Batch]:
+        step, n = self.left.pop(0)
+        return make_batches(step, [n] * len(SIZES))
+
+
+@pytest.mark.serial
+@compiled
+def test_one_graph_serves_all_batch_sizes_and_hyperparameters(name: str) -> None:
+    """Compiled in its first update, and never again: for no size, and not for another draw."""
+    torch._dynamo.reset()
+    kind, sizes = ALGORITHMS[name], (64, 39, 50, 101)
+    graphs = CompileCounterWithBackend("aot_eager")
+    for hparams in (make(name).hparams, draw(kind.Hparams, "small", 0, 3)):
+        eager, fast = (
+            Update(kind(network(), len(SIZES), hparams), InTurn(sizes), "float32") for _ in range(2)
+        )
+        fast.algorithm.compile(backend=graphs, fullgraph=True)
+        for n in sizes:
+            eager()
+            fast()
+            assert graphs.frame_count == 1, f"compiled anew for {n} examples of {hparams}"
+            assert fast.means(1) == pytest.approx(eager.means(1), rel=1e-9, abs=1e-12)
+        weights = zip(fast.named_parameters(), eager.parameters(), strict=True)
+        for (key, found), expected in weights:
+            torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9, msg=key)
 
 
 def replays(eager: Algorithm, captured: Algorithm) -> None:

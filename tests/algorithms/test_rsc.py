@@ -73,7 +73,18 @@ def test_quantiles_are_numpys(share: float, dtype: torch.dtype) -> None:
         values = torch.randn(3, n, generator=stream("quantile", n), dtype=dtype)
         values[1, n // 2 :] = values[1, 0]  # ties
         expected = np.percentile(values.numpy(), share * 100, axis=1, keepdims=True)
-        torch.testing.assert_close(_quantile(values, share), torch.from_numpy(expected))
+        found = _quantile(values, share)
+        torch.testing.assert_close(found, torch.from_numpy(expected))
+        # On the device, where a compiled step has it.
+        assert torch.equal(_quantile(values, torch.tensor(share, dtype=torch.float64)), found)
+
+
+def test_quantiles_in_half_precision_are_rounded_once() -> None:
+    values = torch.randn(3, 40, generator=stream("half")).bfloat16()
+    for share in np.linspace(0, 1, 30).tolist():
+        found = _quantile(values, torch.tensor(share, dtype=torch.float64))
+        assert found.dtype == torch.bfloat16
+        assert torch.equal(found, _quantile(values, share))
 
 
 def test_what_it_cannot_train() -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -42,8 +42,8 @@ class Fishr(Penalised):
         self.capture = "compiled" if self.closed_form else "graph"
         # 1/n, as in the released code: the published numbers and the range of λ are its.
         self.form: dict[str, Any] = {"centered": h.centered, "unbiased": False}
-        form = self.form | {"bias": getattr(head, "bias", None) is not None}
-        self.variances = regularizers.Fishr(E, h.penalty_weight, *schedule, **form).to(self.device)
+        variances = regularizers.Fishr(E, h.penalty_weight, *schedule, **self.form).to(self.device)
+        self.variances = variances.suit(cast(nn.Linear, head)) if self.closed_form else variances
         self.means = regularizers.Match(E, h.mean_weight, *schedule, normalise=True).to(self.device)
 
     def penalty(self, forward: Forward) -> Tensor:

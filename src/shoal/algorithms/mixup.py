@@ -41,15 +41,22 @@ class Mixup(Classifying):
         self.optimiser = Optimiser(self.model.parameters(), h.lr, h.weight_decay)
         self.draws = Draws("mixup", self.seed, device=self.steps.device)
 
-    def forward(self, inputs: Tensor, sides: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-        """Return ``loss``, the weighted sum of losses with the (labels, weights) of both sides."""
-        (labels, weights), (others, their_weights) = sides
-        found = Forward.of(self.model, [(inputs, labels)])
-        their_losses = individual_losses(found.logits, others, None)
-        # Not a product, which autocast would make in half precision.
-        both = found.losses * weights.to(found.losses) + their_losses * their_weights.to(
-            their_losses
+    def forward(self, batches: Sequence[Batch], order: Tensor, part: Tensor) -> dict[str, Tensor]:
+        """Return ``loss`` of the domains in this order, each mixed with the next by ``part``."""
+        first = Stacked.of(batches).pick(order)
+        inputs, labels, sizes = (
+            values.roll(-1, 0) for values in (first.inputs, first.labels, first.sizes)
         )
+        weight = part.to(inputs.dtype).view(-1, *[1] * (inputs.ndim - 1))
+        mixed = inputs.lerp(first.inputs, weight).flatten(0, 1)
+        found = Forward.of(self.model, [(mixed, first.labels.flatten(0, 1))])
+        their_losses = individual_losses(found.logits, labels.flatten(0, 1), None)
+        share = shares(first.sizes.minimum(sizes), inputs.shape[1]) / self.num_domains
+        weights, their_weights = (
+            (side[:, None] * share).flatten().to(found.losses) for side in (part, 1 - part)
+        )
+        # Not a product, which autocast would make in half precision.
+        both = found.losses * weights + their_losses * their_weights
         return {"loss": both.sum()}
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
@@ -59,19 +66,7 @@ class Mixup(Classifying):
         shorter batch of the two.
         """
         self.check_batches(batches)
-        first = Stacked.of(batches).pick(self.draws.permutation(self.num_domains))
-        inputs, labels, sizes = (
-            values.roll(-1, 0) for values in (first.inputs, first.labels, first.sizes)
-        )
-        part = self.draws.beta(self.hparams.alpha, self.num_domains)
-        weight = part.to(inputs.dtype).view(-1, *[1] * (inputs.ndim - 1))
-        mixed = inputs.lerp(first.inputs, weight).flatten(0, 1)
-        share = shares(first.sizes.minimum(sizes), inputs.shape[1]) / self.num_domains
-        part = part[:, None]
-        sides = (
-            (first.labels.flatten(0, 1), (part * share).flatten()),
-            (labels.flatten(0, 1), ((1 - part) * share).flatten()),
-        )
-        terms = self(mixed, sides)
+        order = self.draws.permutation(self.num_domains)
+        terms = self(batches, order, self.draws.beta(self.hparams.alpha, self.num_domains))
         self.optimiser.minimise(terms["loss"], self.sound)
         return self.report(**terms)

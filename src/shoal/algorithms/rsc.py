@@ -1,11 +1,13 @@
 """RSC: mute the features that the prediction leans on most (Huang et al., 2020)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from ..scalars import Scalars
 from ..statistics import individual_losses, precise
 from .base import Objective
 from .forward import Forward
@@ -45,6 +47,9 @@ class RSC(Objective):
             )
         if classifier.out_features < 2:
             raise ValueError("RSC needs a logit for each class, 2 or more, got a single one")
+        h = self.hparams
+        shares = Scalars(features=1 - h.feature_drop, examples=1 - h.batch_drop)
+        self.shares = shares.to(self.device)
 
     def objective(self, forward: Forward) -> dict[str, Tensor]:
         """Return the cross-entropy of the features that are left."""
@@ -55,24 +60,38 @@ class RSC(Objective):
         logits = precise(self.model.classifier(features))  # type: ignore[operator]
         return individual_losses(logits, labels, None)
 
+    def _shares(self) -> Iterable[float] | Iterable[Tensor]:
+        """Return the parts of the features and of the examples that are left, as numbers.
+
+        Those on the device cost more, and are for a compiled step, to which others are constants.
+        """
+        compiling = torch.compiler.is_compiling()
+        return self.shares.values.unbind() if compiling else self.shares.numbers.values()
+
     @torch.no_grad()
     def _mask(self, forward: Forward) -> Tensor:
         """Return which features are left in which example, bool ``[n, p]``."""
-        h, classifier = self.hparams, cast(nn.Linear, self.model.classifier)
+        classifier = cast(nn.Linear, self.model.classifier)
         if forward.labels.is_floating_point():
             raise TypeError("RSC needs the class of each example, got soft targets")
+        of_features, of_examples = self._shares()
         # ∂ logit_y / ∂z is row y of the classifier, the same for all examples of a class.
         rows = classifier.weight
-        left = (rows < _quantile(rows, 1 - h.feature_drop)).index_select(0, forward.labels.long())
+        left = (rows < _quantile(rows, of_features)).index_select(0, forward.labels.long())
         muted = self._losses(forward.features * left, forward.labels)
         change = torch.exp(-forward.losses) - torch.exp(-muted)  # of the label's probability
-        return left | (change < _quantile(change, 1 - h.batch_drop))[:, None]
+        return left | (change < _quantile(change, of_examples))[:, None]
 
 
-def _quantile(values: Tensor, share: float) -> Tensor:
+def _quantile(values: Tensor, share: float | Tensor) -> Tensor:
     """Return the quantile over the last axis, which stays with length 1, as NumPy interpolates."""
-    ordered = values.sort(-1).values
-    position = share * (values.shape[-1] - 1)
-    low = int(position)
-    high = min(low + 1, values.shape[-1] - 1)
-    return torch.lerp(ordered[..., low, None], ordered[..., high, None], position - low)
+    ordered, last = values.sort(-1).values, values.shape[-1] - 1
+    position = share * last
+    if not isinstance(position, Tensor):
+        start = int(position)
+        low, high = (ordered[..., k, None] for k in (start, min(start + 1, last)))
+        return torch.lerp(low, high, position - start)
+    below = position.long()
+    ends = torch.stack([below, (below + 1).clamp(max=last)])
+    low, high = precise(ordered.index_select(-1, ends)).split(1, -1)
+    return torch.lerp(low, high, (position - below).to(low.dtype)).to(values.dtype)

@@ -39,14 +39,15 @@ class Sorted:
 
     def vector(self, values: Sequence[float], dtype: torch.dtype) -> Tensor:
         """Return host numbers as ``[E]`` on the device, filled there: a graph may be captured."""
-        if len(set(values)) == 1:
+        if all(value == values[0] for value in values):
             return torch.full((len(values),), values[0], dtype=dtype, device=self.device)
         ones = [torch.full((1,), value, dtype=dtype, device=self.device) for value in values]
         return torch.cat(ones)
 
     @property
     def _equal(self) -> bool:
-        return len(set(self.sizes)) == 1 and self.sizes[0] > 0
+        # Not by a set: a size that is hashed is a constant of what is compiled.
+        return self.sizes[0] > 0 and self.sizes == self.sizes[:1] * len(self.sizes)
 
     @property
     def few(self) -> bool:

@@ -1,0 +1,53 @@
+"""Numbers on the device: what is compiled or captured serves all their values."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Scalars(nn.Module):
+    """Numbers by name, and in ``values`` on the device, in double precision and in their order.
+
+    A number of Python is a constant of what is compiled, and another one compiles it anew.
+    ``state_dict()`` holds none of them.
+    """
+
+    values: Tensor
+
+    def __init__(self, **numbers: float) -> None:
+        super().__init__()
+        self.numbers = numbers
+        self._place(torch.device("cpu"))
+
+    def set(self, name: str, number: float) -> None:
+        """Change a number; in place, so that a captured step follows."""
+        self.numbers[name] = number
+        self.values[list(self.numbers).index(name)] = number
+
+    def _place(self, device: torch.device) -> None:
+        # MPS has no double precision.
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        values = torch.tensor([*self.numbers.values()], dtype=dtype, device=device)
+        self.register_buffer("values", values, persistent=False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "Scalars":
+        # To where all else goes; but a cast must not round them, nor to_empty() leave them open.
+        device = fn(torch.zeros((), dtype=torch.int64, device=self.values.device)).device
+        if device != self.values.device:
+            self._place(device)
+        return self
+
+
+class Number:
+    """An attribute of a module that is one of its ``scalars``: read and changed as a number."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, module: Any, owner: type) -> float:
+        number: float = module.scalars.numbers[self.name]
+        return number
+
+    def __set__(self, module: Any, number: float) -> None:
+        module.scalars.set(self.name, number)

@@ -1,0 +1,59 @@
+"""Numbers on the device: in the precision they were given in, wherever their module goes."""
+
+import copy
+
+import torch
+from torch import nn
+
+from shoal.scalars import Number, Scalars
+
+
+class Scaled(nn.Module):
+    factor, offset = Number(), Number()
+
+    def __init__(self, factor: float, offset: float) -> None:
+        super().__init__()
+        self.scalars = Scalars(factor=factor, offset=offset)
+
+    def forward(self) -> list[float]:
+        factor, offset = self.scalars.values.unbind()
+        return [float(factor), float(offset)]
+
+
+def test_numbers_are_read_as_given() -> None:
+    module = Scaled(0.1, 3)
+    assert (module.factor, module.offset) == (0.1, 3)
+    assert isinstance(module.offset, int)
+    assert module() == [0.1, 3.0]
+    assert module.state_dict() == {}
+
+
+def test_a_number_is_changed_in_place() -> None:
+    module = Scaled(0.1, 3)
+    address = module.scalars.values.data_ptr()
+    module.offset = 0.7
+    assert (module.factor, module.offset) == (0.1, 0.7)
+    assert module() == [0.1, 0.7]
+    assert module.scalars.values.data_ptr() == address
+    other = copy.deepcopy(module)
+    other.factor = 5.0
+    assert (module(), other()) == ([0.1, 0.7], [5.0, 0.7])
+
+
+def test_a_cast_does_not_round() -> None:
+    module = Scaled(0.1, 3)
+    address = module.scalars.values.data_ptr()
+    for cast in (module.half, module.bfloat16, module.float, module.double):
+        cast()
+        assert module.scalars.values.dtype == torch.float64
+        assert module() == [0.1, 3.0]
+    # Nor does it move what a captured step may be reading.
+    assert module.scalars.values.data_ptr() == address
+
+
+def test_they_go_where_their_module_goes() -> None:
+    module = Scaled(0.1, 3).to("meta")
+    assert module.scalars.values.is_meta
+    module.offset = 4
+    module.to_empty(device="cpu")
+    assert module() == [0.1, 4.0]
