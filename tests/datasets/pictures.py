@@ -1,7 +1,8 @@
-"""Small image files for tests, one flat colour each."""
+"""Image files for tests: small ones of one flat colour, and what looks like a photograph."""
 
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 TREE = {
@@ -24,3 +25,21 @@ def tree(root: Path, content: dict[str, dict[str, list[str]]] = TREE) -> Path:
             for file in files:
                 picture(root / domain / kind / file)
     return root
+
+
+def photograph(path: Path, height: int, width: int, seed: int = 0) -> Path:
+    """Write colours with a photograph's spectrum, amplitudes falling with 1/frequency."""
+    random = np.random.RandomState(seed)
+    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width))
+    frequency[0, 0] = 1 / max(height, width)
+
+    def texture() -> np.ndarray:
+        noise = np.fft.fft2(random.randn(height, width))
+        found = np.fft.ifft2(noise / frequency).real
+        return found / max(found.std(), 1e-9)
+
+    light = texture()
+    pixels = np.stack([128 + 45 * light + 20 * texture() for _ in range(3)], -1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
+    return path

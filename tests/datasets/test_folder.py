@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shoal.datasets import image_folders, split
-from shoal.datasets.folder import SUFFIXES
+from shoal.datasets.faults import SUFFIXES
 from tests.datasets.pictures import picture, tree
 
 
