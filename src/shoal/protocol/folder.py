@@ -7,11 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..storage import read_json, write_json, write_text
+from ..storage import read_json, remove_asides, write_json, write_text
 from .run import Run
 
 RUN, RECORDS, DONE, LOCK = "run.json", "records.jsonl", "done", "lock"
 CHECKPOINTS = "checkpoints"
+
+
+class InUse(ValueError):
+    """Another process carries out the run of this folder."""
 
 
 class Folder:
@@ -24,6 +28,11 @@ class Folder:
     def done(self) -> bool:
         """Whether the run has ended, with all its files there."""
         return (self.path / DONE).exists()
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything to lose: a record, or a checkpoint."""
+        return self.done or any(self.checkpoints.glob("*")) or bool(self.records())
 
     @property
     def checkpoints(self) -> Path:
@@ -39,14 +48,20 @@ class Folder:
         path = self.path / RECORDS
         if not path.exists():
             return []
-        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        try:
+            return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error}); move {self.path} away") from error
 
     def run(self) -> Run:
         """Return the run that the folder belongs to."""
         path = self.path / RUN
         if not path.is_file():
             raise ValueError(f"{self.path} is no folder of a run: it has no {RUN}")
-        return Run.from_json(read_json(path))
+        try:
+            return Run.from_json(read_json(path))
+        except ValueError as error:
+            raise ValueError(f"{path} cannot be read: {error}") from error
 
     def finish(self) -> None:
         """Say that the run has ended."""
@@ -56,25 +71,24 @@ class Folder:
 @contextmanager
 def opened(path: Path, run: Run) -> Iterator[Folder]:
     """Yield the run's folder, locked; refuse that of another run, or one that is in use."""
-    path.mkdir(parents=True, exist_ok=True)
-    with (path / LOCK).open("a") as lock:
+    _refuse_foreign(path)
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+        file = (path / LOCK).open("a")
+    with file as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(
+            raise InUse(
                 f"{path} is in use by another process; wait for it, or choose another --out"
             ) from None
+        remove_asides(path)
         folder = Folder(path)
-        if not (path / RUN).exists():
-            names = sorted(p.name for p in path.iterdir() if p.name != LOCK)
-            strange = [name for name in names if not name.startswith(".")]
-            if strange:
-                raise ValueError(
-                    f"{path} holds {', '.join(strange[:5])} and is no folder of a run; "
-                    "choose another --out"
-                )
-            write_json(path / RUN, run.canonical())
-        elif (found := folder.run()).identity != run.identity:
+        found = folder.run() if (path / RUN).exists() else None
+        if found is None or (found.identity != run.identity and not folder.begun):
+            with writing(path):
+                write_json(path / RUN, run.canonical())
+        elif found.identity != run.identity:
             raise ValueError(
                 f"{path} is the folder of another run ({_differences(found, run)}); "
                 "choose another --out"
@@ -82,8 +96,50 @@ def opened(path: Path, run: Run) -> Iterator[Folder]:
         yield folder
 
 
+def in_use(path: Path) -> bool:
+    """Return whether a process holds the run's folder at this moment."""
+    if not (path / LOCK).exists():
+        return False
+    with (path / LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say what to do where a file of the run cannot be written inside; nothing is lost by it."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            f"{error.filename or path} cannot be written: {error.strerror or error}; make room, or "
+            "the folder writable, and give the same command to go on"
+        ) from error
+
+
+def _refuse_foreign(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file; choose another --out")
+    if not path.exists() or (path / RUN).exists():
+        return
+    names = sorted(p.name for p in path.iterdir() if p.name != LOCK)
+    strange = [name for name in names if not name.startswith(".")]
+    if strange:
+        raise ValueError(
+            f"{path} holds {', '.join(strange[:5])} and is no folder of a run; choose another --out"
+        )
+
+
 def _differences(found: Run, wanted: Run) -> str:
-    theirs, ours = found.canonical(), wanted.canonical()
-    theirs, ours = (run | run.pop("protocol") | run.pop("hparams") for run in (theirs, ours))
+    theirs, ours = _flat(found), _flat(wanted)
     keys = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
     return "; ".join(f"{key} {theirs.get(key)!r}, not {ours.get(key)!r}" for key in keys[:3])
+
+
+def _flat(run: Run) -> dict[str, Any]:
+    values = run.canonical()
+    protocol, hparams = values.pop("protocol"), values.pop("hparams")
+    return {**values, **hparams, **protocol}

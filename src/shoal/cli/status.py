@@ -1,0 +1,97 @@
+"""``shoal status``: how the runs of a sweep stand."""
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .terminal import table
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser("status", help="how the runs of a sweep stand")
+    parser.add_argument("out", type=Path, metavar="DIR", help="the folder of a sweep")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_run, after_interrupt="nothing was written")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ..protocol.plan import read_plan
+
+    runs = read_plan(options.out)
+    if options.json:
+        print(json.dumps(_as_json(options.out, runs), indent=2))
+        return 0
+    show_standing(options.out, runs)
+    return 0
+
+
+def show_standing(out: Path, runs: Sequence[Any]) -> None:
+    """Show a row for every data set and method, what failed, and the time left."""
+    from rich.console import Console
+    from rich.text import Text
+
+    found = _as_json(out, runs)
+    shown = table(f"Runs of {out}", None)
+    for head in ("Data set", "Method", "done", "running", "failed", "waiting"):
+        shown.add_column(head, justify="left" if head[0].isupper() else "right")
+    for row in found["runs"]:
+        counts = [f"{row[state]:,}" if row[state] else "–" for state in STATES]
+        shown.add_row(Text(row["dataset"]), Text(row["algorithm"]), *counts)
+    console = Console()
+    console.print(shown)
+    for failure in found["failures"]:
+        console.print(f"{failure['folder']}: {failure['reason']}", highlight=False, markup=False)
+    if found["time_left"]:
+        console.print(f"About {found['time_left']} left, with one worker", highlight=False)
+
+
+STATES = ("done", "running", "failed", "waiting")
+
+
+def _as_json(out: Path, runs: Sequence[Any]) -> dict[str, Any]:
+    from ..protocol.attempt import State, failure_of, state_of
+    from ..protocol.plan import folder_of
+
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    failures = []
+    for run in runs:
+        path = folder_of(out, run)
+        state = state_of(path)
+        counts.setdefault((run.dataset, run.algorithm), Counter())[state.value] += 1
+        if state is State.FAILED:
+            failures.append({"folder": str(path), "reason": failure_of(path)["reason"]})
+    rows = [
+        {"dataset": dataset, "algorithm": algorithm, **{state: found[state] for state in STATES}}
+        for (dataset, algorithm), found in counts.items()
+    ]
+    return {"runs": rows, "failures": failures, "time_left": time_left(out, runs)}
+
+
+def time_left(out: Path, runs: Sequence[Any]) -> str:
+    """Return how long what is left takes one worker, by what is done; "" where nothing is."""
+    from ..protocol.attempt import State, state_of
+    from ..protocol.plan import folder_of
+
+    seconds: dict[tuple[str, str], list[float]] = {}
+    left: Counter[tuple[str, str]] = Counter()
+    for run in runs:
+        path, kind = folder_of(out, run), (run.dataset, run.algorithm)
+        state = state_of(path)
+        if state is State.DONE:
+            timing = json.loads((path / "timing.json").read_text("utf-8"))
+            seconds.setdefault(kind, []).append(timing["updating"] + timing["evaluating"])
+        elif state is not State.FAILED:
+            left[kind] += 1
+    every = [second for some in seconds.values() for second in some]
+    if not every or not left:
+        return ""
+    total = 0.0
+    for kind, number in left.items():
+        known = seconds.get(kind, every)
+        total += number * sum(known) / len(known)
+    hours, rest = divmod(round(total), 3600)
+    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"

@@ -1,0 +1,149 @@
+"""``shoal sweep``: many runs, planned once and carried out by whoever is there."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from .arguments import positive, settings
+from .loading import add_places
+from .status import show_standing, time_left
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "sweep",
+        help="train many methods, draws, trials and test domains; goes on where it was stopped",
+        description="DomainBed's sweep. The same command goes on after any interruption; several "
+        "at once, also on other machines with the same folder, share the work.",
+    )
+    what = parser.add_argument_group("what is trained")
+    what.add_argument("--algorithms", nargs="+", required=True, metavar="NAME")
+    what.add_argument(
+        "--datasets", nargs="+", required=True, metavar="NAME", help="names, folders or manifests"
+    )
+    add_places(what)
+    what.add_argument("--trials", type=positive, default=3, help="default: %(default)s")
+    what.add_argument(
+        "--draws", type=positive, default=20, help="hyperparameters; the first are the defaults"
+    )
+    what.add_argument(
+        "--test-domains",
+        choices=("singles", "pairs"),
+        default="singles",
+        help="each domain in turn, or also every two, for leave-one-domain-out selection",
+    )
+    what.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="as in hparams"
+    )
+    what.add_argument("--steps", type=positive, default=5001, help="default: %(default)s")
+    what.add_argument("--record-every", type=positive, metavar="N")
+    what.add_argument("--network", metavar="NAME")
+    what.add_argument("--weights", metavar="WHICH", help="imagenet (default), or none")
+    what.add_argument("--precision", choices=("float32", "bf16"), default="float32")
+    how = parser.add_argument_group("how it is carried out")
+    how.add_argument("--out", type=Path, required=True, metavar="DIR")
+    how.add_argument("--workers", type=positive, default=1, help="processes (default: 1)")
+    how.add_argument("--shard", default="0/1", metavar="I/N", help="for batch queues, from 0")
+    how.add_argument("--device", default="auto", help="cpu, cuda, or auto")
+    how.add_argument("--step", choices=("auto", "compiled", "graph", "eager"), default="auto")
+    how.add_argument("--plan-only", action="store_true", help="write and show the plan, no more")
+    parser.set_defaults(run=_run, after_interrupt="the same command goes on from here")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ..protocol.attempt import State
+    from ..protocol.plan import read_plan, runs_of, write_plan
+    from ..protocol.workers import carry_out
+
+    shard = _shard(options.shard)
+    sweep, world = _sweep(options)
+    runs = runs_of(sweep, world.method, world.dataset)
+    write_plan(options.out, runs)
+    plan = shard.of(read_plan(options.out))
+    _tell_plan(options, runs, plan)
+    if options.plan_only:
+        return 0
+    told = time.monotonic()
+
+    def tell(found: Any) -> None:
+        nonlocal told
+        if time.monotonic() - told > 15:
+            told = time.monotonic()
+            left = time_left(options.out, plan)
+            print(f"{_counts(found)}{left and f'; about {left} left'}", file=sys.stderr)
+
+    found = carry_out(options.out, world, options.workers, shard, tell)
+    show_standing(options.out, plan)
+    return 0 if found[State.DONE] == len(plan) else 1
+
+
+def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
+    from torch import Tensor
+
+    from ..protocol.plan import Sweep
+    from ..protocol.run import Protocol
+    from .loading import dataset_of
+    from .world import CommandWorld
+
+    names, large = {}, []
+    for asked in options.datasets:
+        one = argparse.Namespace(dataset=asked, data=options.data, trial=0)
+        dataset = dataset_of(one)
+        names[dataset.name] = asked
+        large.append(not isinstance(dataset.domains[0].images, Tensor))
+    if len(set(large)) > 1 and options.network:
+        raise ValueError("--network cannot serve small and large images; sweep them apart")
+    weights = options.weights or ("imagenet" if all(large) else None)
+    weights = None if weights == "none" else weights
+    if weights not in (None, "imagenet"):
+        raise ValueError(f"--weights of a sweep is imagenet or none, got {weights!r}")
+    protocol = Protocol(
+        options.steps, network=options.network, weights=weights, precision=options.precision
+    )
+    sweep = Sweep(
+        tuple(options.algorithms),
+        tuple(names),
+        options.trials,
+        options.draws,
+        options.test_domains,
+        settings(options.set),
+        protocol,
+        options.record_every,
+    )
+    world = CommandWorld(names, options.data, options.cache, options.device, options.step, weights)
+    return sweep, world
+
+
+def _shard(text: str) -> Any:
+    from ..protocol.workers import Shard
+
+    index, slash, count = text.partition("/")
+    if not (slash and index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise ValueError(f"--shard takes I/N with I from 0 to N − 1, got {text!r}")
+    return Shard(int(index), int(count))
+
+
+def _tell_plan(options: argparse.Namespace, runs: Any, plan: Any) -> None:
+    from ..protocol.workers import standing
+
+    updates = sum(run.protocol.steps for run in plan)
+    print(
+        f"{len(runs):,} runs ({len(plan):,} of this shard), {updates:,} updates in all: "
+        f"{_counts(standing(options.out, plan))}",
+        file=sys.stderr,
+    )
+    left = time_left(options.out, plan)
+    print(
+        f"About {left} left, with one worker"
+        if left
+        else "What it costs is known when the first runs are done: shoal status",
+        file=sys.stderr,
+    )
+
+
+def _counts(found: Any) -> str:
+    ordered = sorted(found.items(), key=lambda item: item[0].value)
+    return ", ".join(f"{number:,} {state.value}" for state, number in ordered)

@@ -1,0 +1,48 @@
+"""What the workers of a sweep work on: methods and data by the names that a command was given."""
+
+from argparse import Namespace
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .arguments import device
+
+
+@dataclass(frozen=True)
+class CommandWorld:
+    """Names become methods and data as on the command line; made anew in every worker."""
+
+    datasets: dict[str, str]  # what each data set was called there, by its name
+    data_folder: Path
+    cache_folder: Path
+    device: str
+    step: str
+    weights: str | None
+
+    def method(self, name: str) -> Any:
+        from ..own import with_settings
+
+        return with_settings(name)
+
+    def dataset(self, name: str, trial: int) -> Any:
+        """Return the data set alone."""
+        from .loading import dataset_of
+
+        asked = Namespace(dataset=self.datasets[name], data=self.data_folder, trial=trial)
+        return dataset_of(asked)
+
+    def data(self, name: str, trial: int) -> Any:
+        from .loading import cache_of
+
+        dataset = self.dataset(name, trial)
+        return dataset, cache_of(dataset, Namespace(cache=self.cache_folder))
+
+    def machine(self) -> Any:
+        from ..protocol.execute import Machine
+
+        on = device(self.device)
+        # What is compiled once serves all runs of a worker.
+        kind: Any = self.step
+        if kind == "auto":
+            kind = "compiled" if on.type == "cuda" else "eager"
+        return Machine(on, kind, weights=self.weights)

@@ -1,0 +1,113 @@
+"""The runs of a sweep: methods × data sets × trials × test domains × draws of hyperparameters."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from ..algorithms.base import Algorithm
+from ..algorithms.hparams import draw
+from ..checks import choose
+from ..datasets import DomainDataset
+from ..datasets.cache import ImageCache
+from ..storage import read_json, write_json
+from .run import RECORD_EVERY, Protocol, Run, scale_of
+
+PLAN, RUNS = "plan.json", "runs"
+TEST_DOMAINS = ("singles", "pairs")
+
+# A method and the hyperparameters that its name sets; a data set of a trial, and its cache.
+Method = tuple[type[Algorithm], Mapping[str, str]]
+Data = tuple[DomainDataset, ImageCache | None]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is swept over.
+
+    Args:
+        algorithms, datasets: names.
+        trials, draws: how many, counted from 0; draw 0 is the defaults.
+        test_domains: "singles", each domain in turn; "pairs", also every two together, which
+            leave-one-domain-out selection needs.
+        settings: hyperparameters as text, by name, as in ``draw``.
+        protocol: of all runs; ``record_every`` None is DomainBed's for each data set.
+    """
+
+    algorithms: tuple[str, ...]
+    datasets: tuple[str, ...]
+    trials: int = 3
+    draws: int = 20
+    test_domains: str = "singles"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    protocol: Protocol = field(default_factory=Protocol)
+    record_every: int | None = None
+
+    def __post_init__(self) -> None:
+        choose("choice of test domains", self.test_domains, TEST_DOMAINS)
+        for name in ("trials", "draws"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+
+
+def runs_of(
+    sweep: Sweep,
+    method_of: Callable[[str], Method],
+    data_of: Callable[[str, int], DomainDataset],
+) -> list[Run]:
+    """Return all runs, those of one data set, trial and method together."""
+    found = []
+    for dataset in sweep.datasets:
+        scale = scale_of(dataset)
+        every = sweep.record_every or RECORD_EVERY[scale]
+        protocol = replace(sweep.protocol, record_every=every)
+        for trial in range(sweep.trials):
+            data = data_of(dataset, trial)
+            for algorithm in sweep.algorithms:
+                method, settings = method_of(algorithm)
+                given = {**settings, **sweep.settings}
+                for number in range(sweep.draws):
+                    hparams = asdict(draw(method.Hparams, scale, trial, number, given))
+                    found += [
+                        Run(
+                            data.name,
+                            data.fingerprint,
+                            algorithm,
+                            tests,
+                            trial,
+                            number,
+                            hparams,
+                            protocol,
+                        )
+                        for tests in sets_left_out(data.names, sweep.test_domains)
+                    ]
+    return found
+
+
+def sets_left_out(domains: Sequence[str], which: str) -> list[tuple[str, ...]]:
+    """Return what is left out in turn: every domain, and for pairs also every two of three."""
+    singles: list[tuple[str, ...]] = [(domain,) for domain in domains]
+    pairs = list(combinations(domains, 2)) if which == "pairs" and len(domains) > 2 else []
+    return [*singles, *pairs]
+
+
+def folder_of(out: Path, run: Run) -> Path:
+    """Return where a run of the sweep in ``out`` lies."""
+    return out / RUNS / run.identity[:20]
+
+
+def write_plan(out: Path, runs: Iterable[Run]) -> None:
+    """Write the plan; one that is there is extended, so that nothing done is forgotten."""
+    known = {run.identity: run for run in read_plan(out)} if (out / PLAN).exists() else {}
+    known |= {run.identity: run for run in runs}
+    write_json(out / PLAN, [run.canonical() for run in known.values()])
+
+
+def read_plan(out: Path) -> list[Run]:
+    """Return the runs of the sweep in ``out``."""
+    path = out / PLAN
+    if not path.is_file():
+        raise ValueError(f"{out} is no folder of a sweep: it has no {PLAN}")
+    values: list[dict[str, Any]] = read_json(path)
+    return [Run.from_json(one) for one in values]

@@ -1,0 +1,168 @@
+"""Which of a method's runs and checkpoints stands for it: DomainBed's three rules, and a fourth.
+
+Of all runs of one (data set, method, trial) with one test domain, each with another draw of the
+hyperparameters, a rule gives every run a validation score and the step it is read at; the run with
+the best score stands for the method, and the accuracy on the kept 80 % of the test domain at that
+step is its result. Scores that are not a number lose; of equal ones the larger draw wins.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from .records import HELD_OUT, KEPT, Finished, Measured
+
+# Accuracies so near to the best are taken for equal to it where calibration decides.
+NEAR = 0.005
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a rule chose for one test domain in one trial."""
+
+    dataset: str
+    algorithm: str
+    test_domain: str
+    trial: int
+    draw: int
+    step: int
+    score: float
+    accuracy: float
+    calibration_error: float
+    run: Finished
+
+
+# From a run and all runs of its data set, method and trial, to the score and what is read.
+Score = tuple[float, Measured]
+Rule = Callable[[Finished, Sequence[Finished]], Score | None]
+
+
+def by_test_domain(run: Finished, all_runs: Sequence[Finished]) -> Score | None:
+    """Return the held-out accuracy of the test domain after the last update."""
+    last = max(run.measured, key=lambda measured: measured.step)
+    return last.of(run.test_domains[0], HELD_OUT), last
+
+
+def by_training_domains(run: Finished, all_runs: Sequence[Finished]) -> Score | None:
+    """Return the best mean of the training domains' held-out accuracies over all steps."""
+    return _best((_training_accuracy(run, measured), measured) for measured in run.measured)
+
+
+def by_leaving_out(run: Finished, all_runs: Sequence[Finished]) -> Score | None:
+    """Return the best mean accuracy, over all steps, on domains left out beside the test domain.
+
+    Of every other domain v it reads the run of the same draw whose test domains are the test domain
+    and v, on what is kept of v. None where one of these runs is missing.
+    """
+    test = run.test_domains[0]
+    others = [domain for domain in run.measured[0].accuracy if domain != test]
+    pairs = {
+        other.test_domains: other
+        for other in all_runs
+        if other.draw == run.draw and len(other.test_domains) == 2
+    }
+    beside: list[tuple[str, dict[int, Measured]]] = []
+    for domain in others:
+        pair = pairs.get((test, domain)) or pairs.get((domain, test))
+        if pair is None:
+            return None
+        beside.append((domain, {measured.step: measured for measured in pair.measured}))
+    return _best(
+        (fmean(steps[measured.step].of(domain, KEPT) for domain, steps in beside), measured)
+        for measured in run.measured
+        if all(measured.step in steps for _, steps in beside)
+    )
+
+
+RULES: dict[str, Rule] = {
+    "test-domain": by_test_domain,
+    "training-domains": by_training_domains,
+    "leave-one-out": by_leaving_out,
+}
+CALIBRATED = "training-domains, calibrated"
+
+
+def choose_runs(runs: Iterable[Finished], rule: str) -> list[Choice]:
+    """Return the rule's choice for every data set, method, test domain and trial."""
+    groups: dict[tuple[str, str, int], list[Finished]] = {}
+    for run in runs:
+        groups.setdefault((run.dataset, run.algorithm, run.trial), []).append(run)
+    found = []
+    for mates in groups.values():
+        by_domain: dict[str, list[Finished]] = {}
+        for run in mates:
+            if len(run.test_domains) == 1:
+                by_domain.setdefault(run.test_domains[0], []).append(run)
+        for candidates in by_domain.values():
+            choice = _chosen(candidates, mates, rule)
+            found += [] if choice is None else [choice]
+    return found
+
+
+def _chosen(candidates: Sequence[Finished], mates: Sequence[Finished], rule: str) -> Choice | None:
+    if rule == CALIBRATED:
+        scored = _calibrated(candidates)
+    else:
+        tried = ((run, RULES[rule](run, mates)) for run in candidates)
+        scored = [(score[0], run, score[1]) for run, score in tried if score is not None]
+    if not scored:
+        return None
+    score, run, measured = max(scored, key=lambda one: (_low(one[0]), one[1].draw))
+    test = run.test_domains[0]
+    error = measured.calibration_error.get(test, {}).get(KEPT, math.nan)
+    return Choice(
+        run.dataset,
+        run.algorithm,
+        test,
+        run.trial,
+        run.draw,
+        measured.step,
+        score,
+        measured.of(test, KEPT),
+        error,
+        run,
+    )
+
+
+def _calibrated(candidates: Sequence[Finished]) -> list[tuple[float, Finished, Measured]]:
+    """Return those nearest to the best training-domain accuracy, scored by their calibration.
+
+    Over all steps of all runs; the score is the negative mean calibration error of the training
+    domains' held-out images, so that the largest is the best.
+    """
+    all_steps = [
+        (_training_accuracy(run, measured), run, measured)
+        for run in candidates
+        for measured in run.measured
+    ]
+    best = max((_low(accuracy) for accuracy, *_ in all_steps), default=-math.inf)
+    near = [(run, measured) for accuracy, run, measured in all_steps if accuracy >= best - NEAR]
+    return [
+        (-_mean_of(measured.calibration_error, run.test_domains), run, measured)
+        for run, measured in near
+    ]
+
+
+def _training_accuracy(run: Finished, measured: Measured) -> float:
+    return _mean_of(measured.accuracy, run.test_domains)
+
+
+def _mean_of(values: Mapping[str, Mapping[str, float]], test_domains: Sequence[str]) -> float:
+    """Return the mean over the training domains that hold something out."""
+    found = [
+        splits[HELD_OUT]
+        for domain, splits in values.items()
+        if domain not in test_domains and HELD_OUT in splits
+    ]
+    return fmean(found) if found else math.nan
+
+
+def _best(scored: Iterable[Score]) -> Score | None:
+    """Return the first of the largest scores."""
+    return max(scored, key=lambda one: _low(one[0]), default=None)
+
+
+def _low(score: float) -> float:
+    """Return the score, the lowest where it is not a number."""
+    return -math.inf if math.isnan(score) else score

@@ -1,0 +1,54 @@
+"""Cells, averages and paired comparisons, against values worked out by hand."""
+
+import math
+
+import pytest
+
+from shoal.protocol.aggregation import Cell, compare, rows_of
+from shoal.protocol.records import Finished
+from shoal.protocol.selection import Choice
+
+RUN = Finished("set", "erm", ("a",), 0, 0, {}, ())
+
+
+def choice(trial: int, domain: str, accuracy: float, algorithm: str = "erm") -> Choice:
+    return Choice("set", algorithm, domain, trial, 0, 0, 0.0, accuracy, accuracy / 10, RUN)
+
+
+def test_three_trials_as_domainbed_prints_them() -> None:
+    cell = Cell.of([0.1, 0.2, 0.3])
+    assert f"{100 * cell.mean:.1f} +/- {100 * cell.error:.1f}" == "20.0 +/- 4.7"
+
+
+def test_an_average_is_over_domains_first_and_trials_then() -> None:
+    found = [choice(0, "a", 0.2), choice(0, "b", 0.6), choice(1, "a", 0.4), choice(1, "b", 0.4)]
+    (row,) = rows_of(found, {"set": ["a", "b"]})
+    assert row.domains["a"].mean == pytest.approx(0.3)
+    assert row.domains["b"].error == pytest.approx(0.1 / math.sqrt(2))
+    assert row.average is not None and row.worst is not None and row.calibration_error is not None
+    assert (row.average.mean, row.average.error) == pytest.approx((0.4, 0.0))
+    assert (row.worst.mean, row.worst.error) == pytest.approx((0.3, 0.1 / math.sqrt(2)))
+    assert row.calibration_error.mean == pytest.approx(0.04)
+
+
+def test_a_missing_domain_leaves_no_average() -> None:
+    found = [choice(0, "a", 0.2), choice(0, "b", 0.6), choice(1, "a", 0.4)]
+    (row,) = rows_of(found, {"set": ["a", "b"]})
+    assert row.average is None and row.domains["b"].trials == 1
+    (row,) = rows_of(found[:2], {"set": ["a", "b", "c"]})
+    assert row.average is None and "c" not in row.domains
+
+
+def test_a_comparison_is_paired() -> None:
+    found = [choice(t, "a", 0.5 + t / 10, "erm") for t in range(3)]
+    found += [choice(t, "a", 0.52 + t / 10 + (t == 2) / 100, "fishr") for t in range(3)]
+    found += [choice(7, "a", 0.0, "fishr")]  # the other has no such trial
+    result = compare(found, "fishr", "erm")
+    assert (result.pairs, result.wins) == (3, 3)
+    assert result.difference == pytest.approx(0.07 / 3)
+    gaps = [0.02, 0.02, 0.03]
+    mean = sum(gaps) / 3
+    assert result.error == pytest.approx(math.sqrt(sum((g - mean) ** 2 for g in gaps) / 2 / 3))
+    assert compare(found, "erm", "fishr").difference == pytest.approx(-result.difference)
+    with pytest.raises(ValueError, match="needs two or more"):
+        compare(found[:1], "fishr", "erm")

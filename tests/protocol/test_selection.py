@@ -1,0 +1,150 @@
+"""Which run stands for a method: the rules against what they say, on records made by hand."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.protocol.records import Finished, Measured, read_runs
+from shoal.protocol.selection import CALIBRATED, NEAR, choose_runs
+
+Values = dict[str, tuple[float, float]]  # kept and held out, by domain
+
+
+def measured(step: int, errors: dict[str, float] | None = None, **values: Any) -> Measured:
+    accuracy = {
+        domain: dict(zip(("kept", "held_out"), pair, strict=True))
+        for domain, pair in values.items()
+    }
+    calibration = {domain: {"held_out": error} for domain, error in (errors or {}).items()}
+    return Measured(step, accuracy, calibration)
+
+
+def finished(
+    draw: int, *records: Measured, tests: tuple[str, ...] = ("a",), **more: Any
+) -> Finished:
+    given = {"dataset": "set", "algorithm": "erm", "trial": 0} | more
+    return Finished(test_domains=tests, draw=draw, hparams={}, measured=records, **given)
+
+
+def one(runs: list[Finished], rule: str) -> tuple[int, int, float]:
+    (choice,) = choose_runs(runs, rule)
+    return choice.draw, choice.step, choice.accuracy
+
+
+def test_by_test_domain_reads_the_last_step_only() -> None:
+    early = finished(
+        0,
+        measured(0, a=(0.9, 0.95), b=(0, 0.5)),
+        measured(300, a=(0.6, 0.5), b=(0, 0.9)),
+    )
+    late = finished(
+        1,
+        measured(0, a=(0.1, 0.1), b=(0, 0.1)),
+        measured(300, a=(0.55, 0.6), b=(0, 0.1)),
+    )
+    assert one([early, late], "test-domain") == (1, 300, 0.55)
+
+
+def test_by_training_domains_takes_the_first_best_step() -> None:
+    first = finished(
+        0,
+        measured(0, a=(0.1, 0.9), b=(1, 0.2), c=(1, 0.4)),
+        measured(300, a=(0.2, 0.9), b=(1, 0.6), c=(1, 0.8)),
+        measured(600, a=(0.3, 0.9), b=(1, 0.8), c=(1, 0.6)),
+    )
+    other = finished(1, measured(0, a=(0.9, 1.0), b=(1, 0.9), c=(1, 0.4)))
+    assert one([first, other], "training-domains") == (0, 300, 0.2)
+
+
+def test_of_equal_scores_the_larger_draw_wins_and_nan_loses() -> None:
+    runs = [
+        finished(draw, measured(0, a=(draw / 10, 0.5), b=(1, score)))
+        for draw, score in ((0, 0.5), (2, 0.5), (1, 0.5), (3, math.nan))
+    ]
+    assert one(runs, "training-domains") == (2, 0, 0.2)
+    assert one(runs[::-1], "training-domains") == (2, 0, 0.2)
+
+
+def leaving_out(draw: int, on_b: tuple[float, float], on_c: tuple[float, float]) -> list[Finished]:
+    """Return the run of test domain a, and of the pairs (a, b) and (c, a), at two steps."""
+    return [
+        finished(draw, *(measured(s, a=(s / 1000, 0), b=(0, 0), c=(0, 0)) for s in (0, 300))),
+        finished(
+            draw,
+            *(
+                measured(s, a=(0, 0), b=(v, 0), c=(0, 0))
+                for s, v in zip((0, 300), on_b, strict=True)
+            ),
+            tests=("a", "b"),
+        ),
+        finished(
+            draw,
+            *(
+                measured(s, a=(0, 0), b=(0, 0), c=(v, 0))
+                for s, v in zip((0, 300), on_c, strict=True)
+            ),
+            tests=("c", "a"),
+        ),
+    ]
+
+
+def test_by_leaving_out_reads_the_runs_with_two_test_domains() -> None:
+    good, bad = leaving_out(0, (0.2, 0.8), (0.3, 0.6)), leaving_out(1, (0.6, 0.1), (0.6, 0.1))
+    (choice,) = [c for c in choose_runs(good + bad, "leave-one-out") if c.test_domain == "a"]
+    assert (choice.draw, choice.step, choice.accuracy) == (0, 300, 0.3)
+    assert choice.score == pytest.approx(0.7)
+
+
+def test_without_all_pairs_leaving_out_says_nothing() -> None:
+    assert choose_runs(leaving_out(0, (0, 0), (0, 0))[:2], "leave-one-out") == []
+
+
+def test_calibration_decides_between_near_ties() -> None:
+    runs = [
+        finished(0, measured(0, {"b": 0.3, "a": 0.0}, a=(0.1, 0), b=(0, 0.8))),
+        finished(1, measured(0, {"b": 0.1, "a": 0.9}, a=(0.2, 0), b=(0, 0.8 - NEAR / 2))),
+        finished(2, measured(0, {"b": 0.0, "a": 0.0}, a=(0.3, 0), b=(0, 0.8 - 2 * NEAR))),
+    ]
+    assert one(runs, CALIBRATED) == (1, 0, 0.2)
+    assert one(runs, "training-domains") == (0, 0, 0.1)
+
+
+def test_groups_are_apart() -> None:
+    record = measured(0, a=(0.1, 0.2), b=(0.3, 0.4))
+    runs = [
+        finished(0, record),
+        finished(0, record, trial=1),
+        finished(0, record, algorithm="fishr"),
+        finished(0, record, dataset="other"),
+        finished(0, record, tests=("b",)),
+        finished(0, record, tests=("a", "b")),
+    ]
+    found = {
+        (c.dataset, c.algorithm, c.trial, c.test_domain) for c in choose_runs(runs, "test-domain")
+    }
+    assert found == {
+        ("set", "erm", 0, "a"),
+        ("set", "erm", 1, "a"),
+        ("set", "fishr", 0, "a"),
+        ("other", "erm", 0, "a"),
+        ("set", "erm", 0, "b"),
+    }
+
+
+def test_only_finished_runs_are_read(tmp_path: Path) -> None:
+    run = {"dataset": "set", "algorithm": "erm", "test_domains": ["a"], "trial": 0, "draw": 3}
+    record = {"step": 0, "accuracy": {"a": {"kept": 0.5}}, "calibration_error": {}}
+    for name in ("done", "going"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(json.dumps(run | {"hparams": {"lr": 1.0}}))
+        (tmp_path / name / "records.jsonl").write_text(json.dumps(record) + "\n")
+    (tmp_path / "done" / "done").touch()
+    (found,) = read_runs([tmp_path])
+    assert (found.draw, found.measured[0].of("a", "kept")) == (3, 0.5)
+    assert math.isnan(found.measured[0].of("a", "held_out"))
+    (tmp_path / "done" / "records.jsonl").write_text("{")
+    with pytest.raises(ValueError, match=r"records\.jsonl, line 1 is not JSON"):
+        read_runs([tmp_path])

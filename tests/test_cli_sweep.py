@@ -1,0 +1,78 @@
+"""``shoal sweep`` and ``shoal status``: what they plan, show and refuse."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shoal.cli import main
+from shoal.protocol.attempt import State, attempt
+from shoal.protocol.plan import folder_of, read_plan
+from tests.protocol.small import squares
+from tests.protocol.worlds import Squares, planned
+
+PLAN = ("sweep", "--datasets", "colored-mnist", "--plan-only", "--trials", "1", "--draws", "2")
+
+
+def test_a_plan_is_shown_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [*PLAN, "--algorithms", "erm", "fishr", "--out", str(tmp_path), "--steps", "10"]
+    assert main(command) == 0
+    told = capsys.readouterr().err
+    assert "12 runs (12 of this shard), 120 updates in all: 12 waiting" in told
+    assert "known when the first runs are done" in told
+    runs = read_plan(tmp_path)
+    assert {run.test_domains for run in runs} == {("+90%",), ("+80%",), ("-90%",)}
+    assert main([*command, "--shard", "1/5"]) == 0
+    assert "12 runs (3 of this shard)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shard", ["5/5", "1", "-1/3", "a/b"])
+def test_a_shard_that_is_none_is_refused(
+    shard: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [*PLAN, "--algorithms", "erm", "--out", str(tmp_path), f"--shard={shard}"]
+    assert main(command) == 2
+    assert f"--shard takes I/N with I from 0 to N − 1, got {shard!r}" in capsys.readouterr().err
+
+
+def test_an_unknown_method_gets_the_nearest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*PLAN, "--algorithms", "fisher", "--out", str(tmp_path)]) == 2
+    assert "did you mean 'fishr'?" in capsys.readouterr().err
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_status_counts_and_names_failures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned(tmp_path, ("erm",), steps=2)
+    first, second, *_ = read_plan(tmp_path)
+    world = Squares()
+
+    def broken() -> None:
+        raise ValueError("cannot read cat.png")
+
+    data = lambda: (squares(), None)  # noqa: E731
+    method = lambda: world.method("erm")[0]  # noqa: E731
+    one, two = folder_of(tmp_path, first), folder_of(tmp_path, second)
+    assert attempt(first, method, data, one, world.machine()) is State.DONE
+    assert attempt(second, method, broken, two, world.machine()) is State.FAILED  # type: ignore[arg-type]
+    assert main(["status", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    expected = {"done": 1, "running": 0, "failed": 1, "waiting": 4}
+    assert found["runs"] == [{"dataset": "squares", "algorithm": "erm", **expected}]
+    assert found["failures"][0]["reason"] == "ValueError: cannot read cat.png"
+    assert found["time_left"]
+    assert main(["status", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert "ValueError: cannot read cat.png" in told and "left, with one worker" in told
+
+
+def test_status_of_another_folder_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", str(tmp_path)]) == 2
+    assert "is no folder of a sweep: it has no plan.json" in capsys.readouterr().err
