@@ -1,0 +1,76 @@
+"""DomainBed's own records: names, splits and selection as if the runs were ours."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.algorithms import ALGORITHMS
+from shoal.datasets import DATASETS
+from shoal.datasets.sources import SOURCES
+from shoal.protocol import domainbed
+from shoal.protocol.domainbed import read_domainbed
+from shoal.protocol.selection import choose_runs
+
+
+def record(step: int, accuracies: dict[str, float], **args: Any) -> str:
+    given = {
+        "dataset": "PACS",
+        "algorithm": "VREx",
+        "test_envs": [2],
+        "trial_seed": 1,
+        "hparams_seed": 4,
+    } | args
+    values = {"step": step, "loss": 0.1, "hparams": {"lr": 5e-5}, "args": given, "mem_gb": 1.0}
+    return json.dumps(values | accuracies) + "\n"
+
+
+def accuracies(held_out: float, test: float) -> dict[str, float]:
+    found = {f"env{i}_out_acc": held_out for i in (0, 1, 3)}
+    found |= {f"env{i}_in_acc": 1.0 for i in (0, 1, 3)}
+    return found | {"env2_in_acc": test, "env2_out_acc": test + 0.01}
+
+
+def test_records_are_read_by_name(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    lines = record(0, accuracies(0.5, 0.6)) + record(300, accuracies(0.7, 0.8))
+    (tmp_path / "job" / "results.jsonl").write_text(lines + record(0, accuracies(0.9, 0.7)))
+    (run,) = read_domainbed(tmp_path)
+    assert (run.dataset, run.algorithm, run.test_domains) == ("pacs", "vrex", ("photo",))
+    assert (run.trial, run.draw, run.hparams) == (1, 4, {"lr": 5e-5})
+    assert [measured.step for measured in run.measured] == [0, 300]
+    first = run.measured[0]
+    assert (first.of("photo", "kept"), first.of("sketch", "held_out")) == (0.7, 0.9)
+    (choice,) = choose_runs([run], "training-domains")
+    assert (choice.step, choice.accuracy) == (0, 0.7)
+    (choice,) = choose_runs([run], "test-domain")
+    assert (choice.step, choice.accuracy) == (300, 0.8)
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"step": 0}'])
+def test_a_line_that_is_no_record_is_named(line: str, tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").write_text(record(0, {}) + line + "\n")
+    with pytest.raises(ValueError, match=r"results\.jsonl, line 2 is no record of DomainBed's"):
+        read_domainbed(tmp_path)
+
+
+def test_an_unknown_data_set_gets_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").write_text(record(0, {}, dataset="PAC"))
+    with pytest.raises(ValueError, match="did you mean 'PACS'"):
+        read_domainbed(tmp_path)
+
+
+def test_all_our_data_sets_and_methods_have_a_name_there() -> None:
+    assert {name for name, _ in domainbed.DATASETS.values()} == set(DATASETS)
+    theirs = (
+        "ERM IRM GroupDRO Mixup MLDG CORAL MMD DANN CDANN MTL SagNet ARM VREx RSC ANDMask SANDMask "
+        "IGA Fish Fishr"
+    )
+    ours = {domainbed.ALGORITHMS.get(name, name.lower()) for name in theirs.split()}
+    assert ours == set(ALGORITHMS)
+
+
+def test_domains_are_those_of_the_data_sets() -> None:
+    for name, domains in domainbed.DATASETS.values():
+        assert tuple(SOURCES[name].domains) == domains
