@@ -1,0 +1,114 @@
+"""What a view shows of a benchmark: the paper's main table as text and marks, and differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from shoal.protocol.ranking import Mark, marks, printed
+from shoal.report.benchmark import BASELINE, Benchmark
+
+__all__ = ["Entry", "Grid", "Line", "differences", "grid"]
+
+MISSING = "–"
+SUMMARY = ("Avg", "Arith. mean", "Geom. mean", "Median")
+"""Headings after the data sets: the average accuracy, and three means of the ranks."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell: a number as text, its error as text, and its mark."""
+
+    text: str = MISSING
+    error: str = ""
+    mark: Mark = field(default_factory=Mark)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row as text: its name, an entry per data set, and the entries of the summary."""
+
+    name: str
+    cells: tuple[Entry, ...]
+    summary: tuple[Entry, ...]
+    apart: bool
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table as text; `summary` is empty where there is nothing to sum up."""
+
+    title: str
+    label: str
+    columns: tuple[str, ...]
+    summary: tuple[str, ...]
+    lines: tuple[Line, ...]
+
+
+def grid(benchmark: Benchmark) -> Grid:
+    """Return accuracies with errors, the average and the ranking, each number with its mark."""
+    columns = [_accuracies(benchmark, column) for column in benchmark.columns]
+    rankings = benchmark.rankings()
+    summary = [
+        _summed(benchmark.shown_averages()),
+        _summed({k: r.arithmetic for k, r in rankings.items()}, smallest_first=True),
+        _summed({k: r.geometric for k, r in rankings.items()}, smallest_first=True),
+        _summed(
+            {k: r.median for k, r in rankings.items()}, smallest_first=True, show="{:g}".format
+        ),
+    ]
+    lines = tuple(
+        Line(
+            method.name,
+            tuple(column.get(key, Entry()) for column in columns),
+            tuple(column.get(key, Entry()) for column in summary),
+            method.apart,
+        )
+        for key, method in benchmark.methods.items()
+    )
+    headings = tuple(benchmark.columns.values())
+    return Grid(benchmark.title, benchmark.label, headings, SUMMARY, lines)
+
+
+def differences(ours: Benchmark, published: Benchmark) -> Grid:
+    """Return, cell by cell, our accuracy less the published one, in joint standard errors."""
+
+    def entry(key: str, column: str) -> Entry:
+        pair = [b.methods[key].cells.get(column) for b in (ours, published) if key in b.methods]
+        if len(pair) < 2 or pair[0] is None or pair[1] is None:
+            return Entry()
+        gap = pair[0].joint_errors(pair[1])
+        return Entry() if gap is None else Entry(_signed(gap))
+
+    lines = tuple(
+        Line(method.name, tuple(entry(key, c) for c in ours.columns), (), method.apart)
+        for key, method in ours.methods.items()
+    )
+    title = f"{ours.title} less {published.title}, in joint standard errors"
+    return Grid(title, ours.label, tuple(ours.columns.values()), (), lines)
+
+
+def _accuracies(benchmark: Benchmark, column: str) -> dict[str, Entry]:
+    cells = {key: m.cells[column] for key, m in benchmark.methods.items() if column in m.cells}
+    marked = marks({key: cell.mean for key, cell in cells.items()}, BASELINE)
+    return {
+        key: Entry(
+            printed(cell.mean), "" if cell.error is None else printed(cell.error), marked[key]
+        )
+        for key, cell in cells.items()
+    }
+
+
+def _summed(
+    values: Mapping[str, float],
+    *,
+    smallest_first: bool = False,
+    show: Callable[[float], str] = printed,
+) -> dict[str, Entry]:
+    marked = marks(values, BASELINE, smallest_first=smallest_first)
+    return {key: Entry(show(value), mark=marked[key]) for key, value in values.items()}
+
+
+def _signed(value: float) -> str:
+    text = printed(value)
+    return f"+{text}" if float(text) > 0 else text.replace("-", "−")

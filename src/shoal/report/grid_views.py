@@ -1,0 +1,167 @@
+"""A grid for a terminal, for Markdown and for LaTeX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from shoal.report.grid import Entry, Grid
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+__all__ = ["LEGEND", "latex", "markdown", "terminal"]
+
+CORNER = "Algorithm"
+LEGEND = "Marks: **first**, <ins>second</ins>, worse than ERM ↓."
+"""How Markdown marks a number; it has no gray."""
+ROOMY, CLOSE, TIGHT = (" ± ", 1), ("±", 1), ("±", 0)
+"""What joins a number and its error, and the room beside a cell."""
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "–": "--",
+    "−": "$-$",
+} | {sign: f"\\{sign}" for sign in "&%$#_{}"}
+
+
+def markdown(grid: Grid) -> str:
+    """Return the table in Markdown, under its title."""
+    head = [CORNER, *grid.columns, *grid.summary]
+    lines = [head, [":--"] + ["--:"] * (len(head) - 1)]
+    lines += [[line.name, *map(_markdown, (*line.cells, *line.summary))] for line in grid.lines]
+    table = "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    return f"**{grid.title}**\n\n{table}"
+
+
+def _markdown(entry: Entry) -> str:
+    text = entry.text
+    if entry.mark.place == 1:
+        text = f"**{text}**"
+    elif entry.mark.place == 2:
+        text = f"<ins>{text}</ins>"
+    if entry.error:
+        text += f" ± {entry.error}"
+    return f"{text} ↓" if entry.mark.worse else text
+
+
+def latex(grid: Grid) -> str:
+    """Return the table in LaTeX, marked as the paper does; it needs booktabs and xcolor."""
+    cells = len(grid.columns) + (1 if grid.summary else 0)
+    ranking = len(grid.summary[1:])
+    heads = [r"\textbf{" + _escaped(h) + "}" for h in (CORNER, *grid.columns, *grid.summary)]
+    body = [r"\toprule"]
+    if grid.summary:
+        body.append(
+            rf"& \multicolumn{{{cells}}}{{c}}{{Accuracy ($\uparrow$)}}"
+            rf" & \multicolumn{{{ranking}}}{{c}}{{Ranking ($\downarrow$)}} \\"
+        )
+        last = 1 + cells + ranking
+        body.append(rf"\cmidrule(lr){{2-{cells + 1}}} \cmidrule(l){{{cells + 2}-{last}}}")
+    body += [" & ".join(heads) + r" \\", r"\midrule"]
+    for line in grid.lines:
+        body += [r"\midrule"] if line.apart else []
+        shown = [_escaped(line.name), *map(_latex, (*line.cells, *line.summary))]
+        body.append(" & ".join(shown) + r" \\")
+    body.append(r"\bottomrule")
+    return "\n".join(
+        [
+            r"\begin{table}",
+            rf"  \caption{{{_escaped(grid.title)}. \textbf{{First}}, \underline{{second}} and "
+            r"\textcolor{gray}{worse than ERM}.}",
+            rf"  \label{{{grid.label}}}",
+            r"  \centering",
+            rf"  \begin{{tabular}}{{l{'c' * cells}{'c' * ranking}}}",
+            *(f"    {line}" for line in body),
+            r"  \end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _latex(entry: Entry) -> str:
+    text = _escaped(entry.text)
+    if entry.mark.worse:
+        text = rf"\textcolor{{gray}}{{{text}}}"
+    if entry.mark.place == 1:
+        text = rf"\textbf{{{text}}}"
+    elif entry.mark.place == 2:
+        text = rf"\underline{{{text}}}"
+    return rf"{text} {{\scriptsize $\pm$ {entry.error}}}" if entry.error else text
+
+
+def _escaped(text: str) -> str:
+    return "".join(_LATEX.get(sign, sign) for sign in text)
+
+
+def terminal(grid: Grid, width: int) -> list[Table]:
+    """Return the table for a terminal: whole where it fits into the width, otherwise in pieces.
+
+    The first place is bold, the second underlined, what is worse than ERM dim. The summary is a
+    piece of its own, and so are accuracies that have no room beside the others.
+    """
+    columns, summary = list(range(len(grid.columns))), list(range(len(grid.summary)))
+    for spacing in (ROOMY, CLOSE):
+        whole = _piece(grid, columns, summary, spacing)
+        if _measured(whole) <= width:
+            return [whole]
+    spacing = CLOSE if _measured(_piece(grid, columns, [], CLOSE)) <= width else TIGHT
+    groups: list[list[int]] = [[]]
+    for column in columns:
+        if groups[-1] and _measured(_piece(grid, [*groups[-1], column], [], spacing)) > width:
+            groups.append([])
+        groups[-1].append(column)
+    pieces = [_piece(grid, group, [], spacing) for group in groups]
+    if summary:
+        pieces.append(_piece(grid, [], summary, spacing))
+    for piece in pieces[1:]:
+        piece.title = None
+    return pieces
+
+
+def _piece(
+    grid: Grid, columns: Sequence[int], summary: Sequence[int], spacing: tuple[str, int]
+) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    joint, padding = spacing
+    view = Table(
+        title=Text(grid.title),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, padding),
+        collapse_padding=True,
+    )
+    view.add_column(CORNER, no_wrap=True)
+    headings = [grid.columns[c] for c in columns]
+    headings += [grid.summary[s].replace(" ", "\n") for s in summary]
+    for heading in headings:
+        view.add_column(Text(heading, justify="right"), justify="right", no_wrap=True)
+    for line in grid.lines:
+        if line.apart:
+            view.add_section()
+        entries = [line.cells[c] for c in columns] + [line.summary[s] for s in summary]
+        view.add_row(Text(line.name), *(_styled(entry, joint) for entry in entries))
+    return view
+
+
+def _styled(entry: Entry, joint: str) -> Text:
+    from rich.text import Text
+
+    style = {1: "bold", 2: "underline"}.get(entry.mark.place or 0, "")
+    shown = Text()
+    shown.append(entry.text, style=f"{style} dim" if entry.mark.worse else style)
+    if entry.error:
+        shown.append(f"{joint}{entry.error}", style="dim")
+    return shown
+
+
+def _measured(view: Table) -> int:
+    from rich.console import Console
+
+    return Console(width=10_000).measure(view).maximum
