@@ -70,10 +70,3 @@ def test_a_file_holds_what_would_be_printed(
     path = tmp_path / "new" / "report"
     assert output(capsys, "--format", name, "--out", str(path)) == f"wrote {path}\n"
     assert path.read_text("utf-8") == printed
-
-
-def test_without_a_source_it_says_what_to_give(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["report"])
-    assert caught.value.code == 2
-    assert "required: --published" in capsys.readouterr().err

@@ -42,7 +42,7 @@ def test_records_are_read_by_name(tmp_path: Path) -> None:
     assert [measured.step for measured in run.measured] == [0, 300]
     first = run.measured[0]
     assert (first.of("photo", "kept"), first.of("sketch", "held_out")) == (0.7, 0.9)
-    (choice,) = choose_runs([run], "training-domains")
+    (choice,) = choose_runs([run], "training-domain")
     assert (choice.step, choice.accuracy) == (0, 0.7)
     (choice,) = choose_runs([run], "test-domain")
     assert (choice.step, choice.accuracy) == (300, 0.8)

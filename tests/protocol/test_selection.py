@@ -56,7 +56,7 @@ def test_by_training_domains_takes_the_first_best_step() -> None:
         measured(600, a=(0.3, 0.9), b=(1, 0.8), c=(1, 0.6)),
     )
     other = finished(1, measured(0, a=(0.9, 1.0), b=(1, 0.9), c=(1, 0.4)))
-    assert one([first, other], "training-domains") == (0, 300, 0.2)
+    assert one([first, other], "training-domain") == (0, 300, 0.2)
 
 
 def test_of_equal_scores_the_larger_draw_wins_and_nan_loses() -> None:
@@ -64,8 +64,8 @@ def test_of_equal_scores_the_larger_draw_wins_and_nan_loses() -> None:
         finished(draw, measured(0, a=(draw / 10, 0.5), b=(1, score)))
         for draw, score in ((0, 0.5), (2, 0.5), (1, 0.5), (3, math.nan))
     ]
-    assert one(runs, "training-domains") == (2, 0, 0.2)
-    assert one(runs[::-1], "training-domains") == (2, 0, 0.2)
+    assert one(runs, "training-domain") == (2, 0, 0.2)
+    assert one(runs[::-1], "training-domain") == (2, 0, 0.2)
 
 
 def leaving_out(draw: int, on_b: tuple[float, float], on_c: tuple[float, float]) -> list[Finished]:
@@ -93,13 +93,13 @@ def leaving_out(draw: int, on_b: tuple[float, float], on_c: tuple[float, float])
 
 def test_by_leaving_out_reads_the_runs_with_two_test_domains() -> None:
     good, bad = leaving_out(0, (0.2, 0.8), (0.3, 0.6)), leaving_out(1, (0.6, 0.1), (0.6, 0.1))
-    (choice,) = [c for c in choose_runs(good + bad, "leave-one-out") if c.test_domain == "a"]
+    (choice,) = [c for c in choose_runs(good + bad, "leave-one-domain-out") if c.test_domain == "a"]
     assert (choice.draw, choice.step, choice.accuracy) == (0, 300, 0.3)
     assert choice.score == pytest.approx(0.7)
 
 
 def test_without_all_pairs_leaving_out_says_nothing() -> None:
-    assert choose_runs(leaving_out(0, (0, 0), (0, 0))[:2], "leave-one-out") == []
+    assert choose_runs(leaving_out(0, (0, 0), (0, 0))[:2], "leave-one-domain-out") == []
 
 
 def test_calibration_decides_between_near_ties() -> None:
@@ -109,7 +109,7 @@ def test_calibration_decides_between_near_ties() -> None:
         finished(2, measured(0, {"b": 0.0, "a": 0.0}, a=(0.3, 0), b=(0, 0.8 - 2 * NEAR))),
     ]
     assert one(runs, CALIBRATED) == (1, 0, 0.2)
-    assert one(runs, "training-domains") == (0, 0, 0.1)
+    assert one(runs, "training-domain") == (0, 0, 0.1)
 
 
 def test_groups_are_apart() -> None:

@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,28 @@ def add(commands: Any) -> None:
         "report", help=summary, description=f"{summary[0].upper()}{summary[1:]}."
     )
     parser.add_argument(
+        "folders",
+        nargs="*",
+        type=Path,
+        metavar="DIR",
+        help="sweeps and runs of shoal's, or output folders of DomainBed's",
+    )
+    parser.add_argument(
         "--published",
         action="store_true",
-        required=True,
         help="the paper's two main tables, from the published cells",
     )
     parser.add_argument(
         "--rule",
-        choices=("test-domain", "training-domain", "all"),
+        choices=(
+            "test-domain",
+            "training-domain",
+            "leave-one-domain-out",
+            "calibrated",
+            "all",
+        ),
         default="all",
-        help="which domains models were selected on (default: %(default)s)",
+        help="how models are selected (default: %(default)s)",
     )
     parser.add_argument(
         "--format",
@@ -39,13 +52,20 @@ def _run(options: argparse.Namespace) -> int:
     from ..reference import BENCHMARKS
     from ..storage import write_text
 
-    rules = list(BENCHMARKS) if options.rule == "all" else [options.rule]
-    show = FORMATS[options.format]
+    if options.published == bool(options.folders):
+        raise ValueError("shoal report takes folders, or --published: one of the two")
+    if options.published:
+        rules = list(BENCHMARKS) if options.rule == "all" else [options.rule]
+        if options.rule not in (*BENCHMARKS, "all"):
+            raise ValueError(f"the paper has no table for the rule {options.rule}")
+        show = partial(FORMATS[options.format], rules)
+    else:
+        show = partial(SWEEP_FORMATS[options.format], _chapters(options))
     if options.out is None:
-        show(rules, None)
+        show(None)
         return 0
     text = io.StringIO()
-    show(rules, text)
+    show(text)
     write_text(options.out, text.getvalue())
     print(f"wrote {options.out}")
     return 0
@@ -95,3 +115,68 @@ def _json(rules: list[str], file: io.StringIO | None) -> None:
 
 
 FORMATS = {"terminal": _terminal, "markdown": _markdown, "latex": _latex, "json": _json}
+
+
+def _chapters(options: argparse.Namespace) -> list[Any]:
+    from ..protocol.domainbed import read_domainbed
+    from ..protocol.records import read_runs
+    from ..report.sweeps import ALL_RULES, chapters
+
+    runs = [*read_runs(options.folders)]
+    for folder in options.folders:
+        runs += read_domainbed(folder)
+    if not runs:
+        raise ValueError(f"no finished run in {', '.join(map(str, options.folders))}")
+    rules = ALL_RULES if options.rule == "all" else (options.rule,)
+    found = chapters(runs, rules)
+    if not found:
+        raise ValueError(f"these {len(runs)} runs are not those that the rule {rules[0]} needs")
+    return found
+
+
+def _sweep_terminal(chapters: list[Any], file: io.StringIO | None) -> None:
+    from rich.console import Console
+
+    from ..report.grid_views import terminal
+
+    console = Console(file=file)
+    for chapter in chapters:
+        for shown in chapter.tables:
+            for piece in terminal(shown, console.width):
+                console.print(piece)
+        for line in chapter.lines:
+            console.print(f" {line}", highlight=False, markup=False)
+        console.print()
+
+
+def _sweep_markdown(chapters: list[Any], file: io.StringIO | None) -> None:
+    from ..report.grid_views import LEGEND, markdown
+
+    for chapter in chapters:
+        print(f"## {chapter.rule}\n", file=file)
+        for shown in chapter.tables:
+            print(markdown(shown), file=file)
+        print("\n".join(f"- {line}" for line in chapter.lines) + "\n", file=file)
+    print(LEGEND, file=file)
+
+
+def _sweep_latex(chapters: list[Any], file: io.StringIO | None) -> None:
+    from ..report.grid_views import latex
+
+    for chapter in chapters:
+        print("\n".join(latex(shown) for shown in chapter.tables), file=file)
+
+
+def _sweep_json(chapters: list[Any], file: io.StringIO | None) -> None:
+    from dataclasses import asdict
+
+    text = json.dumps([asdict(chapter) for chapter in chapters], indent=2, ensure_ascii=False)
+    print(text, file=file)
+
+
+SWEEP_FORMATS = {
+    "terminal": _sweep_terminal,
+    "markdown": _sweep_markdown,
+    "latex": _sweep_latex,
+    "json": _sweep_json,
+}

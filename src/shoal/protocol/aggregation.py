@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev
+from statistics import fmean
 
 from .selection import Choice
 
@@ -18,7 +18,9 @@ class Cell:
 
     @staticmethod
     def of(values: Sequence[float]) -> "Cell":
-        return Cell(fmean(values), pstdev(values) / math.sqrt(len(values)), len(values))
+        mean, n = fmean(values), len(values)
+        # Not statistics.pstdev, which knows no NaN.
+        return Cell(mean, math.sqrt(fmean((value - mean) ** 2 for value in values) / n), n)
 
 
 @dataclass(frozen=True)

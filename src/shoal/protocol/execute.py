@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from ..algorithms.base import Algorithm
-from ..algorithms.optimisation import Optimisation
 from ..datasets import DomainDataset, splits
 from ..datasets.cache import ImageCache
 from ..storage import write_json, write_text
@@ -22,7 +21,7 @@ from ..training.loop import Progress, Schedule, Timing, train
 from ..training.placing import Placed, Wanted, place
 from ..training.step import Kind, Update, precision_context
 from . import model
-from .folder import Folder
+from .folder import Folder, writing
 from .run import Run
 
 TIMING, PREDICTIONS, CONFUSION = "timing.json", "predictions.jsonl", "confusion.json"
@@ -76,31 +75,41 @@ def execute(
         told, recorded: as in ``train``.
         noted: called with what a user should know, a line each.
     """
+    checkpoints = Checkpoints(folder.checkpoints, run.identity, machine.checkpoint_every)
     if folder.done:
-        return Result(folder.records(), None)
+        checkpoints.delete()  # a kill may have come before it
+        if machine.predictions and not (folder.path / PREDICTIONS).exists():
+            noted(f"{folder.path} is of a run that was made without predictions, and is done")
+        records = folder.records()
+        if not records:
+            raise ValueError(f"{folder.path} is done and has no records; move it away")
+        recorded(records)
+        return Result(records, None)
+    model.check_saving()
+    trained = dataset.without(run.test_domains).names
     placed, update = prepare(run, method, dataset, cache, machine)
     for note in notes(run, dataset):
         noted(note)
 
     def write(records: list[Record]) -> None:
-        folder.write_records(records)
+        while checkpoints.refused:
+            noted(checkpoints.refused.pop(0))
+        with writing(folder.path):
+            folder.write_records(records)
         recorded(records)
 
-    checkpoints = Checkpoints(folder.checkpoints, run.identity, machine.checkpoint_every)
     evaluate = _evaluation(update, placed.parts, machine.step == "compiled")
     schedule = Schedule(run.protocol.steps, run.protocol.record_every)
     records, timing = train(update, evaluate, schedule, machine.step, checkpoints, told, write)
-    for refused in checkpoints.refused:
-        noted(refused)
-    trained = dataset.without(run.test_domains).names if run.test_domains else dataset.names
-    model.save(
-        folder.path, update.algorithm, run, placed.shape, dataset.classes, trained, records[-1]
-    )
-    if machine.predictions:
-        _write_predictions(folder, dataset, placed.parts, evaluate())
     about = asdict(timing) | {"machine": _machine(machine), "place": placed.where}
-    write_json(folder.path / TIMING, about)
-    folder.finish()
+    with writing(folder.path):
+        model.save(
+            folder.path, update.algorithm, run, placed.shape, dataset.classes, trained, records[-1]
+        )
+        if machine.predictions:
+            _write_predictions(folder, dataset, placed.parts, evaluate())
+        write_json(folder.path / TIMING, about)
+        folder.finish()
     checkpoints.delete()
     return Result(records, timing)
 
@@ -126,6 +135,8 @@ def prepare(
     placed = place(
         dataset, splits(dataset, run.trial, protocol.holdout), cache, wanted, device, machine.place
     )
+    # Tensor cores want channels last; small images only gain by it where layers are fused.
+    channels_last = placed.shape[-1] >= 64 or (device.type == "cuda" and machine.step == "compiled")
     algorithm = model.build(
         run,
         method,
@@ -134,16 +145,10 @@ def prepare(
         len(placed.sources),
         machine.weights,
         device,
+        channels_last,
     )
-    algorithm.optimise(
-        Optimisation(
-            protocol.optimiser,
-            schedule=protocol.schedule,
-            steps=protocol.steps,
-            clip=protocol.clip,
-        )
-    )
-    normalise = Normalise(getattr(algorithm.model, "preprocessing", None), device)
+    algorithm.optimise(protocol.optimisation)
+    normalise = Normalise(getattr(algorithm.model, "preprocessing", None), channels_last, device)
     return placed, Update(algorithm, Batches(placed.sources, normalise), protocol.precision)
 
 

@@ -47,13 +47,24 @@ def build(
     num_domains: int,
     weights: str | Path | None,
     device: torch.device,
+    channels_last: bool = False,
 ) -> Algorithm:
     """Return the run's method with its network, before the first update.
 
     What is drawn depends on data set, trial and test domains, so that all methods begin alike.
+
+    Args:
+        shape: of one image.
+        weights: what the network begins with, as in ``for_data``.
+        channels_last: how images and filters lie in memory.
     """
-    hparams = method.Hparams(**run.hparams)
-    where: list[str | int] = [run.dataset, run.trial, *sorted(run.test_domains)]
+    try:
+        hparams = method.Hparams(**run.hparams)
+    except TypeError as error:
+        raise ValueError(
+            f"{method.__name__} has other hyperparameters than the run: {error}"
+        ) from error
+    where: list[str | int] = [run.dataset, run.trial, *run.test_domains]
     network: Network = for_data(
         shape,
         classes,
@@ -65,10 +76,21 @@ def build(
         generator=stream("network", *where),
     )
     network = network.to(device)
-    if shape[-1] >= 64:  # large images run with their channels last
+    if channels_last:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     seed = domainbed_hash("method", *where)
     return method(network, num_domains, hparams, seed).to(device)
+
+
+def check_saving() -> None:
+    """Raise where models cannot be saved, before hours of training."""
+    try:
+        import safetensors.torch  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "models are saved by safetensors, which is not installed: pip install 'shoal[cli]'",
+            name="safetensors",
+        ) from error
 
 
 def save(
@@ -81,6 +103,7 @@ def save(
     record: Mapping[str, Any],
 ) -> None:
     """Write the model and its card; the card comes last, so a card means that both are whole."""
+    check_saving()
     from safetensors.torch import save as as_bytes
 
     content = as_bytes(predicting(algorithm))
@@ -90,7 +113,7 @@ def save(
         "algorithm": run.algorithm,
         "classes": list(classes),
         "training_domains": list(domains),
-        "test_domains": sorted(run.test_domains),
+        "test_domains": list(run.test_domains),
         "shape": list(shape),
         "hparams": dict(run.hparams),
         "step": record["step"],
@@ -123,6 +146,7 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
         path: the folder, or its ``model.safetensors``.
         method: the class of a user's own method, which a file cannot name.
     """
+    check_saving()
     from safetensors import SafetensorError
     from safetensors.torch import load as from_bytes
 
@@ -131,7 +155,7 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
         if not (folder / name).is_file():
             raise ValueError(f"there is no {name} in {folder}; has the run ended?")
     card = read_json(folder / CARD)
-    if card.get("schema") != SCHEMA:
+    if not isinstance(card, dict) or card.get("schema") != SCHEMA:
         raise ValueError(f"{folder / CARD} is no card of this version of shoal's")
     content = (folder / MODEL).read_bytes()
     if hashlib.sha256(content).hexdigest() != card["sha256"]:
@@ -144,13 +168,18 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
         tensors = from_bytes(content)
     except SafetensorError as error:
         raise ValueError(f"{folder / MODEL} is no safetensors file ({error})") from error
-    missing, unexpected = algorithm.load_state_dict(tensors, strict=False)
-    lacking = set(missing) & set(predicting(algorithm))
-    if lacking or unexpected:
+    wanted = predicting(algorithm)
+    different = {
+        key
+        for key in {**wanted, **tensors}
+        if key not in wanted or key not in tensors or wanted[key].shape != tensors[key].shape
+    }
+    if different:
         raise ValueError(
-            f"{folder / MODEL} does not fit {run.algorithm}: it lacks {sorted(lacking)[:3]} and "
-            f"has {sorted(unexpected)[:3]} too many"
+            f"{folder / MODEL} does not fit {method.__name__}, which has more, fewer or other "
+            f"tensors: {', '.join(sorted(different)[:3])}"
         )
+    algorithm.load_state_dict(tensors, strict=False)
     algorithm.eval()
     return Model(algorithm, card)
 

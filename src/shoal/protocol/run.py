@@ -3,15 +3,19 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..algorithms.hparams import SCALE_OF
-from ..algorithms.optimisation import Rule, Schedule
+from ..algorithms.optimisation import Optimisation, Rule, Schedule
+from ..checks import choose
+from ..training.placing import EVALUATED
+from ..training.step import PRECISIONS
 
 SCHEMA = 1
 # Updates between two records, by the scale of a data set; DomainBed's.
 RECORD_EVERY = {"small": 100, "large": 300, "domainnet": 1000}
+IMAGES = ("cached", "exact")
 
 
 @dataclass(frozen=True)
@@ -52,10 +56,26 @@ class Protocol:
     evaluate: str = "needed"
 
     def __post_init__(self) -> None:
+        for name in ("holdout", "clip"):
+            if (number := getattr(self, name)) is not None:
+                object.__setattr__(self, name, float(number))  # 1 and 1.0 are written differently
         for name in ("steps", "record_every"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
+        if not 0 <= self.holdout < 1:
+            raise ValueError(f"holdout must be 0 or more and below 1, got {self.holdout}")
+        choose("precision", self.precision, PRECISIONS)
+        choose("kind of images", self.images, IMAGES)
+        choose("choice of splits", self.evaluate, EVALUATED)
+        _ = self.optimisation  # which has checks of its own
+
+    @property
+    def optimisation(self) -> Optimisation:
+        """How weights are moved."""
+        return Optimisation(
+            self.optimiser, schedule=self.schedule, steps=self.steps, clip=self.clip
+        )
 
 
 @dataclass(frozen=True)
@@ -65,10 +85,10 @@ class Run:
     Args:
         dataset: its name, and ``fingerprint`` what is in it.
         algorithm: a name of the registry, or what names a user's own.
-        test_domains: those that are not trained on.
+        test_domains: those that are not trained on, in any order.
         trial: of the split, and of what is drawn of the data.
         draw: of the hyperparameters; 0 for the defaults.
-        hparams: their values.
+        hparams: their values, plain numbers and texts.
     """
 
     dataset: str
@@ -80,28 +100,36 @@ class Run:
     hparams: Mapping[str, Any] = field(default_factory=dict)
     protocol: Protocol = field(default_factory=Protocol)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "test_domains", tuple(sorted(set(self.test_domains))))
+        for name, value in self.hparams.items():
+            if not isinstance(value, (bool, int, float, str)):
+                raise ValueError(
+                    f"the hyperparameter {name} must be a bool, int, float or str, so that it can "
+                    f"be saved, got {type(value).__name__}"
+                )
+
     @property
     def identity(self) -> str:
         """The SHA-256 of the run's canonical JSON."""
         return hashlib.sha256(json.dumps(self.canonical(), sort_keys=True).encode()).hexdigest()
 
     def canonical(self) -> dict[str, Any]:
-        """Return the run as plain values; the order of test domains does not matter."""
-        values = asdict(self) | {"hparams": dict(self.hparams), "schema": SCHEMA}
-        return values | {"test_domains": sorted(self.test_domains)}
+        """Return the run as plain values."""
+        plain = {"test_domains": list(self.test_domains), "hparams": dict(self.hparams)}
+        return asdict(self) | plain | {"schema": SCHEMA}
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Run":
         """Return the run that ``canonical`` described; unknown fields are refused."""
+        if not isinstance(values, Mapping) or values.get("schema") != SCHEMA:
+            raise ValueError(f"a run of schema {SCHEMA} was expected, got {str(values)[:60]}")
         given = {key: value for key, value in values.items() if key != "schema"}
-        if values.get("schema") != SCHEMA:
-            raise ValueError(f"the run is of schema {values.get('schema')}, expected {SCHEMA}")
-        known = {f.name for f in fields(Run)}
-        unknown = set(given) - known | set(given["protocol"]) - {f.name for f in fields(Protocol)}
-        if unknown:
-            raise ValueError(f"the run has fields of another version: {', '.join(sorted(unknown))}")
-        protocol = Protocol(**given["protocol"])
-        return Run(**given | {"test_domains": tuple(given["test_domains"]), "protocol": protocol})
+        try:
+            given["protocol"] = Protocol(**given["protocol"])
+            return Run(**given)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"the run is of another version of shoal's: {error}") from error
 
 
 def scale_of(dataset: str) -> str:

@@ -77,10 +77,10 @@ def by_leaving_out(run: Finished, all_runs: Sequence[Finished]) -> Score | None:
 
 RULES: dict[str, Rule] = {
     "test-domain": by_test_domain,
-    "training-domains": by_training_domains,
-    "leave-one-out": by_leaving_out,
+    "training-domain": by_training_domains,
+    "leave-one-domain-out": by_leaving_out,
 }
-CALIBRATED = "training-domains, calibrated"
+CALIBRATED = "calibrated"
 
 
 def choose_runs(runs: Iterable[Finished], rule: str) -> list[Choice]:

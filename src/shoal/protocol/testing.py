@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
+from ..randomness import stream
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import Evaluation, Part, Place
 from ..training.step import precision_context
@@ -31,9 +32,11 @@ def measure(
                 f"the model takes images of shape {model.card['shape']}, those of {dataset.name} "
                 f"have {list(images.shape[1:])}"
             )
-        parts[name, "all"] = Part(images, torch.arange(len(domain)), numbers[domain.labels])
+        # Mixed, because files lie class by class, and some methods look at images together.
+        order = torch.randperm(len(domain), generator=stream("evaluation", name))
+        parts[name, "all"] = Part(images, order, numbers[domain.labels[order]])
     device = model.algorithm.device
-    normalise = Normalise(getattr(model.algorithm.model, "preprocessing", None), device)
+    normalise = Normalise(getattr(model.algorithm.model, "preprocessing", None), False, device)
     precision = partial(precision_context, model.run.protocol.precision, device)
     evaluate = Evaluation(model.algorithm, parts, lambda x: normalise(scaled(x)), precision)
     return {

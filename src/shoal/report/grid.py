@@ -45,18 +45,25 @@ class Grid:
     lines: tuple[Line, ...]
 
 
-def grid(benchmark: Benchmark) -> Grid:
-    """Return accuracies with errors, the average and the ranking, each number with its mark."""
+def grid(benchmark: Benchmark, *, ranked: bool = True) -> Grid:
+    """Return accuracies with errors, the average and the ranking, each number with its mark.
+
+    `ranked` is False where the columns are no data sets, and ranks over them mean nothing.
+    """
     columns = [_accuracies(benchmark, column) for column in benchmark.columns]
-    rankings = benchmark.rankings()
-    summary = [
-        _summed(benchmark.shown_averages()),
-        _summed({k: r.arithmetic for k, r in rankings.items()}, smallest_first=True),
-        _summed({k: r.geometric for k, r in rankings.items()}, smallest_first=True),
-        _summed(
-            {k: r.median for k, r in rankings.items()}, smallest_first=True, show="{:g}".format
-        ),
-    ]
+    rankings = benchmark.rankings() if ranked else {}
+    summary = [_summed(benchmark.shown_averages())]
+    summary += (
+        []
+        if not ranked
+        else [
+            _summed({k: r.arithmetic for k, r in rankings.items()}, smallest_first=True),
+            _summed({k: r.geometric for k, r in rankings.items()}, smallest_first=True),
+            _summed(
+                {k: r.median for k, r in rankings.items()}, smallest_first=True, show="{:g}".format
+            ),
+        ]
+    )
     lines = tuple(
         Line(
             method.name,
@@ -67,7 +74,8 @@ def grid(benchmark: Benchmark) -> Grid:
         for key, method in benchmark.methods.items()
     )
     headings = tuple(benchmark.columns.values())
-    return Grid(benchmark.title, benchmark.label, headings, SUMMARY, lines)
+    shown = SUMMARY if ranked else SUMMARY[:1]
+    return Grid(benchmark.title, benchmark.label, headings, shown, lines)
 
 
 def differences(ours: Benchmark, published: Benchmark) -> Grid:

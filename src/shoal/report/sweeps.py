@@ -1,0 +1,141 @@
+"""Sweeps, ours and DomainBed's, as tables: by data set, by domain, beside published cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shoal.protocol.aggregation import Cell, Comparison, Row, compare, rows_of
+from shoal.protocol.records import Finished
+from shoal.protocol.selection import CALIBRATED, RULES, Choice, choose_runs
+from shoal.reference import BENCHMARKS
+from shoal.report.benchmark import BASELINE, Accuracy, Benchmark, Method
+from shoal.report.grid import Grid, differences, grid
+from shoal.report.published import published_benchmark
+
+__all__ = ["ALL_RULES", "Chapter", "chapters"]
+
+ALL_RULES = (*RULES, CALIBRATED)
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """What one selection rule gives: tables, and lines that say what to know of them."""
+
+    rule: str
+    tables: tuple[Grid, ...]
+    lines: tuple[str, ...]
+
+
+def chapters(runs: Sequence[Finished], rules: Iterable[str]) -> list[Chapter]:
+    """Return a chapter for each rule that these runs have something for."""
+    domains = _domains(runs)
+    found = []
+    for rule in rules:
+        choices = choose_runs(runs, rule)
+        rows = sorted(rows_of(choices, domains), key=lambda row: list(domains).index(row.dataset))
+        if rows:
+            found.append(_chapter(rule, choices, rows, domains))
+    return found
+
+
+def _domains(runs: Sequence[Finished]) -> dict[str, list[str]]:
+    """Return the domains of each data set, in the order of its records."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        mine = found.setdefault(run.dataset, [])
+        mine += [domain for domain in run.measured[0].accuracy if domain not in mine]
+    return found
+
+
+def _chapter(
+    rule: str, choices: Sequence[Choice], rows: Sequence[Row], domains: Mapping[str, Sequence[str]]
+) -> Chapter:
+    whole = _benchmark(rule, rows)
+    tables = [grid(whole)]
+    if rule in BENCHMARKS:
+        published = published_benchmark(rule)
+        compared = differences(whole, published)
+        if any(entry.error or entry.text != "–" for line in compared.lines for entry in line.cells):
+            tables.append(compared)
+    for dataset in dict.fromkeys(row.dataset for row in rows):
+        mine = [row for row in rows if row.dataset == dataset]
+        tables.append(grid(_by_domain(dataset, mine, domains[dataset]), ranked=False))
+    return Chapter(rule, tuple(tables), tuple(_lines(choices, rows)))
+
+
+def _benchmark(rule: str, rows: Sequence[Row]) -> Benchmark:
+    columns = dict.fromkeys(row.dataset for row in rows)
+    methods = {
+        name: Method(
+            name,
+            {
+                row.dataset: _percent(row.average)
+                for row in rows
+                if row.algorithm == name and row.average is not None
+            },
+        )
+        for name in _methods(rows)
+    }
+    title = f"Accuracy, models selected by {rule}"
+    return Benchmark(title, f"tab:{rule}", {column: column for column in columns}, methods)
+
+
+def _by_domain(dataset: str, rows: Sequence[Row], domains: Sequence[str]) -> Benchmark:
+    methods = {
+        row.algorithm: Method(
+            row.algorithm, {domain: _percent(cell) for domain, cell in row.domains.items()}
+        )
+        for row in rows
+    }
+    ordered = {name: methods[name] for name in _methods(rows)}
+    columns = {domain: domain for domain in domains}
+    return Benchmark(f"{dataset}, by test domain", f"tab:{dataset}", columns, ordered)
+
+
+def _methods(rows: Sequence[Row]) -> list[str]:
+    """Return the methods, the baseline first."""
+    names = list(dict.fromkeys(row.algorithm for row in rows))
+    return sorted(names, key=lambda name: name != BASELINE)
+
+
+def _lines(choices: Sequence[Choice], rows: Sequence[Row]) -> Iterable[str]:
+    for row in rows:
+        if row.worst is not None and row.calibration_error is not None:
+            yield (
+                f"{row.dataset}, {row.algorithm}: {_text(row.worst)} on the worst domain, "
+                f"calibration error {_text(row.calibration_error)}, "
+                f"{_counted(row.worst.trials, 'trial')}"
+            )
+        else:
+            yield f"{row.dataset}, {row.algorithm}: not all test domains in all trials, no average"
+    for name in _methods(rows):
+        if name != BASELINE and any(row.algorithm == BASELINE for row in rows):
+            try:
+                found = _compared(compare(choices, name, BASELINE))
+            except ValueError as error:
+                found = str(error)
+            yield f"{name} less {BASELINE}, paired: {found}"
+
+
+def _compared(found: Comparison) -> str:
+    difference, error = 100 * found.difference, 100 * found.error
+    return (
+        f"{difference:+.1f} ± {error:.1f} points over {found.pairs} of (data set, test domain, "
+        f"trial), {found.wins} won"
+    )
+
+
+def _percent(cell: Cell) -> Accuracy:
+    return Accuracy(100 * cell.mean, 100 * cell.error if cell.trials > 1 else None)
+
+
+def _text(cell: Cell) -> str:
+    if math.isnan(cell.mean):
+        return "not recorded"
+    return f"{100 * cell.mean:.1f} ± {100 * cell.error:.1f} %"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
