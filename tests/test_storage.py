@@ -1,5 +1,6 @@
 """Files: all of them or none, read back as they were, and named when they are damaged."""
 
+import errno
 import os
 import pickle
 import stat
@@ -12,6 +13,7 @@ import torch
 from shoal.storage import (
     load_tensors,
     read_json,
+    remove_asides,
     save_tensors,
     write_aside,
     write_json,
@@ -42,6 +44,41 @@ def test_a_writer_that_fails_leaves_what_was_there(
         write_aside(path, half)
     assert [p.name for p in tmp_path.iterdir()] == (["file"] if existed else [])
     assert not existed or path.read_text() == "old"
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    def full(file: IO[bytes]) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError) as caught:
+        write_aside(tmp_path / "file", full)
+    assert str(caught.value) == f"[Errno 28] No space left on device: '{tmp_path / 'file'}'"
+
+    def said(file: IO[bytes]) -> None:
+        raise OSError("in words of its own")
+
+    with pytest.raises(OSError, match=r"^in words of its own$"):
+        write_aside(tmp_path / "file", said)
+
+
+def test_what_killed_processes_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(source: Path, target: Path) -> None:
+        raise SystemExit
+
+    kept = [".hidden", ".file.txt", "file.4711.0123abcd", ".nfs0123", "file"]
+    for name in kept:
+        (tmp_path / name).write_text("kept")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        with pytest.raises(SystemExit):
+            write_text(tmp_path / "file", "half")
+    assert len(list(tmp_path.iterdir())) == 6
+    remove_asides(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
+    remove_asides(tmp_path / "nowhere")
 
 
 def test_old_content_stays_until_the_new_is_complete_and_synced(

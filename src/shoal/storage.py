@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +21,18 @@ def write_aside(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
-    except BaseException:
+    except BaseException as error:
         aside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            error.filename = str(path)  # a full disk does not say which file it was
         raise
+
+
+def remove_asides(folder: Path) -> None:
+    """Delete what killed processes left half written; nobody may be writing to the folder."""
+    for path in folder.glob(".*"):
+        if re.fullmatch(r"\..+\.\d+\.[0-9a-f]{8}", path.name):
+            path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""A small run: three domains of coloured squares, a network of a few weights, dozens of updates."""
+"""A small run: three domains of coloured squares, dozens of updates; and one of tiny images."""
 
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,30 @@ from shoal.randomness import stream
 CPU = torch.device("cpu")
 
 
-def squares(sizes: tuple[int, ...] = (40, 50, 30), name: str = "squares") -> DomainDataset:
+def squares(
+    sizes: tuple[int, ...] = (40, 50, 30), name: str = "squares", side: int = 28
+) -> DomainDataset:
     """Return domains whose brightness differs; the class is where the square lies."""
-    domains = []
+    domains, unit = [], side // 7
     for number, size in enumerate(sizes):
         draws = stream(name, number)
         labels = torch.randint(2, (size,), generator=draws)
-        images = torch.randint(40 + 30 * number, (size, 1, 28, 28), generator=draws)
+        images = torch.randint(40 + 30 * number, (size, 1, side, side), generator=draws)
         for image, label in zip(images, labels, strict=True):
-            image[0, 4:12, 4 + 12 * int(label) : 12 + 12 * int(label)] += 120
+            left = unit + 3 * unit * int(label)
+            image[0, unit : 3 * unit, left : left + 2 * unit] += 120
         domains.append(Domain("abcdef"[number], labels, images.to(torch.uint8)))
     return DomainDataset(name, ("left", "right"), tuple(domains))
 
 
-def small_run(algorithm: str = "fishr", **changes: Any) -> Run:
+def tiny() -> DomainDataset:
+    """Return squares of 8 × 8 pixels, on which an update takes milliseconds."""
+    return squares(name="tiny", side=8)
+
+
+def small_run(
+    algorithm: str = "fishr", dataset: DomainDataset | None = None, **changes: Any
+) -> Run:
     """Return a run on ``squares``; ``changes`` are of the run, its protocol or hyperparameters."""
     kind = find(algorithm)
     hparams = vars(draw(kind.Hparams, "small", 0, 0)) | {"batch_size": 4}
@@ -38,7 +48,7 @@ def small_run(algorithm: str = "fishr", **changes: Any) -> Run:
     hparams |= {key: changes.pop(key) for key in list(changes) if key in hparams}
     known = {key: changes.pop(key) for key in list(changes) if key in Protocol.__annotations__}
     protocol = Protocol(**{"steps": 23, "record_every": 5} | known)
-    dataset = squares()
+    dataset = dataset or squares()
     given = {"test_domains": ("c",)} | changes
     return Run(
         dataset.name,
@@ -50,8 +60,20 @@ def small_run(algorithm: str = "fishr", **changes: Any) -> Run:
     )
 
 
-def carry_out(path: Path, run: Run, every: float | None = None, **more: Any) -> Result:
+def tiny_run(algorithm: str = "fishr", **changes: Any) -> Run:
+    """Return a run on ``tiny``, as ``small_run`` does."""
+    return small_run(algorithm, tiny(), **{"network": "mnist-cnn", "steps": 7} | changes)
+
+
+def carry_out(
+    path: Path,
+    run: Run,
+    every: float | None = None,
+    dataset: DomainDataset | None = None,
+    **more: Any,
+) -> Result:
     """Carry the run out in ``path``, on a CPU."""
     machine = Machine(CPU, "eager", checkpoint_every=every, **more.pop("machine", {}))
+    dataset = dataset or {"squares": squares, "tiny": tiny}[run.dataset]()
     with opened(path, run) as folder:
-        return execute(run, find(run.algorithm), squares(), None, folder, machine, **more)
+        return execute(run, find(run.algorithm), dataset, None, folder, machine, **more)

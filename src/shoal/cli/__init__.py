@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 
 from .. import __version__
-from . import data, demo, evaluate, hparams, listing, reproduce, train
+from . import data, demo, evaluate, hparams, listing, report, reproduce, status, sweep, train
 
-COMMANDS = (demo, data, train, evaluate, reproduce, hparams, listing)
+COMMANDS = (demo, data, train, evaluate, sweep, status, report, reproduce, hparams, listing)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         status: int = options.run(options)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, FloatingPointError) as error:
         print(f"shoal: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
@@ -27,6 +27,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "pip install" not in told:
             told = f"this command needs {error.name}; pip install 'shoal[cli,report]'"
         print(f"shoal: {told}", file=sys.stderr)
+        return 2
+    except ImportError as error:  # of a package that is there and does not work, or an extra
+        print(f"shoal: {error}", file=sys.stderr)
+        return 2
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported here
+            raise
+        told = str(error).partition(". ")[0]
+        print(f"shoal: {told}; try a smaller batch, or --place host", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"shoal: interrupted; {options.after_interrupt}", file=sys.stderr)

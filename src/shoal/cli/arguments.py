@@ -1,6 +1,7 @@
 """What several commands take: numbers, settings, a device."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,11 @@ def whole(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more, got {text!r}")
     return int(text)
+
+
+def name_domains(parser: argparse.ArgumentParser) -> None:
+    """Let what follows an option be ``-90%``, which is a domain and no option."""
+    parser._negative_number_matcher = re.compile(r"-\d")
 
 
 def settings(given: Sequence[str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .arguments import device
+from .arguments import device, name_domains, whole
 from .loading import add_data_options, cache_of, dataset_of
 
 
@@ -15,9 +15,15 @@ def add(commands: Any) -> None:
         help="measure a trained model on a data set",
         description="The accuracy of a run's model on every domain of a data set, all images.",
     )
+    name_domains(parser)
     parser.add_argument("model", type=Path, metavar="RUN", help="the folder of a run")
     add_data_options(parser)
-    parser.add_argument("--trial", type=int, default=0, help="of data that is drawn, as MNIST is")
+    parser.add_argument(
+        "--trial",
+        type=whole,
+        metavar="T",
+        help="of data that is drawn, as MNIST is (default: the run's)",
+    )
     parser.add_argument(
         "--algorithm", metavar="NAME", help="your own method, where the model is of one"
     )
@@ -39,6 +45,7 @@ def _run(options: argparse.Namespace) -> int:
     on = device(options.device)
     method = with_settings(options.algorithm)[0] if options.algorithm else None
     model = load(options.model, on, method)
+    options.trial = model.run.trial if options.trial is None else options.trial
     dataset = dataset_of(options)
     cache = cache_of(dataset, options)
     found = measure(model, dataset, cache, options.domain or dataset.names)

@@ -2,10 +2,11 @@
 
 import argparse
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .terminal import counting_bar
+from .amounts import amounts
 
 MANIFESTS = (".csv", ".json")
 
@@ -46,14 +47,14 @@ def add_places(parser: Any) -> None:
 
 
 def dataset_of(options: argparse.Namespace) -> Any:
-    """Return the data set that ``--dataset`` names; what looks like a path is one."""
-    from ..datasets import find, image_folders, image_manifest
+    """Return the data set that ``--dataset`` names; a folder with its name is ``./name``."""
+    from ..datasets import DATASETS, find, image_folders, image_manifest
 
     text, trial = options.dataset, getattr(options, "trial", 0)
     path = Path(text)
     if path.suffix.lower() in MANIFESTS:
         return image_manifest(path.stem, path)
-    if "/" in text or path.is_dir():
+    if "/" in text or (path.is_dir() and text not in DATASETS):
         return image_folders(path.resolve().name, path)
     return find(text)(options.data, trial)
 
@@ -67,5 +68,5 @@ def cache_of(dataset: Any, options: argparse.Namespace) -> Any:
     if isinstance(dataset.domains[0].images, Tensor):
         return None
     folder = options.cache / f"{dataset.name}-{dataset.fingerprint[:12]}"
-    with counting_bar(f"decoding {dataset.name}", "images") as told:
-        return build(dataset, folder, told)
+    with amounts("images") as shown:
+        return build(dataset, folder, partial(shown, f"decoding {dataset.name}"))

@@ -1,9 +1,10 @@
-"""The live line of a training: step, loss, accuracies, images a second, time left."""
+"""How a training stands, live: step, images a second, time left, loss and accuracies."""
 
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from typing import Any
 
 # Seconds between two lines where there is no terminal.
@@ -12,40 +13,46 @@ QUIET = 15.0
 
 @contextmanager
 def run_progress(title: str) -> Iterator[Any]:
-    """Yield a function of ``Progress`` that shows it on stderr."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    """Yield a function of ``Progress`` that shows it on stderr; lines where it is no terminal."""
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.text import Text
 
     console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[record]}"),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[speed]}"),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        task = bars.add_task(title, total=None, rate="", record="")
-        told = time.monotonic()
+    bar = Progress(*columns, console=console)
+    task = bar.add_task(title, total=None, speed="preparing")
+    found = Text()  # below the bar: names of domains are long
+    told = time.monotonic()
 
-        def show(progress: Any) -> None:
-            nonlocal told
-            rate = f"{progress.rate:,.0f} images/s" if progress.done else "preparing"
-            record = _summary(progress.record)
-            bars.update(
-                task, completed=progress.done, total=progress.steps, rate=rate, record=record
-            )
-            quiet = not console.is_terminal and time.monotonic() - told > QUIET
-            if quiet or (not console.is_terminal and progress.done == progress.steps):
-                told = time.monotonic()
-                print(
-                    f"{title}: step {progress.done} of {progress.steps}, {rate}, "
-                    f"{progress.seconds_left or 0:.0f} s left, {record}",
-                    file=sys.stderr,
-                )
+    def show(progress: Any) -> None:
+        nonlocal told
+        speed, record = _speed(progress), _summary(progress.record)
+        bar.update(task, completed=progress.done, total=progress.steps, speed=speed)
+        found.plain = record
+        late = time.monotonic() - told > QUIET
+        if not console.is_terminal and (late or progress.done == progress.steps):
+            told = time.monotonic()
+            line = f"{title}: step {progress.done} of {progress.steps}, {speed}, {record}"
+            print(line, file=sys.stderr)
 
+    live = Live(Group(bar, found), console=console) if console.is_terminal else nullcontext()
+    with live:
         yield show
+
+
+def _speed(progress: Any) -> str:
+    """Return images a second and the time left."""
+    if progress.seconds_left is None:
+        return "preparing"
+    left = timedelta(seconds=round(progress.seconds_left))
+    return f"{progress.rate:,.0f} images/s, {left} left"
 
 
 def _summary(record: Any) -> str:

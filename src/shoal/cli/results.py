@@ -13,7 +13,7 @@ def show_record(result: Any, run: Any, out: Path) -> None:
     record = result.records[-1]
     console = Console()
     title = f"{run.algorithm} on {run.dataset}, after {record['step'] + 1} updates"
-    console.print(accuracies(record, run.test_domains, title))
+    console.print(accuracies(record, run, title))
     if result.timing is None:
         print("The run was done already.")
     else:
@@ -25,17 +25,19 @@ def show_record(result: Any, run: Any, out: Path) -> None:
     print(f"Records, model and card: {out}")
 
 
-def accuracies(record: Any, test_domains: Any, title: str) -> Any:
+def accuracies(record: Any, run: Any, title: str) -> Any:
     """Return accuracies and calibration errors of a record as a table, a domain in each row."""
     from rich.text import Text
 
     shown = table(title, "Accuracy in %, and expected calibration error; –: not evaluated.")
     shown.add_column("Domain")
-    for head in ("kept 80 %", "held out 20 %", "error kept", "error held out"):
+    out = 100 * run.protocol.holdout
+    heads = (f"kept {100 - out:g} %", f"held out {out:g} %", "error kept", "error held out")
+    for head in heads:
         shown.add_column(head, justify="right")
     for domain, found in record["accuracy"].items():
-        name = Text(domain, style="bold" if domain in test_domains else "")
-        if domain in test_domains:
+        name = Text(domain, style="bold" if domain in run.test_domains else "")
+        if domain in run.test_domains:
             name.append(" (test)")
         errors = record["calibration_error"][domain]
         cells = [_percent(found.get(split)) for split in ("kept", "held_out")]

@@ -61,10 +61,3 @@ def bars(unit: str) -> Any:
                 print(f"{method}: restart {restart}, step {done} of {total}", file=sys.stderr)
 
         yield report
-
-
-@contextmanager
-def counting_bar(title: str, unit: str) -> Any:
-    """Yield a function of (done, total) that shows one bar; lines where there is no terminal."""
-    with bars(unit) as show:
-        yield lambda done, total: show(title, 0, done, total)

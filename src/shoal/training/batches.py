@@ -68,14 +68,17 @@ class Batches(nn.Module):
 
 
 class Normalise(nn.Module):
-    """Images in 0 … 1 to what a network expects, large ones with their channels last."""
+    """Images in 0 … 1 to what a network expects; ``channels_last`` is how they lie in memory."""
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, preprocessing: Preprocessing | None, device: torch.device) -> None:
+    def __init__(
+        self, preprocessing: Preprocessing | None, channels_last: bool, device: torch.device
+    ) -> None:
         super().__init__()
         self.changes = preprocessing is not None
+        self._layout = torch.channels_last if channels_last else torch.contiguous_format
         mean, std = preprocessing or Preprocessing((0.0,) * 3, (1.0,) * 3)
         for name, values in (("mean", mean), ("std", std)):
             row = torch.tensor(values, device=device)[:, None, None]
@@ -84,9 +87,7 @@ class Normalise(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if self.changes:
             images = (images - self.mean) / self.std
-        # Small images are faster as they are.
-        large = images.shape[-1] >= 64
-        return images.contiguous(memory_format=torch.channels_last) if large else images
+        return images.contiguous(memory_format=self._layout)
 
 
 def scaled(images: Tensor) -> Tensor:

@@ -18,14 +18,13 @@ class CapturedStep:
         self, step: Callable[[], None], undo: Callable[[], None], device: torch.device
     ) -> None:
         self._step = step
-        self._undo = undo
         self._graph: torch.cuda.CUDAGraph | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)
-            self._capture()
+            self._capture(undo, device)
 
-    def _capture(self) -> None:
-        self._stream.wait_stream(torch.cuda.current_stream())
+    def _capture(self, undo: Callable[[], None], device: torch.device) -> None:
+        self._stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self._stream):
             for _ in range(3):
                 self._step()
@@ -33,8 +32,8 @@ class CapturedStep:
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=self._stream):
             self._step()
-        self._undo()
-        torch.cuda.synchronize()
+        undo()
+        torch.cuda.synchronize(device)
 
     def __call__(self) -> None:
         if self._graph is None:

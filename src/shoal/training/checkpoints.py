@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..storage import write_aside
+from ..storage import remove_asides, write_aside
 
 # A checkpoint may cost this share of the run's time, and none is taken sooner than this.
 SHARE, SOONEST = 0.02, 15.0
@@ -31,6 +31,7 @@ class Checkpoints:
     def __init__(self, folder: Path, identity: str, every: float | None = None) -> None:
         self.folder, self.identity, self.every = folder, identity, every
         self.refused: list[str] = []
+        self._left_aside: set[Path] = set()
         self._writer: ThreadPoolExecutor | None = None
         self._writing: Future[float] | None = None
         self._last, self._cost = time.monotonic(), 0.0
@@ -47,7 +48,11 @@ class Checkpoints:
     def take(self, step: int, state: dict[str, Any]) -> None:
         """Write ``state`` after ``step`` updates; tensors are copied before this returns."""
         begin = time.monotonic()
-        copy = _copied({**state, "schema": SCHEMA, "identity": self.identity, "step": step})
+        devices: set[torch.device] = set()
+        about = {"schema": SCHEMA, "identity": self.identity, "step": step}
+        copy = _copied({**state, **about}, devices)
+        for device in devices:
+            torch.cuda.synchronize(device)  # updates have a stream of their own
         blocked = time.monotonic() - begin
         self._last = begin
         self._writer = self._writer or ThreadPoolExecutor(1, "checkpoint")
@@ -81,21 +86,23 @@ class Checkpoints:
         return blocked + time.monotonic() - begin
 
     def _files(self) -> list[tuple[int, Path]]:
-        """Return steps and files, the newest first."""
+        """Return steps and files, the newest first; what was refused does not count."""
         found = []
         for path in self.folder.glob("step-*.pt"):
             name = re.fullmatch(r"step-(\d+)-([0-9a-f]{16})\.pt", path.name)
-            if name:
+            if name and path not in self._left_aside:
                 found.append((int(name[1]), path))
         return sorted(found, reverse=True)
 
     def latest(self) -> dict[str, Any] | None:
         """Return the newest whole checkpoint, or None; what was refused is told in ``refused``."""
+        remove_asides(self.folder)
         for _, path in self._files():
             try:
                 return self._read(path)
             except ValueError as error:
                 self.refused.append(str(error))
+                self._left_aside.add(path)
         return None
 
     def _read(self, path: Path) -> dict[str, Any]:
@@ -111,7 +118,7 @@ class Checkpoints:
             raise ValueError(f"{path} is no checkpoint of shoal's; it is left aside") from error
         if not isinstance(state, dict) or state.get("schema") != SCHEMA:
             raise ValueError(f"{path} is no checkpoint of this version; it is left aside")
-        if state["identity"] != self.identity:
+        if state.get("identity") != self.identity:
             raise ValueError(f"{path} is a checkpoint of another run; it is left aside")
         return state
 
@@ -124,20 +131,23 @@ class Checkpoints:
 
     def delete(self) -> None:
         """Delete all of them: the run is done."""
-        for path in [*self.folder.glob("step-*.pt"), *self.folder.glob(".step-*.pt.*")]:
+        for path in self.folder.glob("step-*.pt"):
             path.unlink(missing_ok=True)
+        remove_asides(self.folder)
         if self.folder.is_dir() and not any(self.folder.iterdir()):
             self.folder.rmdir()
 
 
-def _copied(value: Any) -> Any:
-    """Return a copy with tensors of its own, on the devices where they are."""
+def _copied(value: Any, devices: set[torch.device]) -> Any:
+    """Return a copy with tensors of its own, where they are; add the GPUs that make it."""
     if isinstance(value, Tensor):
+        if value.is_cuda:
+            devices.add(value.device)
         return value.detach().clone()
     if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: _copied(item, devices) for key, item in value.items()}
     if isinstance(value, list):
-        return [_copied(item) for item in value]
+        return [_copied(item, devices) for item in value]
     return value
 
 

@@ -90,8 +90,7 @@ class Evaluation:
         self._algorithm, self._prepare, self._precision = algorithm, prepare, precision
         self._device = algorithm.device
         self._compiled = compiled and not algorithm.together
-        predict = algorithm.predict
-        self._predict: Images = torch.compile(predict) if self._compiled else predict
+        self._predict: Images = algorithm.predict
 
     def __call__(self) -> dict[Place, Outcome]:
         with _evaluating(self._algorithm):
@@ -104,6 +103,8 @@ class Evaluation:
 
     def warm_up(self) -> None:
         """Have everything compiled that a call needs."""
+        if self._compiled:
+            self._predict = torch.compile(self._algorithm.predict)
         with _evaluating(self._algorithm):
             for part in list(self.parts.values())[:1]:
                 self._classified(next(self._batches(part)))

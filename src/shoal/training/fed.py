@@ -49,7 +49,8 @@ class Fed(Source):
         self.all_labels = labels
         self.sampler = sampler
         self.size = size
-        self._sampler = deepcopy(sampler)  # the thread's own, which is ahead
+        # The thread's own, which is ahead; in a tuple, so that it is no part of the state.
+        self._own = (deepcopy(sampler),)
         self._ahead = Ahead(self._make)
         self._held: list[tuple[Tensor, ...]] = []
         self._pinned = device.type == "cuda"
@@ -57,8 +58,9 @@ class Fed(Source):
         self._buffers_made = False
 
     def _make(self, step: int) -> tuple[Tensor, ...]:
-        self._sampler.draws.count.fill_(step)
-        indices = self._sampler(self.size)
+        (sampler,) = self._own
+        sampler.draws.count.fill_(step)
+        indices = sampler(self.size)
         made = (self.all_labels[indices], *self.read(indices, step))
         return tuple(tensor.pin_memory() for tensor in made) if self._pinned else made
 

@@ -79,8 +79,8 @@ def train(
     saved = checkpoints.latest() if checkpoints else None
     done, records = 0, []
     if saved is not None:
-        update.load_state_dict(saved["update"])
         done, records = saved["step"], saved["records"]
+        _load(update, saved)
     recorded(records)
     run = Step(update, kind)
     evaluate.warm_up()
@@ -90,7 +90,7 @@ def train(
     def tell() -> None:
         now = time.perf_counter()
         made, left = done - first, schedule.steps - done
-        rate = made * update.images / (now - started - evaluating)
+        rate = made * update.images / (now - started - evaluating) if made else 0.0
         seconds = left * (now - started) / made if made else None
         told(Progress(done, schedule.steps, rate, seconds, records[-1] if records else None))
 
@@ -119,6 +119,16 @@ def train(
             checkpoints.close()
     updating = time.perf_counter() - started - evaluating
     return records, Timing(started - begin, updating, evaluating, done - first)
+
+
+def _load(update: Update, saved: dict[str, Any]) -> None:
+    try:
+        update.load_state_dict(saved["update"])
+    except RuntimeError as error:
+        raise ValueError(
+            f"the checkpoint of step {saved['step']} does not fit the method: another version of "
+            "the code has written it; delete the checkpoints to begin anew"
+        ) from error
 
 
 def _record(step: int, terms: dict[str, float], found: dict[Place, Outcome]) -> Record:

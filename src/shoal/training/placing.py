@@ -19,6 +19,7 @@ from .views import FedCrops, FedExact, ResidentCrops
 SHARE = 0.6
 KEPT, HELD_OUT = "kept", "held_out"
 PLACES = ("auto", "device", "host")
+EVALUATED = ("needed", "all")
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,9 @@ def place(
         where: "device" or "host" for the images, or "auto".
     """
     choose("place of the images", where, PLACES)
-    choose("choice of splits", wanted.evaluate, ("needed", "all"))
+    choose("choice of splits", wanted.evaluate, EVALUATED)
+    if wanted.size < 1:
+        raise ValueError(f"batch_size must be 1 or more, got {wanted.size}")
     if where == "auto":
         where = "device" if _fits(dataset, cache, device) else "host"
     on = device if where == "device" else torch.device("cpu")

@@ -1,7 +1,7 @@
 """One update of a run as a step without arguments: drawn, made and summed up on the device."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ KINDS = ("compiled", "graph", "eager")
 PRECISIONS = ("float32", "bf16")
 # Terms that a method may report.
 TERMS = 16
+# Compiled versions of one piece of code in a process, beyond which torch gives up.
+GRAPHS = 64
 
 
 def precision_context(precision: str, device: torch.device) -> AbstractContextManager[object]:
@@ -66,9 +68,10 @@ class Update(nn.Module):
         Raises FloatingPointError if any value was not finite, now or before.
         """
         self.algorithm.check({})
-        found = (self.sums / steps).tolist()
+        found = self.sums / steps
         self.sums.zero_()
-        return dict(zip(self.names, found, strict=False))
+        # The list last: it waits, so that no later update comes before the zeros.
+        return dict(zip(self.names, found.tolist(), strict=False))
 
 
 class Step:
@@ -85,6 +88,9 @@ class Step:
         device, algorithm = update.algorithm.device, update.algorithm
         self.kind: Kind = min(kind, algorithm.capture, key=lambda k: -KINDS.index(k))
         if self.kind == "compiled":
+            # Methods share the code that is compiled, and a process may train many of them.
+            config: Any = torch._dynamo.config
+            config.recompile_limit = max(config.recompile_limit, GRAPHS)
             algorithm.compile()
             update.batches.fuse()
         if device.type != "cuda" and self.kind == "graph":

@@ -110,14 +110,16 @@ class FedExact(Fed):
         super().__init__(labels, sampler, size, device)
         self._paths, self._frames = paths, frames
         self.draws = Draws("augmentation", *name)
-        self._draws = deepcopy(self.draws)
+        ahead = deepcopy(self.draws)
+        draw_parameters(frames[:1], ahead)
+        self._each = int(ahead.count)  # draws that a step takes
+        self._thread_draws = (ahead,)  # as ``_own``
         self._pool = ThreadPoolExecutor(os.cpu_count())
-        draw_parameters(frames[:1], self._draws)
-        self._each = int(self._draws.count)  # draws that a step takes
 
     def read(self, indices: Tensor, step: int) -> tuple[Tensor, ...]:
-        self._draws.count.fill_(step * self._each)
-        parameters = draw_parameters(self._frames[indices], self._draws)
+        (draws,) = self._thread_draws
+        draws.count.fill_(step * self._each)
+        parameters = draw_parameters(self._frames[indices], draws)
         chosen = ((self._paths[i], parameters.of(k)) for k, i in enumerate(indices.tolist()))
         return (torch.stack(list(self._pool.map(lambda one: exact_training(*one), chosen))),)
 

@@ -1,0 +1,54 @@
+"""A training of a few weights on images of 8 × 8, in memory: every part of it at hand."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from shoal.algorithms.base import Algorithm
+from shoal.datasets import Domain, DomainDataset, splits
+from shoal.randomness import stream
+from shoal.training.batches import Batches, Normalise, scaled
+from shoal.training.evaluation import Evaluation
+from shoal.training.placing import Placed, Wanted, place
+from shoal.training.step import Update
+from tests.algorithms.test_contract import CHANNELS, CLASSES, SIDE, make
+
+CPU = torch.device("cpu")
+
+
+def little(sizes: tuple[int, ...] = (23, 31, 27, 20)) -> DomainDataset:
+    """Return domains of noise whose labels show in its brightness."""
+    domains = []
+    for number, size in enumerate(sizes):
+        draws = stream("little", number)
+        labels = torch.randint(CLASSES, (size,), generator=draws)
+        images = torch.randint(90, (size, CHANNELS, SIDE, SIDE), generator=draws)
+        images += 50 * labels.view(-1, 1, 1, 1) + 10 * number
+        domains.append(Domain("abcd"[number], labels, images.to(torch.uint8)))
+    return DomainDataset("little", tuple("xyz"), tuple(domains))
+
+
+def placed(
+    where: str = "device", size: int = 4, device: torch.device = CPU, **changes: Any
+) -> Placed:
+    """Return the data of a training on all domains but the last."""
+    dataset = little()
+    wanted = Wanted(**{"test_domains": ("d",), "trial": 0, "size": size} | changes)
+    return place(dataset, splits(dataset, 0), None, wanted, device, where)
+
+
+def training(
+    method: str | Algorithm = "erm",
+    where: str = "device",
+    size: int = 4,
+    device: torch.device = CPU,
+    **hparams: Any,
+) -> tuple[Update, Evaluation]:
+    """Return a method with its batches, and its evaluation, before the first update."""
+    data = placed(where, size, device)
+    if isinstance(method, str):
+        method = make(method, len(data.sources), dtype=torch.float32, **hparams)
+    method.to(device)
+    update = Update(method, Batches(data.sources, Normalise(None, False, device)), "float32")
+    return update, Evaluation(method, data.parts, scaled, nullcontext)
