@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from shoal.algorithms import find
 from shoal.cli import main
+from shoal.cli.world import CommandWorld
+from shoal.own import name_of, with_settings
 from shoal.protocol.attempt import State, attempt
 from shoal.protocol.plan import folder_of, read_plan
 from tests.protocol.small import squares
@@ -43,6 +46,30 @@ def test_an_unknown_method_gets_the_nearest(
     assert main([*PLAN, "--algorithms", "fisher", "--out", str(tmp_path)]) == 2
     assert "did you mean 'fishr'?" in capsys.readouterr().err
     assert not (tmp_path / "plan.json").exists()
+
+
+def test_a_name_in_a_plan_imports_nothing(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text("raise SystemExit('imported')")
+    world = CommandWorld({}, {}, tmp_path, tmp_path, "cpu", "auto")
+    assert world.method("fishr")[0] is find("fishr")
+    with pytest.raises(ValueError, match="which a file may not import"):
+        world.method(f"{own}:Own")
+
+
+def test_ones_own_method_is_named_with_its_code(tmp_path: Path) -> None:
+    names = []
+    for folder, more in (("a", ""), ("b", ""), ("c", "# changed\n")):
+        path = tmp_path / folder / "own.py"
+        path.parent.mkdir()
+        path.write_text(
+            f"from shoal.algorithms.erm import ERM\n{more}\nclass Own(ERM):\n    pass\n"
+        )
+        text = f"{path}:Own"
+        names.append(name_of(text, with_settings(text)[0]))
+    assert names[0] == names[1] != names[2]
+    assert names[0].startswith("own.py:Own@")
+    assert name_of("fishr", find("fishr")) == "fishr"
 
 
 def test_status_counts_and_names_failures(

@@ -435,17 +435,20 @@ def test_one_s_own_method(capsys: Output, clean_modules: None) -> None:
     """By its file's name, wherever that lies; and a model of it imports nothing by itself."""
     method = own("here")
     assert train("--algorithm", method, "--out", "run") == 0
-    assert run_of("run")["algorithm"] == "mine.py:Mine"
+    name = run_of("run")["algorithm"]
+    assert re.fullmatch(r"mine\.py:Mine@[0-9a-f]{8}", name)
     assert run_of("run")["hparams"]["strength"] == 2
     capsys.readouterr()
     assert train("--algorithm", own("there"), "--out", "run") == 0
     assert "The run was done already." in capsys.readouterr().out
     assert main(["eval", "run", "--dataset", "tiny"]) == 2
     assert capsys.readouterr().err == (
-        "shoal: the model is of your own method mine.py:Mine, which a file may not import; name it "
-        "again with --algorithm\n"
+        f"shoal: the model is of your own method {name}, which a file may not import; "
+        "name it again with --algorithm\n"
     )
     assert main(["eval", "run", "--dataset", "tiny", "--algorithm", method]) == 0
+    told = refused(capsys, "--algorithm", own("changed", "3"), "--out", "run")
+    assert "is the folder of another run (algorithm" in told  # other code is another method
 
 
 def test_hyperparameters_that_cannot_be_saved(capsys: Output, clean_modules: None) -> None:

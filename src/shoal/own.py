@@ -1,5 +1,6 @@
 """A user's own algorithm, imported from where the command line says; nothing else does this."""
 
+import hashlib
 import inspect
 import sys
 import traceback
@@ -19,6 +20,19 @@ def with_settings(text: str) -> tuple[type[Algorithm], dict[str, str]]:
         variant = VARIANTS[text]
         return find(variant.algorithm), dict(variant.settings)
     return algorithm(text), {}
+
+
+def name_of(text: str, method: type[Algorithm]) -> str:
+    """Return what a run calls the method: where it is one's own, with a hash of its file.
+
+    Another version of the code is another method; the folder that it lies in does not matter.
+    """
+    where, colon, name = text.rpartition(":")
+    if not colon:
+        return text
+    source = inspect.getsourcefile(method)
+    code = Path(source).read_bytes() if source else b""
+    return f"{Path(where).name}:{name}@{hashlib.sha256(code).hexdigest()[:8]}"
 
 
 def algorithm(text: str) -> type[Algorithm]:

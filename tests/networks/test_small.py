@@ -86,7 +86,7 @@ def test_dropout_of_vector_mlp() -> None:
     with_dropout, without = (net.features(x) for net in nets)
     assert not torch.equal(with_dropout, without)
     assert torch.equal(nets[0].eval().features(x), without)
-    seeds = {layer.draws._key for layer in nets[0].features if hasattr(layer, "draws")}
+    seeds = {int(layer.draws.key) for layer in nets[0].features if hasattr(layer, "draws")}
     assert len(seeds) == 2
     with pytest.raises(ValueError, match="depth must be 2 or more, got 1"):
         vector_mlp(6, 3, stream("x"), depth=1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from tests.protocol.small import carry_out, small_run
+from tests.protocol.small import carry_out, small_run, tiny_run
 
 # Of what a run leaves, the files that must not depend on what happened to it.
 COMPARED = ("records.jsonl", "model.safetensors", "model.json", "run.json")
@@ -20,6 +20,12 @@ def small_in(path: Path, algorithm: str) -> None:
     """Carry out a small run, with a checkpoint whenever one can be written."""
     torch.set_num_threads(1)
     carry_out(path, small_run(algorithm), every=0.0)
+
+
+def tiny_in(path: Path, algorithm: str) -> None:
+    """Carry out a tiny run in the same way."""
+    torch.set_num_threads(1)
+    carry_out(path, tiny_run(algorithm, steps=40), every=0.0)
 
 
 def finish_with_kills(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.protocol.killing import content, finish_with_kills, small_in, timed
+from tests.protocol.killing import content, finish_with_kills, timed, tiny_in
 
 
 @pytest.mark.serial
@@ -14,12 +14,12 @@ def test_killed_runs_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
     moments, kills, lives = random.Random(0), 0, 0
     whole = {}
     for algorithm in ("fishr", "dann"):
-        seconds = timed(tmp_path / algorithm, small_in, algorithm)
+        seconds = timed(tmp_path / algorithm, tiny_in, algorithm)
         whole[algorithm] = content(tmp_path / algorithm), seconds
     while kills < 12:
         algorithm = ("fishr", "dann")[lives % 2]
         expected, seconds = whole[algorithm]
         path = tmp_path / f"killed-{lives}"
-        kills += finish_with_kills(path, small_in, algorithm, moments, seconds, limit=6)
+        kills += finish_with_kills(path, tiny_in, algorithm, moments, seconds, limit=6)
         assert content(path) == expected
         lives += 1

@@ -40,8 +40,8 @@ def add(commands: Any) -> None:
     )
     what.add_argument("--steps", type=positive, default=5001, help="default: %(default)s")
     what.add_argument("--record-every", type=positive, metavar="N")
-    what.add_argument("--network", metavar="NAME")
-    what.add_argument("--weights", metavar="WHICH", help="imagenet (default), or none")
+    what.add_argument("--network", metavar="NAME", help="for large images, as in train")
+    what.add_argument("--weights", choices=("imagenet", "none"), default="imagenet")
     what.add_argument("--precision", choices=("float32", "bf16"), default="float32")
     how = parser.add_argument_group("how it is carried out")
     how.add_argument("--out", type=Path, required=True, metavar="DIR")
@@ -81,30 +81,23 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
-    from torch import Tensor
-
+    from ..own import name_of, with_settings
     from ..protocol.plan import Sweep
     from ..protocol.run import Protocol
     from .loading import dataset_of
     from .world import CommandWorld
 
-    names, large = {}, []
+    methods = {name_of(asked, with_settings(asked)[0]): asked for asked in options.algorithms}
+    names = {}
     for asked in options.datasets:
         one = argparse.Namespace(dataset=asked, data=options.data, trial=0)
-        dataset = dataset_of(one)
-        names[dataset.name] = asked
-        large.append(not isinstance(dataset.domains[0].images, Tensor))
-    if len(set(large)) > 1 and options.network:
-        raise ValueError("--network cannot serve small and large images; sweep them apart")
-    weights = options.weights or ("imagenet" if all(large) else None)
-    weights = None if weights == "none" else weights
-    if weights not in (None, "imagenet"):
-        raise ValueError(f"--weights of a sweep is imagenet or none, got {weights!r}")
+        names[dataset_of(one).name] = asked
+    weights = None if options.weights == "none" else "imagenet"
     protocol = Protocol(
         options.steps, network=options.network, weights=weights, precision=options.precision
     )
     sweep = Sweep(
-        tuple(options.algorithms),
+        tuple(methods),
         tuple(names),
         options.trials,
         options.draws,
@@ -113,7 +106,8 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
         protocol,
         options.record_every,
     )
-    world = CommandWorld(names, options.data, options.cache, options.device, options.step, weights)
+    places = (options.data, options.cache)
+    world = CommandWorld(methods, names, *places, options.device, options.step)
     return sweep, world
 
 

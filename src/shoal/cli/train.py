@@ -29,7 +29,7 @@ def _run(options: argparse.Namespace) -> int:
     import json
     import sys
 
-    from ..own import with_settings
+    from ..own import name_of, with_settings
     from ..protocol.execute import Machine, execute
     from ..protocol.folder import opened
     from ..protocol.run import Run, scale_of
@@ -48,7 +48,7 @@ def _run(options: argparse.Namespace) -> int:
     run = Run(
         dataset.name,
         dataset.fingerprint,
-        _method_name(options.algorithm),
+        name_of(options.algorithm, method),
         tuple(options.test_domain),
         options.trial,
         options.draw,
@@ -85,12 +85,6 @@ def _run(options: argparse.Namespace) -> int:
     else:
         show_record(result, run, out)
     return 0
-
-
-def _method_name(text: str) -> str:
-    """Return what names the method in a run: of a user's own file its name, not where it lies."""
-    where, colon, name = text.rpartition(":")
-    return f"{Path(where).name}:{name}" if colon else text
 
 
 def _hparams(method: Any, scale: str, options: argparse.Namespace, given: Any) -> dict[str, Any]:

@@ -12,17 +12,21 @@ from .arguments import device
 class CommandWorld:
     """Names become methods and data as on the command line; made anew in every worker."""
 
-    datasets: dict[str, str]  # what each data set was called there, by its name
+    algorithms: dict[str, str]  # what each method was called there, by its name in runs
+    datasets: dict[str, str]  # and each data set
     data_folder: Path
     cache_folder: Path
     device: str
     step: str
-    weights: str | None
 
     def method(self, name: str) -> Any:
         from ..own import with_settings
+        from ..protocol.model import registered
 
-        return with_settings(name)
+        # A name that only stands in a plan must not import anything.
+        if name not in self.algorithms:
+            return registered(name), {}
+        return with_settings(self.algorithms[name])
 
     def dataset(self, name: str, trial: int) -> Any:
         """Return the data set alone."""
@@ -45,4 +49,4 @@ class CommandWorld:
         kind: Any = self.step
         if kind == "auto":
             kind = "compiled" if on.type == "cuda" else "eager"
-        return Machine(on, kind, weights=self.weights)
+        return Machine(on, kind)

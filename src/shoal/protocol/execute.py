@@ -167,6 +167,12 @@ def notes(run: Run, dataset: DomainDataset) -> list[str]:
                 f"the domain {name!r} has {len(dataset[name])} images, too few to hold any out: "
                 "it has no part in the selection of models"
             )
+    large = not isinstance(dataset.domains[0].images, torch.Tensor)
+    if large and run.protocol.weights is None and run.protocol.frozen_statistics:
+        found.append(
+            "the network begins with drawn weights, and the statistics of batch norm stay at 0 and "
+            "1, which normalises nothing; let them follow the data, or begin with weights"
+        )
     for name, classes in dataset.missing_classes().items():
         found.append(f"the domain {name!r} has no images of {', '.join(classes)}")
     return found

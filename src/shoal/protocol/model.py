@@ -161,7 +161,7 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
     if hashlib.sha256(content).hexdigest() != card["sha256"]:
         raise ValueError(f"{folder / MODEL} is damaged, or another than {CARD} tells of")
     run = Run.from_json(card["run"])
-    method = method or _registered(run.algorithm)
+    method = method or registered(run.algorithm)
     domains = len(card["training_domains"])
     algorithm = build(run, method, card["shape"], len(card["classes"]), domains, None, device)
     try:
@@ -184,7 +184,8 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
     return Model(algorithm, card)
 
 
-def _registered(name: str) -> type[Algorithm]:
+def registered(name: str) -> type[Algorithm]:
+    """Return the method of the registry, or of a variant, that a file names."""
     if ":" in name:
         raise ValueError(
             f"the model is of your own method {name}, which a file may not import; name it again "

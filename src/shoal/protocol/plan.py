@@ -6,6 +6,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from ..algorithms.base import Algorithm
 from ..algorithms.hparams import draw
 from ..checks import choose
@@ -32,7 +34,8 @@ class Sweep:
         test_domains: "singles", each domain in turn; "pairs", also every two together, which
             leave-one-domain-out selection needs.
         settings: hyperparameters as text, by name, as in ``draw``.
-        protocol: of all runs; ``record_every`` None is DomainBed's for each data set.
+        protocol: of all runs; its network and weights are those of large images, and small ones
+            have their own. ``record_every`` None is DomainBed's for each data set.
     """
 
     algorithms: tuple[str, ...]
@@ -61,9 +64,11 @@ def runs_of(
     for dataset in sweep.datasets:
         scale = scale_of(dataset)
         every = sweep.record_every or RECORD_EVERY[scale]
-        protocol = replace(sweep.protocol, record_every=every)
         for trial in range(sweep.trials):
             data = data_of(dataset, trial)
+            protocol = replace(sweep.protocol, record_every=every)
+            if isinstance(data.domains[0].images, Tensor):
+                protocol = replace(protocol, network=None, weights=None)
             for algorithm in sweep.algorithms:
                 method, settings = method_of(algorithm)
                 given = {**settings, **sweep.settings}

@@ -9,7 +9,7 @@ import multiprocessing
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -123,7 +123,7 @@ def _work(out: Path, shard: Shard, world: World, number: int, workers: int, alon
                 lambda run=run: world.method(run.algorithm)[0],  # type: ignore[misc]
                 lambda run=run: data(run.dataset, run.trial),  # type: ignore[misc]
                 folder_of(out, run),
-                machine,
+                replace(machine, weights=run.protocol.weights),
                 lambda failure: alone and failure["memory"],
             )
     except OSError as error:
