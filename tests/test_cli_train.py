@@ -481,6 +481,9 @@ def test_eval(capsys: Output) -> None:
     ]
     accuracy, error = found["c"]["accuracy"], found["c"]["calibration_error"]
     assert lines[3:] == [f"c 15 {100 * accuracy:.1f} {error:.3f}"]
+    assert main(["eval", "run", "--dataset", "tiny"]) == 0
+    names = [line.partition(" 2")[0] for line in words(capsys.readouterr().out)[3:5]]
+    assert names == ["a (trained on)", "b (trained on)"]
     assert main(["eval", "run", "--dataset", "tiny", "--json", "--trial", "0"]) == 0
     assert json.loads(capsys.readouterr().out)["a"]["images"] == 20
 

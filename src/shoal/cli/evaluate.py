@@ -59,8 +59,10 @@ def _run(options: argparse.Namespace) -> int:
     shown = table(f"{model.run.algorithm}: {options.model} on {dataset.name}", None)
     for head in ("Domain", "images", "accuracy %", "calibration error"):
         shown.add_column(head, justify="left" if head == "Domain" else "right")
+    trained = model.card["training_domains"] if dataset.name == model.run.dataset else ()
     for domain, values in found.items():
+        seen = " (trained on)" if domain in trained else ""
         accuracy, error = 100 * values["accuracy"], values["calibration_error"]
-        shown.add_row(domain, str(values["images"]), f"{accuracy:.1f}", f"{error:.3f}")
+        shown.add_row(f"{domain}{seen}", str(values["images"]), f"{accuracy:.1f}", f"{error:.3f}")
     Console().print(shown)
     return 0
