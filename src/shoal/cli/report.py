@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+PAGE = "report.html"
+
 
 def add(commands: Any) -> None:
     """Add the command."""
@@ -40,11 +42,13 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=tuple(FORMATS),
+        choices=(*FORMATS, "html"),
         default="terminal",
-        help="(default: %(default)s)",
+        help="html is one page that opens offline (default: %(default)s)",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write it there")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help=f"write it there (html: {PAGE} by default)"
+    )
     parser.set_defaults(run=_run, after_interrupt="nothing was written")
 
 
@@ -55,10 +59,14 @@ def _run(options: argparse.Namespace) -> int:
     if options.published == bool(options.folders):
         raise ValueError("shoal report takes folders, or --published: one of the two")
     if options.published:
+        if options.format == "html":
+            raise ValueError("a page is made of runs: give --format html with folders")
         rules = list(BENCHMARKS) if options.rule == "all" else [options.rule]
         if options.rule not in (*BENCHMARKS, "all"):
             raise ValueError(f"the paper has no table for the rule {options.rule}")
         show = partial(FORMATS[options.format], rules)
+    elif options.format == "html":
+        return _page(options)
     else:
         show = partial(SWEEP_FORMATS[options.format], _chapters(options))
     if options.out is None:
@@ -68,6 +76,17 @@ def _run(options: argparse.Namespace) -> int:
     show(text)
     write_text(options.out, text.getvalue())
     print(f"wrote {options.out}")
+    return 0
+
+
+def _page(options: argparse.Namespace) -> int:
+    from ..protocol.records import failures
+    from ..report.page import sweep_page
+    from ..storage import write_text
+
+    out = options.out or Path(PAGE)
+    write_text(out, sweep_page(_runs(options), _rules(options), failures(options.folders)))
+    print(f"wrote {out}")
     return 0
 
 
@@ -117,17 +136,28 @@ def _json(rules: list[str], file: io.StringIO | None) -> None:
 FORMATS = {"terminal": _terminal, "markdown": _markdown, "latex": _latex, "json": _json}
 
 
-def _chapters(options: argparse.Namespace) -> list[Any]:
+def _runs(options: argparse.Namespace) -> list[Any]:
     from ..protocol.domainbed import read_domainbed
     from ..protocol.records import read_runs
-    from ..report.sweeps import ALL_RULES, chapters
 
     runs = [*read_runs(options.folders)]
     for folder in options.folders:
         runs += read_domainbed(folder)
     if not runs:
         raise ValueError(f"no finished run in {', '.join(map(str, options.folders))}")
-    rules = ALL_RULES if options.rule == "all" else (options.rule,)
+    return runs
+
+
+def _rules(options: argparse.Namespace) -> tuple[str, ...]:
+    from ..report.sweeps import ALL_RULES
+
+    return ALL_RULES if options.rule == "all" else (options.rule,)
+
+
+def _chapters(options: argparse.Namespace) -> list[Any]:
+    from ..report.sweeps import chapters
+
+    runs, rules = _runs(options), _rules(options)
     found = chapters(runs, rules)
     if not found:
         raise ValueError(f"these {len(runs)} runs are not those that the rule {rules[0]} needs")

@@ -1,22 +1,29 @@
 """What finished runs have recorded, read from their folders; needs no torch."""
 
+import gc
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 RUN, RECORDS, DONE = "run.json", "records.jsonl", "done"
+TIMING, FAILED = "timing.json", "failed.json"
 KEPT, HELD_OUT = "kept", "held_out"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Accuracies and calibration errors after one update, by domain and split."""
+    """Accuracies and calibration errors after one update, by domain and split.
+
+    ``terms`` are the means, since the record before, of what every update reports.
+    """
 
     step: int
     accuracy: Mapping[str, Mapping[str, float]]
     calibration_error: Mapping[str, Mapping[str, float]]
+    terms: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, domain: str, split: str) -> float:
         """Return an accuracy; NaN where it was not measured."""
@@ -37,25 +44,108 @@ class Finished:
     path: Path | None = None
 
 
+@dataclass(frozen=True)
+class Timing:
+    """What a run took, in seconds, and on which machine."""
+
+    preparing: float
+    updating: float
+    evaluating: float
+    updates: int
+    machine: str
+
+    @property
+    def seconds(self) -> float:
+        """The whole of it."""
+        return self.preparing + self.updating + self.evaluating
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that failed, and why."""
+
+    dataset: str
+    algorithm: str
+    test_domains: tuple[str, ...]
+    trial: int
+    draw: int
+    reason: str
+    path: Path
+
+
 def read_runs(folders: Sequence[Path]) -> list[Finished]:
     """Return the finished runs in these folders and below them, in the order of their paths.
 
     Runs that are not done are left out: their best record may be still to come.
     """
     found = []
-    for folder in folders:
-        if not folder.is_dir():
-            raise ValueError(f"there is no folder {folder}")
-        for path in sorted(folder.rglob(RUN)):
-            if (path.parent / DONE).exists():
-                found.append(_read(path.parent))
+    with _uncollected():
+        for folder in folders:
+            if not folder.is_dir():
+                raise ValueError(f"there is no folder {folder}")
+            for path in sorted(folder.rglob(RUN)):
+                if (path.parent / DONE).exists():
+                    found.append(_read(path.parent))
     return found
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Pause the search for cycles: there are none in millions of numbers, and it takes long."""
+    paused = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if paused:
+            gc.enable()
+
+
+def failures(folders: Sequence[Path]) -> list[Failure]:
+    """Return the failed runs in these folders and below them, in the order of their paths."""
+    found = []
+    for folder in folders:
+        for path in sorted(folder.rglob(FAILED)):
+            if (path.parent / RUN).exists() and not (path.parent / DONE).exists():
+                run, failure = _json(path.parent / RUN), _json(path)
+                found.append(
+                    Failure(
+                        run["dataset"],
+                        run["algorithm"],
+                        tuple(run["test_domains"]),
+                        run["trial"],
+                        run["draw"],
+                        str(failure.get("reason", "no reason was written down")),
+                        path.parent,
+                    )
+                )
+    return found
+
+
+def timing_of(run: Finished) -> Timing | None:
+    """Return what the run took; None where that was not written down."""
+    if run.path is None or not (run.path / TIMING).exists():
+        return None
+    found = _json(run.path / TIMING)
+    machine = found.get("machine", {})
+    return Timing(
+        float(found.get("preparing", 0)),
+        float(found.get("updating", 0)),
+        float(found.get("evaluating", 0)),
+        int(found.get("updates", 0)),
+        ", ".join(f"{name} {value}" for name, value in machine.items()),
+    )
+
+
 def _read(folder: Path) -> Finished:
-    run = json.loads((folder / RUN).read_text("utf-8"))
+    run = _json(folder / RUN)
     measured = tuple(
-        Measured(record["step"], record["accuracy"], record.get("calibration_error", {}))
+        Measured(
+            record["step"],
+            record["accuracy"],
+            record.get("calibration_error", {}),
+            record.get("terms", {}),
+        )
         for record in _lines(folder / RECORDS)
     )
     if not measured:
@@ -70,6 +160,14 @@ def _read(folder: Path) -> Finished:
         measured,
         folder,
     )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}); move it away") from error
+    return found
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -92,7 +92,7 @@ def differences(ours: Benchmark, published: Benchmark) -> Grid:
         Line(method.name, tuple(entry(key, c) for c in ours.columns), (), method.apart)
         for key, method in ours.methods.items()
     )
-    title = f"{ours.title} less {published.title}, in joint standard errors"
+    title = "Difference to the published cells, in joint standard errors"
     return Grid(title, ours.label, tuple(ours.columns.values()), (), lines)
 
 

@@ -14,7 +14,7 @@ from shoal.report.benchmark import BASELINE, Accuracy, Benchmark, Method
 from shoal.report.grid import Grid, differences, grid
 from shoal.report.published import published_benchmark
 
-__all__ = ["ALL_RULES", "Chapter", "chapters"]
+__all__ = ["ALL_RULES", "Chapter", "chapter", "chapters", "domains_of"]
 
 ALL_RULES = (*RULES, CALIBRATED)
 
@@ -30,17 +30,12 @@ class Chapter:
 
 def chapters(runs: Sequence[Finished], rules: Iterable[str]) -> list[Chapter]:
     """Return a chapter for each rule that these runs have something for."""
-    domains = _domains(runs)
-    found = []
-    for rule in rules:
-        choices = choose_runs(runs, rule)
-        rows = sorted(rows_of(choices, domains), key=lambda row: list(domains).index(row.dataset))
-        if rows:
-            found.append(_chapter(rule, choices, rows, domains))
-    return found
+    domains = domains_of(runs)
+    found = (chapter(rule, choose_runs(runs, rule), domains) for rule in rules)
+    return [one for one in found if one is not None]
 
 
-def _domains(runs: Sequence[Finished]) -> dict[str, list[str]]:
+def domains_of(runs: Sequence[Finished]) -> dict[str, list[str]]:
     """Return the domains of each data set, in the order of its records."""
     found: dict[str, list[str]] = {}
     for run in runs:
@@ -49,9 +44,17 @@ def _domains(runs: Sequence[Finished]) -> dict[str, list[str]]:
     return found
 
 
-def _chapter(
-    rule: str, choices: Sequence[Choice], rows: Sequence[Row], domains: Mapping[str, Sequence[str]]
-) -> Chapter:
+def chapter(
+    rule: str, choices: Sequence[Choice], domains: Mapping[str, Sequence[str]]
+) -> Chapter | None:
+    """Return what these choices of a rule give; None where there are none.
+
+    Args:
+        domains: of each data set, in the order to show them.
+    """
+    rows = sorted(rows_of(choices, domains), key=lambda row: list(domains).index(row.dataset))
+    if not rows:
+        return None
     whole = _benchmark(rule, rows)
     tables = [grid(whole)]
     if rule in BENCHMARKS:

@@ -1,0 +1,148 @@
+"""All that the page of a sweep shows, as plain data: tables, readings, curves, costs, failures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import Any
+
+from shoal.protocol.records import Failure, Finished, Timing, timing_of
+from shoal.protocol.selection import Choice, choose_runs
+from shoal.report.benchmark import BASELINE
+from shoal.report.grid import Entry, Grid
+from shoal.report.page_curves import SCALE, accuracy, curves_of
+from shoal.report.sweeps import Chapter, chapter, domains_of
+
+__all__ = ["page_data"]
+
+WORDS = {
+    "test-domain": (
+        "The draw with the best accuracy on the held-out images of the test domain after the last "
+        "update. No record before the last one is looked at."
+    ),
+    "training-domain": (
+        "The draw and the record with the best mean accuracy on the held-out images of the "
+        "training domains. The test domain is not looked at."
+    ),
+    "leave-one-domain-out": (
+        "The draw and the record with the best mean accuracy on each further domain, in runs of "
+        "the same draw that left it out beside the test domain."
+    ),
+    "calibrated": (
+        "Of all records within 0.5 points of the best mean accuracy on the held-out images of the "
+        "training domains, the one with the smallest calibration error on them. Its score is the "
+        "negative of that error."
+    ),
+}
+
+
+def page_data(
+    runs: Sequence[Finished], rules: Iterable[str], failed: Sequence[Failure] = ()
+) -> dict[str, Any]:
+    """Return what the page shows; lists of runs go by their place in ``runs``."""
+    domains, rules = domains_of(runs), tuple(rules)
+    shown = []
+    for rule in rules:
+        choices = choose_runs(runs, rule)
+        found = chapter(rule, choices, domains)
+        if found is not None:
+            shown.append(_chapter(found, choices, runs))
+    if not shown:
+        wanted = ", ".join(rules)
+        raise ValueError(f"these {len(runs)} runs are not those that the rule {wanted} needs")
+    curves, steps = curves_of(runs)
+    return {
+        "scale": SCALE,
+        "baseline": BASELINE,
+        "domains": domains,
+        "chapters": shown,
+        "runs": curves,
+        "steps": steps,
+        "costs": _costs(runs),
+        "failures": [_failure(one) for one in failed],
+    }
+
+
+def _chapter(found: Chapter, choices: Sequence[Choice], runs: Sequence[Finished]) -> dict[str, Any]:
+    places = {id(run): place for place, run in enumerate(runs)}
+    readings = _readings(found.rule, runs)
+    chosen = []
+    for choice in choices:
+        place = places[id(choice.run)]
+        readings[place] = [choice.step, accuracy(choice.accuracy)]
+        score = round(choice.score, 5) if math.isfinite(choice.score) else None
+        chosen.append({"run": place, "score": score})
+    first, *others = found.tables
+    return {
+        "rule": found.rule,
+        "words": WORDS[found.rule],
+        "leaderboard": _grid(first),
+        "published": [_grid(table) for table in others if not table.summary],
+        "by_domain": [_grid(table) for table in others if table.summary],
+        "lines": found.lines,
+        "readings": readings,
+        "chosen": chosen,
+    }
+
+
+def _readings(rule: str, runs: Sequence[Finished]) -> list[list[int | None] | None]:
+    """Return the step at which the rule reads each run, were its draw the only one, and what."""
+    mates: dict[tuple[str, str, int, int], list[Finished]] = {}
+    for run in runs:
+        if len(run.test_domains) > 1:
+            key = (run.dataset, run.algorithm, run.trial, run.draw)
+            mates.setdefault(key, []).append(run)
+    found: list[list[int | None] | None] = []
+    for run in runs:
+        beside = mates.get((run.dataset, run.algorithm, run.trial, run.draw), [])
+        alone = choose_runs([run, *beside], rule) if len(run.test_domains) == 1 else []
+        found.append([alone[0].step, accuracy(alone[0].accuracy)] if alone else None)
+    return found
+
+
+def _grid(table: Grid) -> dict[str, Any]:
+    lines = [
+        {"name": line.name, "cells": [_entry(entry) for entry in (*line.cells, *line.summary)]}
+        for line in table.lines
+    ]
+    return {"title": table.title, "columns": [*table.columns, *table.summary], "lines": lines}
+
+
+def _entry(entry: Entry) -> list[Any]:
+    return [entry.text, entry.error, entry.mark.place, entry.mark.worse]
+
+
+def _costs(runs: Sequence[Finished]) -> list[dict[str, Any]]:
+    """Return what the runs of each data set and method took, those that wrote it down."""
+    groups: dict[tuple[str, str], list[Timing]] = {}
+    for run in runs:
+        timing = timing_of(run)
+        if timing is not None:
+            groups.setdefault((run.dataset, run.algorithm), []).append(timing)
+    return [
+        {
+            "dataset": dataset,
+            "method": method,
+            "runs": len(mine),
+            "seconds": round(fmean(one.seconds for one in mine), 3),
+            "updating": round(fmean(one.updating for one in mine), 3),
+            "evaluating": round(fmean(one.evaluating for one in mine), 3),
+            "updates": sum(one.updates for one in mine),
+            "total": round(sum(one.seconds for one in mine), 3),
+            "machines": list(dict.fromkeys(one.machine for one in mine if one.machine)),
+        }
+        for (dataset, method), mine in groups.items()
+    ]
+
+
+def _failure(failed: Failure) -> dict[str, Any]:
+    return {
+        "dataset": failed.dataset,
+        "method": failed.algorithm,
+        "test": failed.test_domains,
+        "trial": failed.trial,
+        "draw": failed.draw,
+        "reason": failed.reason,
+        "folder": str(failed.path),
+    }

@@ -1,0 +1,108 @@
+// Sections that are tables, and the page as a whole.
+function showCosts() {
+  if (!data.costs.length) {
+    $("cost-table").replaceChildren(make("p", { class: "empty" }, "No run has written down what it took."));
+    return;
+  }
+  const columns = ["Method", "Data set"].map((name) => ({ name, words: true })).concat(
+    ["Runs", "A run", "of it updating", "of it evaluating", "An update", "All runs"].map((name) => ({ name })));
+  const rows = data.costs.map((cost) => {
+    const update = cost.updates ? (1000 * cost.updating * cost.runs) / cost.updates : null;
+    return {
+      method: cost.method,
+      baseline: cost.method === data.baseline,
+      cells: [
+        text(cost.method), text(cost.dataset), number(cost.runs, String(cost.runs)),
+        number(cost.seconds, duration(cost.seconds)), number(cost.updating, duration(cost.updating)),
+        number(cost.evaluating, duration(cost.evaluating)),
+        number(update, update === null ? "" : `${update.toFixed(update < 10 ? 2 : 1)} ms`),
+        number(cost.total, duration(cost.total)),
+      ],
+    };
+  });
+  table($("cost-table"), "cost", columns, rows);
+  const all = data.costs.reduce((sum, cost) => sum + cost.total, 0);
+  const machines = distinct(data.costs.flatMap((cost) => cost.machines));
+  $("machines").textContent = `All together ${duration(all)} of one worker.` +
+    (machines.length ? ` On: ${machines.join("; ")}.` : "");
+}
+
+function showFailures() {
+  if (!data.failures.length) {
+    $("failures-table").replaceChildren(make("p", { class: "empty" }, "No run has failed."));
+    return;
+  }
+  const words = (name) => ({ name, words: true });
+  const columns = [words("Method"), words("Reason"), words("Data set"), words("Test domain"), { name: "Trial", smallFirst: true },
+    { name: "Draw", smallFirst: true }, words("Folder")];
+  table($("failures-table"), "failures", columns, data.failures.map((one) => ({
+    method: one.method,
+    cells: [text(one.method), text(one.reason, true), text(one.dataset), text(domainsOf(one)),
+      number(one.trial, String(one.trial)), number(one.draw, String(one.draw)), text(one.folder, true)],
+  })));
+}
+
+function showSelection() {
+  const chapter = data.chapters[current];
+  $("selection-title").textContent = `What ${chapter.rule} selected`;
+  const words = (name) => ({ name, words: true });
+  const small = (name) => ({ name, smallFirst: true });
+  const columns = [words("Method"), words("Data set"), words("Test domain"), small("Trial"), small("Draw"), small("Step"),
+    { name: "Score" }, { name: "Accuracy" }];
+  table($("selection-table"), "selection", columns, chapter.chosen.map((chosen) => {
+    const run = data.runs[chosen.run];
+    const [step, accuracy] = chapter.readings[chosen.run];
+    return {
+      method: run.method,
+      baseline: false,
+      cells: [text(run.method), text(run.dataset), text(domainsOf(run)), number(run.trial, String(run.trial)),
+        number(run.draw, String(run.draw)), number(step, step.toLocaleString("en")),
+        number(chosen.score, chosen.score === null ? "" : (100 * chosen.score).toFixed(1)), number(accuracy, percent(accuracy))],
+    };
+  }));
+}
+
+// The whole page, and what follows the rule.
+function showRule() {
+  const chapter = data.chapters[current];
+  [...$("rules").children].forEach((button, index) => button.setAttribute("aria-pressed", String(index === current)));
+  $("words").textContent = chapter.words;
+  gridTable($("leaderboard-table"), "leaderboard", chapter.leaderboard, { name: "Avg", descending: true });
+  gridTables($("published"), "published", chapter.published);
+  gridTables($("domains-tables"), "domains", chapter.by_domain);
+  $("lines").replaceChildren(...chapter.lines.map((line) => make("li", {}, line)));
+  showSelection();
+  curveChooser.forget("Draw");
+  scatterChooser.update();
+  curveChooser.update();
+}
+
+function start() {
+  const methods = distinct(data.runs.map((run) => run.method));
+  const datasets = distinct(data.runs.map((run) => run.dataset));
+  $("summary").textContent = [counted(methods.length, "method"), counted(datasets.length, "data set"),
+    counted(distinct(data.runs.map((run) => run.trial)).length, "trial"),
+    `up to ${counted(distinct(data.runs.map((run) => run.draw)).length, "draw")} of hyperparameters`,
+    counted(data.failures.length, "failure")].join(", ") + ".";
+  data.chapters.forEach((chapter, index) => {
+    const button = make("button", { type: "button" }, chapter.rule);
+    button.addEventListener("click", () => {
+      current = index;
+      showRule();
+    });
+    $("rules").append(button);
+    $("all-words").append(make("dt", {}, chapter.rule), make("dd", {}, chapter.words));
+  });
+  $("filter").addEventListener("input", filter);
+  let width = window.innerWidth;
+  window.addEventListener("resize", () => {
+    if (window.innerWidth === width) return;
+    width = window.innerWidth;
+    scatterChooser.update();
+    curveChooser.update();
+  });
+  showCosts();
+  showFailures();
+  showRule();
+}
+start();

@@ -1,0 +1,252 @@
+"""The page of a sweep, without a browser: its data, its safety, its size and its time."""
+
+import json
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.cli import main
+from shoal.protocol.records import Finished, Measured, failures, read_runs, timing_of
+from shoal.protocol.selection import choose_runs
+from shoal.report import page_curves
+from shoal.report.page import sweep_page
+from shoal.report.page_curves import SCALE
+from shoal.report.page_data import page_data
+from shoal.report.sweeps import ALL_RULES, chapters
+from tests.report.made_up import DOMAINS, make_run, make_sweep, write_failure, write_run
+
+HOSTILE = "</script><script>window.hostile = 1</script><img src=x onerror=alert(1)>&{{ 7*7 }}\u2028"
+
+
+def data_of(page: str) -> dict[str, Any]:
+    """Return the page's block of JSON, found as a browser finds it."""
+    block = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert block is not None
+    found: dict[str, Any] = json.loads(block[1])
+    return found
+
+
+def test_the_page_needs_nothing_else() -> None:
+    page = sweep_page(make_sweep(draws=1), ALL_RULES)
+    assert page.startswith("<!DOCTYPE html>")
+    addresses = set(re.findall(r"https?://[\w./]+", page))
+    assert addresses == {"http://www.w3.org/2000/svg"}  # a name, which nothing fetches
+    assert not re.search(r"@import|url\(|<iframe|\son\w+=|\ssrc=", page)
+    assert set(re.findall(r'href="([^"]*)"', page)) >= {"data:,", "#leaderboard", "#selection"}
+    assert all(link[0] == "#" or link == "data:," for link in re.findall(r'href="([^"]*)"', page))
+
+
+def test_its_numbers_are_those_of_the_tables() -> None:
+    runs = make_sweep(pairs=True)
+    shown = data_of(sweep_page(runs, ALL_RULES))["chapters"]
+    expected = chapters(runs, ALL_RULES)
+    assert [one["rule"] for one in shown] == list(ALL_RULES)
+    for got, want in zip(shown, expected, strict=True):
+        grids = [got["leaderboard"], *got["published"], *got["by_domain"]]
+        for grid, table in zip(grids, want.tables, strict=True):
+            assert grid["title"] == table.title
+            assert grid["columns"] == [*table.columns, *table.summary]
+            for line, row in zip(grid["lines"], table.lines, strict=True):
+                assert line["name"] == row.name
+                assert line["cells"] == [
+                    [entry.text, entry.error, entry.mark.place, entry.mark.worse]
+                    for entry in (*row.cells, *row.summary)
+                ]
+        assert got["lines"] == list(want.lines)
+    assert shown[0]["leaderboard"]["lines"] != shown[1]["leaderboard"]["lines"]
+
+
+@pytest.mark.parametrize("rule", ALL_RULES)
+def test_it_says_what_was_chosen_and_where_each_run_is_read(rule: str) -> None:
+    runs = make_sweep(algorithms=("erm", "fishr"), datasets=("colored-mnist",), pairs=True)
+    (chapter,) = page_data(runs, [rule])["chapters"]
+    choices = choose_runs(runs, rule)
+    assert len(chapter["chosen"]) == len(choices) == 2 * 3 * 3
+    for chosen, choice in zip(chapter["chosen"], choices, strict=True):
+        assert runs[chosen["run"]] is choice.run
+        assert chosen["score"] == pytest.approx(choice.score, abs=1e-5)
+        assert chapter["readings"][chosen["run"]] == [choice.step, round(choice.accuracy * SCALE)]
+    for run, reading in zip(runs, chapter["readings"], strict=True):
+        if len(run.test_domains) == 2:
+            assert reading is None
+            continue
+        (at,) = [one for one in run.measured if one.step == reading[0]]
+        assert reading[1] == round(at.accuracy[run.test_domains[0]]["kept"] * SCALE)
+        if rule == "test-domain":
+            assert reading[0] == 1000
+        if rule == "training-domain":
+            others = [
+                domain for domain in DOMAINS["colored-mnist"] if domain != run.test_domains[0]
+            ]
+            means = [sum(m.accuracy[d]["held_out"] for d in others) for m in run.measured]
+            assert at is run.measured[means.index(max(means))]
+
+
+def test_the_chosen_run_is_read_where_all_draws_say() -> None:
+    def run(draw: int, *records: tuple[float, float]) -> Finished:
+        measured = tuple(
+            Measured(k, {"a": {"held_out": value}, "t": {"kept": 0.1 * k}}, {"a": {"held_out": e}})
+            for k, (value, e) in enumerate(records)
+        )
+        return Finished("data", "erm", ("t",), 0, draw, {}, measured)
+
+    # Alone, draw 0 is read at step 0; draw 1 puts that out of reach of the best accuracy.
+    first, second = run(0, (0.800, 0.01), (0.803, 0.02)), run(1, (0.806, 0.5))
+    alone = page_data([first], ["calibrated"])["chapters"][0]
+    assert alone["readings"] == [[0, 0]]
+    both = page_data([first, second], ["calibrated"])["chapters"][0]
+    assert [one["run"] for one in both["chosen"]] == [0]
+    assert both["readings"] == [[1, 1000], [0, 0]]
+
+
+def test_curves_are_the_records() -> None:
+    run = make_run("pacs", "fishr", ("photo",), 0, 3)
+    found = page_data([run], ["test-domain"])
+    (shown,) = found["runs"]
+    assert found["steps"][shown["steps"]] == tuple(100 * k for k in range(11))
+    for k, one in enumerate(run.measured):
+        for domain, splits in one.accuracy.items():
+            for split, value in splits.items():
+                assert shown["accuracy"][domain][split][k] / SCALE == pytest.approx(value, abs=5e-5)
+        assert shown["terms"]["loss"][k] == pytest.approx(one.terms["loss"], rel=1e-3)
+    assert shown["warmup"] == 300
+    assert shown["hparams"] == run.hparams
+
+
+def test_warm_up_by_domainbeds_name_and_none() -> None:
+    run = make_run("pacs", "erm", ("photo",), 0, 0)
+    named = replace(run, hparams={"irm_penalty_anneal_iters": 7, "lr": 1.0})
+    shown = page_data([run, replace(named, draw=1)], ["test-domain"])["runs"]
+    assert [one["warmup"] for one in shown] == [None, 7]
+
+
+def test_many_records_are_thinned_and_ends_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_curves, "MOST_VALUES", 11 * 5)  # 8 accuracies and 3 terms
+    found = page_data([make_run("pacs", "erm", ("photo",), 0, 0, records=101)], ["test-domain"])
+    assert found["steps"] == [(0, 2500, 5000, 7500, 10000)]
+    assert len(found["runs"][0]["terms"]["loss"]) == 5
+
+
+def test_what_is_no_number_is_null() -> None:
+    nan, domains = float("nan"), DOMAINS["colored-mnist"]
+    values = {domain: {"kept": 0.5, "held_out": 0.5} for domain in domains}
+    records = [
+        Measured(0, values, {}, {"loss": nan}),
+        Measured(1, values | {"+90%": {"held_out": nan}}, {}, {"loss": float("inf")}),
+        Measured(2, values, {}),
+    ]
+    hparams = {"lr": float("inf"), "layers": (1, 2)}
+    run = Finished("colored-mnist", "erm", ("-90%",), 0, 0, hparams, tuple(records))
+    (shown,) = data_of(sweep_page([run], ALL_RULES))["runs"]
+    assert shown["terms"]["loss"] == [None, None, None]
+    assert shown["accuracy"]["+90%"] == {"kept": [5000, None, 5000], "held_out": [5000, None, 5000]}
+    assert shown["hparams"] == {"lr": "inf", "layers": "(1, 2)"}
+
+
+def hostile_sweep() -> list[Finished]:
+    """Return runs in which every name that users give would be a script."""
+    found = []
+    for run in make_sweep(datasets=("colored-mnist",), draws=2):
+        measured = tuple(
+            replace(
+                one,
+                accuracy={HOSTILE + name: value for name, value in one.accuracy.items()},
+                calibration_error={},
+                terms={HOSTILE: 1.0},
+            )
+            for one in run.measured
+        )
+        test = tuple(HOSTILE + name for name in run.test_domains)
+        hparams = {HOSTILE: HOSTILE + str(run.draw), "lr": run.hparams["lr"]}
+        algorithm = "erm" if run.algorithm == "erm" else HOSTILE + run.algorithm
+        found.append(
+            replace(
+                run,
+                dataset=HOSTILE,
+                algorithm=algorithm,
+                test_domains=test,
+                hparams=hparams,
+                measured=measured,
+            )
+        )
+    return found
+
+
+def test_hostile_names_stay_data(tmp_path: Path) -> None:
+    write_failure(tmp_path, make_run("pacs", "irm", ("photo",), 0, 0), HOSTILE)
+    page = sweep_page(hostile_sweep(), ALL_RULES, failures([tmp_path]))
+    assert page.count("<script") == page.count("</script>") == 2
+    assert "<img" not in page and "window.hostile = 1\\u003c" in page
+    found = data_of(page)
+    assert found["runs"][0]["dataset"] == HOSTILE
+    assert found["failures"][0]["reason"] == HOSTILE
+
+
+def test_costs_and_failures_are_read_from_folders(tmp_path: Path) -> None:
+    sweep = make_sweep(algorithms=("erm",), datasets=("pacs",), trials=1, draws=3)
+    written = [write_run(tmp_path, run) for run in sweep]
+    write_failure(tmp_path, make_run("pacs", "irm", ("photo",), 2, 1), "too hot")
+    assert written[0].path is not None
+    (written[0].path / "timing.json").unlink()
+    (written[1].path or tmp_path).joinpath("failed.json").write_text('{"reason": "before"}')
+    runs, failed = read_runs([tmp_path]), failures([tmp_path])
+    assert {run.measured[0].terms["loss"] for run in runs} == {2.0}
+    assert [timing_of(run) for run in runs].count(None) == 1
+    (one,) = failed  # the run that is done has not failed
+    assert (one.algorithm, one.test_domains, one.trial, one.draw) == ("irm", ("photo",), 2, 1)
+    assert one.reason == "too hot"
+    found = page_data(runs, ["test-domain"], failed)
+    (cost,) = found["costs"]
+    # 4 test domains × 3 draws, less one of draw 0: updating takes 80 + draw seconds, the rest 10
+    assert cost["runs"] == 11 and cost["updates"] == 11_000
+    assert cost["total"] == pytest.approx(11 * 90 + 4 * 1 + 4 * 2)
+    assert cost["seconds"] == pytest.approx(cost["total"] / 11, abs=1e-3)
+    assert cost["machines"] == ["device cpu, threads 1"]
+    assert found["failures"][0]["folder"] == str(one.path)
+
+
+def test_runs_without_folders_have_no_cost() -> None:
+    assert page_data(make_sweep(draws=1), ["test-domain"])["costs"] == []
+
+
+def test_rules_without_their_runs_are_said() -> None:
+    with pytest.raises(ValueError, match="not those that the rule leave-one-domain-out needs"):
+        sweep_page(make_sweep(draws=1), ["leave-one-domain-out"])
+
+
+def test_the_command_writes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run in make_sweep(algorithms=("erm", "fishr"), trials=2, draws=1):
+        write_run(tmp_path / "sweep", run)
+    write_failure(tmp_path / "sweep", make_run("pacs", "irm", ("photo",), 0, 0), "too hot")
+    monkeypatch.chdir(tmp_path)
+    arguments = ["report", "sweep", "--format", "html"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == "wrote report.html\n"
+    found = data_of((tmp_path / "report.html").read_text("utf-8"))
+    assert len(found["runs"]) == 2 * 7 * 2 and len(found["failures"]) == 1
+    assert main([*arguments, "--rule", "training-domain", "--out", "new/page.html"]) == 0
+    found = data_of((tmp_path / "new" / "page.html").read_text("utf-8"))
+    assert [one["rule"] for one in found["chapters"]] == ["training-domain"]
+    capsys.readouterr()
+    assert main(["report", "--published", "--format", "html"]) == 2
+    assert "give --format html with folders" in capsys.readouterr().err
+
+
+@pytest.mark.serial
+def test_two_thousand_runs_in_ten_seconds_and_fifteen_megabytes(tmp_path: Path) -> None:
+    methods = ["erm", "fishr", *(f"method-{k}" for k in range(12))]
+    for run in make_sweep(methods, ["pacs"], trials=3, draws=12, records=51):
+        write_run(tmp_path, run)
+    start = time.perf_counter()
+    runs = read_runs([tmp_path])
+    page = sweep_page(runs, ALL_RULES, failures([tmp_path]))
+    seconds = time.perf_counter() - start
+    assert len(runs) == 2016
+    assert len(page.encode()) < 15e6
+    assert seconds < 10

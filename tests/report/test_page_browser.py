@@ -1,0 +1,233 @@
+"""The page of a sweep in a real browser: it renders, sorts, filters, switches rules and fits."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shoal.protocol.records import failures, read_runs
+from shoal.report.page import sweep_page
+from shoal.report.sweeps import ALL_RULES
+from tests.report.browser import Browser
+from tests.report.made_up import make_run, make_sweep, write_failure, write_run
+from tests.report.test_page import HOSTILE, hostile_sweep
+
+pytestmark = pytest.mark.serial
+BOARD = "#leaderboard-table"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    found = Browser(tmp_path_factory.mktemp("profile"))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page")
+    # vrex has no cell on one of the two data sets
+    for run in [*make_sweep(pairs=True), *make_sweep(["vrex"], ["pacs"], draws=2)]:
+        write_run(folder / "sweep", run)
+    reason = "FloatingPointError: the loss is nan; " + "lower the learning rate, " * 20
+    write_failure(folder / "sweep", make_run("pacs", "irm", ("photo",), 0, 0), reason)
+    sweeps = [folder / "sweep"]
+    path = folder / "page.html"
+    path.write_text(sweep_page(read_runs(sweeps), ALL_RULES, failures(sweeps)), "utf-8")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def no_complaints(browser: Browser) -> Iterator[None]:
+    browser.errors.clear()
+    yield
+    browser.ask("Runtime.evaluate", expression="1")  # what was said before it has arrived
+    assert browser.errors == []
+
+
+def column(browser: Browser, box: str, number: int) -> list[str]:
+    """Return the texts of a column's cells that are to be seen, from above."""
+    found: list[str] = browser.value(
+        f"[...document.querySelectorAll('{box} tbody tr')].filter(row => row.offsetHeight > 0)"
+        f".map(row => row.children[{number}].querySelector('.number').textContent)"
+    )
+    return found
+
+
+def text(browser: Browser, selector: str) -> str:
+    found: str = browser.value(f"document.querySelector({json.dumps(selector)}).textContent")
+    return found
+
+
+def count(browser: Browser, selector: str) -> int:
+    found: int = browser.value(f"document.querySelectorAll({json.dumps(selector)}).length")
+    return found
+
+
+def test_every_section_has_something(browser: Browser, page: Path) -> None:
+    browser.open(page, 1280)
+    assert "5 methods, 2 data sets, 3 trials" in text(browser, "#summary")
+    for box, rows in (
+        (BOARD, 5),
+        ("#domains-tables", 4 + 5),
+        ("#cost-table", 4 + 5),
+        ("#failures-table", 1),
+        ("#selection-table", 4 * 7 * 3 + 4 * 3),
+    ):
+        assert count(browser, f"{box} tbody tr") == rows, box
+    assert count(browser, "#hparams-chart circle") == 3 * 3 * 5
+    assert count(browser, "#hparams-chart circle.selected") == 3 * 3
+    assert count(browser, "#curves-chart path") == 6  # kept and held out of three domains
+    assert count(browser, "#terms svg") == 3
+    assert count(browser, f"{BOARD} tr.baseline") == 1
+    assert text(browser, f"{BOARD} tr.baseline th") == "erm"
+    assert browser.value("!document.querySelector('main').innerHTML.includes('NaN')")
+
+
+def test_a_heading_sorts_and_sorts_back(browser: Browser, page: Path) -> None:
+    browser.open(page, 1280)
+    *average, gap = column(browser, BOARD, 3)
+    assert average == sorted(average, key=float, reverse=True) and gap == "–"
+    *before, last = column(browser, BOARD, 0)
+    browser.click(f"{BOARD} th[data-column='3'] button")
+    assert column(browser, BOARD, 0) == [*before[::-1], last]
+    assert text(browser, f"{BOARD} th[aria-sort='ascending']") == "Avg"
+    browser.click(f"{BOARD} th[data-column='0'] button")
+    assert column(browser, BOARD, 0) == ["coral", "erm", "fishr", "groupdro", "vrex"]
+    browser.click(f"{BOARD} th[data-column='0'] button")
+    assert column(browser, BOARD, 0) == ["vrex", "groupdro", "fishr", "erm", "coral"]
+
+
+def test_numbers_sort_as_numbers_and_gaps_come_last(browser: Browser, page: Path) -> None:
+    browser.open(page, 1280)
+    for descending in (True, False):
+        browser.click("#published th[data-column='2'] button")
+        values = [float(one.replace("−", "-")) for one in column(browser, "#published", 2)]
+        assert min(values) < 0
+        assert values == sorted(values, reverse=descending)
+    for _ in ("descending", "ascending"):
+        browser.click("#published th[data-column='1'] button")
+        *others, last = column(browser, "#published", 1)
+        assert last == "–" and "–" not in others
+    browser.click("#selection-table th[data-column='5'] button")
+    steps = [int(one.replace(",", "")) for one in column(browser, "#selection-table", 5)]
+    assert steps == sorted(steps)
+
+
+def test_the_filter_hides_rows_in_all_tables(browser: Browser, page: Path) -> None:
+    browser.open(page, 1280)
+    browser.click("#filter")
+    browser.type("RO")
+    for box in (BOARD, "#domains-tables", "#cost-table", "#selection-table"):
+        assert set(column(browser, box, 0)) == {"groupdro"}, box
+    assert column(browser, "#failures-table", 0) == []
+    # Also in what is drawn afterwards.
+    browser.click(f"{BOARD} th[data-column='1'] button")
+    assert column(browser, BOARD, 0) == ["groupdro"]
+    browser.click("#rules button:nth-child(2)")
+    assert column(browser, BOARD, 0) == ["groupdro"]
+
+
+def test_the_rule_changes_numbers_choices_and_words(browser: Browser, page: Path) -> None:
+    browser.open(page, 1280)
+    seen = []
+    for index, rule in enumerate(ALL_RULES, 1):
+        browser.click(f"#rules button:nth-child({index})")
+        assert text(browser, "#rules button[aria-pressed=true]") == rule
+        assert rule in text(browser, "#selection-title")
+        seen.append(
+            (
+                text(browser, "#words"),
+                *column(browser, BOARD, 3),
+                *column(browser, "#selection-table", 4),
+            )
+        )
+    assert len(set(seen)) == len(ALL_RULES)
+
+
+def test_choosers_lead_to_other_charts(browser: Browser, page: Path) -> None:
+    browser.open(page, 1280)
+    assert "selected" in browser.value(
+        "document.querySelector('#curves-choosers [data-chooser=Draw]').selectedOptions[0].text"
+    )
+
+    def choose(box: str, name: str, value: str) -> None:
+        browser.value(
+            f"(() => {{ const e = document.querySelector('{box} [data-chooser=\"{name}\"]');"
+            f"e.value = '{value}'; e.dispatchEvent(new Event('change')); return e.value; }})()"
+        )
+
+    assert "warm-up ends" not in text(browser, "#curves-chart")
+    choose("#curves-choosers", "Data set", "pacs")
+    choose("#curves-choosers", "Method", "fishr")
+    choose("#curves-choosers", "Draw", "3")
+    assert count(browser, "#curves-chart path") == 8
+    assert "warm-up ends" in text(browser, "#curves-chart")
+    browser.hover("#curves-chart svg")
+    assert text(browser, "#curves-readout").startswith("Step 500: art_painting, kept")
+    choose("#hparams-choosers", "Method", "fishr")
+    for name in ("lr", "dropout", "augment", "penalty_weight"):
+        choose("#hparams-choosers", "Hyperparameter", name)
+        assert name in text(browser, "#hparams-chart")
+        assert count(browser, "#hparams-chart circle") == 3 * 3 * 5
+    choose("#hparams-choosers", "Test domain", "+80%")
+    assert count(browser, "#hparams-chart circle") == 3 * 5
+    browser.hover("#hparams-chart circle:last-child")
+    assert "+80%, trial" in text(browser, "#hparams-readout")
+    assert "selected" in text(browser, "#hparams-readout")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_wider_than_the_screen(
+    browser: Browser, page: Path, width: int, tmp_path: Path
+) -> None:
+    browser.open(page, width)
+    browser.value("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert browser.value("document.documentElement.scrollWidth") <= width
+    outside = browser.value(
+        "[...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, svg'))"
+        ".filter(e => e.getBoundingClientRect().right > window.innerWidth + 1)"
+        ".map(e => e.tagName + '#' + e.id)"
+    )
+    assert outside == []
+    if width == 390:  # a wide table scrolls in its own box
+        assert browser.value(
+            f"(e => e.scrollWidth > e.clientWidth)(document.querySelector('{BOARD}'))"
+        )
+    browser.picture(tmp_path / "page.png")
+    assert (tmp_path / "page.png").stat().st_size > 20_000
+
+
+def test_charts_follow_the_width(browser: Browser, page: Path) -> None:
+    browser.open(page, 1280)
+    width = "document.querySelector('#curves-chart svg').viewBox.baseVal.width"
+    assert browser.value(width) > 1000
+    browser.resize(390)
+    frames = "requestAnimationFrame(() => requestAnimationFrame(() => done()))"
+    browser.value(f"new Promise(done => {frames})")
+    assert browser.value(width) < 390
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_hostile_names_do_nothing(browser: Browser, tmp_path: Path, width: int) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(sweep_page(hostile_sweep(), ALL_RULES), "utf-8")
+    browser.open(path, width)
+    assert browser.value("typeof window.hostile") == "undefined"
+    assert count(browser, "img") == 0 and count(browser, "script") == 2
+    assert HOSTILE + "fishr" in column(browser, BOARD, 0)
+    assert browser.value("document.documentElement.scrollWidth") <= width
+
+
+def test_one_run_is_enough(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    run = make_run("pacs", "fishr", ("photo",), 0, 0, records=1)
+    path.write_text(sweep_page([run], ALL_RULES), "utf-8")
+    browser.open(path, 390)
+    assert text(browser, "h1") == "Sweep of 1 run"
+    assert "differ in no hyperparameter" in text(browser, "#hparams-chart")
+    assert "No run has failed" in text(browser, "#failures-table")
+    assert "written down" in text(browser, "#cost-table")
+    assert count(browser, "#curves-chart path") == 8
+    assert column(browser, "#domains-tables", 3) == column(browser, "#selection-table", 7)
