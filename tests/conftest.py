@@ -18,6 +18,7 @@ EXPECTED_SKIPS = {
     "no chromium": "the report page is also looked at in a browser, where there is one",
     "no torchvision": "the extra vision",
     "no timm": "the extra vision",
+    "no ray": "the extra ray, a quarter of a gigabyte",
     "no efficientnet_lite_pytorch": "the extra efficientnet",
     "data not present: ": "data that may not be redistributed lies beside the repository or not",
 }

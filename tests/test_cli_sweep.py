@@ -1,6 +1,11 @@
 """``shoal sweep`` and ``shoal status``: what they plan, show and refuse."""
 
 import json
+import re
+import subprocess
+import textwrap
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +16,7 @@ from shoal.cli.world import CommandWorld
 from shoal.own import name_of, with_settings
 from shoal.protocol.attempt import State, attempt
 from shoal.protocol.plan import folder_of, read_plan
+from shoal.protocol.run import Run
 from tests.protocol.small import squares
 from tests.protocol.worlds import Squares, planned
 
@@ -38,6 +44,115 @@ def test_a_shard_that_is_none_is_refused(
     command = [*PLAN, "--algorithms", "erm", "--out", str(tmp_path), f"--shard={shard}"]
     assert main(command) == 2
     assert f"--shard takes I/N with I from 0 to N − 1, got {shard!r}" in capsys.readouterr().err
+
+
+def test_the_slurm_array_of_the_guide_is_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guide = Path(__file__).parent.parent / "docs" / "guides" / "sweeps.md"
+    snippet = re.search(r"^ +#SBATCH.*?(?=\n\n)", guide.read_text("utf-8"), re.M | re.S)
+    assert snippet is not None
+    script = textwrap.dedent(snippet[0])
+    first, last = re.search(r"--array=(\d+)-(\d+)", script).groups()  # type: ignore[union-attr]
+    parts: list[list[Run]] = []
+
+    def record(out: Path, runs: list[Run], *_: object) -> Counter[State]:
+        parts.append(runs)
+        return Counter({State.DONE: len(runs)})
+
+    monkeypatch.setattr("shoal.protocol.workers.carry_out", record)
+    monkeypatch.chdir(tmp_path)
+    for task in range(int(first), int(last) + 1):
+        shown = subprocess.run(
+            ["bash", "-c", f'shoal() {{ printf "%s\\n" "$@"; }}\n{script}'],
+            env={"SLURM_ARRAY_TASK_ID": str(task)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert main([*shown.stdout.split(), "--trials", "1", "--draws", "2"]) == 0
+    plan = read_plan(tmp_path / "out" / "sweep")
+    carried = [run.identity for part in parts for run in part]
+    assert len(parts) == 8 and len(carried) == len(plan) == 2 * 1 * 2 * 3
+    assert set(carried) == {run.identity for run in plan}
+
+
+def test_a_command_leaves_the_runs_of_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their data and methods may be known to another command only."""
+    carried: list[Run] = []
+
+    def record(out: Path, runs: list[Run], *_: object) -> Counter[State]:
+        carried.extend(runs)
+        return Counter({State.DONE: len(runs)})
+
+    monkeypatch.setattr("shoal.protocol.workers.carry_out", record)
+    planned(tmp_path, ("erm",))
+    command = [word for word in PLAN if word != "--plan-only"]
+    assert main([*command, "--algorithms", "fishr", "--out", str(tmp_path)]) == 0
+    assert len(carried) == 6 and {run.dataset for run in carried} == {"colored-mnist"}
+    assert len(read_plan(tmp_path)) == 12
+
+
+def test_ray_is_given_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[object, ...]] = []
+
+    def record(out: Path, runs: list[Run], world: object, *more: object) -> Counter[State]:
+        given.append(more[:2])
+        return Counter({State.DONE: len(runs)})
+
+    monkeypatch.setattr("shoal.protocol.ray_engine.carry_out_on_ray", record)
+    command = [word for word in PLAN if word != "--plan-only"]
+    command += ["--algorithms", "erm", "--out", str(tmp_path), "--engine", "ray"]
+    assert main(command) == 0
+    assert main([*command, "--address", "10.0.0.1:6379", "--gpus-per-run", "0.25"]) == 0
+    assert main([*command, "--device", "cpu"]) == 0
+    assert given == [(None, None), ("10.0.0.1:6379", 0.25), (None, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--engine", "ray", "--workers", "2"), "--workers says nothing to --engine ray"),
+        (("--address", "auto"), "--address says nothing to --engine local"),
+        (("--gpus-per-run", "0.5"), "--gpus-per-run says nothing to --engine local"),
+    ],
+)
+def test_an_option_of_the_other_engine_is_refused(
+    options: tuple[str, ...], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*PLAN, "--algorithms", "erm", "--out", str(tmp_path), *options]) == 2
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("share", ["0", "1.5", "-1", "nan", "half"])
+def test_a_share_of_a_gpu_that_is_none_is_refused(
+    share: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [*PLAN, "--algorithms", "erm", "--out", str(tmp_path), f"--gpus-per-run={share}"]
+    with pytest.raises(SystemExit):
+        main(command)
+    assert "must be above 0 and up to 1" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(60)
+def test_workers_wait_for_who_builds_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("PIL")
+    from PIL import Image
+
+    for domain in "ab":
+        for kind in ("cat", "dog"):
+            folder = tmp_path / "images" / domain / kind
+            folder.mkdir(parents=True)
+            Image.new("RGB", (300, 260), "red").save(folder / "1.png")
+    places = (tmp_path, tmp_path / "cache")
+    world = CommandWorld({}, {"images": str(tmp_path / "images")}, *places, "cpu", "eager")
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: world.data("images", 0), range(4)))
+    assert {cache.fingerprint for _, cache in found} == {found[0][0].fingerprint}
 
 
 def test_an_unknown_method_gets_the_nearest(

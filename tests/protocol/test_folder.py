@@ -1,9 +1,11 @@
 """A run's folder: locked, its own, and free of what a kill left."""
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,6 +167,45 @@ def test_a_second_one_is_refused_and_the_lock_goes_with_the_first(tmp_path: Path
     with opened(tmp_path, RUN):
         pass
     assert not in_use(tmp_path)
+
+
+def test_who_looks_keeps_nobody_out(tmp_path: Path) -> None:
+    with opened(tmp_path, RUN):
+        pass
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            in_use(tmp_path)
+
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    for looker in lookers:
+        looker.start()
+    try:
+        for _ in range(100):
+            with opened(tmp_path, RUN):
+                assert in_use(tmp_path)
+    finally:
+        stop.set()
+        for looker in lookers:
+            looker.join()
+
+
+def test_two_who_look_do_not_see_each_other(tmp_path: Path) -> None:
+    with opened(tmp_path, RUN):
+        pass
+    with (tmp_path / "lock").open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        assert not in_use(tmp_path)
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(OSError, match="cannot be locked: Function not"), opened(tmp_path, RUN):
+        raise AssertionError("opened")
 
 
 @pytest.mark.serial

@@ -1,9 +1,7 @@
 """Sweeps: the runs of a plan, and what becomes of each, whatever happens to who carries it out."""
 
-import os
-import signal
 import threading
-import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,21 @@ import torch
 
 from shoal.algorithms import find
 from shoal.protocol import attempt as attempts
-from shoal.protocol.attempt import DEATHS, State, attempt, failure_of, state_of
+from shoal.protocol import standing as standings
+from shoal.protocol.attempt import DEATHS, DeviceLost, State, attempt, failure_of, state_of
 from shoal.protocol.folder import opened
-from shoal.protocol.plan import Sweep, folder_of, read_plan, runs_of, sets_left_out
-from shoal.protocol.workers import Shard, carry_out, standing
+from shoal.protocol.plan import (
+    Shard,
+    Sweep,
+    folder_of,
+    read_plan,
+    runs_of,
+    sets_left_out,
+    write_plan,
+)
+from shoal.protocol.standing import Standing
 from tests.protocol.small import small_run, squares
-from tests.protocol.worlds import Squares, contents, planned
+from tests.protocol.worlds import Squares, planned
 
 MACHINE = Squares().machine
 
@@ -28,6 +35,16 @@ def data() -> Any:
 
 def fishr() -> Any:
     return find("fishr")
+
+
+def failed(path: Path) -> dict[str, Any]:
+    failure = failure_of(path)
+    assert failure is not None
+    return failure
+
+
+class Killed(BaseException):
+    """As if the process were dead: nothing of ours handles it."""
 
 
 def test_a_plan_has_every_combination_once() -> None:
@@ -61,6 +78,16 @@ def test_a_plan_is_read_as_written_and_only_grows(tmp_path: Path) -> None:
         read_plan(tmp_path / "elsewhere")
 
 
+def test_plans_written_at_once_are_both_kept(tmp_path: Path) -> None:
+    runs = [small_run(trial=trial) for trial in range(12)]
+    writers = [threading.Thread(target=write_plan, args=(tmp_path, [run])) for run in runs]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert sorted(run.trial for run in read_plan(tmp_path)) == list(range(12))
+
+
 def test_shards_are_the_plan() -> None:
     runs = [small_run(trial=trial) for trial in range(7)]
     parts = [Shard(index, 3).of(runs) for index in range(3)]
@@ -92,7 +119,7 @@ def test_a_failure_is_written_down_and_not_repeated(tmp_path: Path) -> None:
     run, path = small_run(steps=4, lr=1e30), tmp_path / "run"
     assert attempt(run, fishr, data, path, MACHINE()) is State.FAILED
     failure = failure_of(path)
-    assert failure["kind"] == "FloatingPointError" and not failure["memory"]
+    assert failure and failure["kind"] == "FloatingPointError" and not failure["memory"]
     assert "was not finite at step" in failure["reason"]
     assert attempt(run, fishr, data, path, MACHINE()) is State.FAILED
     assert state_of(path) is State.FAILED
@@ -106,7 +133,7 @@ def test_out_of_memory_is_tried_again_where_asked(tmp_path: Path) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     assert attempt(run, fishr, exhausted, path, MACHINE()) is State.FAILED
-    assert failure_of(path)["memory"]
+    assert failed(path)["memory"]
     assert attempt(run, fishr, exhausted, path, MACHINE()) is State.FAILED
     assert len(tried) == 1
     again = attempt(run, fishr, data, path, MACHINE(), lambda failure: bool(failure["memory"]))
@@ -116,9 +143,6 @@ def test_out_of_memory_is_tried_again_where_asked(tmp_path: Path) -> None:
 def test_a_run_that_kills_its_process_again_and_again_has_failed(tmp_path: Path) -> None:
     run, path = small_run(steps=2), tmp_path / "run"
 
-    class Killed(BaseException):
-        pass
-
     def die() -> Any:
         raise Killed
 
@@ -126,14 +150,128 @@ def test_a_run_that_kills_its_process_again_and_again_has_failed(tmp_path: Path)
         with pytest.raises(Killed):
             attempt(run, fishr, die, path, MACHINE())
     assert attempt(run, fishr, data, path, MACHINE()) is State.FAILED
-    assert "died 5 times" in failure_of(path)["reason"]
+    assert "died 5 times" in failed(path)["reason"]
+
+
+def test_a_run_that_gets_further_between_its_deaths_goes_on(tmp_path: Path) -> None:
+    run, path = small_run(steps=2), tmp_path / "run"
+
+    def die(step: int) -> Any:
+        (path / "checkpoints").mkdir(exist_ok=True)
+        (path / "checkpoints" / f"step-{step:07d}-{0:016x}.pt").touch()
+        raise Killed
+
+    for step in range(2 * DEATHS):
+        with pytest.raises(Killed):
+            attempt(run, fishr, lambda step=step: die(step), path, MACHINE())
+    assert state_of(path) is State.WAITING
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_a_run_that_is_asked_to_end_did_not_die(tmp_path: Path, kind: Any) -> None:
+    run, path = small_run(steps=2), tmp_path / "run"
+
+    def end() -> Any:
+        raise kind
+
+    for _ in range(DEATHS + 1):
+        with pytest.raises(kind):
+            attempt(run, fishr, end, path, MACHINE())
+    assert attempt(run, fishr, data, path, MACHINE()) is State.DONE
+
+
+@pytest.mark.parametrize(
+    ("error", "memory"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (RuntimeError("shapes cannot be multiplied"), False),
+        (FileNotFoundError(2, "No such file or directory", "cat.png"), False),
+        (KeyError("gone"), False),
+    ],
+)
+def test_what_fails_and_what_is_memory(tmp_path: Path, error: Exception, memory: bool) -> None:
+    def fail() -> Any:
+        raise error
+
+    path = tmp_path / "run"
+    assert attempt(small_run(steps=2), fishr, fail, path, MACHINE()) is State.FAILED
+    assert failed(path)["memory"] is memory
+    assert failed(path)["kind"] == type(error).__name__
+
+
+def test_a_device_that_is_lost_ends_the_process_and_not_the_next_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> Any:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(attempts, "_lost", lambda device: True)
+    with pytest.raises(DeviceLost):
+        attempt(small_run(steps=2), fishr, fail, tmp_path / "run", MACHINE())
+    assert "illegal memory access" in failed(tmp_path / "run")["reason"]
+
+
+def test_a_damaged_folder_is_a_failure_of_its_run(tmp_path: Path) -> None:
+    run, path = small_run(steps=2), tmp_path / "run"
+    path.mkdir()
+    (path / "run.json").write_text("{")
+    assert attempt(run, fishr, data, path, MACHINE()) is State.FAILED
+    assert "run.json cannot be read" in failed(path)["reason"]
+
+
+def test_what_a_kill_after_the_end_left_is_deleted(tmp_path: Path) -> None:
+    run, path = small_run(steps=2), tmp_path / "run"
+    assert attempt(run, fishr, data, path, MACHINE()) is State.DONE
+    (path / "checkpoints").mkdir()
+    (path / "checkpoints" / f"step-0000002-{0:016x}.pt").touch()
+    (path / attempts.BEGUN).write_text("{}")
+    assert attempt(run, fishr, data, path, MACHINE()) is State.DONE
+    assert not (path / "checkpoints").exists() and not (path / attempts.BEGUN).exists()
+
+
+def test_only_what_can_have_changed_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, seen = [small_run(trial=trial) for trial in range(4)], []
+    paths = [folder_of(tmp_path, run) for run in runs]
+    for path in paths[:3]:
+        path.mkdir(parents=True)
+    (paths[0] / "done").touch()
+    (paths[1] / attempts.FAILED).write_text("{}")
+    monkeypatch.setattr(standings, "state_of", lambda path: [seen.append(path), state_of(path)][1])
+    watched = Standing(tmp_path, runs)
+    expected = {State.DONE: 1, State.FAILED: 1, State.WAITING: 2}
+    assert watched.look() == expected and seen == paths[:3]
+    assert watched.look() == expected and seen[3:] == paths[1:3]
+    assert watched.waiting() == runs[2:]
+
+
+def test_looks_are_seldom_where_they_are_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, told = [100.0], []
+    monkeypatch.setattr(standings.time, "monotonic", lambda: now[0])
+    watched = Standing(tmp_path, [])
+
+    def tell(found: Any) -> None:
+        told.append(now[0])
+        now[0] += 3.0  # so long does it take
+
+    for _ in range(200):
+        watched.look_if_due(tell)
+        now[0] += 1.0
+    gaps = [later - sooner for sooner, later in pairwise(told)]
+    assert gaps and min(gaps) >= 3.0 * standings.SPARING
 
 
 def test_other_data_than_planned_is_refused(tmp_path: Path) -> None:
     run = small_run(steps=2)
     state = attempt(run, fishr, lambda: (squares((41, 50, 30)), None), tmp_path, MACHINE())
     assert state is State.FAILED
-    assert "not what it was when the sweep was planned" in failure_of(tmp_path)["reason"]
+    assert "not what it was when the sweep was planned" in failed(tmp_path)["reason"]
 
 
 def test_a_full_disk_stops_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,38 +282,3 @@ def test_a_full_disk_stops_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(OSError, match="No space left"):
         attempt(small_run(steps=2), fishr, data, tmp_path / "run", MACHINE())
     assert state_of(tmp_path / "run") is State.WAITING
-
-
-@pytest.mark.serial
-@pytest.mark.timeout(240)
-def test_killed_workers_lose_nothing(tmp_path: Path) -> None:
-    planned(tmp_path / "whole")
-    assert carry_out(tmp_path / "whole", Squares(), 2) == {State.DONE: 12}
-    planned(tmp_path / "killed")
-    stop, kills = threading.Event(), []
-
-    def kill_some() -> None:
-        while not stop.is_set() and len(kills) < 3:
-            time.sleep(4)
-            children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
-            for child in children.read_text().split():
-                line = Path(f"/proc/{child}/cmdline").read_bytes()
-                if b"spawn_main" in line and len(kills) < 3:
-                    os.kill(int(child), signal.SIGKILL)
-                    kills.append(child)
-                    break
-
-    killer = threading.Thread(target=kill_some)
-    killer.start()
-    try:
-        assert carry_out(tmp_path / "killed", Squares(), 2) == {State.DONE: 12}
-    finally:
-        stop.set()
-        killer.join()
-    assert kills
-    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
-    runs = read_plan(tmp_path / "killed")
-    assert {path.name for path in (tmp_path / "killed" / "runs").iterdir()} == {
-        folder_of(tmp_path, run).name for run in runs
-    }
-    assert standing(tmp_path / "killed", runs) == {State.DONE: len(runs)}

@@ -1,5 +1,6 @@
 """A world of squares for workers, and sweeps over it that end in seconds."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import torch
 from shoal.algorithms import find
 from shoal.protocol.execute import Machine
 from shoal.protocol.plan import Data, Method, Sweep, folder_of, read_plan, runs_of, write_plan
-from shoal.protocol.run import Protocol
+from shoal.protocol.run import Protocol, Run
 from tests.protocol.small import squares
 
 COMPARED = ("records.jsonl", "model.safetensors", "run.json")
@@ -29,6 +30,28 @@ class Squares:
         return Machine(torch.device("cpu"), "eager", checkpoint_every=0.0)
 
 
+@dataclass(frozen=True)
+class Tight(Squares):
+    """Squares for which there is memory the second time only."""
+
+    marks: Path
+
+    def data(self, name: str, trial: int) -> Data:
+        mark = self.marks / "tried"
+        if not mark.exists():
+            mark.touch()
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().data(name, trial)
+
+
+@dataclass(frozen=True)
+class Broken(Squares):
+    """Squares on a machine that no worker can use."""
+
+    def machine(self) -> Machine:
+        raise ValueError("--device cuda was asked for, but torch sees no GPU")
+
+
 def planned(out: Path, algorithms: tuple[str, ...] = ("erm", "fishr"), steps: int = 3) -> None:
     """Write a plan of twelve runs for every method, or six for one draw."""
     settings = {"batch_size": "4"}
@@ -38,9 +61,9 @@ def planned(out: Path, algorithms: tuple[str, ...] = ("erm", "fishr"), steps: in
     write_plan(out, runs)
 
 
-def contents(out: Path) -> dict[str, dict[str, bytes]]:
-    """Return the compared files of every run of the plan."""
+def contents(out: Path, runs: Sequence[Run] | None = None) -> dict[str, dict[str, bytes]]:
+    """Return the compared files of these runs, or of every run of the plan."""
     return {
         run.identity: {name: (folder_of(out, run) / name).read_bytes() for name in COMPARED}
-        for run in read_plan(out)
+        for run in (read_plan(out) if runs is None else runs)
     }

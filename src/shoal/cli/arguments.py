@@ -20,6 +20,17 @@ def whole(text: str) -> int:
     return int(text)
 
 
+def share(text: str) -> float:
+    """Return a number above 0 and up to 1."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found <= 1:
+        raise argparse.ArgumentTypeError(f"must be above 0 and up to 1, got {text!r}")
+    return found
+
+
 def name_domains(parser: argparse.ArgumentParser) -> None:
     """Let what follows an option be ``-90%``, which is a domain and no option."""
     parser._negative_number_matcher = re.compile(r"-\d")

@@ -59,6 +59,11 @@ def dataset_of(options: argparse.Namespace) -> Any:
     return find(text)(options.data, trial)
 
 
+def cache_folder(dataset: Any, caches: Path) -> Path:
+    """Return where in ``caches`` the cache of a data set lies."""
+    return caches / f"{dataset.name}-{dataset.fingerprint[:12]}"
+
+
 def cache_of(dataset: Any, options: argparse.Namespace) -> Any:
     """Return the cache of a data set's files, built where there is none; None in memory."""
     from torch import Tensor
@@ -67,6 +72,6 @@ def cache_of(dataset: Any, options: argparse.Namespace) -> Any:
 
     if isinstance(dataset.domains[0].images, Tensor):
         return None
-    folder = options.cache / f"{dataset.name}-{dataset.fingerprint[:12]}"
     with amounts("images") as shown:
-        return build(dataset, folder, partial(shown, f"decoding {dataset.name}"))
+        told = partial(shown, f"decoding {dataset.name}")
+        return build(dataset, cache_folder(dataset, options.cache), told)

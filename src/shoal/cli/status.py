@@ -62,8 +62,9 @@ def _as_json(out: Path, runs: Sequence[Any]) -> dict[str, Any]:
         path = folder_of(out, run)
         state = state_of(path)
         counts.setdefault((run.dataset, run.algorithm), Counter())[state.value] += 1
-        if state is State.FAILED:
-            failures.append({"folder": str(path), "reason": failure_of(path)["reason"]})
+        failure = failure_of(path) if state is State.FAILED else None
+        if failure is not None:
+            failures.append({"folder": str(path), "reason": failure["reason"]})
     rows = [
         {"dataset": dataset, "algorithm": algorithm, **{state: found[state] for state in STATES}}
         for (dataset, algorithm), found in counts.items()

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .arguments import positive, settings
+from .arguments import positive, settings, share
 from .loading import add_places
 from .status import show_standing, time_left
 
@@ -45,7 +45,17 @@ def add(commands: Any) -> None:
     what.add_argument("--precision", choices=("float32", "bf16"), default="float32")
     how = parser.add_argument_group("how it is carried out")
     how.add_argument("--out", type=Path, required=True, metavar="DIR")
-    how.add_argument("--workers", type=positive, default=1, help="processes (default: 1)")
+    how.add_argument("--engine", choices=("local", "ray"), default="local")
+    how.add_argument("--workers", type=positive, default=1, help="local: processes (default: 1)")
+    how.add_argument(
+        "--address", help="ray: of a cluster (default: RAY_ADDRESS, or one is started)"
+    )
+    how.add_argument(
+        "--gpus-per-run",
+        type=share,
+        metavar="X",
+        help="ray: 0.25 lets four runs share a GPU (default: 1 where there are GPUs)",
+    )
     how.add_argument("--shard", default="0/1", metavar="I/N", help="for batch queues, from 0")
     how.add_argument("--device", default="auto", help="cpu, cuda, or auto")
     how.add_argument("--step", choices=("auto", "compiled", "graph", "eager"), default="auto")
@@ -55,14 +65,14 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from ..protocol.attempt import State
-    from ..protocol.plan import read_plan, runs_of, write_plan
-    from ..protocol.workers import carry_out
+    from ..protocol.plan import runs_of, write_plan
 
+    _refuse_of_another_engine(options)
     shard = _shard(options.shard)
     sweep, world = _sweep(options)
     runs = runs_of(sweep, world.method, world.dataset)
     write_plan(options.out, runs)
-    plan = shard.of(read_plan(options.out))
+    plan = shard.of(runs)
     _tell_plan(options, runs, plan)
     if options.plan_only:
         return 0
@@ -75,9 +85,35 @@ def _run(options: argparse.Namespace) -> int:
             left = time_left(options.out, plan)
             print(f"{_counts(found)}{left and f'; about {left} left'}", file=sys.stderr)
 
-    found = carry_out(options.out, world, options.workers, shard, tell)
+    found = _engine(options)(options.out, plan, world, tell)
     show_standing(options.out, plan)
     return 0 if found[State.DONE] == len(plan) else 1
+
+
+def _refuse_of_another_engine(options: argparse.Namespace) -> None:
+    given = {"--workers": options.workers != 1} if options.engine == "ray" else {}
+    if options.engine == "local":
+        given = {
+            "--address": options.address is not None,
+            "--gpus-per-run": options.gpus_per_run is not None,
+        }
+    for name, is_given in given.items():
+        if is_given:
+            raise ValueError(f"{name} says nothing to --engine {options.engine}; leave it out")
+
+
+def _engine(options: argparse.Namespace) -> Any:
+    """Return what carries out runs with the engine that was asked for."""
+    if options.engine == "local":
+        from ..protocol.workers import carry_out
+
+        return lambda out, runs, world, told: carry_out(out, runs, world, options.workers, told)
+    from ..protocol.ray_engine import carry_out_on_ray
+
+    gpus = 0.0 if options.device == "cpu" else options.gpus_per_run
+    return lambda out, runs, world, told: carry_out_on_ray(
+        out, runs, world, options.address, gpus, told
+    )
 
 
 def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
@@ -112,7 +148,7 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def _shard(text: str) -> Any:
-    from ..protocol.workers import Shard
+    from ..protocol.plan import Shard
 
     index, slash, count = text.partition("/")
     if not (slash and index.isdecimal() and count.isdecimal() and int(index) < int(count)):
@@ -121,7 +157,7 @@ def _shard(text: str) -> Any:
 
 
 def _tell_plan(options: argparse.Namespace, runs: Any, plan: Any) -> None:
-    from ..protocol.workers import standing
+    from ..protocol.standing import standing
 
     updates = sum(run.protocol.steps for run in plan)
     print(

@@ -1,6 +1,7 @@
 """What the workers of a sweep work on: methods and data by the names that a command was given."""
 
 from argparse import Namespace
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,21 @@ class CommandWorld:
         return dataset_of(asked)
 
     def data(self, name: str, trial: int) -> Any:
-        from .loading import cache_of
+        from torch import Tensor
+
+        from ..datasets.cache import open_cache
+        from ..protocol.folder import locked
+        from .loading import cache_folder, cache_of
 
         dataset = self.dataset(name, trial)
-        return dataset, cache_of(dataset, Namespace(cache=self.cache_folder))
+        if isinstance(dataset.domains[0].images, Tensor):
+            return dataset, None
+        folder = cache_folder(dataset, self.cache_folder)
+        with suppress(ValueError):  # a whole one may lie where nothing can be written
+            return dataset, open_cache(dataset, folder)
+        # Building refuses company: workers that need the same images wait for who builds them.
+        with locked(folder.with_name(f"{folder.name}.lock")):
+            return dataset, cache_of(dataset, Namespace(cache=self.cache_folder))
 
     def machine(self) -> Any:
         from ..protocol.execute import Machine

@@ -1,5 +1,6 @@
 """One run of a sweep under the lock of its folder: all that can happen to it is decided here."""
 
+import errno
 import traceback
 from collections.abc import Callable
 from enum import Enum
@@ -10,14 +11,20 @@ import torch
 
 from ..algorithms.base import Algorithm
 from ..storage import read_json, write_json
+from ..training.checkpoints import Checkpoints
 from .execute import Machine, execute
-from .folder import DONE, Folder, InUse, in_use, opened
+from .folder import CHECKPOINTS, DONE, Folder, InUse, in_use, opened
 from .plan import Data
 from .run import Run
 
 FAILED, BEGUN = "failed.json", "begun.json"
-# A run whose process died so often, without a word, is taken for failed.
+# A run whose process died so often without a word, and got no further, is taken for failed.
 DEATHS = 5
+# What would go wrong for the next run, too. An error without a number is our own word for a file
+# of the run that cannot be written.
+DISK = (None, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+# How torch says it where it does not raise OutOfMemoryError.
+EXHAUSTED = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
 
 
 class State(Enum):
@@ -29,6 +36,10 @@ class State(Enum):
     WAITING = "waiting"
 
 
+class DeviceLost(RuntimeError):
+    """The run is written down as failed, and this process can use its device no more."""
+
+
 def state_of(path: Path) -> State:
     """Return how the run in this folder stands; a killed one waits."""
     if (path / DONE).exists():
@@ -38,9 +49,12 @@ def state_of(path: Path) -> State:
     return State.FAILED if (path / FAILED).exists() else State.WAITING
 
 
-def failure_of(path: Path) -> dict[str, Any]:
-    """Return why the run in this folder failed."""
-    found: dict[str, Any] = read_json(path / FAILED)
+def failure_of(path: Path) -> dict[str, Any] | None:
+    """Return why the run in this folder failed; None where it did not, or is tried again."""
+    try:
+        found: dict[str, Any] = read_json(path / FAILED)
+    except FileNotFoundError:
+        return None
     return found
 
 
@@ -55,37 +69,51 @@ def attempt(
     """Carry out the run if nobody else does and it is not done; return how it stands then.
 
     What goes wrong with the run is written down and raises nothing: the next one goes on. What goes
-    wrong with the folder (a full disk) does raise, because it would go wrong for the next one too.
+    wrong with the disk does raise, because it would go wrong for the next one too, and so does a
+    device that a failure left unusable (``DeviceLost``).
 
     Args:
         method, data: called only where the run is to be carried out.
         retry: whether a run that failed in this way is tried again.
     """
+    if (path / DONE).exists() and not (path / CHECKPOINTS).exists():
+        return State.DONE
     try:
         with opened(path, run) as folder:
             if folder.done:
+                _tidy(run, folder)  # a kill may have come before it
                 return State.DONE
-            if (path / FAILED).exists():
-                if not retry(failure_of(path)):
+            failure = failure_of(path)
+            if failure is not None:
+                if not retry(failure):
                     return State.FAILED
-                (path / FAILED).unlink()
                 (path / BEGUN).unlink(missing_ok=True)
-            if not _may_begin(path):
+                (path / FAILED).unlink()
+            if not _may_begin(folder):
                 return State.FAILED
             return _carried_out(run, method, data, folder, machine)
     except InUse:
         return State.RUNNING
+    except ValueError as error:  # a folder that is not the run's, or damaged
+        return _failed(path, error)
 
 
-def _may_begin(path: Path) -> bool:
-    """Count this beginning; a run whose process died too often has failed."""
-    begun = read_json(path / BEGUN)["times"] if (path / BEGUN).exists() else 0
-    if begun >= DEATHS:
-        reason = f"its process died {begun} times without a word"
+def _may_begin(folder: Folder) -> bool:
+    """Count this beginning; a run whose process died too often at one place has failed."""
+    path, at = folder.path, _place(folder)
+    begun = read_json(path / BEGUN) if (path / BEGUN).exists() else {}
+    times = begun["times"] if begun.get("at") == at else 0
+    if times >= DEATHS:
+        reason = f"its process died {times} times without a word, and got no further"
         write_json(path / FAILED, {"kind": "death", "reason": reason, "memory": False})
         return False
-    write_json(path / BEGUN, {"times": begun + 1})
+    write_json(path / BEGUN, {"times": times + 1, "at": at})
     return True
+
+
+def _place(folder: Folder) -> str:
+    """Return the name of the last checkpoint: how far the run has come."""
+    return max((path.name for path in folder.checkpoints.glob("step-*")), default="")
 
 
 def _carried_out(
@@ -100,13 +128,42 @@ def _carried_out(
         if dataset.fingerprint != run.fingerprint:
             raise ValueError(f"{dataset.name} is not what it was when the sweep was planned")
         execute(run, method(), dataset, cache, folder, machine)
-    except OSError:
+    except (KeyboardInterrupt, SystemExit):
+        (folder.path / BEGUN).unlink(missing_ok=True)  # it was asked to end, and is no death
         raise
     except Exception as error:
-        memory = isinstance(error, (torch.OutOfMemoryError, MemoryError))
-        last = traceback.format_exception_only(error)[-1].strip()
-        failure = {"kind": type(error).__name__, "reason": last, "memory": memory}
-        write_json(folder.path / FAILED, failure)
-        return State.FAILED
+        if isinstance(error, OSError) and error.errno in DISK:
+            (folder.path / BEGUN).unlink(missing_ok=True)
+            raise
+        state = _failed(folder.path, error)
+        if _lost(machine.device):
+            raise DeviceLost(f"{machine.device} is lost after {error}") from error
+        return state
     (folder.path / BEGUN).unlink(missing_ok=True)
     return State.DONE
+
+
+def _failed(path: Path, error: Exception) -> State:
+    last = traceback.format_exception_only(error)[-1].strip()
+    memory = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
+        isinstance(error, RuntimeError) and any(word in str(error) for word in EXHAUSTED)
+    )
+    kind = type(error).__name__
+    write_json(path / FAILED, {"kind": kind, "reason": last, "memory": memory})
+    return State.FAILED
+
+
+def _lost(device: torch.device) -> bool:
+    """Return whether every further call fails, as after an illegal access in a kernel."""
+    if device.type != "cuda":
+        return False
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
+
+
+def _tidy(run: Run, folder: Folder) -> None:
+    Checkpoints(folder.checkpoints, run.identity).delete()
+    (folder.path / BEGUN).unlink(missing_ok=True)

@@ -2,16 +2,19 @@
 
 import fcntl
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ..storage import read_json, remove_asides, write_json, write_text
 from .run import Run
 
 RUN, RECORDS, DONE, LOCK = "run.json", "records.jsonl", "done", "lock"
 CHECKPOINTS = "checkpoints"
+# Seconds before a lock counts as held: who only looks at it has it for less.
+PATIENCE = 0.1
 
 
 class InUse(ValueError):
@@ -76,12 +79,7 @@ def opened(path: Path, run: Run) -> Iterator[Folder]:
         path.mkdir(parents=True, exist_ok=True)
         file = (path / LOCK).open("a")
     with file as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InUse(
-                f"{path} is in use by another process; wait for it, or choose another --out"
-            ) from None
+        _take(lock, path)
         remove_asides(path)
         folder = Folder(path)
         found = folder.run() if (path / RUN).exists() else None
@@ -98,14 +96,54 @@ def opened(path: Path, run: Run) -> Iterator[Folder]:
 
 def in_use(path: Path) -> bool:
     """Return whether a process holds the run's folder at this moment."""
-    if not (path / LOCK).exists():
+    try:
+        # Only read: a shared lock asks for no more, and the sweep may be another user's.
+        lock = (path / LOCK).open("rb")
+    except FileNotFoundError:
         return False
-    with (path / LOCK).open("a") as lock:
+    with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
     return False
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Wait for the lock in the file ``path`` and hold it inside."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            raise _no_locks(path, error) from error
+        yield
+
+
+def _take(lock: IO[str], path: Path) -> None:
+    begin = time.monotonic()
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() - begin > PATIENCE:
+                raise InUse(
+                    f"{path} is in use by another process; wait for it, or choose another --out"
+                ) from None
+        except OSError as error:
+            raise _no_locks(path, error) from error
+        time.sleep(PATIENCE / 10)
+
+
+def _no_locks(path: Path, error: OSError) -> OSError:
+    return OSError(
+        f"{path} cannot be locked: {error.strerror or error}; choose a folder on a file system "
+        "with locks (flock)"
+    )
 
 
 @contextmanager

@@ -14,9 +14,10 @@ from ..checks import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..storage import read_json, write_json
+from .folder import locked
 from .run import RECORD_EVERY, Protocol, Run, scale_of
 
-PLAN, RUNS = "plan.json", "runs"
+PLAN, LOCK, RUNS = "plan.json", "plan.lock", "runs"
 TEST_DOMAINS = ("singles", "pairs")
 
 # A method and the hyperparameters that its name sets; a data set of a trial, and its cache.
@@ -52,6 +53,17 @@ class Sweep:
         for name in ("trials", "draws"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Every count-th of some runs from ``index`` on; 0 of 1 is all of them."""
+
+    index: int = 0
+    count: int = 1
+
+    def of(self, runs: Sequence[Run]) -> list[Run]:
+        return list(runs[self.index :: self.count])
 
 
 def runs_of(
@@ -104,9 +116,11 @@ def folder_of(out: Path, run: Run) -> Path:
 
 def write_plan(out: Path, runs: Iterable[Run]) -> None:
     """Write the plan; one that is there is extended, so that nothing done is forgotten."""
-    known = {run.identity: run for run in read_plan(out)} if (out / PLAN).exists() else {}
-    known |= {run.identity: run for run in runs}
-    write_json(out / PLAN, [run.canonical() for run in known.values()])
+    with locked(out / LOCK):
+        known = {run.identity: run for run in read_plan(out)} if (out / PLAN).exists() else {}
+        wanted = known | {run.identity: run for run in runs}
+        if len(wanted) > len(known):
+            write_json(out / PLAN, [run.canonical() for run in wanted.values()])
 
 
 def read_plan(out: Path) -> list[Run]:

@@ -1,134 +1,170 @@
-"""The local engine: processes that walk through a plan and carry out what nobody else does.
+"""The local engine: processes that walk through runs and carry out what nobody else does.
 
 There is no queue: the lock of a run's folder says whose it is, so that workers, drivers and other
-machines on the same file system share a plan without speaking to each other, and any of them may
+machines on the same file system share a sweep without speaking to each other, and any of them may
 be killed at any moment.
 """
 
 import multiprocessing
+import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from .attempt import State, attempt, failure_of, state_of
-from .execute import Machine
-from .plan import Data, Method, folder_of, read_plan
+from .attempt import DeviceLost, State
+from .hand import Hand, Stopped, World, ending_on_sigterm
 from .run import Run
+from .standing import Standing, Told
 
-# Seconds between two looks at how the runs stand.
-LOOK = 1.0
-
-
-class World(Protocol):
-    """Where names become methods and data, in every worker anew; it must be picklable."""
-
-    def method(self, name: str) -> Method: ...
-
-    def data(self, name: str, trial: int) -> Data: ...
-
-    def machine(self) -> Machine: ...
-
-
-@dataclass(frozen=True)
-class Shard:
-    """Every count-th run of a plan from ``index`` on; 0 of 1 is all of it."""
-
-    index: int = 0
-    count: int = 1
-
-    def of(self, runs: Sequence[Run]) -> list[Run]:
-        return list(runs[self.index :: self.count])
-
-
-ALL = Shard()
+# Seconds between two looks whether workers live, and until one that was asked to end is killed.
+LIVES, GRACE = 0.2, 10.0
+# Workers that die one after the other before their first run: the next would, too.
+EARLY_DEATHS = 5
+# The exit status of a worker that another must replace.
+REPLACE = 3
 
 
 def carry_out(
     out: Path,
-    world: World,
-    workers: int,
-    shard: Shard = ALL,
-    told: Callable[[Counter[State]], object] = lambda _: None,
-) -> Counter[State]:
-    """Carry out the plan in ``out`` and return how its runs stand in the end.
-
-    Workers that die are replaced, and their runs go on from their checkpoints. Runs that ran out
-    of memory are tried again at the end, one at a time.
-    """
-    runs = shard.of(read_plan(out))
-    _until_nothing_waits(out, runs, shard, world, workers, False, told)
-    if any(_out_of_memory(folder_of(out, run)) for run in runs):
-        _until_nothing_waits(out, runs, shard, world, 1, True, told)
-    return standing(out, runs)
-
-
-def standing(out: Path, runs: Sequence[Run]) -> Counter[State]:
-    """Return how many of the runs are done, running, failed and waiting."""
-    return Counter(state_of(folder_of(out, run)) for run in runs)
-
-
-def _until_nothing_waits(
-    out: Path,
     runs: Sequence[Run],
-    shard: Shard,
     world: World,
     workers: int,
-    alone: bool,
-    told: Callable[[Counter[State]], object],
-) -> None:
-    context = multiprocessing.get_context("spawn")  # a fork would take over the GPU's state
+    told: Told = lambda _: None,
+) -> Counter[State]:
+    """Carry out these runs of the plan in ``out``; return how they stand in the end.
 
-    def start(number: int) -> Any:
-        arguments = (out, shard, world, number, workers, alone)
-        process = context.Process(target=_work, args=arguments)
-        process.start()
-        return process
+    Workers that die are replaced, and their runs go on from their checkpoints. Runs that another
+    driver carries out are waited for, and taken over if it dies. Runs that ran out of memory are
+    tried again at the end, one at a time.
+    """
+    watched, alone = Standing(out, runs), set[str]()
+    with ending_on_sigterm():
+        while True:
+            _until_settled(watched, _Crew(out, runs, world, workers), told)
+            again = [run for run in watched.out_of_memory() if run.identity not in alone]
+            if not again:
+                return watched.look()
+            alone |= {run.identity for run in again}
+            crew = _Crew(out, again, world, 1, alone=True)
+            _until_settled(Standing(out, again), crew, lambda _: told(watched.look()))
 
-    living = {number: start(number) for number in range(workers)}
+
+def _until_settled(watched: Standing, crew: "_Crew", told: Told) -> None:
+    """Return when no run waits or is carried out by anyone."""
     try:
-        while living:
-            time.sleep(LOOK)
-            told(standing(out, runs))
-            for number, process in list(living.items()):
-                if process.is_alive():
-                    continue
-                del living[number]
-                if process.exitcode == FULL:
-                    raise OSError(f"a worker cannot write to {out}; make room and start again")
-                if process.exitcode != 0 or State.WAITING in standing(out, runs):
-                    living[number] = start(number)
+        while True:
+            crew.bury()
+            found = watched.look_if_due(told)
+            # Who lives has an eye on all that waits, save what a dead one left behind it.
+            if found is not None:
+                crew.grow(found[State.WAITING])
+                if not crew.living and not found[State.RUNNING]:
+                    return
+            time.sleep(LIVES)
     finally:
-        for process in living.values():
-            process.kill()
-            process.join()
+        crew.end()
 
 
-FULL = 3  # the exit status of a worker that could not write
+@dataclass
+class _Worker:
+    process: Any
+    word: Connection
+    begun: bool = False
 
 
-def _work(out: Path, shard: Shard, world: World, number: int, workers: int, alone: bool) -> None:
-    """Walk once through the shard, each worker from another place."""
-    runs = shard.of(read_plan(out))
-    begin = number * len(runs) // workers
-    data = lru_cache(maxsize=2)(world.data)
-    machine = world.machine()
+class _Crew:
+    """The workers of this driver."""
+
+    def __init__(
+        self, out: Path, runs: Sequence[Run], world: World, size: int, alone: bool = False
+    ) -> None:
+        self.work, self.runs, self.size, self.alone = (out, world), list(runs), size, alone
+        self.living: dict[int, _Worker] = {}
+        self.early, self.walked = 0, not alone
+        # A fork would take over the GPU's state, and the locks.
+        self.context = multiprocessing.get_context("spawn")
+
+    def grow(self, waiting: int) -> None:
+        """Start as many workers as there is work for, up to the crew's size."""
+        coming = sum(not worker.begun for worker in self.living.values())
+        wanted = max(waiting, 0 if self.walked else 1) - coming
+        for number in range(self.size):
+            if number not in self.living and wanted > 0:
+                self.living[number] = self._start(number)
+                wanted -= 1
+
+    def _start(self, number: int) -> _Worker:
+        begin = number * len(self.runs) // self.size
+        walk = [*self.runs[begin:], *self.runs[:begin]]
+        ours, theirs = self.context.Pipe(duplex=False)
+        process = self.context.Process(target=_work, args=(*self.work, walk, self.alone, theirs))
+        process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+    def bury(self) -> None:
+        """Take the dead out; raise where one said that no other would do better."""
+        for number, worker in list(self.living.items()):
+            dead = not worker.process.is_alive()
+            if said := _said(worker):
+                raise Stopped(said)
+            if not dead:
+                continue
+            del self.living[number]
+            status = worker.process.exitcode
+            self.walked |= status == 0
+            self.early = 0 if worker.begun else self.early + 1
+            if self.early >= EARLY_DEATHS:
+                raise Stopped(
+                    f"{self.early} workers in a row ended before their first run (status {status}, "
+                    "-9 is often too little memory); try fewer --workers"
+                )
+
+    def end(self) -> None:
+        """End all workers; what they were at goes on from its checkpoint another time."""
+        for worker in self.living.values():
+            worker.process.terminate()
+        until = time.monotonic() + GRACE
+        for worker in self.living.values():
+            worker.process.join(max(0.0, until - time.monotonic()))
+            worker.process.kill()
+            worker.process.join()
+
+
+def _said(worker: _Worker) -> str:
+    """Return why the worker ended, if it said so; note that it has begun."""
     try:
-        for run in [*runs[begin:], *runs[:begin]]:
-            attempt(
-                run,
-                lambda run=run: world.method(run.algorithm)[0],  # type: ignore[misc]
-                lambda run=run: data(run.dataset, run.trial),  # type: ignore[misc]
-                folder_of(out, run),
-                replace(machine, weights=run.protocol.weights),
-                lambda failure: alone and failure["memory"],
-            )
-    except OSError as error:
-        raise SystemExit(FULL) from error
+        while worker.word.poll():
+            word: str = worker.word.recv()
+            if word:
+                return word
+            worker.begun = True
+    except (EOFError, OSError):
+        pass  # it is dead, and has said all
+    return ""
 
 
-def _out_of_memory(path: Path) -> bool:
-    return state_of(path) is State.FAILED and bool(failure_of(path)["memory"])
+def _work(out: Path, world: World, runs: Sequence[Run], alone: bool, word: Connection) -> None:
+    """Walk once through the runs; send "" before the first, and why where no other may go on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver gets it too, and says what follows
+    with ending_on_sigterm():
+        try:
+            hand = Hand(out, world)
+            _say(word, "")
+            for run in runs:
+                hand(run, alone)
+        except DeviceLost:
+            raise SystemExit(REPLACE) from None
+        except Exception as error:
+            _say(word, str(error) or type(error).__name__)
+            raise SystemExit(1) from None
+
+
+def _say(word: Connection, text: str) -> None:
+    with suppress(BrokenPipeError):  # its driver was killed, and the runs go on
+        word.send(text)

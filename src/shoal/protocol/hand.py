@@ -1,0 +1,75 @@
+"""What carries out runs in one process, whichever engine started it."""
+
+import platform
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from .attempt import State, attempt
+from .execute import Machine
+from .folder import locked
+from .plan import Data, Method, folder_of
+from .run import Run
+
+
+class World(Protocol):
+    """Where names become methods and data, in every process anew; it must be picklable."""
+
+    def method(self, name: str) -> Method: ...
+
+    def data(self, name: str, trial: int) -> Data: ...
+
+    def machine(self) -> Machine: ...
+
+
+class Stopped(ValueError):
+    """The sweep cannot go on as things are; the same command does so when they have changed."""
+
+
+class Hand:
+    """Carries out one run after another of the sweep in ``out``, with the same data and machine."""
+
+    def __init__(self, out: Path, world: World) -> None:
+        self.out, self.world = out, world
+        self.data = lru_cache(maxsize=2)(world.data)
+        self.machine = world.machine()
+
+    def __call__(self, run: Run, alone: bool = False) -> State:
+        """Return how the run stands after it, as ``attempt`` does.
+
+        Args:
+            alone: try again what ran out of memory, one at a time on this machine.
+        """
+        only = self.out / f"alone-{platform.node()}.lock"
+        with locked(only) if alone else nullcontext():
+            return attempt(
+                run,
+                lambda: self.world.method(run.algorithm)[0],
+                lambda: self.data(run.dataset, run.trial),
+                folder_of(self.out, run),
+                replace(self.machine, weights=run.protocol.weights),
+                lambda failure: alone and bool(failure["memory"]),
+            )
+
+
+@contextmanager
+def ending_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM end what is inside as an exception, so that it can tidy up behind it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may say what a signal does
+        return
+
+    def end(*_: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,152 @@
+"""The Ray engine: one task for every run, on a cluster or on this machine.
+
+Ray says where a task runs and starts it again where its worker died; all else is ``attempt``'s, as
+in the local engine. The sweep's folder must be on a file system that all machines share.
+"""
+
+import logging
+import os
+import pickle
+import time
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from .attempt import DeviceLost, State
+from .hand import Hand, Stopped, World, ending_on_sigterm
+from .run import Run
+from .standing import LOOK, Standing, Told
+
+# How often Ray starts a task again whose worker or machine died. Deaths by the run's own doing are
+# counted in its folder; these are for those that come from outside.
+RETRIES = 20
+
+
+def carry_out_on_ray(
+    out: Path,
+    runs: Sequence[Run],
+    world: World,
+    address: str | None = None,
+    gpus_per_run: float | None = None,
+    told: Told = lambda _: None,
+) -> Counter[State]:
+    """Carry out these runs of the plan in ``out``; return how they stand in the end.
+
+    Args:
+        address: of a cluster; by default that of RAY_ADDRESS, or else one is started here.
+        gpus_per_run: how much of a GPU a run takes; by default 1 where the cluster has any.
+    """
+    ray = _ray()
+    # Nothing about a user's sweep goes anywhere unless they ask for it.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    where = address or os.environ.get("RAY_ADDRESS") or "local"
+    with ending_on_sigterm():
+        try:
+            ray.init(where, log_to_driver=False, logging_level=logging.WARNING)
+        except ConnectionError as error:
+            raise Stopped(f"no Ray cluster answers at {where}: {error}") from error
+        try:
+            gpus = _gpus(ray, gpus_per_run, where)
+            return _settled(out, runs, _Tasks(ray, out, world, gpus), told)
+        finally:
+            ray.shutdown()
+
+
+def _settled(out: Path, runs: Sequence[Run], tasks: "_Tasks", told: Told) -> Counter[State]:
+    watched, alone = Standing(out, runs), set[str]()
+    while True:
+        _until_settled(watched, tasks, told)
+        again = [*watched.out_of_memory(), *tasks.lost.values()]
+        again = [run for run in again if run.identity not in alone]
+        if not again:
+            return watched.look()
+        alone |= {run.identity for run in again}
+        tasks.submit(again, alone=True)
+
+
+def _until_settled(watched: Standing, tasks: "_Tasks", told: Told) -> None:
+    """Return when no run is carried out by anyone, and none waits that Ray has not lost."""
+    while True:
+        found = watched.look_if_due(told)
+        if found is not None:
+            tasks.submit([run for run in watched.waiting() if run.identity not in tasks.lost])
+            if not tasks.pending and not found[State.RUNNING]:
+                return
+        tasks.gather()
+
+
+class _Tasks:
+    """The tasks of this driver, and the runs whose tasks Ray gave up."""
+
+    def __init__(self, ray: Any, out: Path, world: World, gpus: float) -> None:
+        self.ray, self.gpus = ray, gpus
+        self.work = pickle.dumps((Path.cwd(), out.absolute(), world))
+        self.pending: dict[Any, Run] = {}
+        self.lost: dict[str, Run] = {}
+        self.task = ray.remote(_one)
+
+    def submit(self, runs: Sequence[Run], alone: bool = False) -> None:
+        """Hand over the runs that are not handed over yet; alone, each with a whole GPU."""
+        gpus = float(self.gpus > 0) if alone else self.gpus
+        task = self.task.options(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)
+        known = {run.identity for run in self.pending.values()}
+        for run in runs:
+            if run.identity not in known:
+                self.pending[task.remote(self.work, run, alone)] = run
+
+    def gather(self) -> None:
+        """Wait a moment, and take in what has ended."""
+        if not self.pending:
+            time.sleep(LOOK)
+            return
+        failures = self.ray.exceptions
+        ended, _ = self.ray.wait(list(self.pending), num_returns=len(self.pending), timeout=LOOK)
+        for one in ended:
+            run = self.pending.pop(one)
+            try:
+                self.ray.get(one)
+            except failures.RayTaskError as error:
+                raise Stopped(str(error.cause)) from error
+            except failures.RayError:  # its worker or machine died too often
+                self.lost[run.identity] = run
+
+
+def _one(work: bytes, run: Run, alone: bool) -> str:
+    """Carry out a run in a worker of Ray's; return how it stands."""
+    try:
+        return _hand(work)(run, alone).value
+    except DeviceLost:
+        os._exit(1)  # Ray starts the task again in another process, which finds the failure
+
+
+@lru_cache(maxsize=1)
+def _hand(work: bytes) -> Hand:
+    """Return what serves all runs of a sweep in this process."""
+    place, out, world = pickle.loads(work)
+    if place.is_dir():
+        os.chdir(place)  # what the world names may be seen from where the command was given
+    return Hand(out, world)
+
+
+def _gpus(ray: Any, asked: float | None, where: str) -> float:
+    there = float(ray.cluster_resources().get("GPU", 0.0))
+    if asked is None:
+        return float(there > 0)
+    if where == "local" and asked > there:
+        raise Stopped(f"{asked:g} of a GPU for every run was asked for, Ray finds {there:g} here")
+    return asked
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise ModuleNotFoundError(
+            "the engine ray needs Ray, which is not installed: pip install 'shoal[ray]'",
+            name="ray",
+        ) from error
+    return ray

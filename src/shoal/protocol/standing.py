@@ -1,0 +1,66 @@
+"""How the runs of a sweep stand, looked at as seldom and as cheaply as will do."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from .attempt import State, failure_of, state_of
+from .plan import RUNS, folder_of
+from .run import Run
+
+# Seconds between two looks, and how much longer than a look it is until the next.
+LOOK, SPARING = 1.0, 20
+
+Told = Callable[[Counter[State]], object]
+
+
+def standing(out: Path, runs: Sequence[Run]) -> Counter[State]:
+    """Return how many of the runs are done, running, failed and waiting."""
+    return Standing(out, runs).look()
+
+
+class Standing:
+    """What is known of the runs; one that is done is not looked at again."""
+
+    def __init__(self, out: Path, runs: Sequence[Run]) -> None:
+        self.out, self.runs = out, list(runs)
+        self.paths = [folder_of(out, run) for run in runs]
+        self.states = [State.WAITING] * len(self.runs)
+        self._next = 0.0
+
+    def look(self) -> Counter[State]:
+        """Return how many runs are in each state now."""
+        try:
+            there = set(os.listdir(self.out / RUNS))
+        except FileNotFoundError:
+            there = set()
+        for number, path in enumerate(self.paths):
+            if self.states[number] is not State.DONE:
+                self.states[number] = state_of(path) if path.name in there else State.WAITING
+        return Counter(self.states)
+
+    def look_if_due(self, told: Told) -> Counter[State] | None:
+        """Look and tell, or return None where the last time is not long ago."""
+        begin = time.monotonic()
+        if begin < self._next:
+            return None
+        found = self.look()
+        told(found)
+        end = time.monotonic()
+        self._next = end + max(LOOK, SPARING * (end - begin))
+        return found
+
+    def waiting(self) -> list[Run]:
+        """Return the runs that waited at the last look."""
+        found = zip(self.runs, self.states, strict=True)
+        return [run for run, state in found if state is State.WAITING]
+
+    def out_of_memory(self) -> list[Run]:
+        """Return the runs that failed for want of memory."""
+        found = []
+        for run, path, state in zip(self.runs, self.paths, self.states, strict=True):
+            if state is State.FAILED and (failure_of(path) or {"memory": False})["memory"]:
+                found.append(run)
+        return found

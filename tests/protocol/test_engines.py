@@ -1,0 +1,173 @@
+"""The engines of sweeps: whoever is killed, what is left is the sweep that nobody disturbed."""
+
+import importlib.util
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shoal.protocol.attempt import BEGUN, State
+from shoal.protocol.folder import opened
+from shoal.protocol.hand import Hand, Stopped
+from shoal.protocol.plan import folder_of, read_plan
+from shoal.protocol.ray_engine import _gpus, _hand, carry_out_on_ray
+from shoal.protocol.standing import standing
+from shoal.protocol.workers import carry_out
+from tests.protocol.driving import drive, until_running, workers_of
+from tests.protocol.worlds import Broken, Squares, Tight, contents, planned
+
+pytestmark = [pytest.mark.serial, pytest.mark.timeout(240)]
+HAS_RAY = importlib.util.find_spec("ray") is not None
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+    """What an undisturbed sweep leaves, one run after the other in this process."""
+    out = tmp_path_factory.mktemp("whole")
+    planned(out)
+    hand = Hand(out, Squares())
+    assert [hand(run) for run in read_plan(out)] == [State.DONE] * 12
+    return contents(out)
+
+
+def check(out: Path, whole: dict[str, dict[str, bytes]]) -> None:
+    """Exactly the runs of the plan, and each as in the undisturbed sweep."""
+    runs = read_plan(out)
+    assert standing(out, runs) == {State.DONE: len(runs)}
+    assert {path.name for path in (out / "runs").iterdir()} == {
+        folder_of(out, run).name for run in runs
+    }
+    assert contents(out) == {run.identity: whole[run.identity] for run in runs}
+
+
+def until(happened: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+def gone(pid: int) -> bool:
+    """Whether the process is no more; a zombie is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_killed_workers_and_drivers_lose_nothing(
+    tmp_path: Path, whole: dict[str, dict[str, bytes]]
+) -> None:
+    planned(tmp_path)
+    runs = read_plan(tmp_path)
+    others = {State.DONE: 11, State.RUNNING: 1}
+
+    # We hold one run all the while, so that no driver is over before anything happens to it.
+    with opened(folder_of(tmp_path, runs[-1]), runs[-1]):
+        # A worker is killed, and replaced; then its driver is asked to end, and ends its workers.
+        driver = drive(tmp_path, "local")
+        until(lambda: standing(tmp_path, runs)[State.RUNNING] >= 2)
+        first = workers_of(driver.pid, "local")
+        os.kill(first[0], signal.SIGKILL)
+        until(lambda: len(set(workers_of(driver.pid, "local")) - set(first)) == 1)
+        workers = workers_of(driver.pid, "local")
+        driver.terminate()
+        assert driver.wait(30) == 128 + signal.SIGTERM
+        assert all(map(gone, workers))
+        begun = [run for run in runs if (folder_of(tmp_path, run) / BEGUN).exists()]
+        assert len(begun) <= 1  # the killed worker's; who is asked to end does not die
+
+        # A driver is killed; the next shares with its workers, and waits for what we hold.
+        driver = drive(tmp_path, "local")
+        until(lambda: bool(workers_of(driver.pid, "local")) or standing(tmp_path, runs) == others)
+        driver.kill()
+        driver.wait()
+        driver = drive(tmp_path, "local")
+        until(lambda: standing(tmp_path, runs) == others)
+        until(lambda: not workers_of(driver.pid, "local"))
+        time.sleep(1.5)
+        assert driver.poll() is None
+        assert not workers_of(driver.pid, "local")
+    assert driver.wait(60) == 0
+    check(tmp_path, whole)
+
+
+def test_out_of_memory_is_tried_again_at_the_end(
+    tmp_path: Path, whole: dict[str, dict[str, bytes]]
+) -> None:
+    planned(tmp_path, ("erm",))
+    runs, seen = read_plan(tmp_path)[:2], []
+    world = Tight(tmp_path)
+    assert carry_out(tmp_path, runs, world, 1, seen.append) == {State.DONE: 2}
+    assert any(found[State.FAILED] for found in seen)
+    assert contents(tmp_path, runs) == {run.identity: whole[run.identity] for run in runs}
+
+
+def test_a_worker_that_cannot_work_stops_the_sweep(tmp_path: Path) -> None:
+    planned(tmp_path, ("erm",))
+    with pytest.raises(Stopped, match="torch sees no GPU"):
+        carry_out(tmp_path, read_plan(tmp_path), Broken(), 1)
+
+
+@pytest.mark.skipif(not HAS_RAY, reason="no ray")
+def test_ray_with_a_killed_worker_and_a_killed_driver(
+    tmp_path: Path, whole: dict[str, dict[str, bytes]]
+) -> None:
+    planned(tmp_path, ("erm",))
+    driver = drive(tmp_path, "ray")
+    until_running(tmp_path)
+    os.kill(workers_of(driver.pid, "ray")[0], signal.SIGKILL)
+    until_running(tmp_path)
+    driver.kill()
+    driver.wait()
+    assert drive(tmp_path, "ray").wait(120) == 0
+    check(tmp_path, whole)
+
+
+@pytest.mark.skipif(not HAS_RAY, reason="no ray")
+def test_ray_tries_again_alone_and_says_what_stops_it(
+    tmp_path: Path, whole: dict[str, dict[str, bytes]]
+) -> None:
+    planned(tmp_path, ("erm",))
+    runs = read_plan(tmp_path)[:2]
+    assert carry_out_on_ray(tmp_path, runs, Tight(tmp_path)) == {State.DONE: 2}
+    assert contents(tmp_path, runs) == {run.identity: whole[run.identity] for run in runs}
+    with pytest.raises(Stopped, match="torch sees no GPU"):
+        carry_out_on_ray(tmp_path, read_plan(tmp_path), Broken())
+
+
+def test_without_ray_it_is_said_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'shoal\[ray\]'"):
+        carry_out_on_ray(tmp_path, [], Squares())
+
+
+def test_a_worker_of_ray_s_is_where_the_command_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    _hand(pickle.dumps((tmp_path, tmp_path / "out", Squares())))
+    assert Path.cwd() == tmp_path
+    _hand(pickle.dumps((tmp_path / "not here", tmp_path / "out", Squares())))
+    assert Path.cwd() == tmp_path
+
+
+def test_how_much_of_a_gpu_a_run_takes() -> None:
+    def ray(**resources: float) -> Any:
+        return SimpleNamespace(cluster_resources=lambda: resources)
+
+    assert _gpus(ray(CPU=2.0), None, "local") == 0
+    assert _gpus(ray(CPU=2.0, GPU=8.0), None, "local") == 1
+    assert _gpus(ray(GPU=1.0), 0.25, "local") == 0.25
+    assert _gpus(ray(), 0.25, "10.0.0.1:6379") == 0.25  # it may grow
+    with pytest.raises(Stopped, match=r"0\.25 of a GPU .* Ray finds 0 here"):
+        _gpus(ray(), 0.25, "local")
