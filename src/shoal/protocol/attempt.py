@@ -13,8 +13,9 @@ from ..algorithms.base import Algorithm
 from ..storage import read_json, write_json
 from ..training.checkpoints import Checkpoints
 from .execute import Machine, execute
-from .folder import CHECKPOINTS, DONE, Folder, InUse, in_use, opened
+from .folder import CHECKPOINTS, Folder, InUse, in_use, opened
 from .plan import Data
+from .records import DONE
 from .run import Run
 
 FAILED, BEGUN = "failed.json", "begun.json"

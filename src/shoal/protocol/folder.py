@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..storage import read_json, remove_asides, write_json, write_text
+from .records import DONE, RECORDS, RUN
 from .run import Run
 
-RUN, RECORDS, DONE, LOCK = "run.json", "records.jsonl", "done", "lock"
+LOCK = "lock"
 CHECKPOINTS = "checkpoints"
 # Seconds before a lock counts as held: who only looks at it has it for less.
 PATIENCE = 0.1
