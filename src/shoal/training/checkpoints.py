@@ -34,7 +34,8 @@ class Checkpoints:
         self._left_aside: set[Path] = set()
         self._writer: ThreadPoolExecutor | None = None
         self._writing: Future[float] | None = None
-        self._last, self._cost = time.monotonic(), 0.0
+        self._begun = self._last = time.monotonic()
+        self._spent, self._cost = 0.0, 0.0  # on all of them, and on the last
 
     def due(self) -> bool:
         """Return whether it is time for the next one; raise where the last could not be written."""
@@ -42,8 +43,13 @@ class Checkpoints:
             if not self._writing.done():
                 return False
             self._finish()
-        wait = max(SOONEST, self._cost / SHARE) if self.every is None else self.every
-        return time.monotonic() - self._last >= wait
+        now = time.monotonic()
+        if self.every is not None:
+            return now - self._last >= self.every
+        # With the next, which will cost what the last did, all of them are to be within the share;
+        # only the first is taken before anyone knows what it costs.
+        affordable = SHARE * (now - self._begun) >= self._spent + self._cost
+        return affordable and now - self._last >= SOONEST
 
     def take(self, step: int, state: dict[str, Any]) -> None:
         """Write ``state`` after ``step`` updates; tensors are copied before this returns."""
@@ -63,6 +69,7 @@ class Checkpoints:
             written, self._writing = self._writing, None
             try:
                 self._cost = written.result()
+                self._spent += self._cost
             except OSError as error:
                 raise OSError(
                     f"a checkpoint cannot be written to {self.folder}: {error.strerror or error}; "
