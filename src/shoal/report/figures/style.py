@@ -91,22 +91,28 @@ def canvas(
         width, height: inches of one panel.
         options: of matplotlib's ``Figure.subplots``, such as ``sharey=True``.
     """
-    import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
+    with _styled():
         figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
         yield figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
 def rendered(figure: Figure) -> dict[str, bytes]:
     """Return the figure as PNG and PDF by file ending, the same bytes every time."""
-    import matplotlib
-
     found = {}
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
+    with _styled():
         for kind, about in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
             file = io.BytesIO()
             figure.savefig(file, format=kind, metadata=about)
             found[kind] = file.getvalue()
     return found
+
+
+def _styled() -> Any:
+    """Return a context in which a user's own settings of matplotlib do not act."""
+    import matplotlib
+
+    settings: dict[Any, Any] = dict(matplotlib.rcParamsDefault)
+    settings.pop("backend", None)
+    return matplotlib.rc_context(settings | _STYLE)
