@@ -1,0 +1,39 @@
+"""Curvature of the domains' risks: analysis only, nothing here takes part in a training step.
+
+Every diagonal has one row per domain, ``[E, P]``, float64 for float64 and else float32, and is a
+mean over the domain's n_e examples: the Hessian of the mean risk, F_e / n_e, F̃_e / n_e.
+
+Diagonals:
+
+- ``head_diagonals(features, logits, labels, domains)``: risks, g_e, Var(G_e), Diag(F̃_e),
+  Diag(F_e) and Diag(H_e) of a linear classifier in closed form, as ``Diagonals``
+- ``network_diagonals(model, inputs, labels, domains, parameters)``: the same in any weights
+- ``head_hessian_diagonal``, ``hessian_diagonal``: Diag(H_e) alone, with the same arguments
+
+What they say:
+
+- ``chain(diagonals, domain)``: the links H ≈ F ≈ F̃ ∝ C of a domain: cosines, norms, traces, mean
+- ``pairs(diagonals)``: squared distances, cosines and norms between domains
+- ``gaps(diagonals)``: the spread of risks, variances and Hessian diagonals over domains
+
+Matrices, by their Gram matrices:
+
+- ``head_roots``, ``network_roots``: F_e = S_eᵀS_e, and ``dominance``, ``spectra``, ``alignment``
+- ``inconsistency``, ``diagonal_inconsistency``: Proposition 1 for every pair of domains
+"""
+
+from .comparison import chain, gaps, pairs
+from .diagonals import Diagonals
+from .head import head_diagonals, head_hessian_diagonal
+from .network import hessian_diagonal, network_diagonals
+
+__all__ = [
+    "Diagonals",
+    "chain",
+    "gaps",
+    "head_diagonals",
+    "head_hessian_diagonal",
+    "hessian_diagonal",
+    "network_diagonals",
+    "pairs",
+]
