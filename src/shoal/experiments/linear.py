@@ -3,8 +3,8 @@
 The data are Fish's (Shi et al., 2021, Section 3.2) as far as its stated accuracies determine them:
 **reconstructed**, because neither paper published code, counts, optimiser, steps or λ. Four binary
 features; f1 predicts the label in 93 % of cases everywhere. Beside it every domain has a spurious
-feature of its own, f2 and f3 in training and f4 in test, which predicts it in 97 % there and in 57 %
-elsewhere. Logistic regression on the four.
+feature of its own, f2 and f3 in training and f4 in test, which predicts it in 97 % there and in
+57 % elsewhere. Logistic regression on the four.
 
 On these data the domains' variances differ only by what the model gets wrong where f1 = s = 1, so
 that any pull vanishes as the model becomes sure: invariance holds in a window of steps, and longer
@@ -30,16 +30,23 @@ DOMAINS = ("D1", "D2", "test")
 LEARNING_RATE, STEPS, LONGEST = 0.01, 400, 1500
 STRENGTHS = {"erm": 0.0, "fish": 3.0, "fishr": 300.0, "fishr-uncentered": 300.0}
 # Where the window is looked for: λ from, to, and how many of them.
-GRIDS = {"fish": (0.3, 30.0, 81), "fishr": (10.0, 10_000.0, 91), "fishr-uncentered": (10.0, 1e4, 91)}
+GRIDS = {
+    "fish": (0.3, 30.0, 81),
+    "fishr": (10.0, 10_000.0, 91),
+    "fishr-uncentered": (10.0, 1e4, 91),
+}
 # What a model does, by its accuracy in % on D1, D2 and test.
 STATES = {(93, 93, 93): "invariant", (97, 97, 57): "shortcut"}
 
 
 @dataclass(frozen=True)
 class Data:
-    """Three domains of four kinds of examples: ``inputs`` ``[3, 4, 5]``, the last a one for the bias.
+    """Three domains of four kinds of examples.
 
-    ``counts`` says how many of a domain's 100 examples are of each kind, ``[4]``.
+    Args:
+        inputs: ``[3, 4, 5]``, the last a one for the bias.
+        labels: 0 or 1, ``[4]``.
+        counts: how many of a domain's 100 examples are of each kind, ``[4]``.
     """
 
     inputs: Tensor
@@ -53,7 +60,12 @@ class Data:
 
 @dataclass(frozen=True)
 class Paths:
-    """Trainings side by side: weights and bias ``[k, steps, 5]``, accuracies in % ``[k, steps, 3]``."""
+    """Trainings side by side, one for each λ.
+
+    Args:
+        weights: with the bias, after each step, ``[k, steps, 5]``.
+        accuracies: in %, on D1, D2 and test, ``[k, steps, 3]``.
+    """
 
     weights: Tensor
     accuracies: Tensor
@@ -98,8 +110,8 @@ def train(method: str, strengths: Sequence[float], steps: int = LONGEST) -> Path
 def objective(method: str, weights: Tensor, strength: Tensor, domains: Data) -> Tensor:
     """Return the loss of each model ``[k]``: its risk and λ times what the method adds.
 
-    Fish is its objective, R − λ ⟨g_1, g_2⟩, which its algorithm approximates to first order; on five
-    weights it can be had exactly. Fishr is Eq. 4, with 1/(n − 1).
+    Fish is its objective, R − λ ⟨g_1, g_2⟩, which its algorithm approximates to first order; on
+    five weights it can be had exactly. Fishr is Eq. 4, with 1/(n − 1).
     """
     inputs = domains.inputs[:2]
     logits = torch.einsum("enf,kf->ken", inputs, weights)
@@ -138,7 +150,7 @@ def run() -> dict[str, Any]:
         ]
     return {
         "data": "reconstructed",
-        "optimiser": f"Adam, learning rate {LEARNING_RATE:g}, from zero, all examples in every step",
+        "optimiser": f"Adam, learning rate {LEARNING_RATE:g}, weights from zero, full batches",
         "steps": STEPS,
         "longest": LONGEST,
         "table": table,
