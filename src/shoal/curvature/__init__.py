@@ -18,22 +18,41 @@ What they say:
 
 Matrices, by their Gram matrices:
 
-- ``head_roots``, ``network_roots``: F_e = S_eᵀS_e, and ``dominance``, ``spectra``, ``alignment``
-- ``inconsistency``, ``diagonal_inconsistency``: Proposition 1 for every pair of domains
+- ``head_roots``, ``network_roots``, ``of_matrices``: the roots of F_e = S_eᵀS_e, as ``Roots``
+- ``spectra``, ``head_tangent_spectra``: top eigenvalues, of F_e or of the tangent kernel
+- ``alignment``: of the top eigenvectors of F_A and F_B;  ``dominance``: of the diagonal in F_e
+- ``inconsistency(roots, risks, epsilon)``, ``diagonal_inconsistency(hessian, risks, epsilon)``:
+  Proposition 1 for every pair of domains, as ``Scores``
 """
 
 from .comparison import chain, gaps, pairs
 from .diagonals import Diagonals
 from .head import head_diagonals, head_hessian_diagonal
+from .inconsistency import Score, Scores, diagonal_inconsistency, inconsistency
 from .network import hessian_diagonal, network_diagonals
+from .network_roots import network_roots
+from .roots import Roots, head_roots, of_matrices
+from .spectrum import alignment, dominance, head_tangent_spectra, spectra
 
 __all__ = [
     "Diagonals",
+    "Roots",
+    "Score",
+    "Scores",
+    "alignment",
     "chain",
+    "diagonal_inconsistency",
+    "dominance",
     "gaps",
     "head_diagonals",
     "head_hessian_diagonal",
+    "head_roots",
+    "head_tangent_spectra",
     "hessian_diagonal",
+    "inconsistency",
     "network_diagonals",
+    "network_roots",
+    "of_matrices",
     "pairs",
+    "spectra",
 ]

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..gradients.inputs import Examples
 from ..gradients.job import Job, like_of
 from ..gradients.selection import select
 
@@ -23,7 +24,7 @@ def backpack_diagonal(job: Job) -> Tensor:
     loss = backpack.extend(nn.CrossEntropyLoss(reduction="sum"))
     rows = like_of(job).new_zeros(job.groups.num_domains, sum(w.numel() for w in chosen))
     for domain, part in job.groups.chunks(job.chunk_size or max(job.groups.sizes)):
-        examples = job.examples.take(part)
+        examples = _with_gradients(job.examples.take(part))
         if examples.labels.is_floating_point():
             raise ValueError("BackPACK takes class indices, got soft targets or 0/1 of one logit")
         for weight in chosen:
@@ -32,6 +33,12 @@ def backpack_diagonal(job: Job) -> Tensor:
             loss(examples.run(extended), examples.labels).backward()
         rows[domain] += torch.cat([weight.diag_h.flatten() for weight in chosen])  # type: ignore[attr-defined]
     return rows / job.groups.counts.to(rows.dtype).clamp(min=1)[:, None]
+
+
+def _with_gradients(examples: Examples) -> Examples:
+    """Let inputs have gradients, without which torch warns of BackPACK's hooks."""
+    tensors = [t.detach().requires_grad_(t.is_floating_point()) for t in examples.tensors]
+    return examples.with_tensors(tensors, examples.labels)
 
 
 def _package() -> Any:
