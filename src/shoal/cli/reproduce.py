@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from .arguments import device, positive
-from .reproductions import hessian, linear
+from .reproductions import ablation, hessian, linear, pictures
 from .terminal import bars
 
-ANALYSES = (linear, hessian)
+ANALYSES = (linear, hessian, pictures, ablation)
 
 
 def add(commands: Any) -> None:

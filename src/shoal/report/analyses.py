@@ -7,7 +7,7 @@ from typing import Any
 
 from .sheets import Sheet, power
 
-__all__ = ["hessian_sheets", "linear_sheets"]
+__all__ = ["gradient_sheet", "hessian_sheets", "landscape_sheet", "linear_sheets"]
 
 
 COSINES, HESSIANS = "table:simhessiangradvar", "table:hessianermfishr"
@@ -138,3 +138,36 @@ def _powers(cell: Mapping[str, float]) -> str:
 
 def _times(cell: Mapping[str, float]) -> str:
     return f"{cell['ours']:,.0f} × ({cell['paper']:,.0f} ×)"
+
+
+def landscape_sheet(result: Mapping[str, Any]) -> Sheet:
+    """Return the terms of the inconsistency of every ordered pair of domains."""
+    rows = [
+        (
+            f"{name}, {pair.replace(', ', ' → ')}",
+            *[_signed(terms[key]) for key in ("R", "H", "proposition", "measured")],
+        )
+        for name, found in result["methods"].items()
+        for pair, terms in found["pairs"].items()
+    ]
+    return Sheet(
+        f"Inconsistency in the plane, ε = {result['epsilon']:g}",
+        ("Method, A → B", "R = R_B − R_A", "H", "Proposition 1", "measured on the grid"),
+        rows,
+        "Proposition 1 takes the weights for a minimum of both quadratic risks; the grid does not.",
+    )
+
+
+def gradient_sheet(result: Mapping[str, Any]) -> Sheet:
+    """Return how wide the domains' gradients are, and how far their variances are apart."""
+    rows = []
+    for name, found in result["methods"].items():
+        traces = [power(cloud["trace"], 3) for cloud in found["domains"].values()]
+        accuracies = [f"{100 * found['accuracies'][key]:.1f}" for key in ("train", "test")]
+        rows.append((name, *traces, power(found["variance_gap"]), " / ".join(accuracies)))
+    head = ("Method", "Tr C_90", "Tr C_80", "‖Var(G_90) − Var(G_80)‖²", "train / test in %")
+    return Sheet("Gradients of single examples in ω", head, rows)
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3f}".replace("-", "−")

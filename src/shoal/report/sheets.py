@@ -52,7 +52,8 @@ def terminal(sheet: Sheet) -> Table:
         collapse_padding=True,
     )
     for number, heading in enumerate(sheet.head):
-        view.add_column(heading, justify="right" if number else "left")
+        # Rows are told apart by their names: those are never cut.
+        view.add_column(heading, justify="right" if number else "left", no_wrap=not number)
     for row in sheet.rows:
         view.add_row(*map(Text, row))
     return view
