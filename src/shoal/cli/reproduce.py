@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from .arguments import device, positive
-from .reproductions import ablation, hessian, linear, pictures
+from .reproductions import ablation, hessian, linear, overhead, pictures
 from .terminal import bars
 
-ANALYSES = (linear, hessian, pictures, ablation)
+ANALYSES = (linear, hessian, pictures, overhead, ablation)
 
 
 def add(commands: Any) -> None:

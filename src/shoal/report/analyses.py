@@ -7,7 +7,13 @@ from typing import Any
 
 from .sheets import Sheet, power
 
-__all__ = ["gradient_sheet", "hessian_sheets", "landscape_sheet", "linear_sheets"]
+__all__ = [
+    "gradient_sheet",
+    "hessian_sheets",
+    "landscape_sheet",
+    "linear_sheets",
+    "overhead_sheet",
+]
 
 
 COSINES, HESSIANS = "table:simhessiangradvar", "table:hessianermfishr"
@@ -171,3 +177,39 @@ def gradient_sheet(result: Mapping[str, Any]) -> Sheet:
 
 def _signed(value: float) -> str:
     return f"{value:+.3f}".replace("-", "−")
+
+
+def overhead_sheet(result: Mapping[str, Any]) -> Sheet:
+    """Return times and peaks of an update, and what Fishr adds beside the paper's numbers."""
+    rows = []
+    for head in result["heads"].values():
+        seconds, peaks, paper = head["seconds"], head["peak_bytes"], head["paper"]
+        times = [f"{1000 * seconds[name]:.2f}" for name in ("erm", "fishr")]
+        bytes_ = [_gigabytes(peaks[name]) for name in ("erm", "fishr")]
+        more = [_percent(head[key]) for key in ("time", "memory")]
+        theirs = [_percent(paper[key]) for key in ("time", "memory")]
+        rows.append(
+            (
+                head["name"],
+                " / ".join(times),
+                f"{more[0]} ({theirs[0]})",
+                " / ".join(bytes_),
+                f"{more[1]} ({theirs[1]})",
+            )
+        )
+    work = result["work"]
+    return Sheet(
+        "What Fishr costs over ERM (paper)",
+        ("Head", "ms, ERM / Fishr", "time", "peak GB, ERM / Fishr", "memory"),
+        rows,
+        f"{work['network']}, {work['size']} px, {work['batch']} images of each domain, "
+        f"{work['precision']}, medians of {work['rounds']} updates. {result['device']}.",
+    )
+
+
+def _gigabytes(count: int | None) -> str:
+    return "–" if count is None else f"{count / 1e9:.3f}"
+
+
+def _percent(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:+.1f} %".replace("-", "−")
