@@ -38,8 +38,8 @@ def landscape(training: Training, epsilon: float) -> dict[str, Any]:
     hessians = head_hessians(z, logits)
     plane = plane_of(hessians)
     within = plane.mT @ hessians @ plane
-    # Far enough for the level sets of a domain that is curved as the flatter one.
-    reach = 2.2 * (2 * epsilon / torch.diagonal(within, dim1=1, dim2=2).amin(0)).sqrt()
+    # Twice as far as the level sets of a bowl reach: a set that goes further is cut there.
+    reach = 2.0 * (2 * epsilon / torch.diagonal(within, dim1=1, dim2=2).amin(0)).sqrt()
     ticks = [torch.linspace(-float(r), float(r), POINTS) for r in reach]
     risks = risks_on(z @ plane, logits, labels, ticks)
     centre = risks[:, POINTS // 2, POINTS // 2]
@@ -61,7 +61,7 @@ def landscape(training: Training, epsilon: float) -> dict[str, Any]:
         "risks": [[[round(v, 5) for v in row] for row in mine] for mine in risks.tolist()],
         "level_sets": sets.int().tolist(),
         "curvatures": within.tolist(),
-        "at_the_edge": bool(_edge(sets).any()),
+        "cut": [bool(_edge(mine).any()) for mine in sets],
         "pairs": pairs,
     }
 
@@ -107,5 +107,5 @@ def level_set(risks: Tensor, epsilon: float) -> Tensor:
         found = grown
 
 
-def _edge(sets: Tensor) -> Tensor:
-    return torch.stack([sets[:, 0], sets[:, -1], sets[:, :, 0], sets[:, :, -1]])
+def _edge(inside: Tensor) -> Tensor:
+    return torch.cat([inside[0], inside[-1], inside[:, 0], inside[:, -1]])

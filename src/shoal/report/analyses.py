@@ -160,8 +160,19 @@ def landscape_sheet(result: Mapping[str, Any]) -> Sheet:
         f"Inconsistency in the plane, ε = {result['epsilon']:g}",
         ("Method, A → B", "R = R_B − R_A", "H", "Proposition 1", "measured on the grid"),
         rows,
-        "Proposition 1 takes the weights for a minimum of both quadratic risks; the grid does not.",
+        "Proposition 1 takes the weights for a minimum of both quadratic risks; the grid does not. "
+        f"Level sets that reach its edge and are cut there: {_cut(result)}.",
     )
+
+
+def _cut(result: Mapping[str, Any]) -> str:
+    found = [
+        f"{name} on {domain}"
+        for name, mine in result["methods"].items()
+        for domain, cut in zip(mine["domains"], mine["cut"], strict=True)
+        if cut
+    ]
+    return ", ".join(found) or "none"
 
 
 def gradient_sheet(result: Mapping[str, Any]) -> Sheet:

@@ -1,7 +1,7 @@
 """``shoal reproduce ablation-…``: the paper's ablations as sweeps."""
 
 import argparse
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from ..arguments import name_domains, positive
@@ -107,10 +107,11 @@ def _run_batches(options: argparse.Namespace) -> int:
 
     check_engine(options)
     world = _world([batches.ROW], batches.DATASET, options)
+    dataset = cache(world.dataset)  # the same for all configurations
     planned = {
         run.identity: run
         for sweep in batches.sweeps(options.trials, Protocol(options.steps))
-        for run in runs_of(sweep, world.method, world.dataset)
+        for run in runs_of(sweep, world.method, dataset)
         if run.test_domains == (batches.TEST_DOMAIN,)
     }
     status = carry_out(options, list(planned.values()), world)

@@ -60,9 +60,7 @@ def hessian_dynamics(curves: Curves, method: str, jump_step: int | None) -> Figu
         for number, (key, name) in enumerate(names.items()):
             _line(sizes, curves["step"], curves[key], name, look_of(number))
         sizes.set(title=f"{method}: Hessian diagonals h", xlabel="step", yscale="log")
-        _line(
-            directions, curves["step"], curves["hessian_cosine"], "cosine of h₉₀, h₈₀", look_of(0)
-        )
+        _line(directions, curves["step"], curves["hessian_cosine"], "cosine", look_of(0))
         directions.set(title="Their direction: cos(h₉₀, h₈₀)", xlabel="step")
         directions.set_ylim(top=1.0 + 0.03 * (1 - min(curves["hessian_cosine"])))
         for axis in (sizes, directions):

@@ -21,6 +21,8 @@ def overhead_figure(result: Mapping[str, Any]) -> Figure:
     Args:
         result: `heads`, each with `name`, `time`, `memory` and `paper`, and `device`.
     """
+    from matplotlib.patches import Patch
+
     heads = result["heads"].values()
     with canvas(1, 2, width=3.4, height=2.6) as (figure, axes):
         for axis, key in zip(axes[0], ("time", "memory"), strict=True):
@@ -34,11 +36,13 @@ def overhead_figure(result: Mapping[str, Any]) -> Figure:
             axis.axhline(0, color=INK, linewidth=0.7)
             axis.margins(y=0.18)
             axis.grid(False, axis="x")
-        for whose, name in (("ours", result["device"]), ("paper", "paper, Tesla V100")):
-            colour, hatch = BARS[whose]
-            axes[0][0].bar(0, 0, color=colour, edgecolor=INK, hatch=hatch, label=name)
-        handles, names = axes[0][0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=2)
+            axis.set_xlim(-0.6, len(heads) - 0.4)
+        names = {"ours": result["device"], "paper": "paper, Tesla V100"}
+        patches = [
+            Patch(facecolor=BARS[whose][0], edgecolor=INK, hatch=BARS[whose][1], label=name)
+            for whose, name in names.items()
+        ]
+        figure.legend(handles=patches, loc="outside lower center", ncols=2)
     return figure
 
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["gradient_scatter"]
 
+MARKERS = {"90%": "o", "80%": "+"}
+
 
 def gradient_scatter(result: Mapping[str, Any]) -> Figure:
     """Return the clouds of each method, with an ellipse of two standard deviations per domain.
@@ -31,25 +33,45 @@ def gradient_scatter(result: Mapping[str, Any]) -> Figure:
                     x,
                     y,
                     s=9,
-                    marker=look.marker,
-                    facecolors="none",
-                    edgecolors=look.colour,
-                    linewidths=0.5,
+                    marker=MARKERS[domain],
+                    **_ink(domain),
+                    linewidths=0.6,
                     alpha=0.6,
                 )
                 axis.plot(*_ellipse(cloud), label=f"{domain} domain", linewidth=2, **look.line)
             first, second = (100 * share for share in found["shares"])
-            traces = " and ".join(
+            traces = ", ".join(
                 f"{cloud['trace']:.2g} ({domain})" for domain, cloud in found["domains"].items()
             )
+            _frame(axis, found["domains"])
             axis.set(
-                title=f"{name}: total variance {traces}",
+                title=f"{name}: Tr C {traces}",
                 xlabel=f"first direction, {first:.0f} % of the variance",
                 ylabel=f"second, {second:.0f} %",
             )
         handles, names = axes[0][0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=2)
     return figure
+
+
+def _ink(domain: str) -> dict[str, str]:
+    """Return the colours of open circles and of crosses, which have no face."""
+    colour = DOMAINS[domain].colour
+    return (
+        {"facecolors": "none", "edgecolors": colour}
+        if MARKERS[domain] == "o"
+        else {"color": colour}
+    )
+
+
+def _frame(axis: Any, clouds: Mapping[str, Any]) -> None:
+    """Frame what lies within 3.2 standard deviations: a few examples lie far out."""
+    for k, setter in enumerate((axis.set_xlim, axis.set_ylim)):
+        ends = []
+        for cloud in clouds.values():
+            deviation = math.sqrt(cloud["covariance"][k][k])
+            ends += [cloud["mean"][k] + sign * 3.2 * deviation for sign in (-1, 1)]
+        setter(min(ends), max(ends))
 
 
 def _ellipse(cloud: Mapping[str, Any], points: int = 121) -> tuple[list[float], list[float]]:
