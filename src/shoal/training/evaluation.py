@@ -87,13 +87,13 @@ class Evaluation:
         compiled: bool = False,
     ) -> None:
         self.parts = parts
-        self._algorithm, self._prepare, self._precision = algorithm, prepare, precision
+        self.algorithm, self._prepare, self._precision = algorithm, prepare, precision
         self._device = algorithm.device
         self._compiled = compiled and not algorithm.together
         self._predict: Images = algorithm.predict
 
     def __call__(self) -> dict[Place, Outcome]:
-        with _evaluating(self._algorithm):
+        with evaluating(self.algorithm):
             found = {
                 place: [self._classified(images) for images in self._batches(part)]
                 for place, part in self.parts.items()
@@ -101,11 +101,18 @@ class Evaluation:
         # Only now, so that a device is waited for once.
         return {place: _outcome(self.parts[place], batches) for place, batches in found.items()}
 
+    def logits(self, part: Part) -> Iterator[Tensor]:
+        """Yield the logits of a part's images, batch by batch, by the method as it is."""
+        with evaluating(self.algorithm):
+            for images in self._batches(part):
+                with self._precision():
+                    yield self.algorithm.predict(self._prepare(images))
+
     def warm_up(self) -> None:
         """Have everything compiled that a call needs."""
         if self._compiled:
-            self._predict = torch.compile(self._algorithm.predict)
-        with _evaluating(self._algorithm):
+            self._predict = torch.compile(self.algorithm.predict)
+        with evaluating(self.algorithm):
             for part in list(self.parts.values())[:1]:
                 self._classified(next(self._batches(part)))
 
@@ -137,13 +144,14 @@ class Evaluation:
                 yield images.to(self._device, non_blocking=True)
 
     def _size(self, images: Tensor) -> int:
-        if self._algorithm.together:
+        if self.algorithm.together:
             return TOGETHER
         return ALONE[self._device.type][images.shape[-1] >= 64]
 
 
 @contextmanager
-def _evaluating(algorithm: Algorithm) -> Iterator[None]:
+def evaluating(algorithm: Algorithm) -> Iterator[None]:
+    """Put the method into eval mode inside, without gradients."""
     training = algorithm.training
     algorithm.eval()
     try:
