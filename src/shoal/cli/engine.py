@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .arguments import positive, share
+from .run_options import add_log
 from .status import show_standing, time_left
 
 
@@ -29,6 +30,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--shard", default="0/1", metavar="I/N", help="for batch queues, from 0")
     how.add_argument("--device", default="auto", help="cpu, cuda, or auto")
     how.add_argument("--step", choices=("auto", "compiled", "graph", "eager"), default="auto")
+    add_log(how)
     how.add_argument("--plan-only", action="store_true", help="write and show the plan, no more")
 
 

@@ -79,5 +79,6 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
         options.record_every,
     )
     places = (options.data, options.cache)
-    world = CommandWorld(methods, names, *places, options.device, options.step)
+    gaps = options.log == "gaps"
+    world = CommandWorld(methods, names, *places, options.device, options.step, gaps)
     return sweep, world

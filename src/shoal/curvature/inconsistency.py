@@ -15,7 +15,7 @@ from torch import Tensor
 from .roots import Roots
 
 # Of the largest curvature of all domains.
-FLOOR = 1e-6
+FLOOR = 1e-3
 # Where nothing is curved at all, a division is to give 0.
 TINY = 1e-100
 

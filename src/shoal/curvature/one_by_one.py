@@ -16,7 +16,7 @@ from ..gradients.job import Job, like_of
 from ..gradients.losses import individual_losses
 
 # Examples that are looked at for curvature, and weights that are differentiated together.
-LOOKED_AT, TOGETHER = 16, 64
+LOOKED_AT, TOGETHER = 8, 64
 
 
 def curved_weights(job: Job) -> list[str]:

@@ -136,7 +136,8 @@ def _world(rows: list[str], dataset: str, options: argparse.Namespace) -> Any:
     from ..world import CommandWorld
 
     methods, places = {row: row for row in rows}, (options.data, options.cache)
-    return CommandWorld(methods, {dataset: dataset}, *places, options.device, options.step)
+    how = (options.device, options.step, options.log == "gaps")
+    return CommandWorld(methods, {dataset: dataset}, *places, *how)
 
 
 def _machines(runs: Any) -> list[str]:
