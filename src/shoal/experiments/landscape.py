@@ -59,7 +59,6 @@ def landscape(training: Training, epsilon: float) -> dict[str, Any]:
         "domains": DOMAINS,
         "axes": [tick.tolist() for tick in ticks],
         "risks": [[[round(v, 5) for v in row] for row in mine] for mine in risks.tolist()],
-        "level_sets": sets.int().tolist(),
         "curvatures": within.tolist(),
         "cut": [bool(_edge(mine).any()) for mine in sets],
         "pairs": pairs,

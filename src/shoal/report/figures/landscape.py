@@ -14,7 +14,7 @@ __all__ = ["landscape_figure"]
 
 TERMS = {"R": ("#E69F00", ""), "H": ("#56B4E9", "///")}
 WIDEST = 0.2
-"""Gaps of risks beyond this have the colour of this."""
+"""Gaps of risks beyond this have the shade of this."""
 
 
 def landscape_figure(result: Mapping[str, Any]) -> Figure:
@@ -56,8 +56,14 @@ def _sets(axis: Any, name: str, found: Mapping[str, Any], epsilon: float) -> Any
     x, y = found["axes"]
     risks = np.array(found["risks"])
     centre = risks[:, risks.shape[1] // 2, risks.shape[2] // 2]
+    gap = (risks[1] - risks[0]).T
+    # Greys: a map of two colours has no sign when it is printed without them.
     levels = np.linspace(-WIDEST, WIDEST, 17)
-    shown = axis.contourf(x, y, (risks[1] - risks[0]).T, levels, cmap="PuOr", extend="both")
+    greys = [str(shade) for shade in np.linspace(1.0, 0.55, len(levels) + 1)]
+    shown = axis.contourf(x, y, gap, levels, colors=greys, extend="both")
+    if gap.min() < 0 < gap.max():
+        even = axis.contour(x, y, gap, [0.0], colors=INK, linewidths=0.6)
+        axis.clabel(even, fmt={0.0: "equal risks"}, fontsize=7)
     for e, domain in enumerate(found["domains"]):
         look = DOMAINS[domain]
         edges = [centre[e] - epsilon, centre[e] + epsilon]
