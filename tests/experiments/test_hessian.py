@@ -163,3 +163,16 @@ def test_curves_at_different_steps_have_no_mean() -> None:
     curves = [{"curves": {name: [step] for name in hessian.CURVES}} for step in (1, 2)]
     with pytest.raises(ValueError, match="points at different steps; choose another --out"):
         hessian.mean_curves(curves)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("key", ["erm", "fishr-theta"])
+def test_two_logits_captured(key: str) -> None:
+    """Replayed on a GPU and looked at in between, a training is the CPU's."""
+    setup = Setup(examples=64, hidden=24, jump_step=3, updates=6)
+    looks = []
+    for device in (CPU, torch.device("cuda")):
+        training = Training(METHODS[key], setup, device, outputs=2)
+        record = hessian.follow(training, 0, range(7), quiet)
+        looks.append(torch.tensor([record["curves"][name] for name in hessian.CURVES]))
+    torch.testing.assert_close(looks[0], looks[1], rtol=2e-2, atol=1e-5)

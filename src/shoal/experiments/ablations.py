@@ -27,7 +27,6 @@ class Ablation:
     """One ablation of the paper.
 
     Args:
-        summary: what is taken away or changed.
         tables: the paper's table by domain of each data set.
         rows: in the order of the table.
         order: in which rows are run; the rest follows.
@@ -35,7 +34,6 @@ class Ablation:
         stands_for: rows whose cells by domain the paper prints under another name.
     """
 
-    summary: str
     tables: Mapping[str, str]
     rows: tuple[str, ...]
     order: tuple[str, ...]
@@ -52,13 +50,11 @@ _IGA = {"colored-mnist": "table:igacmnist", "office-home": "table:igahome"}
 
 ABLATIONS = {
     "ablation-ema": Ablation(
-        "the moving average, and the pull that goes with it",
         _EMA,
         ("erm", "vrex", "vrex-ema", "fishr-no-ema", "fishr-rescaled", "fishr"),
         ("fishr-no-ema", "fishr-rescaled", "fishr"),
     ),
     "ablation-iga": Ablation(
-        "gradient variances against gradient means",
         _IGA,
         (
             "erm",
@@ -74,7 +70,6 @@ ABLATIONS = {
         ("fishr-iga", "iga-head-ema", "iga-head"),
     ),
     "ablation-lambda": Ablation(
-        "the range from which λ is drawn",
         _EMA,
         ("fishr-lambda-0", "fishr", "fishr-v15"),
         ("fishr", "fishr-v15"),

@@ -1,4 +1,4 @@
-"""Loss landscapes around trained weights, fig_consistenty, with Proposition 1 taken apart.
+"""Loss landscapes around trained weights, fig:fig_consistenty, with Proposition 1 taken apart.
 
 The paper draws two domains' risks around inconsistent weights. Here they are measured, in a plane
 of the classifier's weights ω through the trained ones: the two directions in which the domains'

@@ -12,7 +12,7 @@ def add(experiments: Any) -> None:
     """Add both experiments."""
     landscape = experiments.add_parser(
         "landscape",
-        help="two domains' risks around trained weights (fig_consistenty)",
+        help="two domains' risks around trained weights (fig:fig_consistenty)",
         description="Colored MNIST, ERM and Fishr: ε-level sets of each domain's risk in a plane "
         "of the classifier's weights, and Proposition 1 taken apart into R and H.",
     )

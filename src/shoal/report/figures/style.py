@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["DOMAINS", "INK", "METHODS", "Look", "canvas", "look_of", "rendered", "styled"]
+__all__ = ["DOMAINS", "INK", "Look", "canvas", "look_of", "rendered", "styled"]
 
 INK, GRID = "#222222", "#D9D9D9"
 WIDTH, PANEL = 3.4, 2.6
@@ -43,7 +43,6 @@ LOOKS = (
     Look("#CC79A7", (0, (5, 1, 1, 1, 1, 1)), "v"),  # type: ignore[arg-type]
     Look("#E69F00", (0, (1, 1)), "P"),  # type: ignore[arg-type]
 )
-METHODS: Mapping[str, Look] = {"Fishr": LOOKS[0], "ERM": LOOKS[1]}
 DOMAINS: Mapping[str, Look] = {"90%": LOOKS[0], "80%": LOOKS[1], "10%": LOOKS[2]}
 
 _STYLE: dict[str, Any] = {
