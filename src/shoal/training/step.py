@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..algorithms.base import Algorithm
 from ..checks import choose
+from ..networks.fusing import fuse
 from .batches import Batches
 from .captured import CapturedStep
 
@@ -91,6 +92,7 @@ class Step:
             # Methods share the code that is compiled, and a process may train many of them.
             config: Any = torch._dynamo.config
             config.recompile_limit = max(config.recompile_limit, GRAPHS)
+            fuse(algorithm)
             algorithm.compile()
             update.batches.fuse()
         if device.type != "cuda" and self.kind == "graph":
