@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "datasets": PLAIN | {"storage"},
     "algorithms": PLAIN | {"statistics", "penalties", "regularizers", "networks"},
     "training": PLAIN | {"algorithms", "datasets", "networks", "storage"},
-    "protocol": BELOW_TRAINING | {"training", "storage"},
+    "protocol": BELOW_TRAINING | {"training", "storage", "curvature"},
     "report": {
         "protocol.aggregation",
         "protocol.ranking",

@@ -7,14 +7,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .checks import check_domains, check_features, check_labels, check_logits, check_sizes
-from .distributed import gather_rows, largest_over_ranks, world_size
+from .distributed import gather_rows, world_size
 from .gradients import gram, mean, variance
+from .gradients.asked import job_of
 from .gradients.elementary import twice_differentiable
 from .gradients.groups import Groups, Masked, Sorted, host_order
-from .gradients.inputs import Examples, Inputs, precise
-from .gradients.job import Form, Job, outside_autocast
+from .gradients.inputs import Inputs, precise
+from .gradients.job import Form, outside_autocast
 from .gradients.losses import Loss, individual_losses, residuals
-from .gradients.selection import Parameters, select, unwrap
+from .gradients.selection import Parameters
 from .gradients.sources import LinearOnVectors
 from .penalties import spread
 
@@ -219,7 +220,7 @@ def gradient_variance(
             bounds memory; None keeps the whole graph.
         centered, unbiased, loss, num_domains: as in ``head_variance``.
     """
-    job = _job(
+    job = job_of(
         model,
         inputs,
         labels,
@@ -248,7 +249,7 @@ def gradient_mean(
 
     Arguments as in ``gradient_variance``.
     """
-    job = _job(model, inputs, labels, domains, parameters, Form(), loss, num_domains, chunk_size)
+    job = job_of(model, inputs, labels, domains, parameters, Form(), loss, num_domains, chunk_size)
     return mean.gradient_mean(job)
 
 
@@ -276,7 +277,7 @@ def covariance_spread(
         chunk_size: examples per side of a block of the Gram matrix.
     """
     form = Form(True, unbiased)
-    job = _job(model, inputs, labels, domains, parameters, form, loss, num_domains, chunk_size)
+    job = job_of(model, inputs, labels, domains, parameters, form, loss, num_domains, chunk_size)
     entries = job.entries(None, create_graph=torch.is_grad_enabled())
     if any(entry.source.shared for entry in entries):
         check_no_dropout(job.model)
@@ -303,37 +304,6 @@ def _covariance_spread(
     return spread(covariances.flatten(1), groups.counts >= 2)
 
 
-def _job(
-    model: nn.Module,
-    inputs: Inputs,
-    labels: Tensor,
-    domains: Tensor,
-    parameters: Parameters,
-    form: Form,
-    loss: Loss | None,
-    num_domains: int | None,
-    chunk_size: int | None,
-) -> Job:
-    model = unwrap(model)
-    if torch.is_inference_mode_enabled():
-        raise RuntimeError(
-            "a gradient statistic needs gradients, which torch.inference_mode() rules out; "
-            "use torch.no_grad() where only its value is wanted"
-        )
-    check_independent(model)
-    examples = Examples.of(inputs, labels)
-    check_domains(domains, len(examples), num_domains)
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"chunk_size must be 1 or more, got {chunk_size}")
-    weights = select(model, parameters)
-    device = next(iter(weights.values())).device
-    total = num_domains or largest_over_ranks(int(domains.max()) + 1 if len(domains) else 1, device)
-    order, sizes = host_order(domains, total)
-    if order is not None:
-        examples = examples.take(order)
-    return Job(model, weights, examples, Sorted(sizes, device), loss, form, chunk_size)
-
-
 def check_no_dropout(model: nn.Module) -> None:
     """Raise if dropout is active: blocks of a Gram matrix would see different masks."""
     for name, module in model.named_modules():
@@ -343,17 +313,4 @@ def check_no_dropout(model: nn.Module) -> None:
             raise ValueError(
                 f"covariance_spread needs the same masks for every block of examples, but {name} "
                 "has dropout active and weights here go through torch.func; call model.eval()"
-            )
-
-
-def check_independent(model: nn.Module) -> None:
-    """Raise if an example's loss depends on the other examples of the batch."""
-    for name, module in model.named_modules():
-        if not isinstance(module, nn.modules.batchnorm._BatchNorm):
-            continue
-        if module.training or module.running_mean is None:
-            raise ValueError(
-                f"{name or type(module).__name__} normalises with the statistics of the batch, so "
-                "each example's loss depends on all others and a per-example gradient has no "
-                "meaning; put batch norm in eval mode (frozen statistics) or use group norm"
             )

@@ -149,8 +149,8 @@ def test_large_images_have_smaller_sets() -> None:
     algorithm = make("erm")
     evaluate = Evaluation(algorithm, {}, scaled, nullcontext)
     small, large = torch.empty(1, 3, 63, 63), torch.empty(1, 3, 64, 64)
-    assert (evaluate._size(small), evaluate._size(large)) == ALONE["cpu"]
-    assert Evaluation(make("arm"), {}, scaled, nullcontext)._size(large) == TOGETHER
+    assert (evaluate.size(small), evaluate.size(large)) == ALONE["cpu"]
+    assert Evaluation(make("arm"), {}, scaled, nullcontext).size(large) == TOGETHER
 
 
 def forgetful() -> Network:
@@ -186,7 +186,7 @@ def test_the_mode_is_restored_after_an_error() -> None:
     def fail(images: Tensor) -> Tensor:
         raise ValueError("of the images")
 
-    evaluate._prepare = fail
+    evaluate.prepare = fail
     with pytest.raises(ValueError, match="of the images"):
         evaluate()
     assert update.algorithm.training

@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from .arguments import name_domains, positive, whole
 from .loading import add_data_options
@@ -136,5 +137,16 @@ def _where(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write what the model says of every image, and its confusion of classes",
     )
+    add_log(group)
     group.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard")
     group.add_argument("--json", action="store_true", help="print the last record as JSON")
+
+
+def add_log(parser: Any) -> None:
+    """Add what records hold beside accuracies."""
+    parser.add_argument(
+        "--log",
+        choices=("gaps",),
+        help="also record, in the head, the gaps between training domains in risk, gradient "
+        "variance and Hessian diagonal, and the cosine of the last two; changes no update",
+    )

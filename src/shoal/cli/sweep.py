@@ -8,6 +8,7 @@ from typing import Any
 
 from .arguments import positive, settings, share
 from .loading import add_places
+from .run_options import add_log
 from .status import show_standing, time_left
 
 
@@ -59,6 +60,7 @@ def add(commands: Any) -> None:
     how.add_argument("--shard", default="0/1", metavar="I/N", help="for batch queues, from 0")
     how.add_argument("--device", default="auto", help="cpu, cuda, or auto")
     how.add_argument("--step", choices=("auto", "compiled", "graph", "eager"), default="auto")
+    add_log(how)
     how.add_argument("--plan-only", action="store_true", help="write and show the plan, no more")
     parser.set_defaults(run=_run, after_interrupt="the same command goes on from here")
 
@@ -143,7 +145,8 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
         options.record_every,
     )
     places = (options.data, options.cache)
-    world = CommandWorld(methods, names, *places, options.device, options.step)
+    gaps = options.log == "gaps"
+    world = CommandWorld(methods, names, *places, options.device, options.step, gaps)
     return sweep, world
 
 

@@ -24,6 +24,10 @@ class Board:
         for record in records[self._seen :]:
             for name, value in record["terms"].items():
                 self._writer.add_scalar(f"terms/{name}", value, record["step"])
+            for name, value in record.get("gaps", {}).items():
+                self._writer.add_scalar(f"gaps/{name}", value, record["step"])
+            for domain, value in record.get("cosine", {}).items():
+                self._writer.add_scalar(f"cosine/{domain}", value, record["step"])
             for kind in ("accuracy", "calibration_error"):
                 for domain, splits in record[kind].items():
                     for split, value in splits.items():

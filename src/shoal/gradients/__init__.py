@@ -3,6 +3,7 @@
 - ``groups``: which examples belong to which domain;  ``losses``: ℓ_i and its gradient r
 - ``linear``: the moments of r ⊗ z as matrix products;  ``layers``: one rule per other layer type
 - ``anywhere``: any weight, by ``torch.func``;  ``capture``: z and r of every layer in one pass
-- ``sources``: moments per weight;  ``job``: what is asked;  ``repeat``: running a forward again
+- ``sources``: moments per weight;  ``job``: a statistic to be taken, made by ``asked`` of what a
+  caller asks for;  ``repeat``: running a forward again
 - ``variance``, ``mean``, ``gram``: the statistics built on them
 """

@@ -33,7 +33,7 @@ def individual_gradients(
     ) -> Tensor:
         one = examples.with_tensors([x[None] for x in inputs], label[None])
         values = dict(zip(order, (*mine, *others), strict=True))
-        logits = precise(one.run(_Functional(model, values)))
+        logits = precise(one.run(Functional(model, values)))
         return individual_losses(logits, one.labels, loss).sum()
 
     def function(*tensors: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ def individual_gradients(
     return function, tensors, len(order)
 
 
-class _Functional:
+class Functional:
     """The model as a function of given weights, callable like the model."""
 
     def __init__(self, model: nn.Module, values: dict[str, Tensor]) -> None:

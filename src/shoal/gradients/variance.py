@@ -105,7 +105,7 @@ class _RowsOverRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, job: Job, entries: list[Entry], *everything: Tensor) -> Tensor:
         tensors = everything[len(job.weights) :]
-        mean, m2 = _chunk_moments(job, entries, job.groups)
+        mean, m2 = chunk_moments(job, entries, job.groups)
         counts, mean, m2 = merge_ranks(job.groups.counts, mean, m2, job.form.centered)
         scale = job.form.scale(counts.to(m2.dtype))
         ctx.job, ctx.scale = job, 2 * scale * world_size()
@@ -144,7 +144,7 @@ class _TwoPasses(torch.autograd.Function):
         for part in job.chunks():
             ctx.states.append(Randomness.now(job.device))
             groups = job.groups.within(part)
-            mean, m2 = _chunk_moments(job, job.entries(part, create_graph=False), groups)
+            mean, m2 = chunk_moments(job, job.entries(part, create_graph=False), groups)
             for domain, n in enumerate(groups.sizes):
                 total.add(domain, float(n), mean[domain], m2[domain], job.form.centered)
         counts, mean, m2 = job.groups.counts, total.mean, total.m2
@@ -191,7 +191,8 @@ class _TwoPasses(torch.autograd.Function):
         return None, None, *sums
 
 
-def _chunk_moments(job: Job, entries: list[Entry], groups: Sorted) -> tuple[Tensor, Tensor]:
+def chunk_moments(job: Job, entries: list[Entry], groups: Sorted) -> tuple[Tensor, Tensor]:
+    """Return ḡ and M2 (or Σ_i g_i²) of a chunk's gradients, ``[E, P]``, without a graph."""
     means: dict[str, Tensor] = {}
     squares: dict[str, Tensor] = {}
     with outside_autocast(job), torch.no_grad():

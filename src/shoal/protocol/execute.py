@@ -22,6 +22,7 @@ from ..training.placing import Placed, Wanted, place
 from ..training.step import Kind, Update, precision_context
 from . import model
 from .folder import Folder, writing
+from .gaps import EXAMPLES, Gaps
 from .run import Run
 
 TIMING, PREDICTIONS, CONFUSION = "timing.json", "predictions.jsonl", "confusion.json"
@@ -39,6 +40,7 @@ class Machine:
         weights: what the network begins with: "imagenet", a file, or None.
         checkpoint_every: seconds; by default as few checkpoints as cost 2 % of the time.
         predictions: whether to write what the model says of every image.
+        gaps: whether records hold the gaps between the training domains.
     """
 
     device: torch.device
@@ -47,6 +49,7 @@ class Machine:
     weights: str | Path | None = None
     checkpoint_every: float | None = None
     predictions: bool = False
+    gaps: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,10 @@ def execute(
 
     evaluate = _evaluation(update, placed.parts, machine.step == "compiled")
     schedule = Schedule(run.protocol.steps, run.protocol.record_every)
-    records, timing = train(update, evaluate, schedule, machine.step, checkpoints, told, write)
+    measured = Gaps(_evaluation(update, placed.samples, False)) if machine.gaps else dict
+    records, timing = train(
+        update, evaluate, schedule, machine.step, checkpoints, told, write, measured
+    )
     about = asdict(timing) | {"machine": _machine(machine), "place": placed.where}
     with writing(folder.path):
         model.save(
@@ -131,6 +137,7 @@ def prepare(
         protocol.augment,
         protocol.images == "exact",
         protocol.evaluate,
+        EXAMPLES if machine.gaps else 0,
     )
     placed = place(
         dataset, splits(dataset, run.trial, protocol.holdout), cache, wanted, device, machine.place

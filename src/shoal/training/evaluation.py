@@ -87,32 +87,39 @@ class Evaluation:
         compiled: bool = False,
     ) -> None:
         self.parts = parts
-        self._algorithm, self._prepare, self._precision = algorithm, prepare, precision
+        self.algorithm, self.prepare, self._precision = algorithm, prepare, precision
         self._device = algorithm.device
         self._compiled = compiled and not algorithm.together
         self._predict: Images = algorithm.predict
 
     def __call__(self) -> dict[Place, Outcome]:
-        with _evaluating(self._algorithm):
+        with evaluating(self.algorithm):
             found = {
-                place: [self._classified(images) for images in self._batches(part)]
+                place: [self._classified(images) for images in self.batches(part)]
                 for place, part in self.parts.items()
             }
         # Only now, so that a device is waited for once.
         return {place: _outcome(self.parts[place], batches) for place, batches in found.items()}
 
+    def logits(self, part: Part) -> Iterator[Tensor]:
+        """Yield the logits of a part's images, batch by batch, by the method as it is."""
+        with evaluating(self.algorithm):
+            for images in self.batches(part):
+                with self._precision():
+                    yield self.algorithm.predict(self.prepare(images))
+
     def warm_up(self) -> None:
         """Have everything compiled that a call needs."""
         if self._compiled:
-            self._predict = torch.compile(self._algorithm.predict)
-        with _evaluating(self._algorithm):
+            self._predict = torch.compile(self.algorithm.predict)
+        with evaluating(self.algorithm):
             for part in list(self.parts.values())[:1]:
-                self._classified(next(self._batches(part)))
+                self._classified(next(self.batches(part)))
 
     def _classified(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the probability of each prediction, and the prediction."""
-        inputs = self._prepare(images)
-        n, size = len(inputs), self._size(inputs)
+        inputs = self.prepare(images)
+        n, size = len(inputs), self.size(inputs)
         if self._compiled and n < size:
             # One size for all: the last images are joined by some that do not count.
             inputs = inputs[torch.arange(size, device=inputs.device) % n]
@@ -121,9 +128,9 @@ class Evaluation:
         confidence, prediction = logits.double().softmax(-1).max(-1)
         return confidence, prediction
 
-    def _batches(self, part: Part) -> Iterator[Tensor]:
+    def batches(self, part: Part) -> Iterator[Tensor]:
         """Yield the part's images on the method's device."""
-        chunks = part.indices.split(self._size(part.images))
+        chunks = part.indices.split(self.size(part.images))
         if part.images.device == self._device:
             for indices in chunks:
                 yield part.images[indices]
@@ -136,14 +143,16 @@ class Evaluation:
                     waiting = pool.submit(part.images.__getitem__, following)
                 yield images.to(self._device, non_blocking=True)
 
-    def _size(self, images: Tensor) -> int:
-        if self._algorithm.together:
+    def size(self, images: Tensor) -> int:
+        """Return how many such images are run together."""
+        if self.algorithm.together:
             return TOGETHER
         return ALONE[self._device.type][images.shape[-1] >= 64]
 
 
 @contextmanager
-def _evaluating(algorithm: Algorithm) -> Iterator[None]:
+def evaluating(algorithm: Algorithm) -> Iterator[None]:
+    """Put the method into eval mode inside, without gradients."""
     training = algorithm.training
     algorithm.eval()
     try:

@@ -65,12 +65,14 @@ def train(
     checkpoints: Checkpoints | None = None,
     told: Callable[[Progress], object] = lambda _: None,
     recorded: Callable[[list[Record]], object] = lambda _: None,
+    measured: Callable[[], Record] = dict,
 ) -> tuple[list[Record], Timing]:
     """Train to the end, from the latest checkpoint where there is one.
 
     Args:
         told: called now and then with how the training stands.
         recorded: called with all records so far whenever there is a new one, and at the start.
+        measured: returns what else a record holds; it must leave the method as it is.
 
     Returns:
         The records, which depend on nothing but the run, and the time it took, which does not.
@@ -103,7 +105,7 @@ def train(
                 run.wait()
                 before = time.perf_counter()
                 terms = update.means(schedule.since_record(done - 1))
-                records.append(_record(done - 1, terms, evaluate()))
+                records.append(_record(done - 1, terms, evaluate()) | measured())
                 recorded(records)
                 evaluating += time.perf_counter() - before
                 tell()

@@ -1,7 +1,7 @@
 """Where a run's images lie: on the device where they fit, mapped and read ahead where not."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ class Wanted:
         augment: whether large training images are augmented.
         exact: whether they are decoded and augmented one by one, from the originals.
         evaluate: "needed" for the splits that selection needs, or "all".
+        samples: images of each training domain in the fixed sample of what it is trained on.
     """
 
     test_domains: tuple[str, ...]
@@ -43,16 +44,21 @@ class Wanted:
     augment: bool = True
     exact: bool = False
     evaluate: str = "needed"
+    samples: int = 0
 
 
 @dataclass(frozen=True)
 class Placed:
-    """The sources of the training domains in order, what is evaluated, and the images' shape."""
+    """The sources of the training domains in order, what is evaluated, and the images' shape.
+
+    ``samples`` are the same images of each training domain in every run of a trial.
+    """
 
     sources: list[Source]
     parts: dict[Place, Part]
     shape: tuple[int, ...]
     where: str
+    samples: dict[Place, Part] = field(default_factory=dict)
 
 
 def place(
@@ -77,6 +83,7 @@ def place(
         where = "device" if _fits(dataset, cache, device) else "host"
     on = device if where == "device" else torch.device("cpu")
     parts: dict[Place, Part] = {}
+    samples: dict[Place, Part] = {}
     sources: list[Source] = []
     shape: tuple[int, ...] = ()
     for domain in dataset.domains:
@@ -86,11 +93,17 @@ def place(
         for name in evaluated(domain.name, wanted):
             indices = split.kept if name == KEPT else split.held_out
             if len(indices):
-                labels = domain.labels[indices]
-                parts[domain.name, name] = Part(images, indices.to(images.device), labels)
+                parts[domain.name, name] = _part(domain, images, indices)
         if domain.name not in wanted.test_domains:
+            if wanted.samples:  # a split is in random order already
+                chosen = split.kept[: wanted.samples]
+                samples[domain.name, KEPT] = _part(domain, images, chosen)
             sources.append(_source(dataset, domain, split, images, cache, wanted, device, where))
-    return Placed(sources, parts, shape, where)
+    return Placed(sources, parts, shape, where, samples)
+
+
+def _part(domain: Domain, images: Tensor, indices: Tensor) -> Part:
+    return Part(images, indices.to(images.device), domain.labels[indices])
 
 
 def evaluated(domain: str, wanted: Wanted) -> Sequence[str]:

@@ -1,0 +1,113 @@
+"""Matrices of domains by their roots: F_e = S_eᵀS_e, known by the inner products of S's rows.
+
+The rows of all domains have one Gram matrix; its blocks S_A S_Bᵀ hold the spectrum of every F_e,
+the angles between their eigenvectors, and max θᵀF_Bθ where θᵀF_Aθ is bounded, without a matrix of
+P × P. Everything here is float64.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..gradients.groups import Sorted
+from ..gradients.sources import BUDGET
+from .head import sorted_head
+from .logits import roots
+
+# Up to so many weights a matrix is formed; rows of a Gram matrix that a machine bears: 2 GiB.
+DENSE, LARGEST = 2048, 16_384
+
+
+@dataclass(frozen=True)
+class Roots:
+    """The Gram matrix of the rows of all S_e, ``sizes`` of them for each domain, of P ``weights``.
+
+    ``diagonal`` is that of each F_e, ``[E, P]``; ``matrices`` are F_e where they are small enough.
+    """
+
+    gram: Tensor
+    sizes: tuple[int, ...]
+    weights: int
+    diagonal: Tensor
+    matrices: Tensor | None = None
+
+    def block(self, a: int, b: int) -> Tensor:
+        """Return S_a S_bᵀ."""
+        starts = [sum(self.sizes[:e]) for e in (a, b)]
+        rows, columns = (slice(s, s + self.sizes[e]) for s, e in zip(starts, (a, b), strict=True))
+        return self.gram[rows, columns]
+
+    def eigen(self, domain: int) -> tuple[Tensor, Tensor]:
+        """Return the eigenvalues of S_e S_eᵀ, largest first and none negative, and its vectors."""
+        values, vectors = torch.linalg.eigh(self.block(domain, domain))
+        return values.flip(0).clamp(min=0), vectors.flip(1)
+
+
+def of_matrices(matrices: Tensor) -> Roots:
+    """Return the roots of symmetric matrices without negative eigenvalues, ``[E, P, P]``."""
+    values, vectors = torch.linalg.eigh(matrices.double())
+    root = (values.clamp(min=0).sqrt()[:, None] * vectors).mT.flatten(0, 1)
+    count, size, _ = matrices.shape
+    diagonal = matrices.double().diagonal(dim1=1, dim2=2)
+    return Roots(root @ root.mT, (size,) * count, size, diagonal, matrices.double())
+
+
+@torch.no_grad()
+def head_roots(
+    features: Tensor,
+    logits: Tensor,
+    labels: Tensor,
+    domains: Tensor,
+    *,
+    bias: bool = True,
+    num_domains: int | None = None,
+) -> Roots:
+    """Return the roots of F_e / n_e of a linear classifier, which is its Hessian H_e too.
+
+    Arguments as in ``head_diagonals``. Beyond ``DENSE`` weights there are n · K rows (K = 1 for
+    two classes, else C), and more than ``LARGEST`` of them are refused: pass some examples.
+    """
+    z, logits, _, groups = sorted_head(features, logits, labels, domains, num_domains)
+    a = roots(logits.double())
+    a = a / groups.expand(groups.counts.double().clamp(min=1).sqrt())[:, None, None]
+    z = z.double()
+    z = torch.cat([z, z.new_ones(len(z), 1)], 1) if bias else z
+    weights = a.shape[2] * z.shape[1]
+    if weights <= DENSE:
+        return of_matrices(_weight_first(_dense(z, a, groups), a.shape[2], z.shape[1], bias))
+    check_rows(a.shape[0] * a.shape[1])
+    squares = groups.outer(a.square().sum(1), z.square())
+    diagonal = [squares[:, :, :-1].flatten(1), squares[:, :, -1]] if bias else [squares.flatten(1)]
+    rows, every = a.flatten(0, 1), z.repeat_interleave(a.shape[1], 0)
+    sizes = tuple(n * a.shape[1] for n in groups.sizes)
+    gram = (rows @ rows.mT).mul_(every @ every.mT)
+    return Roots(gram, sizes, weights, torch.cat(diagonal, 1))
+
+
+def _dense(z: Tensor, a: Tensor, groups: Sorted) -> Tensor:
+    """Return F_e, ``[E, C k, C k]``, one row of classes and inputs after the other."""
+    size = a.shape[2] * z.shape[1]
+    found = z.new_zeros(groups.num_domains, size, size)
+    for domain, part in groups.chunks(max(BUDGET // (8 * size * a.shape[1]), 1)):
+        rows = torch.einsum("nkc,ni->nkci", a[part], z[part]).reshape(-1, size)
+        found[domain] += rows.mT @ rows
+    return found
+
+
+def _weight_first(matrices: Tensor, outputs: int, inputs: int, bias: bool) -> Tensor:
+    """Return the matrices with the weight's rows and columns before the bias's."""
+    if not bias:
+        return matrices
+    order = torch.arange(outputs * inputs, device=matrices.device).reshape(outputs, inputs)
+    order = torch.cat([order[:, :-1].flatten(), order[:, -1]])
+    return matrices[:, order][:, :, order]
+
+
+def check_rows(rows: int) -> None:
+    """Raise where a Gram matrix would be too large."""
+    if rows > LARGEST:
+        raise ValueError(
+            f"the Gram matrix would have {rows:,} rows, more than {LARGEST:,}; pass fewer examples "
+            "of each domain"
+        )
