@@ -4,5 +4,7 @@
 - ``linear``: the moments of r ⊗ z as matrix products;  ``layers``: one rule per other layer type
 - ``anywhere``: any weight, by ``torch.func``;  ``capture``: z and r of every layer in one pass
 - ``sources``: moments per weight;  ``job``: what is asked;  ``repeat``: running a forward again
+- ``convolved``: convolutions and frozen batch norm by hand;  ``budget``: what fits into memory
+- ``passes``: losses and variances at once, or in two passes over chunks
 - ``variance``, ``mean``, ``gram``: the statistics built on them
 """
