@@ -24,6 +24,9 @@ MANY = 350
 # one in all, which makes it absent. Ranks differ in length.
 DOMAINS = ([0, 2, 0, 1, 0, 2, 2, 3, 0, 2, 0], [1, 0, 3, 4, 1, 1])
 
+# A scenario is run in both; its name says which.
+DTYPES = {"": torch.float64, ", float32": torch.float32}
+
 Result = dict[str, Tensor]
 Batch = tuple[Tensor, Tensor, Tensor]
 
@@ -35,6 +38,7 @@ def make_parts(seed: int) -> list[Batch]:
     for ids in DOMAINS:
         domains = torch.tensor(ids)
         inputs = torch.randn(len(ids), INPUTS, generator=generator, dtype=torch.float64)
+        inputs = inputs.to(torch.get_default_dtype())
         labels = torch.randint(CLASSES, (len(ids),), generator=generator)
         parts.append((inputs * (1 + domains[:, None]), labels, domains))
     return parts
@@ -59,7 +63,7 @@ class Network(nn.Module):
         self.classifier = nn.Linear(features, CLASSES)
         if scaled:
             self.scale = nn.Parameter(torch.full((features,), 1.5))
-        self.double()
+        self.to(torch.get_default_dtype())
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         z = self.features(inputs)
@@ -82,7 +86,7 @@ def make_conv() -> nn.Module:
         nn.Tanh(),
         nn.Flatten(),
         nn.Linear(36, CLASSES),
-    ).double()
+    ).to(torch.get_default_dtype())
 
 
 def averaged(gradients: list[Tensor]) -> Tensor:
@@ -211,7 +215,7 @@ class Branches(nn.Module):
         torch.manual_seed(0)
         self.even, self.odd = nn.Linear(INPUTS, FEATURES), nn.Linear(INPUTS, FEATURES)
         self.head = nn.Linear(FEATURES, CLASSES)
-        self.double()
+        self.to(torch.get_default_dtype())
 
     def forward(self, inputs: Tensor, odd: Tensor) -> Tensor:
         if not odd.any():
@@ -288,6 +292,17 @@ SCENARIOS: dict[str, Callable[[], Result]] = {
 }
 
 
+def carry_out(name: str) -> Result:
+    """Return what a scenario finds, in the precision that its name ends with."""
+    precision = ", float32" if name.endswith(", float32") else ""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(DTYPES[precision])
+    try:
+        return SCENARIOS[name.removesuffix(", float32")]()
+    finally:
+        torch.set_default_dtype(before)
+
+
 def main(rank: int, meeting: str, folder: Path, names: list[str]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -300,7 +315,7 @@ def main(rank: int, meeting: str, folder: Path, names: list[str]) -> None:
     results: dict[str, Result | str] = {}
     for name in names:
         try:
-            results[name] = SCENARIOS[name]()
+            results[name] = carry_out(name)
         except Exception:
             # The other rank may wait for this one: what follows would be out of step.
             results[name] = traceback.format_exc()

@@ -2,7 +2,13 @@
 
 from .penalties import spread
 from .regularizers import Fishr
-from .statistics import covariance_spread, gradient_mean, gradient_variance, head_variance
+from .statistics import (
+    covariance_spread,
+    gradient_mean,
+    gradient_variance,
+    head_variance,
+    losses_and_variance,
+)
 
 __version__ = "0.1.0"
 
@@ -12,5 +18,6 @@ __all__ = [
     "gradient_mean",
     "gradient_variance",
     "head_variance",
+    "losses_and_variance",
     "spread",
 ]

@@ -76,6 +76,8 @@ def _convolution(
     steps = [[x] * axes if isinstance(x, int) else list(x) for x in (stride, padding, dilation)]
     steps = [x * axes if len(x) == 1 else x for x in steps]
     geometry = Geometry(steps[0], steps[1], steps[2], False, [0] * axes, groups)
+    # A view, because the engine does not say of a leaf whether it is asked for.
+    weight = weight.view_as(weight)
     out: Tensor = _Convolution.apply(input, weight, geometry)  # type: ignore[no-untyped-call]
     return out if bias is None else out + bias.reshape(1, -1, *[1] * axes)
 
@@ -103,7 +105,10 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        wanted = ctx.needs_input_grad[:2]
+        want_x, want_w = ctx.needs_input_grad[:2]
+        # A third of a backward, which one that asks for layers' outputs alone can do without.
+        want_w = want_w and torch._C._will_engine_execute_node(ctx.next_functions[1][0])
+        wanted = (want_x, want_w)
         found = _Gradients.apply(g, *ctx.saved_tensors, ctx.geometry, *wanted)  # type: ignore[no-untyped-call]
         return *found, None
 

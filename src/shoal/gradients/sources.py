@@ -4,6 +4,7 @@ A source gives the moments of the gradients per domain, and pulls a cotangent of
 back to the tensors that the gradients were made of.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -101,16 +102,35 @@ class LinearOnVectors:
         return linear.individual(z, r, self.bias)
 
 
-@dataclass(frozen=True)
-class Individual:
-    """g_i = function(*tensors), ``[chunk, P]`` at a time."""
+Pull = Callable[[Tensor], Grads]
+
+
+class Formed(ABC):
+    """A source whose individual gradients are formed, ``[chunk, P]`` at a time.
+
+    Its moments are reduced and its cotangents sent back chunk by chunk, so that no ``[n, P]``
+    exists where that is large.
+    """
 
     size: int
-    function: Callable[..., Tensor]
     shared: int = 0
 
-    def _chunks(self, groups: Sorted) -> list[tuple[int, slice]]:
-        return groups.chunks(max(BUDGET // max(self.size, 1), 1))
+    @abstractmethod
+    def formed(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Pull]:
+        """Return g_i, ``[n, P]``, and what takes a cotangent of g to gradients in ``tensors``."""
+
+    @abstractmethod
+    def individual(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return g_i, ``[n, P]``, differentiable in ``tensors``."""
+
+    def width(self, tensors: Sequence[Tensor]) -> int:
+        """Return how many numbers the largest tensor of one example has while g_i is formed."""
+        return self.size
+
+    def _chunks(self, tensors: Sequence[Tensor], groups: Sorted) -> list[slice]:
+        n = sum(groups.sizes)
+        step = max(BUDGET // max(self.width(tensors), 1), 1)
+        return [slice(start, min(start + step, n)) for start in range(0, n, step)]
 
     def _cut(self, tensors: Sequence[Tensor], part: slice) -> list[Tensor]:
         batched = len(tensors) - self.shared
@@ -120,37 +140,78 @@ class Individual:
         self, tensors: Sequence[Tensor], groups: Sorted, centered: bool
     ) -> tuple[Tensor, Tensor]:
         total = Moments.zero(groups.num_domains, self.size, tensors)
-        for domain, part in self._chunks(groups):
+        for part in self._chunks(tensors, groups):
             with torch.no_grad():
                 g = self.individual(self._cut(tensors, part))
-            mean = g.mean(0)
-            m2 = g.sub_(mean).square_().sum(0) if centered else g.square_().sum(0)
-            total.add(domain, float(part.stop - part.start), mean, m2, centered)
+            for domain, own in groups.within(part).runs():
+                n = float(own.stop - own.start)
+                total.add(domain, n, *_moments(g[own], centered), centered)
+            del g  # before the next is formed
         return total.mean, total.m2
 
     def pull_back(
         self, tensors: Sequence[Tensor], groups: Sorted, c: Tensor, mean: Tensor | None
     ) -> Grads:
+        parts = self._chunks(tensors, groups)
+        if len(parts) == 1:
+            return self._pulled(tensors, groups, c, mean)
         grads = [torch.zeros_like(t) if t.requires_grad else None for t in tensors]
-        wanted = [k for k, grad in enumerate(grads) if grad is not None]
-        for domain, part in self._chunks(groups):
-            leaves = [t.detach().requires_grad_(t.requires_grad) for t in self._cut(tensors, part)]
-            with torch.enable_grad():
-                g = self.individual(leaves)
-            if not g.requires_grad:
-                continue
-            cotangent = c[domain] * (g.detach() if mean is None else g.detach() - mean[domain])
-            found = torch.autograd.grad(
-                g, [leaves[k] for k in wanted], cotangent, allow_unused=True
-            )
-            for k, one in zip(wanted, found, strict=True):
-                into = grads[k]
-                if one is not None and into is not None:
-                    (into[part] if k < len(tensors) - self.shared else into).add_(one)
+        batched = len(tensors) - self.shared
+        for part in parts:
+            found = self._pulled(self._cut(tensors, part), groups.within(part), c, mean)
+            for k, (into, one) in enumerate(zip(grads, found, strict=True)):
+                if into is not None and one is not None:
+                    (into[part] if k < batched else into).add_(one)
         return tuple(grads)
+
+    def _pulled(
+        self, tensors: Sequence[Tensor], groups: Sorted, c: Tensor, mean: Tensor | None
+    ) -> Grads:
+        g, pull = self.formed([t.detach().requires_grad_(t.requires_grad) for t in tensors])
+        for domain, own in groups.runs():
+            if mean is not None:
+                g[own].sub_(mean[domain])
+            g[own].mul_(c[domain])
+        return pull(g)
+
+
+def _moments(g: Tensor, centered: bool) -> tuple[Tensor, Tensor]:
+    """Return ḡ and M2 of gradients of one domain, ``[n, P] -> [P]``; ``g`` may be overwritten."""
+    if centered and g.device.type == "cuda":  # one pass over what is largest
+        variance, mean = torch.var_mean(g, 0, correction=0)
+        return mean, variance.mul_(len(g))
+    mean = g.mean(0)
+    return mean, (g.sub_(mean) if centered else g).square_().sum(0)
+
+
+@dataclass(frozen=True)
+class Individual(Formed):
+    """g_i = function(*tensors), with derivatives by autograd."""
+
+    size: int
+    function: Callable[..., Tensor]
+    shared: int = 0
 
     def individual(self, tensors: Sequence[Tensor]) -> Tensor:
         return self.function(*tensors)
+
+    def formed(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Pull]:
+        with torch.enable_grad():
+            g = self.individual(tensors)
+        wanted = [k for k, t in enumerate(tensors) if t.requires_grad]
+
+        def pull(c: Tensor) -> Grads:
+            grads: list[Tensor | None] = [None] * len(tensors)
+            if g.requires_grad:
+                leaves = [tensors[k] for k in wanted]
+                found = torch.autograd.grad(g, leaves, c, allow_unused=True)
+                for k, one in zip(wanted, found, strict=True):
+                    # A sum's gradient is one number for many places; a caller may write to them.
+                    grads[k] = one if one is None or all(one.stride()) else one.clone()
+            return tuple(grads)
+
+        # A copy, which a caller may overwrite: the graph may hold on to what it returned.
+        return g.detach().clone(), pull
 
 
 @dataclass
