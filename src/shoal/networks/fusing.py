@@ -22,13 +22,19 @@ def _group_norm(norm: nn.GroupNorm, inputs: Tensor) -> Tensor:
         plain: Tensor = nn.GroupNorm.forward(norm, inputs)
         return plain
     precise = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
-    grouped = precise.unflatten(1, (norm.num_groups, -1))
-    inner = tuple(range(2, grouped.ndim))
-    variance, mean = torch.var_mean(grouped, inner, correction=0, keepdim=True)
-    found: Tensor = ((grouped - mean) * torch.rsqrt(variance + norm.eps)).flatten(1, 2)
+    groups, inner = norm.num_groups, tuple(range(2, inputs.ndim))
+    # Channel by channel first, which reads memory in order where channels lie last; then the
+    # channels of a group: its variance is the mean of theirs and the variance of their means.
+    variances, means = torch.var_mean(precise, inner, correction=0)
+    variances, means = variances.unflatten(1, (groups, -1)), means.unflatten(1, (groups, -1))
+    between, mean = torch.var_mean(means, 2, correction=0, keepdim=True)
+    scale = torch.rsqrt(variances.mean(2, keepdim=True) + between + norm.eps).expand_as(means)
+    shift = -mean * scale
     if norm.weight is not None:
-        shape = (-1, *(1,) * (inputs.ndim - 2))
-        found = found * norm.weight.view(shape) + norm.bias.view(shape)
+        weight = norm.weight.view(groups, -1)
+        scale, shift = scale * weight, shift * weight + norm.bias.view(groups, -1)
+    shape = (*inputs.shape[:2], *(1,) * len(inner))
+    found: Tensor = precise * scale.reshape(shape) + shift.reshape(shape)
     # Autocast on a GPU has it in float32, for whoever comes next to cast.
     cast = inputs.is_cuda and torch.is_autocast_enabled("cuda")
     return found if cast else found.to(inputs.dtype)
