@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..checks import check_domains, check_features, check_labels, check_logits
+from ..gradients.gram import full_precision
 from ..gradients.groups import Sorted, host_order
 from ..gradients.inputs import precise
 from ..gradients.losses import individual_losses, residuals
@@ -17,6 +18,7 @@ from .logits import check_targets, curvature
 
 
 @torch.no_grad()
+@full_precision()
 def head_diagonals(
     features: Tensor,
     logits: Tensor,
@@ -45,6 +47,7 @@ def head_diagonals(
 
 
 @torch.no_grad()
+@full_precision()
 def head_hessian_diagonal(
     features: Tensor,
     logits: Tensor,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..checks import check_labels, check_logits, choose
 from ..gradients.asked import job_of
 from ..gradients.capture import Entry, Recording, finish
+from ..gradients.gram import full_precision
 from ..gradients.inputs import Examples, Inputs, precise
 from ..gradients.job import Form, Job, like_of
 from ..gradients.losses import individual_losses
@@ -126,6 +127,7 @@ def root_entries(
             yield finish(recording, job.model, examples, losses, loss, create_graph=False)
 
 
+@full_precision()
 def _moments(job: Job, gradients: bool) -> tuple[Moments, Tensor, Tensor]:
     """Return the moments of the gradients where wanted, Diag(F_e) / n_e and the losses ``[n]``."""
     like, size = like_of(job), sum(weight.numel() for weight in job.weights.values())
@@ -165,8 +167,8 @@ def _hessian(job: Job, fisher: Tensor | None, method: str) -> Tensor:
         raise ValueError(
             f"the logits are not piecewise linear in {', '.join(curved[:3])}"
             f"{' …' if len(curved) > 3 else ''}: the exact Hessian diagonal would take {many:,} "
-            "second derivatives, one after the other; ask for method='gauss-newton', which leaves "
-            "the network's own curvature out, 'backpack', or 'func' with patience"
+            "second derivatives, one after the other; choose gauss-newton for the Hessian, which "
+            "leaves the network's own curvature out, backpack, or func with patience"
         )
     columns, hessian = job.columns(), fisher.clone()
     found = one_by_one(job, curved)

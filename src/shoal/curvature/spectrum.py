@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..checks import check_domains, check_features
-from ..gradients.groups import Sorted, host_order
+from ..gradients.groups import host_order
 from .roots import Roots
 
 Pair = tuple[int, int]
@@ -37,8 +37,9 @@ def head_tangent_spectra(
     z = torch.cat([z, z.new_ones(len(z), 1)], 1) if bias else z
     z = z if order is None else z[order.to(z.device)]
     found = []
-    for matrix, n in zip(Sorted(sizes, z.device).outer(z, z), sizes, strict=True):
-        values = torch.linalg.eigvalsh(matrix / max(n, 1)).flip(0).clamp(min=0)
+    for rows in z.split(sizes):
+        smaller = rows @ rows.mT if len(rows) < rows.shape[1] else rows.mT @ rows
+        values = torch.linalg.eigvalsh(smaller / max(len(rows), 1)).flip(0).clamp(min=0)
         found.append(_spectrum(values, classes * float(values.sum()), top))
     return found
 

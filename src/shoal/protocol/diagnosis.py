@@ -62,7 +62,6 @@ def diagnose(
     for (name, _), part in evaluate.parts.items():
         if len(part) < 2:
             raise ValueError(f"the domain {name!r} has {len(part)} image; a variance needs two")
-    accuracies = [outcome.accuracy for outcome in evaluate().values()]
     whole = question.parameters != "head"
     subject = (
         network_subject(evaluate, question.parameters, question.method)
@@ -75,7 +74,7 @@ def diagnose(
         "algorithm": model.run.algorithm,
         "dataset": dataset.name,
         "question": asdict(question),
-        **_answers(subject, question, list(domains), trained, accuracies),
+        **_answers(subject, question, list(domains), trained),
     }
 
 
@@ -84,7 +83,6 @@ def _answers(
     question: Question,
     names: list[str],
     trained: list[bool],
-    accuracies: list[float],
 ) -> dict[str, Any]:
     diagonals, roots, tangent = subject.diagonals(), subject.roots(), subject.tangent()
     fisher, dominant, aligned = spectra(roots), dominance(roots), alignment(roots)
@@ -95,7 +93,7 @@ def _answers(
         name: {
             "images": diagonals.sizes[e],
             "trained_on": trained[e],
-            "accuracy": accuracies[e],
+            "accuracy": subject.accuracies[e],
             "risk": float(diagonals.risks[e]),
             "chain": chain(diagonals, e),
             "dominance": dominant[e],

@@ -32,6 +32,7 @@ Spectra = list[dict[str, Any]]
 class Subject:
     """Everything that a diagnosis asks for; ``examples`` of each domain have its spectra."""
 
+    accuracies: list[float]
     diagonals: Callable[[], Diagonals]
     roots: Callable[[], Roots]
     tangent: Callable[[], Spectra]
@@ -41,14 +42,18 @@ class Subject:
 def head_subject(evaluate: Evaluation) -> Subject:
     """Return the head of the method that is evaluated: closed forms where it is one layer."""
     classifier = classifier_of(evaluate)
-    features, logits, labels, domains = joined(list(head_passes(evaluate).values()))
+    passes = list(head_passes(evaluate).values())
+    accuracies = [float((one.logits.argmax(1) == one.labels).double().mean()) for one in passes]
+    features, logits, labels, domains = joined(passes)
     if not isinstance(classifier, nn.Linear):
-        return _network(classifier, features, labels, domains, "all", "auto", None, ROWS)
+        data = features, labels, domains
+        return _network(accuracies, classifier, *data, "all", "auto", None, ROWS)
     bias = classifier.bias is not None
     small = logits.shape[1] * (features.shape[1] + bias) <= DENSE
     chosen = _first(domains, None if small else _examples(logits.shape[1], ROWS))
     some = [t[chosen.to(t.device)] for t in (features, logits, labels)]
     return Subject(
+        accuracies,
         partial(head_diagonals, features, logits, labels, domains, bias=bias),
         partial(head_roots, some[0], some[1], some[2], domains[chosen], bias=bias),
         partial(head_tangent_spectra, features, logits.shape[1], domains, bias=bias),
@@ -72,10 +77,12 @@ def network_subject(evaluate: Evaluation, parameters: str, method: str) -> Subje
         domains.append(torch.full((len(part),), number))
     chunk = evaluate.size(inputs[0])
     data = torch.cat(inputs), torch.cat(labels), torch.cat(domains)
-    return _network(algorithm.model, *data, parameters, method, chunk, NETWORK_ROWS)
+    accuracies = [outcome.accuracy for outcome in evaluate().values()]
+    return _network(accuracies, algorithm.model, *data, parameters, method, chunk, NETWORK_ROWS)
 
 
 def _network(
+    accuracies: list[float],
     model: nn.Module,
     inputs: Tensor,
     labels: Tensor,
@@ -91,6 +98,7 @@ def _network(
     some = inputs[chosen.to(inputs.device)], labels[chosen.to(labels.device)], domains[chosen]
     roots = partial(network_roots, model, *some, parameters, chunk_size=chunk)
     return Subject(
+        accuracies,
         partial(
             network_diagonals,
             model,

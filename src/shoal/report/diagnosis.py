@@ -124,7 +124,7 @@ def _matrix(axes: Any, names: list[str], cells: dict[tuple[str, str], float], ti
 def _pairs(found: Found, figure: Any) -> None:
     """Squared distances between domains: of risks, variances and Hessian diagonals."""
     names = list(found["domains"])
-    titles = {"risk": "|R − R|²", "variance": "‖Var(G) − Var(G)‖²", "hessian": "‖Diag(H − H)‖²"}
+    titles = {"risk": "|ΔR|²", "variance": "‖ΔVar(G)‖²", "hessian": "‖ΔDiag(H)‖²"}
     for axes, (kind, title) in zip(figure.subplots(1, 3), titles.items(), strict=True):
         cells = {}
         for one in found["pairs"]:

@@ -1,0 +1,170 @@
+"""A diagnosis of a saved model, against plain definitions on the saved network and its images."""
+
+import json
+from collections.abc import Iterator
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shoal.curvature import network_diagonals
+from shoal.protocol import subject
+from shoal.protocol.diagnosis import Question, diagnose
+from shoal.protocol.model import Model, load
+from tests.oracles import curvature
+
+from .small import CPU, carry_out, tiny, tiny_run
+
+DOMAINS = ("a", "b", "c")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    path = tmp_path_factory.mktemp("run")
+    carry_out(path, tiny_run("erm", steps=12))
+    yield load(path, CPU)
+
+
+def asked(model: Model, domains: tuple[str, ...] = DOMAINS, **changes: Any) -> dict[str, Any]:
+    return diagnose(model, tiny(), None, domains, Question(**changes))
+
+
+def head_of(model: Model, domain: str) -> tuple[Tensor, Tensor, nn.Linear]:
+    """Return features, labels and the head, in float64, over all images of a domain."""
+    network = model.algorithm.model
+    with torch.no_grad():
+        features = network.features(tiny()[domain].images.float() / 255).double()
+    head = nn.Linear(features.shape[1], 2).double()
+    head.load_state_dict(network.classifier.state_dict())
+    return features, tiny()[domain].labels, head
+
+
+def test_head_of_every_domain(model: Model) -> None:
+    found = asked(model)
+    json.dumps(found, allow_nan=False)
+    assert found["weights"] == 258 and list(found["domains"]) == list(DOMAINS)
+    assert [one["trained_on"] for one in found["domains"].values()] == [True, True, False]
+    for name, one in found["domains"].items():
+        features, labels, head = head_of(model, name)
+        logits = head(features).detach()
+        assert one["images"] == len(labels)
+        assert one["accuracy"] == float((logits.argmax(1) == labels).double().mean())
+        risk = nn.functional.cross_entropy(logits, labels)
+        assert one["risk"] == pytest.approx(float(risk), rel=1e-4)
+        fisher = curvature.fisher(head, features, list(head.parameters()))
+        assert one["chain"]["trace:hessian"] == pytest.approx(float(fisher.trace()), rel=1e-4)
+        assert one["chain"]["cosine:hessian:fisher"] == pytest.approx(1)
+        largest = torch.linalg.eigvalsh(fisher)[-1]
+        assert one["fisher"]["largest"][0] == pytest.approx(float(largest), rel=1e-4)
+        energy = fisher.diagonal().square().sum() / fisher.square().sum()
+        assert one["dominance"]["energy"] == pytest.approx(float(energy), rel=1e-4)
+        ones = torch.cat([features, torch.ones(len(features), 1)], 1).double()
+        kernel = torch.linalg.eigvalsh(ones @ ones.mT / len(ones))[-1]
+        assert one["tangent"]["largest"][0] == pytest.approx(float(kernel), rel=1e-4)
+
+
+def test_pairs_gaps_and_inconsistency(model: Model) -> None:
+    found = asked(model, epsilon=0.2, floor=0.01)
+    assert [one["domains"] for one in found["pairs"]] == [["a", "b"], ["a", "c"], ["b", "c"]]
+    trained = found["gaps"]["trained_on"]
+    for kind in ("risk", "variance", "hessian"):
+        assert trained[kind] == pytest.approx(found["pairs"][0][kind] / 4, rel=1e-5)
+        assert found["gaps"]["all"][kind] == pytest.approx(
+            sum(one[kind] for one in found["pairs"]) / 9, rel=1e-5
+        )
+    for kind in ("full", "diagonal"):
+        scores = found["inconsistency"][kind]
+        assert scores["epsilon"] == 0.2
+        assert [(one["a"], one["b"]) for one in scores["pairs"]] == list(permutations("abc", 2))
+        risks = {name: one["risk"] for name, one in found["domains"].items()}
+        for one in scores["pairs"]:
+            assert one["risk"] == pytest.approx(risks[one["b"]] - risks[one["a"]])
+            both = (abs(one["risk"]), abs(one["risk"] + one["curvature"]))
+            assert one["inconsistency"] == max(both)
+        assert scores["largest"] == max(one["inconsistency"] for one in scores["pairs"])
+    points = found["points"]["b"]
+    assert len(points["hessian"]) == len(points["variance"]) == 258
+    assert sum(points["hessian"]) == pytest.approx(found["domains"]["b"]["chain"]["trace:hessian"])
+
+
+def test_spectra_of_a_large_head_are_of_some_examples(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = asked(model)
+    monkeypatch.setattr(subject, "DENSE", 10)
+    monkeypatch.setattr("shoal.curvature.roots.DENSE", 10)
+    monkeypatch.setattr(subject, "ROWS", 1000)
+    same = asked(model)
+    assert same["spectra_of"] == everything["spectra_of"] == [40, 50, 30]
+    for kind in ("fisher", "tangent"):
+        ours, theirs = (one["domains"]["b"][kind]["largest"] for one in (same, everything))
+        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-9)
+    monkeypatch.setattr(subject, "ROWS", 11)
+    fewer = asked(model)
+    assert fewer["spectra_of"] == [11, 11, 11]
+    assert fewer["domains"]["a"]["chain"] == everything["domains"]["a"]["chain"]
+    assert fewer["domains"]["b"]["tangent"] == everything["domains"]["b"]["tangent"]
+
+
+def test_whole_networks_and_parts_of_them(model: Model) -> None:
+    head = asked(model)
+    same = asked(model, parameters="classifier")
+    assert same["weights"] == 258
+    for name in DOMAINS:
+        ours, theirs = same["domains"][name], head["domains"][name]
+        assert ours["chain"] == pytest.approx(theirs["chain"], rel=1e-3, abs=1e-6)
+        assert ours["risk"] == pytest.approx(theirs["risk"], rel=1e-4)
+        assert ours["accuracy"] == theirs["accuracy"]
+        for kind in ("fisher", "tangent"):
+            first, other = ours[kind]["largest"][0], theirs[kind]["largest"][0]
+            assert first == pytest.approx(other, rel=1e-3)
+    with pytest.raises(ValueError, match=r"not piecewise linear in features\.0\.weight"):
+        asked(model, parameters="all")
+    found = asked(model, ("a", "b"), parameters="all", method="gauss-newton", images=6)
+    network = model.algorithm.model
+    assert found["weights"] == sum(p.numel() for p in network.parameters())
+    assert found["spectra_of"] == [6, 6] and "trained_on" not in found["gaps"]
+    assert found["domains"]["a"]["images"] == 6
+    with_all = found["domains"]["a"]["chain"]["trace:fisher"]
+    assert with_all > asked(model, ("a", "b"), images=6)["domains"]["a"]["chain"]["trace:fisher"]
+
+
+def test_images_are_the_same_ones_of_each_domain(model: Model) -> None:
+    few, more = asked(model, images=5), asked(model, images=1000)
+    assert [one["images"] for one in few["domains"].values()] == [5, 5, 5]
+    assert more["domains"] == asked(model)["domains"]
+    assert few == asked(model, images=5)
+
+
+def test_a_head_of_several_layers(tmp_path: Path) -> None:
+    carry_out(tmp_path, tiny_run("erm", steps=2))
+    model = load(tmp_path, CPU)
+    network: Any = model.algorithm.model
+    torch.manual_seed(0)
+    network.classifier = nn.Sequential(nn.Linear(128, 4), nn.ReLU(), nn.Linear(4, 2))
+    found = asked(model)
+    images = torch.cat([tiny()[name].images for name in DOMAINS]).float() / 255
+    labels = torch.cat([tiny()[name].labels for name in DOMAINS])
+    sizes = torch.tensor([40, 50, 30])
+    domains = torch.arange(3).repeat_interleave(sizes)
+    expected = network_diagonals(network, images, labels, domains, "classifier")
+    for e, one in enumerate(found["domains"].values()):
+        trace = float(expected.hessian[e].sum())
+        assert one["chain"]["trace:hessian"] == pytest.approx(trace, rel=1e-3)
+
+
+def test_what_cannot_be_diagnosed_is_said(model: Model, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="name two or more, got 1"):
+        asked(model, ("a",))
+    with pytest.raises(ValueError, match="'a' has 1 image; a variance needs two"):
+        asked(model, images=1)
+    with pytest.raises(ValueError, match="unknown parameter 'clasifier'; did you mean"):
+        asked(model, parameters="clasifier")
+    carry_out(tmp_path, tiny_run("arm", steps=2))
+    arm = load(tmp_path, CPU)
+    with pytest.raises(ValueError, match="ARM predicts images together"):
+        asked(arm, parameters="all")
+    assert asked(arm)["weights"] == 258

@@ -1,0 +1,100 @@
+"""``shoal diagnose``: tables, JSON and figures of a run, and how it says what is wrong."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.cli import main
+from shoal.datasets import DATASETS
+from tests.protocol.small import squares
+
+Output = pytest.CaptureFixture[str]
+TABLES = ("Domains", "H ≈ F ≈ F̃ ∝ C", "Squared distances between domains", "Gaps")
+TABLES += ("Inconsistency I(A, B) = max(|R|, |R + H|)", "Spectra", "Alignment")
+FIGURES = ("domains", "diagonals", "pairs", "inconsistency", "spectra")
+
+
+@pytest.fixture(autouse=True)
+def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Output) -> None:
+    """A run in the folder ``run``, on data that differs from trial to trial."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def data(_: Path | None, trial: int) -> Any:
+        return squares((20 + trial, 25, 15), "tiny", side=8)
+
+    monkeypatch.setitem(DATASETS, "tiny", data)
+    options = "--dataset tiny --network mnist-cnn --steps 3 --record-every 2 --device cpu"
+    given = [*options.split(), "--set", "batch_size=4", "--test-domain", "c", "--log", "gaps"]
+    assert main(["train", *given, "--trial", "2", "--out", "run"]) == 0
+    capsys.readouterr()
+
+
+def diagnose(*arguments: str) -> int:
+    return main(["diagnose", *arguments, "--device", "cpu"])
+
+
+def test_training_records_gaps_when_asked() -> None:
+    for line in Path("run/records.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        assert record["gaps"].keys() == {"risk", "variance", "hessian"}
+        assert record["cosine"].keys() == {"a", "b"}
+
+
+def test_tables_of_a_run(capsys: Output) -> None:
+    assert diagnose("run") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("fishr: run on tiny, the head (258 weights)")
+    lines = [line.strip() for line in out.splitlines()]
+    assert [line for line in lines if line in TABLES] == list(TABLES)
+    rows = [line.split() for line in lines]
+    assert ["a", "(trained", "on)", "22"] in [row[:4] for row in rows]  # of the run's trial
+    assert sum("→" in row for row in rows) == 1 + 6
+    assert "ε = 0.1;" in out and "0.001 of the largest" in " ".join(out.split())
+
+
+def test_json_holds_what_the_tables_show(capsys: Output) -> None:
+    assert diagnose("run/model.safetensors", "tiny", "--json", "found.json", "--trial", "0") == 0
+    found = json.loads(Path("found.json").read_text())
+    assert found["dataset"] == "tiny" and found["algorithm"] == "fishr"
+    assert found["domains"]["a"]["images"] == 20
+    row = next(r.split() for r in capsys.readouterr().out.splitlines() if "a (trained on)" in r)
+    assert float(row[5]) == pytest.approx(found["domains"]["a"]["risk"], rel=1e-3)
+
+
+def test_figures(capsys: Output) -> None:
+    assert diagnose("run", "--figures", "drawn/here", "--domain", "a", "b", "--images", "8") == 0
+    out = capsys.readouterr().out
+    for name in FIGURES:
+        png, pdf = (Path(f"drawn/here/{name}.{kind}") for kind in ("png", "pdf"))
+        assert png.read_bytes().startswith(b"\x89PNG") and pdf.read_bytes().startswith(b"%PDF")
+        assert f"Figure: {png}" in out and f"Figure: {pdf}" in out
+
+
+def test_other_weights(capsys: Output) -> None:
+    assert diagnose("run", "--parameters", "classifier", "--images", "6") == 0
+    assert ", classifier (258 weights)" in capsys.readouterr().out
+    assert diagnose("run", "--parameters", "all", "--images", "6") == 2
+    assert "choose gauss-newton for the Hessian" in capsys.readouterr().err
+    chosen = ("--hessian", "gauss-newton", "--images", "4", "--domain", "a", "b")
+    assert diagnose("run", "--parameters", "all", *chosen) == 0
+    assert ", all weights (" in capsys.readouterr().out
+
+
+def test_what_is_wrong_is_said(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(*arguments: str) -> str:
+        assert diagnose(*arguments) == 2
+        return capsys.readouterr().err
+
+    assert "has the run ended?" in said("nowhere")
+    assert "did you mean 'tiny'" in said("run", "tinny")
+    assert "epsilon must be above 0" in said("run", "--epsilon", "0")
+    assert "name two or more" in said("run", "--domain", "a")
+    monkeypatch.delitem(DATASETS, "tiny")
+    assert "a data set of your own: name its folder or manifest" in said("run")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "pip install 'shoal[report]'" in said("run", "--figures", "figures")
