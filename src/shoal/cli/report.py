@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .loading import add_places
+
 PAGE = "report.html"
 
 
@@ -49,6 +51,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help=f"write it there (html: {PAGE} by default)"
     )
+    add_places(parser.add_argument_group("html: where sample images are looked for"))
     parser.set_defaults(run=_run, after_interrupt="nothing was written")
 
 
@@ -83,9 +86,11 @@ def _page(options: argparse.Namespace) -> int:
     from ..protocol.records import failures
     from ..report.page import sweep_page
     from ..storage import write_text
+    from .samples import samples_of
 
-    out = options.out or Path(PAGE)
-    write_text(out, sweep_page(_runs(options), _rules(options), failures(options.folders)))
+    out, runs = options.out or Path(PAGE), _runs(options)
+    failed, samples = failures(options.folders), samples_of(runs, options)
+    write_text(out, sweep_page(runs, _rules(options), failed, samples))
     print(f"wrote {out}")
     return 0
 

@@ -17,13 +17,15 @@ KEPT, HELD_OUT = "kept", "held_out"
 class Measured:
     """Accuracies and calibration errors after one update, by domain and split.
 
-    ``terms`` are the means, since the record before, of what every update reports.
+    ``terms`` are the means, since the record before, of what every update reports; ``gaps`` the
+    spreads of statistics between the training domains, by name, where they were recorded.
     """
 
     step: int
     accuracy: Mapping[str, Mapping[str, float]]
     calibration_error: Mapping[str, Mapping[str, float]]
     terms: Mapping[str, float] = field(default_factory=dict)
+    gaps: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, domain: str, split: str) -> float:
         """Return an accuracy; NaN where it was not measured."""
@@ -42,6 +44,7 @@ class Finished:
     hparams: Mapping[str, Any]
     measured: tuple[Measured, ...]
     path: Path | None = None
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,7 @@ def _read(folder: Path) -> Finished:
             record["accuracy"],
             record.get("calibration_error", {}),
             record.get("terms", {}),
+            record.get("gaps", {}),
         )
         for record in _lines(folder / RECORDS)
     )
@@ -159,6 +163,7 @@ def _read(folder: Path) -> Finished:
         run["hparams"],
         measured,
         folder,
+        run.get("fingerprint", ""),
     )
 
 

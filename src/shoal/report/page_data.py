@@ -1,9 +1,9 @@
-"""All that the page of a sweep shows, as plain data: tables, readings, curves, costs, failures."""
+"""All that the page of a sweep shows, as plain data: from its tables to sample images."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -14,7 +14,10 @@ from shoal.report.grid import Entry, Grid
 from shoal.report.page_curves import SCALE, accuracy, curves_of
 from shoal.report.sweeps import Chapter, chapter, domains_of
 
-__all__ = ["page_data"]
+__all__ = ["Samples", "page_data"]
+
+# By data set and domain: the class of an image, "" where it is not known, and its data URI.
+Samples = Mapping[str, Mapping[str, Sequence[tuple[str, str]]]]
 
 WORDS = {
     "test-domain": (
@@ -38,7 +41,10 @@ WORDS = {
 
 
 def page_data(
-    runs: Sequence[Finished], rules: Iterable[str], failed: Sequence[Failure] = ()
+    runs: Sequence[Finished],
+    rules: Iterable[str],
+    failed: Sequence[Failure] = (),
+    samples: Samples | None = None,
 ) -> dict[str, Any]:
     """Return what the page shows; lists of runs go by their place in ``runs``."""
     domains, rules = domains_of(runs), tuple(rules)
@@ -61,6 +67,7 @@ def page_data(
         "steps": steps,
         "costs": _costs(runs),
         "failures": [_failure(one) for one in failed],
+        "samples": samples or {},
     }
 
 
