@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .arguments import RULES
 from .loading import add_places
 
 PAGE = "report.html"
@@ -32,13 +33,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--rule",
-        choices=(
-            "test-domain",
-            "training-domain",
-            "leave-one-domain-out",
-            "calibrated",
-            "all",
-        ),
+        choices=(*RULES, "all"),
         default="all",
         help="how models are selected (default: %(default)s)",
     )

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from .arguments import name_domains, positive, whole
+from .arguments import add_keep_best, name_domains, positive, whole
 from .loading import add_data_options
 
 
@@ -136,5 +136,6 @@ def _where(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write what the model says of every image, and its confusion of classes",
     )
+    add_keep_best(group)
     group.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard")
     group.add_argument("--json", action="store_true", help="print the last record as JSON")

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .arguments import positive, settings, share
+from .arguments import add_keep_best, positive, settings, share
 from .loading import add_places
 from .status import show_standing, time_left
 
@@ -59,6 +59,7 @@ def add(commands: Any) -> None:
     how.add_argument("--shard", default="0/1", metavar="I/N", help="for batch queues, from 0")
     how.add_argument("--device", default="auto", help="cpu, cuda, or auto")
     how.add_argument("--step", choices=("auto", "compiled", "graph", "eager"), default="auto")
+    add_keep_best(how)
     how.add_argument("--plan-only", action="store_true", help="write and show the plan, no more")
     parser.set_defaults(run=_run, after_interrupt="the same command goes on from here")
 
@@ -143,7 +144,9 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
         options.record_every,
     )
     places = (options.data, options.cache)
-    world = CommandWorld(methods, names, *places, options.device, options.step)
+    world = CommandWorld(
+        methods, names, *places, options.device, options.step, tuple(options.keep_best)
+    )
     return sweep, world
 
 

@@ -63,6 +63,7 @@ def _run(options: argparse.Namespace) -> int:
         weights,
         options.checkpoint_every,
         options.predictions,
+        tuple(options.keep_best),
     )
     with opened(out, run) as folder:
         cache = None if folder.done else cache_of(dataset, options)

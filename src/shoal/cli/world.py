@@ -19,6 +19,7 @@ class CommandWorld:
     cache_folder: Path
     device: str
     step: str
+    keep_best: tuple[str, ...] = ()
 
     def method(self, name: str) -> Any:
         from ..own import with_settings
@@ -61,4 +62,4 @@ class CommandWorld:
         kind: Any = self.step
         if kind == "auto":
             kind = "compiled" if on.type == "cuda" else "eager"
-        return Machine(on, kind)
+        return Machine(on, kind, keep_best=self.keep_best)

@@ -22,6 +22,7 @@ from ..training.placing import Placed, Wanted, place
 from ..training.step import Kind, Update, precision_context
 from . import model
 from .folder import Folder, writing
+from .keeping import Keeping
 from .run import Run
 
 TIMING, PREDICTIONS, CONFUSION = "timing.json", "predictions.jsonl", "confusion.json"
@@ -39,6 +40,7 @@ class Machine:
         weights: what the network begins with: "imagenet", a file, or None.
         checkpoint_every: seconds; by default as few checkpoints as cost 2 % of the time.
         predictions: whether to write what the model says of every image.
+        keep_best: rules of selection; weights that they may choose are kept.
     """
 
     device: torch.device
@@ -47,6 +49,7 @@ class Machine:
     weights: str | Path | None = None
     checkpoint_every: float | None = None
     predictions: bool = False
+    keep_best: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,12 @@ def execute(
         noted: called with what a user should know, a line each.
     """
     checkpoints = Checkpoints(folder.checkpoints, run.identity, machine.checkpoint_every)
+
+    def save(path: Path, record: Mapping[str, Any]) -> None:
+        about = (placed.shape, dataset.classes, trained, record)
+        model.save(path, update.algorithm, run, *about)
+
+    keep = Keeping(run, machine.keep_best, folder.path, save)
     if folder.done:
         checkpoints.delete()  # a kill may have come before it
         if machine.predictions and not (folder.path / PREDICTIONS).exists():
@@ -83,6 +92,7 @@ def execute(
         records = folder.records()
         if not records:
             raise ValueError(f"{folder.path} is done and has no records; move it away")
+        keep.note(records, noted)
         recorded(records)
         return Result(records, None)
     model.check_saving()
@@ -95,6 +105,7 @@ def execute(
         while checkpoints.refused:
             noted(checkpoints.refused.pop(0))
         with writing(folder.path):
+            keep(records)
             folder.write_records(records)
         recorded(records)
 
@@ -103,14 +114,14 @@ def execute(
     records, timing = train(update, evaluate, schedule, machine.step, checkpoints, told, write)
     about = asdict(timing) | {"machine": _machine(machine), "place": placed.where}
     with writing(folder.path):
-        model.save(
-            folder.path, update.algorithm, run, placed.shape, dataset.classes, trained, records[-1]
-        )
+        save(folder.path, records[-1])
+        keep.finish(records)
         if machine.predictions:
             _write_predictions(folder, dataset, placed.parts, evaluate())
         write_json(folder.path / TIMING, about)
         folder.finish()
     checkpoints.delete()
+    keep.note(records, noted)
     return Result(records, timing)
 
 

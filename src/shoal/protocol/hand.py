@@ -45,6 +45,9 @@ class Hand:
         Args:
             alone: try again what ran out of memory, one at a time on this machine.
         """
+        machine = replace(self.machine, weights=run.protocol.weights)
+        if len(run.test_domains) != 1:  # no rule chooses its weights
+            machine = replace(machine, keep_best=())
         only = self.out / f"alone-{platform.node()}.lock"
         with locked(only) if alone else nullcontext():
             return attempt(
@@ -52,7 +55,7 @@ class Hand:
                 lambda: self.world.method(run.algorithm)[0],
                 lambda: self.data(run.dataset, run.trial),
                 folder_of(self.out, run),
-                replace(self.machine, weights=run.protocol.weights),
+                machine,
                 lambda failure: alone and bool(failure["memory"]),
             )
 

@@ -27,6 +27,17 @@ class Measured:
     terms: Mapping[str, float] = field(default_factory=dict)
     gaps: Mapping[str, float] = field(default_factory=dict)
 
+    @staticmethod
+    def of_record(record: Mapping[str, Any]) -> "Measured":
+        """Return what a line of ``records.jsonl`` holds."""
+        return Measured(
+            record["step"],
+            record["accuracy"],
+            record.get("calibration_error", {}),
+            record.get("terms", {}),
+            record.get("gaps", {}),
+        )
+
     def of(self, domain: str, split: str) -> float:
         """Return an accuracy; NaN where it was not measured."""
         return self.accuracy.get(domain, {}).get(split, float("nan"))
@@ -142,16 +153,7 @@ def timing_of(run: Finished) -> Timing | None:
 
 def _read(folder: Path) -> Finished:
     run = _json(folder / RUN)
-    measured = tuple(
-        Measured(
-            record["step"],
-            record["accuracy"],
-            record.get("calibration_error", {}),
-            record.get("terms", {}),
-            record.get("gaps", {}),
-        )
-        for record in _lines(folder / RECORDS)
-    )
+    measured = tuple(Measured.of_record(record) for record in _lines(folder / RECORDS))
     if not measured:
         raise ValueError(f"{folder / RECORDS} is empty, though the run is done; delete the folder")
     return Finished(

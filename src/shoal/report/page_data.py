@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from shoal.protocol.records import Failure, Finished, Timing, timing_of
-from shoal.protocol.selection import Choice, choose_runs
+from shoal.protocol.selection import WORDS, Choice, choose_runs
 from shoal.report.benchmark import BASELINE
 from shoal.report.grid import Entry, Grid
 from shoal.report.page_curves import SCALE, accuracy, curves_of
@@ -18,26 +18,6 @@ __all__ = ["Samples", "page_data"]
 
 # By data set and domain: the class of an image, "" where it is not known, and its data URI.
 Samples = Mapping[str, Mapping[str, Sequence[tuple[str, str]]]]
-
-WORDS = {
-    "test-domain": (
-        "The draw with the best accuracy on the held-out images of the test domain after the last "
-        "update. No record before the last one is looked at."
-    ),
-    "training-domain": (
-        "The draw and the record with the best mean accuracy on the held-out images of the "
-        "training domains. The test domain is not looked at."
-    ),
-    "leave-one-domain-out": (
-        "The draw and the record with the best mean accuracy on each further domain, in runs of "
-        "the same draw that left it out beside the test domain."
-    ),
-    "calibrated": (
-        "Of all records within 0.5 points of the best mean accuracy on the held-out images of the "
-        "training domains, the one with the smallest calibration error on them. Its score is the "
-        "negative of that error."
-    ),
-}
 
 
 def page_data(
