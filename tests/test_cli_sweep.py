@@ -23,6 +23,12 @@ from tests.protocol.worlds import Squares, planned
 PLAN = ("sweep", "--datasets", "colored-mnist", "--plan-only", "--trials", "1", "--draws", "2")
 
 
+@pytest.fixture(autouse=True)
+def no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known of what runs cost; probes have tests of their own."""
+    monkeypatch.setattr("shoal.protocol.estimate.find_rates", lambda *_: None)
+
+
 def test_a_plan_is_shown_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -30,7 +36,7 @@ def test_a_plan_is_shown_before_anything_starts(
     assert main(command) == 0
     told = capsys.readouterr().err
     assert "12 runs (12 of this shard), 120 updates in all: 12 waiting" in told
-    assert "known when the first runs are done" in told
+    assert "What it costs is known when the first runs are done" in told
     runs = read_plan(tmp_path)
     assert {run.test_domains for run in runs} == {("+90%",), ("+80%",), ("-90%",)}
     assert main([*command, "--shard", "1/5"]) == 0

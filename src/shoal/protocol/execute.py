@@ -109,7 +109,7 @@ def execute(
             folder.write_records(records)
         recorded(records)
 
-    evaluate = _evaluation(update, placed.parts, machine.step == "compiled")
+    evaluate = evaluation_of(update, placed.parts, machine.step == "compiled")
     schedule = Schedule(run.protocol.steps, run.protocol.record_every)
     records, timing = train(update, evaluate, schedule, machine.step, checkpoints, told, write)
     about = asdict(timing) | {"machine": _machine(machine), "place": placed.where}
@@ -189,7 +189,8 @@ def notes(run: Run, dataset: DomainDataset) -> list[str]:
     return found
 
 
-def _evaluation(update: Update, parts: dict[Place, Part], compiled: bool) -> Evaluation:
+def evaluation_of(update: Update, parts: dict[Place, Part], compiled: bool) -> Evaluation:
+    """Return what measures the update's method on these parts of its data."""
     normalise = update.batches.normalise
     precision = partial(precision_context, update.precision, update.algorithm.device)
     return Evaluation(
