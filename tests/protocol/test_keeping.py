@@ -228,6 +228,10 @@ def test_the_command_saves_what_was_chosen(
 def test_what_cannot_be_saved_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     carry_out(tmp_path / "run", tiny_run("erm", steps=40, lr=3e-3))
     command = ["select", str(tmp_path / "run"), "--out", str(tmp_path / "out"), "--rule"]
+    (tmp_path / "nothing").mkdir()
+    nothing = ["select", str(tmp_path / "nothing"), "--out", str(tmp_path), "--rule"]
+    assert main([*nothing, "test-domain"]) == 2
+    assert "no finished run in" in capsys.readouterr().err
     assert main([*command, "training-domain"]) == 1
     told = capsys.readouterr()
     assert "--keep-best" in told.err and "1 of 1 models were not kept" in told.err

@@ -336,6 +336,19 @@ def test_the_command_writes_it(
     assert "give --format html with folders" in capsys.readouterr().err
 
 
+def test_runs_that_tables_cannot_tell_apart_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run in make_sweep(algorithms=("erm",), datasets=("pacs",), trials=1, draws=1):
+        write_run(tmp_path / "short", run)
+        write_run(tmp_path / "long", run)
+    assert main(["report", str(tmp_path / "short")]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["report", str(tmp_path)]) == 0
+    told = capsys.readouterr().err
+    assert "4 runs are there twice" in told and "report sweeps of different protocols apart" in told
+
+
 @pytest.mark.serial
 def test_two_thousand_runs_in_ten_seconds_and_fifteen_megabytes(tmp_path: Path) -> None:
     methods = ["erm", "fishr", *(f"method-{k}" for k in range(12))]

@@ -31,6 +31,8 @@ def _run(options: argparse.Namespace) -> int:
     from ..protocol.selection import choose_runs
 
     runs = read_runs(options.folders)
+    if not runs:
+        raise ValueError(f"no finished run in {', '.join(map(str, options.folders))}")
     _refuse_unknown("method", options.algorithms, [run.algorithm for run in runs])
     _refuse_unknown("data set", options.datasets, [run.dataset for run in runs])
     choices = [
