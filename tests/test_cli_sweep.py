@@ -178,6 +178,22 @@ def test_a_name_in_a_plan_imports_nothing(tmp_path: Path) -> None:
         world.method(f"{own}:Own")
 
 
+def test_workers_are_told_what_to_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worlds: list[CommandWorld] = []
+
+    def record(out: Path, runs: list[Run], world: CommandWorld, *_: object) -> Counter[State]:
+        worlds.append(world)
+        return Counter({State.DONE: len(runs)})
+
+    monkeypatch.setattr("shoal.protocol.workers.carry_out", record)
+    command = [word for word in PLAN if word != "--plan-only"]
+    command += ["--algorithms", "erm", "--out", str(tmp_path), "--device", "cpu"]
+    assert main([*command, "--keep-best", "training-domain", "calibrated"]) == 0
+    assert main(command) == 0
+    kept = [world.machine().keep_best for world in worlds]
+    assert kept == [("training-domain", "calibrated"), ()]
+
+
 def test_ones_own_method_is_named_with_its_code(tmp_path: Path) -> None:
     names = []
     for folder, more in (("a", ""), ("b", ""), ("c", "# changed\n")):
