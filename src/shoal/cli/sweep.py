@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .arguments import positive, settings, share
+from .arguments import add_keep_best, positive, settings, share
 from .loading import add_places
 from .run_options import add_log
 from .status import show_standing, time_left
@@ -61,21 +61,35 @@ def add(commands: Any) -> None:
     how.add_argument("--device", default="auto", help="cpu, cuda, or auto")
     how.add_argument("--step", choices=("auto", "compiled", "graph", "eager"), default="auto")
     add_log(how)
-    how.add_argument("--plan-only", action="store_true", help="write and show the plan, no more")
+    add_keep_best(how)
+    how.add_argument(
+        "--plan-only",
+        action="store_true",
+        help="write and show the plan and what it costs, no more",
+    )
     parser.set_defaults(run=_run, after_interrupt="the same command goes on from here")
 
 
 def _run(options: argparse.Namespace) -> int:
     from ..protocol.attempt import State
     from ..protocol.plan import runs_of, write_plan
+    from ..protocol.standing import standing
 
     _refuse_of_another_engine(options)
     shard = _shard(options.shard)
     sweep, world = _sweep(options)
-    runs = runs_of(sweep, world.method, world.dataset)
+    datasets: dict[str, Any] = {}
+
+    def dataset(name: str, trial: int) -> Any:
+        datasets[name] = world.dataset(name, trial)
+        return datasets[name]
+
+    runs = runs_of(sweep, world.method, dataset)
     write_plan(options.out, runs)
     plan = shard.of(runs)
     _tell_plan(options, runs, plan)
+    if any(state is not State.DONE for state in standing(options.out, plan)):
+        _tell_cost(options, plan, world, datasets)
     if options.plan_only:
         return 0
     told = time.monotonic()
@@ -145,8 +159,8 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
         options.record_every,
     )
     places = (options.data, options.cache)
-    gaps = options.log == "gaps"
-    world = CommandWorld(methods, names, *places, options.device, options.step, gaps)
+    gaps, keep = options.log == "gaps", tuple(options.keep_best)
+    world = CommandWorld(methods, names, *places, options.device, options.step, gaps, keep)
     return sweep, world
 
 
@@ -168,13 +182,25 @@ def _tell_plan(options: argparse.Namespace, runs: Any, plan: Any) -> None:
         f"{_counts(standing(options.out, plan))}",
         file=sys.stderr,
     )
+
+
+def _tell_cost(options: argparse.Namespace, plan: Any, world: Any, datasets: Any) -> None:
+    from ..protocol.estimate import find_rates, unknown_kinds
+
+    unknown = unknown_kinds(options.out, plan)
+    if unknown:
+        find_rates(options.out, unknown, world, datasets)
     left = time_left(options.out, plan)
-    print(
-        f"About {left} left, with one worker"
-        if left
-        else "What it costs is known when the first runs are done: shoal status",
-        file=sys.stderr,
-    )
+    if not left:
+        told = "What it costs is known when the first runs are done: shoal status"
+    elif unknown:
+        told = (
+            f"About {left} of work for one worker on this machine, by a few updates of each method "
+            "(loading and compiling not counted); better known when the first runs are done"
+        )
+    else:
+        told = f"About {left} left, with one worker"
+    print(told, file=sys.stderr)
 
 
 def _counts(found: Any) -> str:

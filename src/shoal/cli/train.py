@@ -64,6 +64,7 @@ def _run(options: argparse.Namespace) -> int:
         options.checkpoint_every,
         options.predictions,
         options.log == "gaps",
+        tuple(options.keep_best),
     )
     with opened(out, run) as folder:
         cache = None if folder.done else cache_of(dataset, options)

@@ -23,6 +23,7 @@ from ..training.step import Kind, Update, precision_context
 from . import model
 from .folder import Folder, writing
 from .gaps import EXAMPLES, Gaps
+from .keeping import Keeping
 from .run import Run
 
 TIMING, PREDICTIONS, CONFUSION = "timing.json", "predictions.jsonl", "confusion.json"
@@ -41,6 +42,7 @@ class Machine:
         checkpoint_every: seconds; by default as few checkpoints as cost 2 % of the time.
         predictions: whether to write what the model says of every image.
         gaps: whether records hold the gaps between the training domains.
+        keep_best: rules of selection; weights that they may choose are kept.
     """
 
     device: torch.device
@@ -50,6 +52,7 @@ class Machine:
     checkpoint_every: float | None = None
     predictions: bool = False
     gaps: bool = False
+    keep_best: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,12 @@ def execute(
         noted: called with what a user should know, a line each.
     """
     checkpoints = Checkpoints(folder.checkpoints, run.identity, machine.checkpoint_every)
+
+    def save(path: Path, record: Mapping[str, Any]) -> None:
+        about = (placed.shape, dataset.classes, trained, record)
+        model.save(path, update.algorithm, run, *about)
+
+    keep = Keeping(run, machine.keep_best, folder.path, save)
     if folder.done:
         checkpoints.delete()  # a kill may have come before it
         if machine.predictions and not (folder.path / PREDICTIONS).exists():
@@ -86,6 +95,7 @@ def execute(
         records = folder.records()
         if not records:
             raise ValueError(f"{folder.path} is done and has no records; move it away")
+        keep.note(records, noted)
         recorded(records)
         return Result(records, None)
     model.check_saving()
@@ -98,25 +108,26 @@ def execute(
         while checkpoints.refused:
             noted(checkpoints.refused.pop(0))
         with writing(folder.path):
+            keep(records)
             folder.write_records(records)
         recorded(records)
 
-    evaluate = _evaluation(update, placed.parts, machine.step == "compiled")
+    evaluate = evaluation_of(update, placed.parts, machine.step == "compiled")
     schedule = Schedule(run.protocol.steps, run.protocol.record_every)
-    measured = Gaps(_evaluation(update, placed.samples, False)) if machine.gaps else dict
+    measured = Gaps(evaluation_of(update, placed.samples, False)) if machine.gaps else dict
     records, timing = train(
         update, evaluate, schedule, machine.step, checkpoints, told, write, measured
     )
     about = asdict(timing) | {"machine": _machine(machine), "place": placed.where}
     with writing(folder.path):
-        model.save(
-            folder.path, update.algorithm, run, placed.shape, dataset.classes, trained, records[-1]
-        )
+        save(folder.path, records[-1])
+        keep.finish(records)
         if machine.predictions:
             _write_predictions(folder, dataset, placed.parts, evaluate())
         write_json(folder.path / TIMING, about)
         folder.finish()
     checkpoints.delete()
+    keep.note(records, noted)
     return Result(records, timing)
 
 
@@ -185,7 +196,8 @@ def notes(run: Run, dataset: DomainDataset) -> list[str]:
     return found
 
 
-def _evaluation(update: Update, parts: dict[Place, Part], compiled: bool) -> Evaluation:
+def evaluation_of(update: Update, parts: dict[Place, Part], compiled: bool) -> Evaluation:
+    """Return what measures the update's method on these parts of its data."""
     normalise = update.batches.normalise
     precision = partial(precision_context, update.precision, update.algorithm.device)
     return Evaluation(

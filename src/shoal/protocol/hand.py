@@ -37,6 +37,7 @@ class Hand:
     def __init__(self, out: Path, world: World) -> None:
         self.out, self.world = out, world
         self.data = lru_cache(maxsize=2)(world.data)
+        self.broken: dict[tuple[str, int], str] = {}
         self.machine = world.machine()
 
     def __call__(self, run: Run, alone: bool = False) -> State:
@@ -45,16 +46,29 @@ class Hand:
         Args:
             alone: try again what ran out of memory, one at a time on this machine.
         """
+        machine = replace(self.machine, weights=run.protocol.weights)
+        if len(run.test_domains) != 1:  # no rule chooses its weights
+            machine = replace(machine, keep_best=())
         only = self.out / f"alone-{platform.node()}.lock"
         with locked(only) if alone else nullcontext():
             return attempt(
                 run,
                 lambda: self.world.method(run.algorithm)[0],
-                lambda: self.data(run.dataset, run.trial),
+                lambda: self._data(run.dataset, run.trial),
                 folder_of(self.out, run),
-                replace(self.machine, weights=run.protocol.weights),
+                machine,
                 lambda failure: alone and bool(failure["memory"]),
             )
+
+    def _data(self, name: str, trial: int) -> Data:
+        """Return the data; where an image is broken, the next runs need not find it again."""
+        if (name, trial) in self.broken:
+            raise ValueError(self.broken[name, trial])
+        try:
+            return self.data(name, trial)
+        except ValueError as error:
+            self.broken[name, trial] = str(error)
+            raise
 
 
 @contextmanager
