@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -102,3 +103,34 @@ def test_unknown_names_say_what_would_be_right() -> None:
         published_rows("table:cmnistend", 0.1)
     with pytest.raises(ValueError, match="no table of the IRM setup; read it with published_table"):
         published_rows("table:v15", 0.25)
+
+
+def test_analyses_equal_the_latex(paper: str) -> None:
+    """Every number of the small tables and of the text stands in the paper beside its row."""
+
+    def tabular(label: str) -> str:
+        before = paper[: paper.index(rf"\label{{{label}}}")]
+        return before[before.rindex(r"\begin{tabular}") :]
+
+    linear = [line for line in tabular("tab:appendix-linear").splitlines() if "[" in line]
+    for row, line in zip(published("tab:appendix-linear")["rows"].values(), linear, strict=True):
+        name, statistic, train, test, weights, bias = (
+            field.strip(" \\") for field in line.split("&")
+        )
+        assert (row["name"], row["statistic"]) == (name, statistic)
+        assert (f"{row['train']} \\%", f"{row['test']} \\%") == (train, test)
+        assert (row["weights"], row["bias"]) == (json.loads(weights), float(bias))
+    cosines = published("table:simhessiangradvar")["rows"]
+    text = tabular("table:simhessiangradvar")
+    for line, row in zip(("On classifier", "On all network"), cosines.values(), strict=True):
+        found = re.findall(r"0\.\d{7}", text[text.index(line) :].splitlines()[0])
+        assert [f"{row[domain]:.7f}" for domain in ("90%", "80%")] == found
+    gaps = published("table:hessianermfishr")["rows"]
+    text = tabular("table:hessianermfishr")
+    numbers = re.findall(r"\$(\d\.\d)(?: \\times 10\^\{(-\d)\})?\$", text)
+    values = [float(f"{mantissa}e{exponent or 0}") for mantissa, exponent in numbers]
+    assert [row[name] for row in gaps.values() for name in ("erm", "fishr")] == values
+    costs = published("text:overhead")["rows"]
+    said = re.findall(r"\+(\d\.\d)\\%", paper[paper.index("Fishr induces an overhead in memory") :])
+    expected = [costs[head][what] for head in costs for what in ("memory", "time")]
+    assert expected == [float(number) for number in said[:4]]

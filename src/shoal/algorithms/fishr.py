@@ -10,12 +10,12 @@ from .. import regularizers
 from ..statistics import gradient_mean, gradient_variance, head_mean
 from .base import Capture, Penalised
 from .forward import Forward
-from .hparams import Hparams, fixed, hparam, power, uniform, whole
+from .hparams import Hparams, fixed, hparam, later, power, uniform, whole
 
 
 @dataclass(frozen=True)
 class FishrHparams(Hparams):
-    """table:hyperparameters; the last three are options of the paper's ablations."""
+    """table:hyperparameters; the last four are options of ablations, the paper's and ours."""
 
     penalty_weight: float = hparam(1e3, power(10, 1, 4), key="lambda", help="λ of the variances")
     warmup_steps: int = hparam(1500, whole(0, 5000), key="penalty_anneal_iters", help="λ's start")
@@ -23,6 +23,7 @@ class FishrHparams(Hparams):
     mean_weight: float = fixed(0.0, key="lambdamean", help="λ of the gradient means (+ IGA)")
     centered: bool = fixed(True, key="centered", help="false for the uncentred variance")
     parameters: str = fixed("classifier", key="parameters", help="weights: all, or names")
+    average: bool = later(True, key="average", help="false: λ/(1 − γ) in place of an average by γ")
 
 
 class Fishr(Penalised):
@@ -37,14 +38,17 @@ class Fishr(Penalised):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         h, E, head = self.hparams, self.num_domains, self.model.classifier
-        schedule, self.reset_step = (h.ema_decay, h.warmup_steps), h.warmup_steps
+        # Where the gaps persist, u sums them up to 1/(1 − γ) times: the pull that γ = 0 loses.
+        decay, pull = (h.ema_decay, 1.0) if h.average else (0.0, 1 / (1 - h.ema_decay))
+        schedule, self.reset_step = (decay, h.warmup_steps), h.warmup_steps
         self.closed_form = h.parameters == "classifier" and isinstance(head, nn.Linear)
         self.capture = "compiled" if self.closed_form else "graph"
         # 1/n, as in the released code: the published numbers and the range of λ are its.
         self.form: dict[str, Any] = {"centered": h.centered, "unbiased": False}
-        variances = regularizers.Fishr(E, h.penalty_weight, *schedule, **self.form).to(self.device)
+        weights = pull * h.penalty_weight, pull * h.mean_weight
+        variances = regularizers.Fishr(E, weights[0], *schedule, **self.form).to(self.device)
         self.variances = variances.suit(cast(nn.Linear, head)) if self.closed_form else variances
-        self.means = regularizers.Match(E, h.mean_weight, *schedule, normalise=True).to(self.device)
+        self.means = regularizers.Match(E, weights[1], *schedule, normalise=True).to(self.device)
 
     def penalty(self, forward: Forward) -> Tensor:
         """Return λ · spread of the variances' moving averages, plus the same of the means."""

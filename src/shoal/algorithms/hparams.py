@@ -39,6 +39,8 @@ __all__ = [
     "draw",
     "fixed",
     "hparam",
+    "later",
+    "plain",
     "power",
     "searches",
     "uniform",
@@ -98,6 +100,14 @@ def hparam(
 def fixed(value: Any, *, key: str, help: str) -> Any:
     """Declare an option that a search leaves alone."""
     return hparam(value, constant(value), key=key, help=help)
+
+
+def later(value: Any, *, key: str, help: str) -> Any:
+    """Declare an option that runs of before do not have, so that they keep their names."""
+    return field(
+        default=value,
+        metadata={**fixed(value, key=key, help=help).metadata, "later": True},
+    )
 
 
 @dataclass(frozen=True)
@@ -180,6 +190,18 @@ def draw(
         stream = np.random.RandomState(domainbed_hash(seed, f.metadata["key"]))
         values[f.name] = found[f.name].distribution.draw(stream)
     return kind(**values)
+
+
+def plain(hparams: Hparams) -> dict[str, Any]:
+    """Return the values by name, as a run has them: an option declared later only where it is set.
+
+    A run is named by the hash of its values, and what is left out is the default.
+    """
+    return {
+        f.name: getattr(hparams, f.name)
+        for f in fields(hparams)
+        if "later" not in f.metadata or getattr(hparams, f.name) != f.default
+    }
 
 
 def _declared(kind: type[Hparams]) -> list[Field[Any]]:

@@ -11,7 +11,7 @@ class Variant:
     algorithm: str
     settings: Mapping[str, str]
     summary: str
-    table: str  # the LaTeX label of a table that has it
+    table: str  # the LaTeX label of a table that has it, or that it belongs to
 
 
 # The searches of the released code: the moving average's and the warm-up's are Fishr's own, and
@@ -30,6 +30,12 @@ VARIANTS: dict[str, Variant] = {
     ),
     "fishr-no-ema": Variant(
         "fishr", NO_EMA, "Fishr without moving average", "table:ablationemacmnist"
+    ),
+    "fishr-rescaled": Variant(
+        "fishr",
+        {"average": "false"},
+        "Fishr with λ/(1 − γ) in place of the moving average: its pull, not its memory",
+        "table:ablationemacmnist",
     ),
     "fishr-plain": Variant(
         "fishr",

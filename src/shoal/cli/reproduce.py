@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from .arguments import device, positive
+from .reproductions import ablation, hessian, linear, overhead, pictures
 from .terminal import bars
+
+ANALYSES = (linear, hessian, pictures, overhead, ablation)
 
 
 def add(commands: Any) -> None:
@@ -19,6 +22,8 @@ def add(commands: Any) -> None:
             description="Colored MNIST in the IRM setup, beside the paper's cells.",
         )
     )
+    for analysis in ANALYSES:
+        analysis.add(experiments)
 
 
 def _colored_mnist_options(parser: argparse.ArgumentParser) -> None:

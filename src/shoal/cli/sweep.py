@@ -1,15 +1,11 @@
 """``shoal sweep``: many runs, planned once and carried out by whoever is there."""
 
 import argparse
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
-from .arguments import add_keep_best, positive, settings, share
+from .arguments import positive, settings
+from .engine import add_engine_options, carry_out, check_engine, how_of
 from .loading import add_places
-from .run_options import add_log
-from .status import show_standing, time_left
 
 
 def add(commands: Any) -> None:
@@ -44,92 +40,16 @@ def add(commands: Any) -> None:
     what.add_argument("--network", metavar="NAME", help="for large images, as in train")
     what.add_argument("--weights", choices=("imagenet", "none"), default="imagenet")
     what.add_argument("--precision", choices=("float32", "bf16"), default="float32")
-    how = parser.add_argument_group("how it is carried out")
-    how.add_argument("--out", type=Path, required=True, metavar="DIR")
-    how.add_argument("--engine", choices=("local", "ray"), default="local")
-    how.add_argument("--workers", type=positive, default=1, help="local: processes (default: 1)")
-    how.add_argument(
-        "--address", help="ray: of a cluster (default: RAY_ADDRESS, or one is started)"
-    )
-    how.add_argument(
-        "--gpus-per-run",
-        type=share,
-        metavar="X",
-        help="ray: 0.25 lets four runs share a GPU (default: 1 where there are GPUs)",
-    )
-    how.add_argument("--shard", default="0/1", metavar="I/N", help="for batch queues, from 0")
-    how.add_argument("--device", default="auto", help="cpu, cuda, or auto")
-    how.add_argument("--step", choices=("auto", "compiled", "graph", "eager"), default="auto")
-    add_log(how)
-    add_keep_best(how)
-    how.add_argument(
-        "--plan-only",
-        action="store_true",
-        help="write and show the plan and what it costs, no more",
-    )
+    add_engine_options(parser)
     parser.set_defaults(run=_run, after_interrupt="the same command goes on from here")
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..protocol.attempt import State
-    from ..protocol.plan import runs_of, write_plan
-    from ..protocol.standing import standing
+    from ..protocol.plan import runs_of
 
-    _refuse_of_another_engine(options)
-    shard = _shard(options.shard)
+    check_engine(options)
     sweep, world = _sweep(options)
-    datasets: dict[str, Any] = {}
-
-    def dataset(name: str, trial: int) -> Any:
-        datasets[name] = world.dataset(name, trial)
-        return datasets[name]
-
-    runs = runs_of(sweep, world.method, dataset)
-    write_plan(options.out, runs)
-    plan = shard.of(runs)
-    _tell_plan(options, runs, plan)
-    if any(state is not State.DONE for state in standing(options.out, plan)):
-        _tell_cost(options, plan, world, datasets)
-    if options.plan_only:
-        return 0
-    told = time.monotonic()
-
-    def tell(found: Any) -> None:
-        nonlocal told
-        if time.monotonic() - told > 15:
-            told = time.monotonic()
-            left = time_left(options.out, plan)
-            print(f"{_counts(found)}{left and f'; about {left} left'}", file=sys.stderr)
-
-    found = _engine(options)(options.out, plan, world, tell)
-    show_standing(options.out, plan)
-    return 0 if found[State.DONE] == len(plan) else 1
-
-
-def _refuse_of_another_engine(options: argparse.Namespace) -> None:
-    given = {"--workers": options.workers != 1} if options.engine == "ray" else {}
-    if options.engine == "local":
-        given = {
-            "--address": options.address is not None,
-            "--gpus-per-run": options.gpus_per_run is not None,
-        }
-    for name, is_given in given.items():
-        if is_given:
-            raise ValueError(f"{name} says nothing to --engine {options.engine}; leave it out")
-
-
-def _engine(options: argparse.Namespace) -> Any:
-    """Return what carries out runs with the engine that was asked for."""
-    if options.engine == "local":
-        from ..protocol.workers import carry_out
-
-        return lambda out, runs, world, told: carry_out(out, runs, world, options.workers, told)
-    from ..protocol.ray_engine import carry_out_on_ray
-
-    gpus = 0.0 if options.device == "cpu" else options.gpus_per_run
-    return lambda out, runs, world, told: carry_out_on_ray(
-        out, runs, world, options.address, gpus, told
-    )
+    return carry_out(options, runs_of(sweep, world.method, world.dataset), world)
 
 
 def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
@@ -159,50 +79,5 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
         options.record_every,
     )
     places = (options.data, options.cache)
-    gaps, keep = options.log == "gaps", tuple(options.keep_best)
-    world = CommandWorld(methods, names, *places, options.device, options.step, gaps, keep)
+    world = CommandWorld(methods, names, *places, *how_of(options))
     return sweep, world
-
-
-def _shard(text: str) -> Any:
-    from ..protocol.plan import Shard
-
-    index, slash, count = text.partition("/")
-    if not (slash and index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-        raise ValueError(f"--shard takes I/N with I from 0 to N − 1, got {text!r}")
-    return Shard(int(index), int(count))
-
-
-def _tell_plan(options: argparse.Namespace, runs: Any, plan: Any) -> None:
-    from ..protocol.standing import standing
-
-    updates = sum(run.protocol.steps for run in plan)
-    print(
-        f"{len(runs):,} runs ({len(plan):,} of this shard), {updates:,} updates in all: "
-        f"{_counts(standing(options.out, plan))}",
-        file=sys.stderr,
-    )
-
-
-def _tell_cost(options: argparse.Namespace, plan: Any, world: Any, datasets: Any) -> None:
-    from ..protocol.estimate import find_rates, unknown_kinds
-
-    unknown = unknown_kinds(options.out, plan)
-    if unknown:
-        find_rates(options.out, unknown, world, datasets)
-    left = time_left(options.out, plan)
-    if not left:
-        told = "What it costs is known when the first runs are done: shoal status"
-    elif unknown:
-        told = (
-            f"About {left} of work for one worker on this machine, by a few updates of each method "
-            "(loading and compiling not counted); better known when the first runs are done"
-        )
-    else:
-        told = f"About {left} left, with one worker"
-    print(told, file=sys.stderr)
-
-
-def _counts(found: Any) -> str:
-    ordered = sorted(found.items(), key=lambda item: item[0].value)
-    return ", ".join(f"{number:,} {state.value}" for state, number in ordered)

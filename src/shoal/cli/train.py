@@ -3,7 +3,6 @@
 import argparse
 import hashlib
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +89,10 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _hparams(method: Any, scale: str, options: argparse.Namespace, given: Any) -> dict[str, Any]:
-    from ..algorithms.hparams import draw
+    from ..algorithms.hparams import draw, plain
 
     given = given | settings(options.set)
-    return asdict(draw(method.Hparams, scale, options.trial, options.draw, given))
+    return plain(draw(method.Hparams, scale, options.trial, options.draw, given))
 
 
 def _protocol(options: argparse.Namespace, dataset: Any, scale: str) -> tuple[Any, Any]:

@@ -143,16 +143,24 @@ PARAMETERS = {"ω": "classifier", "φ": "features", "θ": "all"}
 
 
 class Training:
-    """One method's training, reusable over restarts: state is reset and updated in place."""
+    """One method's training, reusable over restarts: state is reset and updated in place.
 
-    def __init__(self, method: Method, setup: Setup, device: torch.device) -> None:
-        self.method, self.setup, self.device = method, setup, device
+    Args:
+        outputs: 1 logit, or 2 with cross-entropy as in the paper's analyses of Hessians.
+    """
+
+    def __init__(
+        self, method: Method, setup: Setup, device: torch.device, outputs: int = 1
+    ) -> None:
+        if outputs == 2 and method.statistic == "irm":
+            raise ValueError("IRM's slope is that of one logit; take outputs=1")
+        self.method, self.setup, self.device, self.outputs = method, setup, device, outputs
         # Dead units keep the products aligned: zero weights in and out, so they never move. The
         # released covariance divides by a tensor's size, in which they would count.
         dead = 0 if method.statistic == "covariance-released" else -setup.hidden % 8
-        self.model = MLP(392, setup.hidden + dead, 1).to(device)
+        self.model = MLP(392, setup.hidden + dead, outputs).to(device)
         self.inputs = torch.zeros(2 * setup.examples, 392, device=device)
-        self.labels = torch.zeros(2 * setup.examples, 1, device=device)
+        self.labels = self._targets(torch.zeros(2 * setup.examples, 1, device=device))
         self.weight = torch.ones((), device=device)
         on_gpu = device.type == "cuda"
         self.optimiser = torch.optim.Adam(
@@ -168,13 +176,18 @@ class Training:
         }
         parts = [self.domains["90%"], self.domains["80%"]]
         self.inputs.copy_(torch.cat([part.inputs for part in parts]))
-        self.labels.copy_(torch.cat([part.labels for part in parts]))
+        self.labels.copy_(self._targets(torch.cat([part.labels for part in parts])))
         self._reset(restart)
+
+    def _targets(self, labels: Tensor) -> Tensor:
+        """Return labels ``[n, 1]`` as the loss takes them: class indices ``[n]`` for two logits."""
+        return labels if self.outputs == 1 else labels[:, 0].long()
 
     def _reset(self, restart: int) -> None:
         # Whole: no step is half made, so that state() can be saved.
         self.done, self.whole = 0, True
-        drawn = MLP(392, self.setup.hidden, 1, stream("colored-mnist", "weights", restart))
+        draws = stream("colored-mnist", "weights", restart)
+        drawn = MLP(392, self.setup.hidden, self.outputs, draws)
         for mine, theirs in zip(self.model.parameters(), drawn.parameters(), strict=True):
             with torch.no_grad():
                 mine.zero_()[tuple(slice(size) for size in theirs.shape)].copy_(theirs)
@@ -270,21 +283,28 @@ class Training:
         """Return ℓ_i of the training examples."""
         return individual_losses(logits, self.labels, None)
 
+    def wait(self) -> None:
+        """Return when all updates are made, so that the model can be looked at."""
+        self._run.wait()
+
     def accuracies(self) -> dict[str, float]:
         """Return accuracy in train (mean of the two domains), test and gray."""
-        self._run.wait()
+        self.wait()
         found = {name: self._accuracy(domain) for name, domain in self.domains.items()}
         train = (found["90%"] + found["80%"]) / 2
         return {"train": train, "test": found["10%"], "gray": found["gray"]}
 
     @torch.no_grad()
     def _accuracy(self, domain: Domain) -> float:
-        right = (self.model(domain.inputs) > 0) == (domain.labels > 0.5)
+        logits = self.model(domain.inputs)
+        if self.outputs == 2:
+            logits = logits[:, 1:] - logits[:, :1]
+        right = (logits > 0) == (domain.labels > 0.5)
         return float(right.float().mean())
 
     def state(self) -> dict[str, Any]:
         """Return everything that a resumed restart needs beside its data."""
-        self._run.wait()
+        self.wait()
         moments = [dict(self.optimiser.state[p]) for p in self.model.parameters()]
         return {"done": self.done, "model": self.model.state_dict(), "optimiser": moments}
 

@@ -1,7 +1,6 @@
 """What a sweep will cost: by the runs of it that are done, and before that by a short probe."""
 
 import multiprocessing
-import pickle
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -117,10 +116,9 @@ def find_rates(
         datasets: of these runs, by name, of any trial.
     """
     subjects = [Subject.of(run, datasets[run.dataset]) for run in runs]
-    work = pickle.dumps((subjects, world))
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_probe_all, args=(work, theirs), daemon=True)
+    process = context.Process(target=_probe_all, args=(subjects, world, theirs), daemon=True)
     process.start()
     theirs.close()
     found, end = known_rates(out), time.monotonic() + LIMIT
@@ -134,8 +132,7 @@ def find_rates(
     write_json(out / RATES, lines)
 
 
-def _probe_all(work: bytes, found: Connection) -> None:
-    subjects, world = pickle.loads(work)
+def _probe_all(subjects: Sequence[Subject], world: World, found: Connection) -> None:
     begin = time.monotonic()
     for subject in subjects:
         # What cannot be probed cannot be trained either, and says so when it is tried.

@@ -1,7 +1,7 @@
 """The runs of a sweep: methods × data sets × trials × test domains × draws of hyperparameters."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ..algorithms.base import Algorithm
-from ..algorithms.hparams import draw
+from ..algorithms.hparams import draw, plain
 from ..checks import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
@@ -85,7 +85,7 @@ def runs_of(
                 method, settings = method_of(algorithm)
                 given = {**settings, **sweep.settings}
                 for number in range(sweep.draws):
-                    hparams = asdict(draw(method.Hparams, scale, trial, number, given))
+                    hparams = plain(draw(method.Hparams, scale, trial, number, given))
                     found += [
                         Run(
                             data.name,

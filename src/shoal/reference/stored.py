@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from importlib import resources
 from typing import Any
 
-_FILES = ("colored_mnist.json", "benchmark.json", "domainbed.json")
+_FILES = ("colored_mnist.json", "benchmark.json", "domainbed.json", "analyses.json")
 
 
 def read(file: str) -> Any:

@@ -1,0 +1,1 @@
+"""The experiments of ``shoal reproduce``, one file for each."""

@@ -1,0 +1,147 @@
+"""``shoal reproduce ablation-…``: the paper's ablations as sweeps."""
+
+import argparse
+from functools import cache, partial
+from typing import Any
+
+from ..arguments import name_domains, positive
+from ..engine import add_engine_options, carry_out, check_engine, how_of
+from ..loading import add_places
+from .outcome import write
+
+SUMMARIES = {
+    "ablation-ema": "the moving average (table:ablationemacmnist, table:ablationemahome)",
+    "ablation-iga": "gradient variances against means (table:igacmnist, table:igahome)",
+    "ablation-lambda": "the range of λ (table:v15)",
+}
+
+
+def add(experiments: Any) -> None:
+    """Add the ablations, and γ against the batch size."""
+    for name, summary in SUMMARIES.items():
+        parser = experiments.add_parser(
+            name,
+            help=f"{summary}, as a sweep",
+            description=f"Ablation of {summary}. Goes on where it was stopped; cells that were "
+            "not run say so.",
+        )
+        name_domains(parser)
+        _what(parser)
+        parser.set_defaults(run=partial(_run, name), after_interrupt=GOES_ON)
+    parser = experiments.add_parser(
+        "ablation-batch",
+        help="γ against the size of a batch, as a sweep and a figure",
+        description="Colored MNIST with -90% in test: does the moving average help small batches?",
+    )
+    parser.add_argument("--trials", type=positive, default=3, help="default: %(default)s")
+    parser.add_argument("--steps", type=positive, default=5001, help="default: %(default)s")
+    add_places(parser)
+    add_engine_options(parser)
+    parser.set_defaults(run=_run_batches, after_interrupt=GOES_ON)
+
+
+GOES_ON = "the same command goes on from here"
+
+
+def _what(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_argument_group("what is trained")
+    what.add_argument(
+        "--dataset", choices=("colored-mnist", "office-home"), default="colored-mnist"
+    )
+    what.add_argument(
+        "--rows", nargs="+", metavar="NAME", help="methods and variants (default: all of the table)"
+    )
+    what.add_argument(
+        "--test-domains",
+        nargs="+",
+        metavar="NAME",
+        help="default: -90%% of Colored MNIST, all of OfficeHome",
+    )
+    add_places(what)
+    what.add_argument("--trials", type=positive, default=3, help="default: %(default)s")
+    what.add_argument("--draws", type=positive, default=20, help="default: %(default)s")
+    what.add_argument("--steps", type=positive, default=5001, help="default: %(default)s")
+    what.add_argument("--network", metavar="NAME", help="for large images, as in train")
+    what.add_argument("--weights", choices=("imagenet", "none"), default="imagenet")
+    what.add_argument("--precision", choices=("float32", "bf16"), default="float32")
+    add_engine_options(parser)
+
+
+def _run(name: str, options: argparse.Namespace) -> int:
+    from ...checks import choose
+    from ...experiments.ablations import ABLATIONS, RULES, ordered, table
+    from ...protocol.plan import Sweep, runs_of
+    from ...protocol.records import read_runs
+    from ...report.ablations import ablation_sheets
+
+    check_engine(options)
+    ablation, dataset = ABLATIONS[name], options.dataset
+    rows = [choose("row", row, ablation.rows) for row in options.rows or ablation.in_order()]
+    protocol = _protocol(options)
+    sweep = Sweep(tuple(rows), (dataset,), options.trials, options.draws, protocol=protocol)
+    world = _world(rows, dataset, options)
+    domains = [domain.name for domain in world.dataset(dataset, 0).domains]
+    asked = options.test_domains or (["-90%"] if dataset == "colored-mnist" else domains)
+    for domain in asked:
+        choose("test domain", domain, domains)
+    status = carry_out(
+        options, ordered(runs_of(sweep, world.method, world.dataset), rows, asked), world
+    )
+    runs = read_runs([options.out]) if (options.out / "runs").is_dir() else []
+    planned = options.trials * options.draws
+    tables = {rule: table(ablation, dataset, rule, runs, planned) for rule in RULES}
+    result = {"dataset": dataset, "tables": tables, "machine": _machines(runs)}
+    sheets = ablation_sheets(name, dataset, ablation.averages or ablation.tables[dataset], tables)
+    command = f"shoal reproduce {name} --dataset {dataset}"
+    write(options.out, command, result, sheets, {})
+    return status
+
+
+def _run_batches(options: argparse.Namespace) -> int:
+    from ...experiments import batches
+    from ...protocol.plan import runs_of
+    from ...protocol.records import read_runs
+    from ...protocol.run import Protocol
+    from ...report.ablations import batch_sheet
+    from ...report.figures.batches import batch_figure
+
+    check_engine(options)
+    world = _world([batches.ROW], batches.DATASET, options)
+    dataset = cache(world.dataset)  # the same for all configurations
+    planned = {
+        run.identity: run
+        for sweep in batches.sweeps(options.trials, Protocol(options.steps))
+        for run in runs_of(sweep, world.method, dataset)
+        if run.test_domains == (batches.TEST_DOMAIN,)
+    }
+    status = carry_out(options, list(planned.values()), world)
+    runs = read_runs([options.out]) if (options.out / "runs").is_dir() else []
+    cells = batches.cells(runs)
+    result = {"cells": cells, "machine": _machines(runs)}
+    figures = {"ema-batch": batch_figure(cells)} if runs else {}
+    write(options.out, "shoal reproduce ablation-batch", result, [batch_sheet(cells)], figures)
+    return status
+
+
+def _protocol(options: argparse.Namespace) -> Any:
+    from ...protocol.run import Protocol
+
+    weights = None if options.weights == "none" else "imagenet"
+    return Protocol(
+        options.steps, network=options.network, weights=weights, precision=options.precision
+    )
+
+
+def _world(rows: list[str], dataset: str, options: argparse.Namespace) -> Any:
+    from ..world import CommandWorld
+
+    methods, places = {row: row for row in rows}, (options.data, options.cache)
+    return CommandWorld(methods, {dataset: dataset}, *places, *how_of(options))
+
+
+def _machines(runs: Any) -> list[str]:
+    """Return the machines that runs were made on."""
+    from ...protocol.records import timing_of
+
+    found = (timing_of(run) for run in runs)
+    return sorted({timing.machine for timing in found if timing is not None})

@@ -1,0 +1,83 @@
+"""``shoal reproduce landscape`` and ``gradients``: what trained models look like."""
+
+import argparse
+from typing import Any
+
+from ..arguments import device, positive
+from ..terminal import bars
+from .outcome import add_device, add_out, write
+
+
+def add(experiments: Any) -> None:
+    """Add both experiments."""
+    landscape = experiments.add_parser(
+        "landscape",
+        help="two domains' risks around trained weights (fig_consistenty)",
+        description="Colored MNIST, ERM and Fishr: ε-level sets of each domain's risk in a plane "
+        "of the classifier's weights, and Proposition 1 taken apart into R and H.",
+    )
+    landscape.add_argument(
+        "--epsilon", type=float, default=0.05, metavar="ε", help="default: %(default)s"
+    )
+    gradients = experiments.add_parser(
+        "gradients",
+        help="gradients of single examples of two domains (the introduction's figure)",
+        description="Colored MNIST, ERM and Fishr: individual gradients of both training domains "
+        "in their two principal directions.",
+    )
+    for parser, name, run in (
+        (landscape, "landscape", _landscape),
+        (gradients, "gradients", _gradients),
+    ):
+        parser.add_argument(
+            "--examples",
+            type=positive,
+            default=25_000,
+            metavar="N",
+            help="of each training domain (default: all %(default)s)",
+        )
+        add_device(parser)
+        add_out(parser, name)
+        parser.set_defaults(run=run, after_interrupt="models that are trained are kept")
+
+
+def _landscape(options: argparse.Namespace) -> int:
+    from ...experiments import landscape
+    from ...report.analyses import landscape_sheet
+    from ...report.figures.landscape import landscape_figure
+
+    if not options.epsilon > 0:
+        raise ValueError(f"--epsilon must be above 0, got {options.epsilon:g}")
+    setup, folder = _setup(options)
+    with bars("steps") as shown:
+        result = landscape.run(options.epsilon, setup, device(options.device), folder, shown)
+    figures = {"landscape": landscape_figure(result)}
+    command = f"shoal reproduce landscape --epsilon {options.epsilon:g}{_examples(options)}"
+    write(options.out, command, result, [landscape_sheet(result)], figures)
+    return 0
+
+
+def _gradients(options: argparse.Namespace) -> int:
+    from ...experiments import gradients
+    from ...report.analyses import gradient_sheet
+    from ...report.figures.scatter import gradient_scatter
+
+    setup, folder = _setup(options)
+    with bars("steps") as shown:
+        result = gradients.run(setup, device(options.device), folder, shown)
+    figures = {"gradients": gradient_scatter(result)}
+    command = f"shoal reproduce gradients{_examples(options)}"
+    write(options.out, command, result, [gradient_sheet(result)], figures)
+    return 0
+
+
+def _setup(options: argparse.Namespace) -> Any:
+    from ...experiments.colored_mnist import Setup
+    from ...experiments.restarts import Folder
+
+    setup = Setup(examples=options.examples)
+    return setup, Folder.open(options.out, setup)
+
+
+def _examples(options: argparse.Namespace) -> str:
+    return "" if options.examples == 25_000 else f" --examples {options.examples}"

@@ -1,0 +1,135 @@
+"""The ablations of the appendix as sweeps: moving average, gradient means, the range of λ.
+
+Rows are methods and variants of the registry, runs are those of any sweep. Beside the paper's rows
+stands one of ours: γ = 0 with λ/(1 − γ′), γ′ being the draw's own. The paper's "without ema" also
+weakens the penalty, because v̄/(1 − γ) sums gaps that persist up to 1/(1 − γ) times; this row keeps
+that pull and drops the memory.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..protocol.aggregation import rows_of
+from ..protocol.records import Finished
+from ..protocol.run import Run
+from ..protocol.selection import choose_runs
+from ..reference import published_table
+
+DATASETS = ("colored-mnist", "office-home")
+RULES = ("test-domain", "training-domain")
+AVERAGE = "average"
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """One ablation of the paper.
+
+    Args:
+        summary: what is taken away or changed.
+        tables: the paper's table by domain of each data set.
+        rows: in the order of the table.
+        order: in which rows are run; the rest follows.
+        averages: the paper's table whose columns are data sets, where it has one.
+        stands_for: rows whose cells by domain the paper prints under another name.
+    """
+
+    summary: str
+    tables: Mapping[str, str]
+    rows: tuple[str, ...]
+    order: tuple[str, ...]
+    averages: str | None = None
+    stands_for: Mapping[str, str] | None = None
+
+    def in_order(self) -> list[str]:
+        """Return all rows, the most telling first."""
+        return [*self.order, *[row for row in self.rows if row not in self.order]]
+
+
+_EMA = {"colored-mnist": "table:ablationemacmnist", "office-home": "table:ablationemahome"}
+_IGA = {"colored-mnist": "table:igacmnist", "office-home": "table:igahome"}
+
+ABLATIONS = {
+    "ablation-ema": Ablation(
+        "the moving average, and the pull that goes with it",
+        _EMA,
+        ("erm", "vrex", "vrex-ema", "fishr-no-ema", "fishr-rescaled", "fishr"),
+        ("fishr-no-ema", "fishr-rescaled", "fishr"),
+    ),
+    "ablation-iga": Ablation(
+        "gradient variances against gradient means",
+        _IGA,
+        (
+            "erm",
+            "iga",
+            "iga-head",
+            "iga-head-warmup",
+            "iga-head-ema",
+            "fishr-plain",
+            "fishr-no-ema",
+            "fishr",
+            "fishr-iga",
+        ),
+        ("fishr-iga", "iga-head-ema", "iga-head"),
+    ),
+    "ablation-lambda": Ablation(
+        "the range from which λ is drawn",
+        _EMA,
+        ("fishr-lambda-0", "fishr", "fishr-v15"),
+        ("fishr", "fishr-v15"),
+        "table:v15",
+        {"fishr-lambda-0": "erm"},
+    ),
+}
+
+
+def ordered(runs: Iterable[Run], rows: Sequence[str], test_domains: Sequence[str]) -> list[Run]:
+    """Return the runs with these test domains, row after row."""
+    kept = [run for run in runs if set(run.test_domains) <= set(test_domains)]
+    return sorted(kept, key=lambda run: rows.index(run.algorithm))
+
+
+def table(
+    ablation: Ablation, dataset: str, rule: str, runs: Sequence[Finished], planned: int
+) -> list[dict[str, Any]]:
+    """Return the rows of the paper's table: ours where there are runs, and the paper's, in %.
+
+    Args:
+        runs: finished; those of other methods and data sets play no part.
+        planned: draws × trials, the runs of a cell.
+    """
+    printed = published_table(ablation.tables[dataset], rule)
+    mine = [run for run in runs if run.dataset == dataset and run.algorithm in ablation.rows]
+    found = {
+        row.algorithm: row
+        for row in rows_of(choose_runs(mine, rule), {dataset: list(printed.columns)})
+    }
+    counts = Counter((run.algorithm, run.test_domains) for run in mine)
+    rows = []
+    for name in ablation.rows:
+        cells: dict[str, Any] = {}
+        for domain in printed.columns:
+            done = counts[name, (domain,)]
+            cell = found[name].domains[domain] if done else None
+            cells[domain] = cell and _cell(cell) | {"runs": done, "planned": planned}
+        average = found[name].average if name in found else None
+        cells[AVERAGE] = average and _cell(average)
+        rows.append({"row": name, "cells": cells, "paper": _paper(ablation, dataset, rule, name)})
+    return rows
+
+
+def _cell(cell: Any) -> dict[str, Any]:
+    return {"mean": 100 * cell.mean, "error": 100 * cell.error, "trials": cell.trials}
+
+
+def _paper(ablation: Ablation, dataset: str, rule: str, name: str) -> dict[str, list[float]]:
+    printed = published_table(ablation.tables[dataset], rule).rows
+    row = printed.get((ablation.stands_for or {}).get(name, name))
+    cells = {domain: list(cell) for domain, cell in row.cells.items()} if row else {}
+    if row:
+        cells[AVERAGE] = [row.average]
+    if ablation.averages:
+        over = published_table(ablation.averages, rule).rows[name].cells
+        cells[AVERAGE] = list(over[dataset])
+    return cells

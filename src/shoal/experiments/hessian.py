@@ -1,0 +1,179 @@
+"""Fishr aligns Hessians: table:simhessiangradvar, table:hessianermfishr and the four dynamics.
+
+Colored MNIST in the IRM setup with two logits and cross-entropy, as in the paper's analyses, all
+examples of both training domains, all weights θ. ERM and Fishr on θ are trained, and looked at on
+the way: accuracies, the gaps |R_90 − R_80|², ‖Var(G_90) − Var(G_80)‖² and ‖Diag(H_90 − H_80)‖², the
+cosine and the norms of the domains' Hessian diagonals, and how near Diag(H_e) is to Var(G_e).
+"""
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..curvature import Diagonals, chain, head_diagonals, network_diagonals, pairs
+from ..reference import published
+from ..storage import read_json, write_json
+from .colored_mnist import METHODS, Setup, Training
+from .restarts import Folder, Progress, device_name
+
+SHOWN = {"ERM": "erm", "Fishr": "fishr-theta"}
+COSINES, GAPS = "table:simhessiangradvar", "table:hessianermfishr"
+# The order of the training domains in a Training.
+DOMAINS = ("90%", "80%")
+# Steps before and after λ's jump that are looked at one by one.
+BESIDE = 5
+CURVES = (
+    "step",
+    "train",
+    "test",
+    "risk_gap",
+    "variance_gap",
+    "hessian_gap",
+    "hessian_cosine",
+    "hessian_norm_gap",
+    "hessian_norm",
+)
+
+
+def points_of(setup: Setup, every: int) -> list[int]:
+    """Return the updates after which a model is looked at: every so many, and near the jump."""
+    near = range(max(setup.jump_step - BESIDE, 0), setup.jump_step + BESIDE + 1)
+    points = {*range(0, setup.updates, every), *near, setup.updates}
+    return sorted(point for point in points if point <= setup.updates)
+
+
+def run(
+    restarts: int,
+    every: int,
+    setup: Setup,
+    device: torch.device,
+    folder: Folder,
+    progress: Progress,
+) -> dict[str, list[dict[str, Any]]]:
+    """Train and look; return the records of each method, those already there as they are."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, key in SHOWN.items():
+        todo = [r for r in range(restarts) if not _record(folder, key, setup, r).exists()]
+        training = Training(METHODS[key], setup, device, outputs=2) if todo else None
+        for restart in todo:
+            if training is not None:
+                record = follow(training, restart, points_of(setup, every), progress)
+                write_json(_record(folder, key, setup, restart), {"method": name} | record)
+        paths = [_record(folder, key, setup, restart) for restart in range(restarts)]
+        found[name] = [read_json(path) for path in paths]
+    return found
+
+
+def _record(folder: Folder, method: str, setup: Setup, restart: int) -> Any:
+    return folder.record(f"hessian-{method}", setup.flip, restart)
+
+
+def follow(
+    training: Training, restart: int, points: Sequence[int], progress: Progress
+) -> dict[str, Any]:
+    """Train one restart; return its curves, and the links of H ≈ F ≈ F̃ ∝ C at the end."""
+    begin, looking = time.perf_counter(), 0.0
+    training.start(restart)
+    curves: dict[str, list[float]] = {name: [] for name in CURVES}
+    while True:
+        if training.done in points:
+            start = time.perf_counter()
+            for name, value in look(training).items():
+                curves[name].append(value)
+            looking += time.perf_counter() - start
+        if training.done == training.setup.updates:
+            break
+        training.step()
+        progress(training.method.name, restart, training.done, training.setup.updates)
+    return {
+        "restart": restart,
+        "curves": curves,
+        "links": links(training),
+        "seconds": round(time.perf_counter() - begin, 1),
+        "seconds_a_look": round(looking / len(points), 3),
+        "device": device_name(training.device),
+        "torch": torch.__version__,
+    }
+
+
+def look(training: Training) -> dict[str, float]:
+    """Return what the curves have at this step."""
+    accuracies = training.accuracies()
+    found = diagonals(training)
+    between = pairs(found)[0, 1]
+    return {
+        "step": training.done,
+        "train": accuracies["train"],
+        "test": accuracies["test"],
+        "risk_gap": between["risk"],
+        "variance_gap": between["variance"],
+        "hessian_gap": between["hessian"],
+        "hessian_cosine": between["cosine:hessian"],
+        "hessian_norm_gap": between["norms:hessian"],
+        "hessian_norm": float(found.hessian.double().square().sum(1).mean()),
+    }
+
+
+def diagonals(training: Training) -> Diagonals:
+    """Return the diagonals in all weights on all training examples."""
+    chunk = None if training.device.type == "cuda" else 5_000
+    return network_diagonals(
+        training.model, training.inputs, training.labels, training.domain_ids(), chunk_size=chunk
+    )
+
+
+def links(training: Training) -> dict[str, dict[str, dict[str, float]]]:
+    """Return for the classifier's and for all weights the links of each domain."""
+    training.wait()
+    with torch.no_grad():
+        features = training.model.features(training.inputs)
+        logits = training.model.classifier(features)
+    head = head_diagonals(features, logits, training.labels, training.domain_ids())
+    return {
+        which: {domain: chain(found, e) for e, domain in enumerate(DOMAINS)}
+        for which, found in (("classifier", head), ("all", diagonals(training)))
+    }
+
+
+def tables(records: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Return both tables, means over restarts beside the paper's cells."""
+    cosines, gaps = published(COSINES)["rows"], published(GAPS)["rows"]
+
+    def end(name: str, curve: str) -> float:
+        return statistics.fmean(record["curves"][curve][-1] for record in records[name])
+
+    def cosine(which: str, domain: str) -> float:
+        links = [record["links"][which][domain] for record in records["ERM"]]
+        return statistics.fmean(link["cosine:hessian:variance"] for link in links)
+
+    return {
+        COSINES: {
+            which: {d: {"ours": cosine(which, d), "paper": cosines[which][d]} for d in DOMAINS}
+            for which in ("classifier", "all")
+        },
+        GAPS: {
+            gap: {
+                "ERM": {"ours": end("ERM", gap), "paper": row["erm"]},
+                "Fishr": {"ours": end("Fishr", gap), "paper": row["fishr"]},
+                "times": {
+                    "ours": end("ERM", gap) / end("Fishr", gap),
+                    "paper": row["erm"] / row["fishr"],
+                },
+            }
+            for gap, row in gaps.items()
+        },
+    }
+
+
+def mean_curves(records: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """Return the curves' means over restarts; all must have been looked at after the same steps."""
+    steps = records[0]["curves"]["step"]
+    if any(record["curves"]["step"] != steps for record in records):
+        raise ValueError("restarts have points at different steps; choose another --out")
+    together = {name: [record["curves"][name] for record in records] for name in CURVES}
+    return {
+        name: [statistics.fmean(v) for v in zip(*c, strict=True)] for name, c in together.items()
+    }

@@ -1,0 +1,110 @@
+"""Loss landscapes around trained weights, fig_consistenty, with Proposition 1 taken apart.
+
+The paper draws two domains' risks around inconsistent weights. Here they are measured, in a plane
+of the classifier's weights ω through the trained ones: the two directions in which the domains'
+mean risk is most curved. ε-level sets are N_A^ε, the weights that a path joins to θ* on which R_A
+stays within ε of R_A(θ*).
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..curvature import inconsistency, of_matrices
+from .colored_mnist import Setup, Training
+from .restarts import Folder, Progress, device_name
+from .trained import SHOWN, head_inputs, trained
+
+DOMAINS = ("90%", "80%")
+EPSILON, POINTS = 0.05, 81
+
+
+def run(
+    epsilon: float, setup: Setup, device: torch.device, folder: Folder, progress: Progress
+) -> dict[str, Any]:
+    """Return the landscape around ERM's and around Fishr's weights."""
+    found = {}
+    for name in SHOWN:
+        training = trained(name, setup, device, folder, progress)
+        found[name] = landscape(training, epsilon) | {"accuracies": training.accuracies()}
+    return {"epsilon": epsilon, "device": device_name(device), "methods": found}
+
+
+def landscape(training: Training, epsilon: float) -> dict[str, Any]:
+    """Return risks on a grid, level sets, and the terms of the inconsistency in the plane."""
+    z, logits, labels = head_inputs(training)
+    hessians = head_hessians(z, logits)
+    plane = plane_of(hessians)
+    within = plane.mT @ hessians @ plane
+    # Twice as far as the level sets of a bowl reach: a set that goes further is cut there.
+    reach = 2.0 * (2 * epsilon / torch.diagonal(within, dim1=1, dim2=2).amin(0)).sqrt()
+    ticks = [torch.linspace(-float(r), float(r), POINTS) for r in reach]
+    risks = risks_on(z @ plane, logits, labels, ticks)
+    centre = risks[:, POINTS // 2, POINTS // 2]
+    sets = torch.stack([level_set(mine, epsilon) for mine in risks])
+    scores = inconsistency(of_matrices(within), centre, epsilon)
+    pairs = {}
+    for a, b in ((0, 1), (1, 0)):
+        score = scores.pairs[a, b]
+        measured = (risks[b] - centre[a]).abs()[sets[a]].max()
+        pairs[f"{DOMAINS[a]}, {DOMAINS[b]}"] = {
+            "R": score.risk,
+            "H": score.curvature,
+            "proposition": score.inconsistency,
+            "measured": float(measured),
+        }
+    return {
+        "domains": DOMAINS,
+        "axes": [tick.tolist() for tick in ticks],
+        "risks": [[[round(v, 5) for v in row] for row in mine] for mine in risks.tolist()],
+        "curvatures": within.tolist(),
+        "cut": [bool(_edge(mine).any()) for mine in sets],
+        "pairs": pairs,
+    }
+
+
+def head_hessians(z: Tensor, logits: Tensor) -> Tensor:
+    """Return H_e of the domains' mean risks in ω, ``[2, P, P]``: E[σ(1 − σ) z zᵀ]."""
+    h = torch.sigmoid(logits) * torch.sigmoid(-logits)
+    return (z * h[..., None]).mT @ z / z.shape[1]
+
+
+def plane_of(hessians: Tensor) -> Tensor:
+    """Return the two directions ``[P, 2]`` in which the domains' mean risk is most curved."""
+    vectors: Tensor = torch.linalg.eigh(hessians.mean(0))[1]
+    return vectors[:, [-1, -2]]
+
+
+def risks_on(steps: Tensor, logits: Tensor, labels: Tensor, ticks: list[Tensor]) -> Tensor:
+    """Return R_e on the grid, ``[2, x, y]``: logits are linear in ω.
+
+    Args:
+        steps: how much a logit grows along either direction, ``[2, n, 2]``.
+    """
+    x, y = (tick.to(logits) for tick in ticks)
+    rows = []
+    for a in x:
+        moved = (logits + a * steps[..., 0])[..., None] + steps[..., 1:] * y
+        targets = labels[..., None].expand_as(moved)
+        losses = F.binary_cross_entropy_with_logits(moved, targets, reduction="none")
+        rows.append(losses.mean(1))
+    return torch.stack(rows, 1).cpu()
+
+
+def level_set(risks: Tensor, epsilon: float) -> Tensor:
+    """Return which points of the grid are joined to its centre where |R − R(centre)| ≤ ε."""
+    centre = tuple(size // 2 for size in risks.shape)
+    inside = (risks - risks[centre]).abs() <= epsilon
+    found = torch.zeros_like(inside)
+    found[centre] = True
+    while True:
+        grown = F.max_pool2d(found[None].double(), 3, 1, 1)[0].bool() & inside
+        if torch.equal(grown, found):
+            return found
+        found = grown
+
+
+def _edge(inside: Tensor) -> Tensor:
+    return torch.cat([inside[0], inside[-1], inside[:, 0], inside[:, -1]])

@@ -1,0 +1,131 @@
+"""What Fishr costs over ERM: time and memory of an update with the heads of PACS and DomainNet.
+
+The paper's text: a ResNet-50, 32 images of each training domain. Updates of both methods take turns
+on the same images, and medians are taken. Memory is the peak of an update, on a GPU alone.
+"""
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..algorithms import find
+from ..algorithms.base import Algorithm
+from ..algorithms.forward import Batch
+from ..networks import for_data
+from ..randomness import stream
+from ..reference import published
+from ..training.step import precision_context
+from .restarts import device_name
+
+LABEL = "text:overhead"
+SETTINGS: dict[str, dict[str, Any]] = {"erm": {}, "fishr": {"warmup_steps": 0}}
+WARM = 5
+
+
+@dataclass(frozen=True)
+class Head:
+    """A data set as its classifier sees it: classes, and training domains."""
+
+    name: str
+    classes: int
+    domains: int
+
+
+HEADS = {"pacs": Head("PACS", 7, 3), "domainnet": Head("DomainNet", 345, 5)}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is measured: which network, how large the images and batches are, how often."""
+
+    network: str = "resnet50"
+    size: int = 224
+    batch: int = 32
+    rounds: int = 100
+    precision: str = "float32"
+
+
+def run(work: Work, device: torch.device) -> dict[str, Any]:
+    """Return medians of both methods and what Fishr adds in percent, beside the paper's."""
+    paper = published(LABEL)["rows"]
+    heads = {}
+    for key, head in HEADS.items():
+        heads[key] = measure(head, work, device) | {"name": head.name, "paper": paper[key]}
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    return {"work": vars(work), "device": device_name(device), "heads": heads}
+
+
+def measure(head: Head, work: Work, device: torch.device) -> dict[str, Any]:
+    """Return seconds and peak bytes of an update of each method, and what Fishr adds."""
+    methods = {name: _method(name, head, work, device) for name in SETTINGS}
+    batches = _batches(head, work, device)
+    peaks = {name: _peak(method, batches, work) for name, method in methods.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    for turn in range(WARM + work.rounds):
+        # Whoever comes first may pay for the other.
+        for name in list(methods) if turn % 2 else list(methods)[::-1]:
+            took = _timed(methods[name], batches, work)
+            if turn >= WARM:
+                seconds[name].append(took)
+    medians = {name: statistics.median(taken) for name, taken in seconds.items()}
+    return {
+        "seconds": medians,
+        "quartiles": {n: statistics.quantiles(taken, n=4)[::2] for n, taken in seconds.items()},
+        "peak_bytes": peaks,
+        "time": 100 * (medians["fishr"] / medians["erm"] - 1),
+        "memory": _more(peaks["fishr"], peaks["erm"]),
+    }
+
+
+def _method(name: str, head: Head, work: Work, device: torch.device) -> Algorithm:
+    kind = find(name)
+    network = for_data(
+        (3, work.size, work.size),
+        head.classes,
+        name=work.network,
+        weights=None,
+        generator=stream("experiments", "overhead"),
+    )
+    return kind(network.to(device), head.domains, kind.Hparams(**SETTINGS[name])).to(device)
+
+
+def _batches(head: Head, work: Work, device: torch.device) -> list[Batch]:
+    draws = stream("experiments", "overhead", "images")
+    shape = (work.batch, 3, work.size, work.size)
+    found = []
+    for _ in range(head.domains):
+        images = torch.randn(shape, generator=draws)
+        labels = torch.randint(head.classes, (work.batch,), generator=draws)
+        found.append((images.to(device), labels.to(device)))
+    return found
+
+
+def _update(method: Algorithm, batches: list[Batch], work: Work) -> None:
+    with precision_context(work.precision, method.device):
+        method.update(batches)
+    if method.device.type == "cuda":
+        torch.cuda.synchronize(method.device)
+
+
+def _timed(method: Algorithm, batches: list[Batch], work: Work) -> float:
+    begin = time.perf_counter()
+    _update(method, batches, work)
+    return time.perf_counter() - begin
+
+
+def _peak(method: Algorithm, batches: list[Batch], work: Work) -> int | None:
+    """Return the peak of the second update: the first makes the optimiser's state."""
+    _update(method, batches, work)
+    if method.device.type != "cuda":
+        return None
+    torch.cuda.reset_peak_memory_stats(method.device)
+    _update(method, batches, work)
+    return torch.cuda.max_memory_allocated(method.device)
+
+
+def _more(mine: int | None, other: int | None) -> float | None:
+    return 100 * (mine / other - 1) if mine is not None and other is not None else None

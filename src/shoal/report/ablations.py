@@ -1,0 +1,71 @@
+"""Tables of the ablations: ours beside the paper's, and what was not run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .sheets import Sheet
+
+__all__ = ["ablation_sheets", "batch_sheet"]
+
+NOT_RUN = "not run"
+
+
+def ablation_sheets(
+    name: str, dataset: str, label: str, tables: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> list[Sheet]:
+    """Return a table for each selection rule.
+
+    Args:
+        tables: for each rule its rows: `row`, `cells` and `paper`, by domain and `average`.
+    """
+    sheets = []
+    for rule, rows in tables.items():
+        columns = list(rows[0]["cells"])
+        head = ["Method", *["Avg" if column == "average" else column for column in columns]]
+        lines = [[row["row"], *[_cell(row, column) for column in columns]] for row in rows]
+        title = f"{name}, {dataset}, models selected by {rule} ({label})"
+        sheets.append(Sheet(title, head, lines, ABOUT))
+    return sheets
+
+
+ABOUT = (
+    "Accuracy in %, mean ± standard error over trials, and in brackets the paper's. Where not all "
+    "draws and trials are done, the cell says how many."
+)
+
+
+def batch_sheet(cells: Sequence[Mapping[str, Any]]) -> Sheet:
+    """Return accuracies by γ and batch size, for either choice of λ."""
+    sizes = list(dict.fromkeys(cell["batch_size"] for cell in cells))
+    lines = []
+    for key in dict.fromkeys((cell["pull"], cell["ema_decay"]) for cell in cells):
+        mine = [cell for cell in cells if (cell["pull"], cell["ema_decay"]) == key]
+        shown = [
+            NOT_RUN if cell["mean"] is None else f"{cell['mean']:.1f} ± {cell['error']:.1f}"
+            for cell in mine
+        ]
+        lines.append((f"{key[0]}, γ = {key[1]:g}", f"{mine[0]['penalty_weight']:,.0f}", *shown))
+    return Sheet(
+        "γ against batch size: accuracy in % on -90% of Colored MNIST after the last update",
+        ("", "λ", *[f"batch {size}" for size in sizes]),
+        lines,
+        "Mean ± standard error over trials; no model is selected.",
+    )
+
+
+def _cell(row: Mapping[str, Any], column: str) -> str:
+    return f"{_ours(row['cells'][column])} ({_paper(row['paper'].get(column))})"
+
+
+def _ours(cell: Mapping[str, Any] | None) -> str:
+    if cell is None:
+        return NOT_RUN
+    text = f"{cell['mean']:.1f} ± {cell['error']:.1f}"
+    part = cell.get("runs") is not None and cell["runs"] != cell["planned"]
+    return f"{text}, {cell['runs']} of {cell['planned']} runs" if part else text
+
+
+def _paper(cell: Sequence[float] | None) -> str:
+    return "–" if not cell else " ± ".join(f"{value:.1f}" for value in cell)

@@ -1,0 +1,1 @@
+"""Figures of the analyses: one visual style, made of plain numbers, readable in grey."""

@@ -1,0 +1,118 @@
+"""How all figures look: Okabe and Ito's colours, each with a dash and a marker of its own.
+
+Colours are told apart by people who do not see red or green, dashes and markers by a printer that
+has no colours. matplotlib is imported when a figure is drawn; no window is opened.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["DOMAINS", "GRID", "INK", "METHODS", "Look", "canvas", "look_of", "rendered"]
+
+INK, GRID = "#222222", "#D9D9D9"
+WIDTH, PANEL = 3.4, 2.6
+"""Inches of one panel: three side by side fill a page."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """A series: its colour, its dashes, and the marker of its points."""
+
+    colour: str
+    dashes: str = "-"
+    marker: str = "o"
+
+    @property
+    def line(self) -> dict[str, Any]:
+        return {"color": self.colour, "linestyle": self.dashes}
+
+
+LOOKS = (
+    Look("#0072B2", "-", "o"),
+    Look("#D55E00", "--", "s"),
+    Look("#009E73", "-.", "^"),
+    Look("#000000", ":", "D"),
+    Look("#CC79A7", (0, (5, 1, 1, 1, 1, 1)), "v"),  # type: ignore[arg-type]
+    Look("#E69F00", (0, (1, 1)), "P"),  # type: ignore[arg-type]
+)
+METHODS: Mapping[str, Look] = {"Fishr": LOOKS[0], "ERM": LOOKS[1]}
+DOMAINS: Mapping[str, Look] = {"90%": LOOKS[0], "80%": LOOKS[1], "10%": LOOKS[2]}
+
+_STYLE: dict[str, Any] = {
+    "font.size": 9,
+    "font.family": "DejaVu Sans",
+    "axes.titlesize": 9.5,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.5,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "text.color": INK,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 4,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "hatch.linewidth": 0.5,
+    "savefig.dpi": 200,
+    "pdf.fonttype": 42,
+}
+
+
+def look_of(number: int) -> Look:
+    """Return the look of a series that has no name of its own."""
+    return LOOKS[number % len(LOOKS)]
+
+
+@contextmanager
+def canvas(
+    rows: int = 1, columns: int = 1, *, width: float = WIDTH, height: float = PANEL, **options: Any
+) -> Iterator[tuple[Figure, Any]]:
+    """Yield a figure and its axes, an array of ``[rows, columns]``, to be drawn on inside.
+
+    Args:
+        width, height: inches of one panel.
+        options: of matplotlib's ``Figure.subplots``, such as ``sharey=True``.
+    """
+    from matplotlib.figure import Figure
+
+    with _styled():
+        figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
+        yield figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def rendered(figure: Figure) -> dict[str, bytes]:
+    """Return the figure as PNG and PDF by file ending, the same bytes every time."""
+    found = {}
+    with _styled():
+        for kind, about in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
+            file = io.BytesIO()
+            figure.savefig(file, format=kind, metadata=about)
+            found[kind] = file.getvalue()
+    return found
+
+
+def _styled() -> Any:
+    """Return a context in which a user's own settings of matplotlib do not act."""
+    import matplotlib
+
+    settings: dict[Any, Any] = dict(matplotlib.rcParamsDefault)
+    settings.pop("backend", None)
+    return matplotlib.rc_context(settings | _STYLE)

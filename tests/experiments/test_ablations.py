@@ -1,0 +1,149 @@
+"""Ablations: which rows and runs, their tables beside the paper's cells, and γ against batches."""
+
+from dataclasses import asdict
+from statistics import fmean
+
+import pytest
+
+from shoal.algorithms import ALGORITHMS, VARIANTS
+from shoal.experiments import batches
+from shoal.experiments.ablations import ABLATIONS, DATASETS, RULES, ordered, table
+from shoal.protocol.plan import Sweep, runs_of
+from shoal.protocol.records import Finished, Measured
+from shoal.protocol.run import Protocol
+from shoal.reference import published_table
+from tests.protocol.small import squares
+from tests.protocol.worlds import Squares
+from tests.report.made_up import make_run
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_rows_are_the_papers_and_ours(name: str) -> None:
+    ablation = ABLATIONS[name]
+    assert set(ablation.rows) <= ALGORITHMS.keys() | VARIANTS.keys()
+    assert sorted(ablation.in_order()) == sorted(ablation.rows)
+    assert ablation.in_order()[: len(ablation.order)] == list(ablation.order)
+    label = ablation.averages or ablation.tables["colored-mnist"]
+    printed = list(published_table(label, "test-domain").rows)
+    assert [row for row in ablation.rows if row != "fishr-rescaled"] == printed
+
+
+def test_the_most_telling_rows_come_first() -> None:
+    assert ABLATIONS["ablation-ema"].in_order()[:2] == ["fishr-no-ema", "fishr-rescaled"]
+    assert ABLATIONS["ablation-iga"].in_order()[0] == "fishr-iga"
+
+
+def test_runs_come_row_after_row() -> None:
+    sweep = Sweep(("erm", "fishr"), ("squares",), 2, 2)
+    runs = runs_of(sweep, Squares().method, lambda name, trial: squares(name=name))
+    domain = runs[0].test_domains[0]
+    found = ordered(runs, ["fishr", "erm"], [domain])
+    assert [run.algorithm for run in found] == ["fishr"] * 4 + ["erm"] * 4
+    assert {run.test_domains for run in found} == {(domain,)}
+    assert [(run.trial, run.draw) for run in found[:4]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def made_up(row: str, domain: str, trials: int, draws: int) -> list[Finished]:
+    return [
+        make_run("colored-mnist", row, (domain,), trial, draw)
+        for trial in range(trials)
+        for draw in range(draws)
+    ]
+
+
+def test_cells_beside_the_papers() -> None:
+    runs = made_up("fishr-no-ema", "-90%", 3, 2) + made_up("fishr-rescaled", "-90%", 2, 2)
+    runs += made_up("coral", "-90%", 3, 2)
+    rows = table(ABLATIONS["ablation-ema"], "colored-mnist", "test-domain", runs, planned=6)
+    by_name = {row["row"]: row for row in rows}
+    assert list(by_name) == list(ABLATIONS["ablation-ema"].rows)
+    mine = by_name["fishr-no-ema"]
+    best = []
+    for trial in range(3):
+        candidates = [run for run in runs[:6] if run.trial == trial]
+        last = [run.measured[-1].accuracy["-90%"] for run in candidates]
+        best.append(max(last, key=lambda splits: splits["held_out"])["kept"])
+    cell = mine["cells"]["-90%"]
+    assert cell["mean"] == pytest.approx(100 * fmean(best))
+    assert (cell["runs"], cell["planned"], cell["trials"]) == (6, 6, 3)
+    assert mine["cells"]["+90%"] is None and mine["cells"]["average"] is None
+    assert mine["paper"]["-90%"] == [34.0, 4.5] and mine["paper"]["average"] == [59.8]
+    rescaled = by_name["fishr-rescaled"]
+    assert (rescaled["cells"]["-90%"]["runs"], rescaled["paper"]) == (4, {})
+    assert by_name["erm"]["cells"]["-90%"] is None
+
+
+def test_an_average_needs_all_domains() -> None:
+    runs = [run for d in ("+90%", "+80%", "-90%") for run in made_up("fishr-v15", d, 2, 1)]
+    ablation = ABLATIONS["ablation-lambda"]
+    rows = {row["row"]: row for row in table(ablation, "colored-mnist", RULES[1], runs, 2)}
+    average = rows["fishr-v15"]["cells"]["average"]
+    cells = [rows["fishr-v15"]["cells"][d]["mean"] for d in ("+90%", "+80%", "-90%")]
+    assert average["mean"] == pytest.approx(fmean(cells))
+    assert rows["fishr-v15"]["paper"] == {"average": [51.8, 0.3]}
+    # The paper prints λ = 0 by domain under ERM's name.
+    assert rows["fishr-lambda-0"]["paper"]["-90%"] == [10.0, 0.1]
+    assert rows["fishr-lambda-0"]["paper"]["average"] == [51.5, 0.1]
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+@pytest.mark.parametrize("name", ABLATIONS)
+@pytest.mark.parametrize("rule", RULES)
+def test_every_table_can_be_made_of_nothing(name: str, dataset: str, rule: str) -> None:
+    for row in table(ABLATIONS[name], dataset, rule, [], 60):
+        assert set(row["cells"].values()) == {None}
+        assert row["paper"] or row["row"] == "fishr-rescaled"
+
+
+# γ against the batch size
+
+
+def test_the_draw_is_the_published_one() -> None:
+    best = asdict(batches.BEST_DRAW)
+    assert best["batch_size"] == 39 and best["warmup_steps"] == 4264
+    assert best["lr"] == pytest.approx(2.3969e-4, rel=1e-4)
+    assert best["penalty_weight"] == pytest.approx(8089.5, rel=1e-4)
+    assert best["ema_decay"] == pytest.approx(0.92697, rel=1e-4)
+
+
+def test_either_lambda_or_the_pull_stays() -> None:
+    keep, pull = batches.PULLS
+    drawn = batches.BEST_DRAW.penalty_weight  # type: ignore[attr-defined]
+    decay = batches.BEST_DRAW.ema_decay  # type: ignore[attr-defined]
+    for other in batches.DECAYS:
+        assert batches.strength(other, keep) == drawn
+        assert batches.strength(other, pull) / (1 - other) == pytest.approx(drawn / (1 - decay))
+
+
+def test_configurations_and_their_cells() -> None:
+    sweeps = batches.sweeps(2, Protocol(steps=3))
+    runs = [
+        run
+        for sweep in sweeps
+        for run in runs_of(sweep, lambda name: (ALGORITHMS[name], {}), lambda *_: squares())
+    ]
+    # Of each configuration every test domain and trial; no two are the same run.
+    assert len({run.identity for run in runs}) == len(runs) == 2 * 4 * 4 * 2 * len(squares().names)
+    test = runs[0].test_domains
+    finished = [
+        Finished(
+            run.dataset,
+            run.algorithm,
+            test,
+            run.trial,
+            0,
+            run.hparams,
+            (
+                Measured(0, {test[0]: {"kept": 0.9}}, {}, {}),
+                Measured(2, {test[0]: {"kept": 0.1 * (1 + run.trial)}}, {}, {}),
+            ),
+        )
+        for run in runs
+        if run.test_domains == test and run.hparams["ema_decay"] == 0.5
+    ]
+    cells = batches.cells(finished)
+    done = [cell for cell in cells if cell["mean"] is not None]
+    assert {cell["ema_decay"] for cell in done} == {0.5} and len(done) == 8
+    assert done[0]["mean"] == pytest.approx(15) and done[0]["trials"] == 2
+    assert done[0]["error"] == pytest.approx(5 / 2**0.5)
+    assert [cell["trials"] for cell in cells if cell["mean"] is None] == [0] * 24
