@@ -96,6 +96,7 @@ TOGETHER = [
     for precision in two_processes.DTYPES
     for name in SCENARIOS
     if not any(name in names for names in APART.values())
+    and not (precision and name.startswith("training"))
 ]
 
 

@@ -13,6 +13,7 @@ import torch
 from ..algorithms.base import Algorithm
 from ..datasets import DomainDataset, splits
 from ..datasets.cache import ImageCache
+from ..distributed import processes, rank
 from ..storage import write_json, write_text
 from ..training.batches import Batches, Normalise, scaled
 from ..training.checkpoints import Checkpoints
@@ -39,6 +40,8 @@ class Machine:
         weights: what the network begins with: "imagenet", a file, or None.
         checkpoint_every: seconds; by default as few checkpoints as cost 2 % of the time.
         predictions: whether to write what the model says of every image.
+        micro_batch: images that go through a large network at a time; by default all of an
+            update, and fewer where memory runs out.
     """
 
     device: torch.device
@@ -47,6 +50,7 @@ class Machine:
     weights: str | Path | None = None
     checkpoint_every: float | None = None
     predictions: bool = False
+    micro_batch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -70,11 +74,15 @@ def execute(
 ) -> Result:
     """Train to the end, from where the folder is, and leave records and model in it.
 
+    In several processes all must call it, and the first alone writes.
+
     Args:
         method: the class that ``run.algorithm`` names.
         told, recorded: as in ``train``.
         noted: called with what a user should know, a line each.
     """
+    if rank() > 0:
+        return _assist(run, method, dataset, cache, folder, machine)
     checkpoints = Checkpoints(folder.checkpoints, run.identity, machine.checkpoint_every)
     if folder.done:
         checkpoints.delete()  # a kill may have come before it
@@ -98,9 +106,13 @@ def execute(
             folder.write_records(records)
         recorded(records)
 
-    evaluate = _evaluation(update, placed.parts, machine.step == "compiled")
-    schedule = Schedule(run.protocol.steps, run.protocol.record_every)
-    records, timing = train(update, evaluate, schedule, machine.step, checkpoints, told, write)
+    evaluate, schedule = (
+        _evaluation(update, placed.parts, machine.step == "compiled"),
+        _schedule(run),
+    )
+    records, timing = train(
+        update, evaluate, schedule, machine.step, checkpoints, told, write, noted
+    )
     about = asdict(timing) | {"machine": _machine(machine), "place": placed.where}
     with writing(folder.path):
         model.save(
@@ -112,6 +124,30 @@ def execute(
         folder.finish()
     checkpoints.delete()
     return Result(records, timing)
+
+
+def _assist(
+    run: Run,
+    method: type[Algorithm],
+    dataset: DomainDataset,
+    cache: ImageCache | None,
+    folder: Folder,
+    machine: Machine,
+) -> Result:
+    """Take part in a run that another process carries out: train, evaluate, and write nothing."""
+    if folder.done:
+        return Result(folder.records(), None)
+    placed, update = prepare(run, method, dataset, cache, machine)
+    evaluate = _evaluation(update, placed.parts, machine.step == "compiled")
+    checkpoints = Checkpoints(folder.checkpoints, run.identity, writes=False)
+    records, timing = train(update, evaluate, _schedule(run), machine.step, checkpoints)
+    if machine.predictions:
+        evaluate()
+    return Result(records, timing)
+
+
+def _schedule(run: Run) -> Schedule:
+    return Schedule(run.protocol.steps, run.protocol.record_every)
 
 
 def prepare(
@@ -148,6 +184,7 @@ def prepare(
         channels_last,
     )
     algorithm.optimise(protocol.optimisation)
+    algorithm.micro_batch = machine.micro_batch
     normalise = Normalise(getattr(algorithm.model, "preprocessing", None), channels_last, device)
     return placed, Update(algorithm, Batches(placed.sources, normalise), protocol.precision)
 
@@ -179,6 +216,7 @@ def notes(run: Run, dataset: DomainDataset) -> list[str]:
 
 
 def _evaluation(update: Update, parts: dict[Place, Part], compiled: bool) -> Evaluation:
+    compiled = compiled and processes() == 1
     normalise = update.batches.normalise
     precision = partial(precision_context, update.precision, update.algorithm.device)
     return Evaluation(
