@@ -69,7 +69,8 @@ def run_shared(run: Run, network: nn.Module, inputs: Tensor) -> Tensor:
     All ranks must have the same inputs and make the same use of what comes back. The gradient in
     the network's weights is then the whole one on every rank, the same to the last bit.
     """
-    if processes() == 1 or _UNSHARED.get():
+    n, world = len(inputs), processes()
+    if world == 1 or n < world or _UNSHARED.get():  # not every network can run no examples
         return run(network, inputs)
     trained = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
     averaged = _Averaged.apply(*trained.values()) if trained else ()  # type: ignore[no-untyped-call]
@@ -81,7 +82,6 @@ def run_shared(run: Run, network: nn.Module, inputs: Tensor) -> Tensor:
 
     if inputs.requires_grad:  # what made them is trained too, and is not shared out
         (inputs,) = _Averaged.apply(inputs)  # type: ignore[no-untyped-call]
-    n, world = len(inputs), processes()
     ends = [n * k // world for k in range(world + 1)]
     mine = run(with_weights, inputs[ends[rank()] : ends[rank() + 1]])
     sizes = [stop - start for start, stop in pairwise(ends)]
