@@ -1,5 +1,6 @@
 """shoal: classifiers that keep working on a domain they never saw."""
 
+from .micro_batches import in_micro_batches
 from .penalties import spread
 from .regularizers import Fishr
 from .statistics import (
@@ -18,6 +19,7 @@ __all__ = [
     "gradient_mean",
     "gradient_variance",
     "head_variance",
+    "in_micro_batches",
     "losses_and_variance",
     "spread",
 ]

@@ -56,6 +56,9 @@ class Algorithm(nn.Module, ABC):
     # Whether ``predict`` looks at a batch as a whole, so that its size and its other images matter.
     together: ClassVar[bool] = False
 
+    # Images that go through the network at a time; None for all of a batch. Changes no result.
+    micro_batch: int | None = None
+
     steps: Tensor
     failed: Tensor
 

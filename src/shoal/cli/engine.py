@@ -39,9 +39,20 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def how_of(options: argparse.Namespace) -> tuple[str, str, bool, tuple[str, ...]]:
-    """Return the device, the kind of step, whether gaps are recorded, and what is kept."""
-    return options.device, options.step, options.log == "gaps", tuple(options.keep_best)
+def world_of(options: argparse.Namespace, methods: Any, datasets: Any) -> Any:
+    """Return what workers work on: these methods and data sets, by their names in runs."""
+    from .world import CommandWorld
+
+    return CommandWorld(
+        methods,
+        datasets,
+        options.data,
+        options.cache,
+        options.device,
+        options.step,
+        options.log == "gaps",
+        tuple(options.keep_best),
+    )
 
 
 def carry_out(options: argparse.Namespace, runs: Sequence[Any], world: Any) -> int:

@@ -124,6 +124,13 @@ def _where(parser: argparse.ArgumentParser) -> None:
         help="of the images: on the device where they fit",
     )
     group.add_argument(
+        "--micro-batch",
+        type=positive,
+        metavar="IMAGES",
+        help="so many through a large network at a time, which changes no result (default: all, "
+        "and fewer where memory runs out)",
+    )
+    group.add_argument(
         "--checkpoint-every",
         type=float,
         metavar="SECONDS",

@@ -176,10 +176,9 @@ class OfFrozenNorm(Formed):
 
     def _statistics(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return μ and 1/σ, each ``[channels, 1]``."""
-        mean, var = self.module.running_mean, self.module.running_var
-        assert mean is not None and var is not None
-        mean, var = mean.to(z.dtype)[:, None], var.to(z.dtype)[:, None]
-        return mean, (var + self.module.eps).rsqrt()
+        module: Any = self.module
+        mean, var = (t.to(z.dtype)[:, None] for t in (module.running_mean, module.running_var))
+        return mean, (var + module.eps).rsqrt()
 
     def individual(self, tensors: Sequence[Tensor]) -> Tensor:
         z, r = (t.reshape(*t.shape[:2], -1) for t in tensors)

@@ -13,6 +13,7 @@ import torch
 from ..algorithms.base import Algorithm
 from ..datasets import DomainDataset, splits
 from ..datasets.cache import ImageCache
+from ..distributed import processes, rank
 from ..storage import write_json, write_text
 from ..training.batches import Batches, Normalise, scaled
 from ..training.checkpoints import Checkpoints
@@ -43,6 +44,8 @@ class Machine:
         predictions: whether to write what the model says of every image.
         gaps: whether records hold the gaps between the training domains.
         keep_best: rules of selection; weights that they may choose are kept.
+        micro_batch: images that go through a large network at a time; by default all of an
+            update, and fewer where memory runs out.
     """
 
     device: torch.device
@@ -53,6 +56,7 @@ class Machine:
     predictions: bool = False
     gaps: bool = False
     keep_best: tuple[str, ...] = ()
+    micro_batch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -76,11 +80,15 @@ def execute(
 ) -> Result:
     """Train to the end, from where the folder is, and leave records and model in it.
 
+    In several processes all must call it, and the first alone writes.
+
     Args:
         method: the class that ``run.algorithm`` names.
         told, recorded: as in ``train``.
         noted: called with what a user should know, a line each.
     """
+    if rank() > 0:
+        return _assist(run, method, dataset, cache, folder, machine)
     checkpoints = Checkpoints(folder.checkpoints, run.identity, machine.checkpoint_every)
 
     def save(path: Path, record: Mapping[str, Any]) -> None:
@@ -113,10 +121,9 @@ def execute(
         recorded(records)
 
     evaluate = evaluation_of(update, placed.parts, machine.step == "compiled")
-    schedule = Schedule(run.protocol.steps, run.protocol.record_every)
-    measured = Gaps(evaluation_of(update, placed.samples, False)) if machine.gaps else dict
+    measured = _measured(update, placed, machine)
     records, timing = train(
-        update, evaluate, schedule, machine.step, checkpoints, told, write, measured
+        update, evaluate, _schedule(run), machine.step, checkpoints, told, write, measured, noted
     )
     about = asdict(timing) | {"machine": _machine(machine), "place": placed.where}
     with writing(folder.path):
@@ -129,6 +136,38 @@ def execute(
     checkpoints.delete()
     keep.note(records, noted)
     return Result(records, timing)
+
+
+def _assist(
+    run: Run,
+    method: type[Algorithm],
+    dataset: DomainDataset,
+    cache: ImageCache | None,
+    folder: Folder,
+    machine: Machine,
+) -> Result:
+    """Take part in a run that another process carries out: train, evaluate, and write nothing."""
+    if folder.done:
+        return Result(folder.records(), None)
+    placed, update = prepare(run, method, dataset, cache, machine)
+    evaluate = evaluation_of(update, placed.parts, machine.step == "compiled")
+    checkpoints = Checkpoints(folder.checkpoints, run.identity, writes=False)
+    measured = _measured(update, placed, machine)
+    records, timing = train(
+        update, evaluate, _schedule(run), machine.step, checkpoints, measured=measured
+    )
+    if machine.predictions:
+        evaluate()
+    return Result(records, timing)
+
+
+def _measured(update: Update, placed: Placed, machine: Machine) -> Callable[[], Record]:
+    """Return what measures what records hold beside accuracies."""
+    return Gaps(evaluation_of(update, placed.samples, False)) if machine.gaps else dict
+
+
+def _schedule(run: Run) -> Schedule:
+    return Schedule(run.protocol.steps, run.protocol.record_every)
 
 
 def prepare(
@@ -166,6 +205,7 @@ def prepare(
         channels_last,
     )
     algorithm.optimise(protocol.optimisation)
+    algorithm.micro_batch = machine.micro_batch
     normalise = Normalise(getattr(algorithm.model, "preprocessing", None), channels_last, device)
     return placed, Update(algorithm, Batches(placed.sources, normalise), protocol.precision)
 
@@ -198,6 +238,7 @@ def notes(run: Run, dataset: DomainDataset) -> list[str]:
 
 def evaluation_of(update: Update, parts: dict[Place, Part], compiled: bool) -> Evaluation:
     """Return what measures the update's method on these parts of its data."""
+    compiled = compiled and processes() == 1
     normalise = update.batches.normalise
     precision = partial(precision_context, update.precision, update.algorithm.device)
     return Evaluation(
