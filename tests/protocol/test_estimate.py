@@ -1,7 +1,6 @@
 """What a sweep will cost: the arithmetic of it, and one probe for real."""
 
 import json
-import pickle
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -172,7 +171,7 @@ def test_probes_stop_when_their_time_is_over_and_mind_no_failure(
     def sent(world: Squares) -> list[object]:
         found: list[object] = []
         pipe: Any = SimpleNamespace(send=lambda one: found.append(one[0]))
-        estimate._probe_all(pickle.dumps((subjects, world)), pipe)
+        estimate._probe_all(subjects, world, pipe)
         return found
 
     assert sent(Broken()) == []
