@@ -21,12 +21,7 @@ from tests.protocol.small import squares
 from tests.protocol.worlds import Squares, planned
 
 PLAN = ("sweep", "--datasets", "colored-mnist", "--plan-only", "--trials", "1", "--draws", "2")
-
-
-@pytest.fixture(autouse=True)
-def no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is known of what runs cost; probes have tests of their own."""
-    monkeypatch.setattr("shoal.protocol.estimate.find_rates", lambda *_: None)
+pytestmark = pytest.mark.usefixtures("no_probe")
 
 
 def test_a_plan_is_shown_before_anything_starts(
