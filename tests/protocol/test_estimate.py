@@ -154,12 +154,12 @@ def test_a_probe_in_its_own_process_and_in_time(
 ) -> None:
     runs = [tiny_run("erm")]
     monkeypatch.setattr(estimate, "LIMIT", 60.0)
-    find_rates(tmp_path, runs, Squares(), {"tiny": tiny()})
+    find_rates(tmp_path, runs, Squares(), lambda *_: tiny())
     assert list(known_rates(tmp_path)) == [("tiny", "erm")]
     assert left_of(tmp_path, runs).seconds > 0
     (tmp_path / RATES).unlink()
     monkeypatch.setattr(estimate, "LIMIT", 0.0)
-    find_rates(tmp_path, runs, Squares(), {"tiny": tiny()})
+    find_rates(tmp_path, runs, Squares(), lambda *_: tiny())
     assert known_rates(tmp_path) == {}
 
 

@@ -136,8 +136,7 @@ def _tell_cost(options: argparse.Namespace, plan: Any, world: Any) -> None:
 
     unknown = unknown_kinds(options.out, plan)
     if unknown:
-        datasets = {run.dataset: world.dataset(run.dataset, run.trial) for run in unknown}
-        find_rates(options.out, unknown, world, datasets)
+        find_rates(options.out, unknown, world, world.dataset)
     left = time_left(options.out, plan)
     if not left:
         told = "What it costs is known when the first runs are done: shoal status"

@@ -2,9 +2,10 @@
 
 import multiprocessing
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import fmean, median
@@ -106,16 +107,17 @@ def unknown_kinds(out: Path, runs: Iterable[Run]) -> list[Run]:
 
 
 def find_rates(
-    out: Path, runs: Sequence[Run], world: World, datasets: Mapping[str, DomainDataset]
+    out: Path, runs: Sequence[Run], world: World, dataset: Callable[[str, int], DomainDataset]
 ) -> None:
     """Probe these runs in a process of its own, and write down what was found.
 
     It gives the device back when it ends, and it ends in time, whatever it meets.
 
     Args:
-        datasets: of these runs, by name, of any trial.
+        dataset: returns that of a name and a trial, without its images' cache.
     """
-    subjects = [Subject.of(run, datasets[run.dataset]) for run in runs]
+    loaded = lru_cache(dataset)
+    subjects = [Subject.of(run, loaded(run.dataset, run.trial)) for run in runs]
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_probe_all, args=(subjects, world, theirs), daemon=True)
