@@ -1,6 +1,7 @@
 """Cosines, norms, distances and gaps by their definitions."""
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -66,3 +67,12 @@ def test_gaps_leave_absent_domains_out() -> None:
     data = inputs[two], labels[two], domains[two]
     with_absent = network_diagonals(small.relu_mlp(), *data, num_domains=3)
     assert gaps(with_absent) == gaps(network_diagonals(small.relu_mlp(), *data))
+
+
+def test_a_domain_without_curvature_is_present() -> None:
+    """Its examples say that it is there, though its row is zero."""
+    d = made_up()
+    flat = replace(d, hessian=torch.stack([0 * d.hessian[0], *d.hessian[1:]]))
+    middle = flat.hessian.mean(0)
+    expected = sum(dot(row - middle, row - middle) for row in flat.hessian) / 3
+    assert math.isclose(gaps(flat)["hessian"], expected)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ def test_pairs_gaps_and_inconsistency(model: Model) -> None:
 def test_spectra_of_a_large_head_are_of_some_examples(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(subject, "ROWS", 11)  # which a small head has no use for
     everything = asked(model)
     monkeypatch.setattr(subject, "DENSE", 10)
     monkeypatch.setattr("shoal.curvature.roots.DENSE", 10)
@@ -130,6 +132,13 @@ def test_whole_networks_and_parts_of_them(model: Model) -> None:
     assert found["domains"]["a"]["images"] == 6
     with_all = found["domains"]["a"]["chain"]["trace:fisher"]
     assert with_all > asked(model, ("a", "b"), images=6)["domains"]["a"]["chain"]["trace:fisher"]
+
+
+def test_domains_of_another_data_set_were_not_trained_on(model: Model) -> None:
+    other = replace(tiny(), name="other")
+    found = diagnose(model, other, None, DOMAINS, Question())
+    assert not any(one["trained_on"] for one in found["domains"].values())
+    assert list(found["gaps"]) == ["all"]
 
 
 def test_images_are_the_same_ones_of_each_domain(model: Model) -> None:

@@ -1,6 +1,7 @@
 """Gaps between training domains in records: what they are, and that they change nothing else."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from shoal.datasets import splits
 from shoal.protocol.execute import Machine, prepare
 from shoal.protocol.gaps import EXAMPLES, diagonals_of
 from shoal.protocol.model import load
-from shoal.training.heads import HeadPass
+from shoal.training.batches import scaled
+from shoal.training.evaluation import Evaluation
+from shoal.training.heads import HeadPass, classifier_of, head_passes
 
 from .small import CPU, carry_out, tiny, tiny_run
 
@@ -80,6 +83,27 @@ def test_every_method_can_record_gaps(name: str, tmp_path: Path) -> None:
     assert last["gaps"].keys() == KEYS
     assert last["accuracy"] == plain["accuracy"] and last["terms"] == plain["terms"]
     json.dumps(last, allow_nan=False)
+
+
+def test_looking_at_a_head_leaves_no_hook() -> None:
+    machine = Machine(CPU, "eager", gaps=True)
+    placed, update = prepare(tiny_run(), find("fishr"), tiny(), None, machine)
+    evaluate = Evaluation(update.algorithm, placed.samples, scaled, nullcontext)
+    first, second = head_passes(evaluate), head_passes(evaluate)
+    for place, one in first.items():
+        assert len(one.features) == len(one.logits) == len(placed.samples[place])
+        assert torch.equal(one.logits, second[place].logits)
+    assert not classifier_of(evaluate)._forward_hooks
+    assert update.algorithm.training
+
+
+def test_a_method_that_passes_by_its_classifier_is_told() -> None:
+    machine = Machine(CPU, "eager", gaps=True)
+    placed, update = prepare(tiny_run(), find("fishr"), tiny(), None, machine)
+    update.algorithm.predict = lambda inputs: torch.zeros(len(inputs), 2)  # type: ignore[method-assign]
+    evaluate = Evaluation(update.algorithm, placed.samples, scaled, nullcontext)
+    with pytest.raises(ValueError, match="got 0 passes for 32 images"):
+        head_passes(evaluate)
 
 
 def test_resumed_records_are_those_of_a_run_that_was_not_stopped(tmp_path: Path) -> None:

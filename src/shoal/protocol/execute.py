@@ -193,7 +193,8 @@ def prepare(
         dataset, splits(dataset, run.trial, protocol.holdout), cache, wanted, device, machine.place
     )
     # Tensor cores want channels last; small images only gain by it where layers are fused.
-    channels_last = placed.shape[-1] >= 64 or (device.type == "cuda" and machine.step == "compiled")
+    fused = device.type == "cuda" and machine.step == "compiled"
+    channels_last = model.lies_last(placed.shape) or fused
     algorithm = model.build(
         run,
         method,

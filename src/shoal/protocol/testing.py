@@ -12,7 +12,7 @@ from ..randomness import stream
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import Evaluation, Part, Place
 from ..training.step import precision_context
-from .model import Model
+from .model import Model, lies_last
 
 
 def measure(
@@ -47,7 +47,8 @@ def evaluation_of(
         pixels = _pixels(model, dataset, cache, name)
         parts[name, "all"] = Part(pixels, order, numbers[domain.labels[order]])
     device = model.algorithm.device
-    normalise = Normalise(getattr(model.algorithm.model, "preprocessing", None), False, device)
+    preprocessing = getattr(model.algorithm.model, "preprocessing", None)
+    normalise = Normalise(preprocessing, lies_last(model.card["shape"]), device)
     precision = partial(precision_context, model.run.protocol.precision, device)
     return Evaluation(model.algorithm, parts, lambda x: normalise(scaled(x)), precision)
 
