@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cli import main
-from shoal.experiments import colored_mnist, linear
+from shoal.experiments import colored_mnist, demo, linear
 from shoal.experiments.colored_mnist import Setup
 from shoal.protocol.attempt import State
 from shoal.protocol.plan import read_plan
@@ -21,10 +21,9 @@ TINY = {"examples": 16, "hidden": 6, "jump_step": 2, "updates": 4}
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    def setup(**given: object) -> Setup:
-        return Setup(**TINY | {key: value for key, value in given.items() if key != "examples"})
-
-    monkeypatch.setattr(colored_mnist, "Setup", setup)
+    """Make both sizes tiny; the small one has fewer updates."""
+    monkeypatch.setattr(colored_mnist, "Setup", lambda: Setup(**TINY))
+    monkeypatch.setattr(demo, "SETUP", Setup(**TINY | {"updates": 3}))
 
 
 def pictures(folder: Path) -> list[str]:
@@ -64,6 +63,8 @@ def test_pictures(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     written = json.loads((tmp_path / "results.json").read_text("utf-8"))
     assert list(written["methods"]) == ["ERM", "Fishr"]
     assert f"Written in {tmp_path}" in capsys.readouterr().out
+    assert main(["reproduce", name, "--device", "cpu", "--out", str(tmp_path), "--small"]) == 2
+    assert "holds results of another setup" in capsys.readouterr().err
 
 
 def test_an_epsilon_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ Individual gradients in the classifier's weights ω on Colored MNIST, in the two
 of both domains' together. With ERM the domains' clouds have different widths, with Fishr the same.
 """
 
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ def run(setup: Setup, device: torch.device, folder: Folder, progress: Progress) 
     for name in SHOWN:
         training = trained(name, setup, device, folder, progress)
         found[name] = clouds(training) | {"accuracies": training.accuracies()}
-    return {"device": device_name(device), "methods": found}
+    return {"setup": asdict(setup), "device": device_name(device), "methods": found}
 
 
 def clouds(training: Training) -> dict[str, Any]:

@@ -6,6 +6,7 @@ mean risk is most curved. ε-level sets are N_A^ε, the weights that a path join
 stays within ε of R_A(θ*).
 """
 
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from .restarts import Folder, Progress, device_name
 from .trained import SHOWN, head_inputs, trained
 
 DOMAINS = ("90%", "80%")
-EPSILON, POINTS = 0.05, 81
+POINTS = 61
 
 
 def run(
@@ -29,7 +30,12 @@ def run(
     for name in SHOWN:
         training = trained(name, setup, device, folder, progress)
         found[name] = landscape(training, epsilon) | {"accuracies": training.accuracies()}
-    return {"epsilon": epsilon, "device": device_name(device), "methods": found}
+    return {
+        "setup": asdict(setup),
+        "device": device_name(device),
+        "epsilon": epsilon,
+        "methods": found,
+    }
 
 
 def landscape(training: Training, epsilon: float) -> dict[str, Any]:

@@ -89,9 +89,8 @@ def hessian_sheets(result: Mapping[str, Any]) -> list[Sheet]:
     tables = result["tables"]
     setup, records = result["setup"], result["records"]
     runs = len(records["ERM"])
-    about = (
-        f"{runs} restart{'s' if runs > 1 else ''}, {setup['examples']:,} examples of each domain."
-    )
+    about = f"{runs} restart{'s' if runs > 1 else ''}. "
+    about += _size({"setup": setup, "device": records["ERM"][0]["device"]})
     cosines = [
         (name, *[_pair(tables[COSINES][which][d], "{:.7f}") for d in DOMAINS])
         for which, name in (("classifier", "classifier ω"), ("all", "all weights θ"))
@@ -161,7 +160,16 @@ def landscape_sheet(result: Mapping[str, Any]) -> Sheet:
         ("Method, A → B", "R = R_B − R_A", "H", "Proposition 1", "measured on the grid"),
         rows,
         "Proposition 1 takes the weights for a minimum of both quadratic risks; the grid does not. "
-        f"Level sets that reach its edge and are cut there: {_cut(result)}.",
+        f"Level sets that reach its edge and are cut there: {_cut(result)}. {_size(result)}",
+    )
+
+
+def _size(result: Mapping[str, Any]) -> str:
+    """Return in words what the models were trained on, and on what."""
+    setup = result["setup"]
+    return (
+        f"{setup['examples']:,} examples of each domain, {setup['hidden']} units, "
+        f"{setup['updates']} updates. {result['device']}."
     )
 
 
@@ -183,7 +191,7 @@ def gradient_sheet(result: Mapping[str, Any]) -> Sheet:
         accuracies = [f"{100 * found['accuracies'][key]:.1f}" for key in ("train", "test")]
         rows.append((name, *traces, power(found["variance_gap"]), " / ".join(accuracies)))
     head = ("Method", "Tr C_90", "Tr C_80", "‖Var(G_90) − Var(G_80)‖²", "train / test in %")
-    return Sheet("Gradients of single examples in ω", head, rows)
+    return Sheet("Gradients of single examples in ω", head, rows, _size(result))
 
 
 def _signed(value: float) -> str:

@@ -6,19 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .figures.style import styled
+
 Found = dict[str, Any]
 
 GREYS = ("0.15", "0.45", "0.65", "0.82")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", ":", "-.")
-STYLE: Any = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "figure.constrained_layout.use": True,
-    "pdf.fonttype": 42,
-}
 
 
 def check_drawing() -> None:
@@ -34,7 +28,6 @@ def check_drawing() -> None:
 
 def draw(found: Found, folder: Path) -> list[Path]:
     """Draw every figure of a diagnosis into ``folder``; return the files."""
-    import matplotlib
     from matplotlib.figure import Figure
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -46,9 +39,9 @@ def draw(found: Found, folder: Path) -> list[Path]:
         "spectra": _spectra,
     }
     written = []
-    with matplotlib.rc_context(STYLE):
+    with styled():
         for name, paint in figures.items():
-            figure = Figure(figsize=(7.5, 3.2))
+            figure = Figure(figsize=(7.5, 3.2), layout="constrained")
             paint(found, figure)
             for kind in ("png", "pdf"):
                 path = folder / f"{name}.{kind}"
@@ -119,6 +112,7 @@ def _matrix(axes: Any, names: list[str], cells: dict[tuple[str, str], float], ti
     axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
     axes.set_yticks(range(len(names)), names)
     axes.set_title(title, loc="left")
+    axes.grid(False)
 
 
 def _pairs(found: Found, figure: Any) -> None:

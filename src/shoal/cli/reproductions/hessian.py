@@ -5,7 +5,7 @@ from typing import Any
 
 from ..arguments import device, positive
 from ..terminal import bars
-from .outcome import add_device, add_out, write
+from .outcome import add_device, add_out, add_size, opened, write
 
 
 def add(experiments: Any) -> None:
@@ -15,19 +15,13 @@ def add(experiments: Any) -> None:
         help="Hessians and gradient variances, ERM against Fishr "
         "(table:simhessiangradvar, table:hessianermfishr, four figures)",
         description="Colored MNIST with two logits: exact Hessian diagonals in all weights on the "
-        "way. A point per step on a GPU; on a CPU give --every 50 and fewer --examples.",
+        "way. A point per step on a GPU; on a CPU give --small --every 10.",
     )
     parser.add_argument("--restarts", type=positive, default=1, help="default: %(default)s")
     parser.add_argument(
         "--every", type=positive, default=1, metavar="N", help="steps between points (default: 1)"
     )
-    parser.add_argument(
-        "--examples",
-        type=positive,
-        default=25_000,
-        metavar="N",
-        help="of each training domain; the paper has all %(default)s",
-    )
+    add_size(parser)
     add_device(parser)
     add_out(parser, "hessian")
     parser.set_defaults(run=_run, after_interrupt="restarts that are done are kept")
@@ -37,13 +31,10 @@ def _run(options: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from ...experiments import hessian
-    from ...experiments.colored_mnist import Setup
-    from ...experiments.restarts import Folder
     from ...report.analyses import hessian_sheets
     from ...report.figures.dynamics import gap_dynamics, hessian_dynamics
 
-    setup = Setup(examples=options.examples)
-    folder = Folder.open(options.out, setup)
+    setup, folder = opened(options)
     with bars("steps") as shown:
         records = hessian.run(
             options.restarts, options.every, setup, device(options.device), folder, shown
@@ -56,7 +47,6 @@ def _run(options: argparse.Namespace) -> int:
         figures[f"dynamics-{name.lower()}"] = gap_dynamics(curves, name, jump)
         figures[f"hessian-{name.lower()}"] = hessian_dynamics(curves, name, jump)
     command = f"shoal reproduce hessian --restarts {options.restarts} --every {options.every}"
-    if setup != Setup():
-        command += f" --examples {options.examples}"
+    command += " --small" if options.small else ""
     write(options.out, command, result, hessian_sheets(result), figures)
     return 0

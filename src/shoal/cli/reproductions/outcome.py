@@ -1,6 +1,7 @@
 """What an experiment leaves: its numbers, its tables and its figures, in one folder."""
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,24 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_size(parser: argparse.ArgumentParser) -> None:
+    """Add the choice of a size that a CPU trains in minutes."""
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        help="the demo's size: 8,000 examples of each domain, 256 units, 300 updates",
+    )
+
+
+def opened(options: argparse.Namespace) -> tuple[Any, Any]:
+    """Return the setup of Colored MNIST that was asked for, and its folder."""
+    from ...experiments import colored_mnist, demo
+    from ...experiments.restarts import Folder
+
+    setup = demo.SETUP if options.small else colored_mnist.Setup()
+    return setup, Folder.open(options.out, setup)
+
+
 def write(
     out: Path,
     command: str,
@@ -37,12 +56,14 @@ def write(
 
     from ...report.figures.style import rendered
     from ...report.sheets import markdown, terminal
-    from ...storage import write_aside, write_json, write_text
+    from ...storage import write_aside, write_text
 
     console = Console()
     for sheet in sheets:
         console.print(terminal(sheet))
-    write_json(out / "results.json", {"command": command, "torch": torch.__version__, **result})
+    about = {"command": command, "torch": torch.__version__, **result}
+    # Without a line for each of many numbers: results.md is there to be read.
+    write_text(out / "results.json", json.dumps(about, ensure_ascii=False) + "\n")
     write_text(out / "results.md", markdown(sheets))
     for name, figure in figures.items():
         for kind, content in rendered(figure).items():

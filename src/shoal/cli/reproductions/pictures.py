@@ -3,9 +3,9 @@
 import argparse
 from typing import Any
 
-from ..arguments import device, positive
+from ..arguments import device
 from ..terminal import bars
-from .outcome import add_device, add_out, write
+from .outcome import add_device, add_out, add_size, opened, write
 
 
 def add(experiments: Any) -> None:
@@ -29,13 +29,7 @@ def add(experiments: Any) -> None:
         (landscape, "landscape", _landscape),
         (gradients, "gradients", _gradients),
     ):
-        parser.add_argument(
-            "--examples",
-            type=positive,
-            default=25_000,
-            metavar="N",
-            help="of each training domain (default: all %(default)s)",
-        )
+        add_size(parser)
         add_device(parser)
         add_out(parser, name)
         parser.set_defaults(run=run, after_interrupt="models that are trained are kept")
@@ -48,11 +42,11 @@ def _landscape(options: argparse.Namespace) -> int:
 
     if not options.epsilon > 0:
         raise ValueError(f"--epsilon must be above 0, got {options.epsilon:g}")
-    setup, folder = _setup(options)
+    setup, folder = opened(options)
     with bars("steps") as shown:
         result = landscape.run(options.epsilon, setup, device(options.device), folder, shown)
     figures = {"landscape": landscape_figure(result)}
-    command = f"shoal reproduce landscape --epsilon {options.epsilon:g}{_examples(options)}"
+    command = f"shoal reproduce landscape --epsilon {options.epsilon:g}{_small(options)}"
     write(options.out, command, result, [landscape_sheet(result)], figures)
     return 0
 
@@ -62,22 +56,14 @@ def _gradients(options: argparse.Namespace) -> int:
     from ...report.analyses import gradient_sheet
     from ...report.figures.scatter import gradient_scatter
 
-    setup, folder = _setup(options)
+    setup, folder = opened(options)
     with bars("steps") as shown:
         result = gradients.run(setup, device(options.device), folder, shown)
     figures = {"gradients": gradient_scatter(result)}
-    command = f"shoal reproduce gradients{_examples(options)}"
+    command = f"shoal reproduce gradients{_small(options)}"
     write(options.out, command, result, [gradient_sheet(result)], figures)
     return 0
 
 
-def _setup(options: argparse.Namespace) -> Any:
-    from ...experiments.colored_mnist import Setup
-    from ...experiments.restarts import Folder
-
-    setup = Setup(examples=options.examples)
-    return setup, Folder.open(options.out, setup)
-
-
-def _examples(options: argparse.Namespace) -> str:
-    return "" if options.examples == 25_000 else f" --examples {options.examples}"
+def _small(options: argparse.Namespace) -> str:
+    return " --small" if options.small else ""

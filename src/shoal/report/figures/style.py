@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["DOMAINS", "GRID", "INK", "METHODS", "Look", "canvas", "look_of", "rendered"]
+__all__ = ["DOMAINS", "INK", "METHODS", "Look", "canvas", "look_of", "rendered", "styled"]
 
 INK, GRID = "#222222", "#D9D9D9"
 WIDTH, PANEL = 3.4, 2.6
@@ -93,7 +93,7 @@ def canvas(
     """
     from matplotlib.figure import Figure
 
-    with _styled():
+    with styled():
         figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
         yield figure, figure.subplots(rows, columns, squeeze=False, **options)
 
@@ -101,7 +101,7 @@ def canvas(
 def rendered(figure: Figure) -> dict[str, bytes]:
     """Return the figure as PNG and PDF by file ending, the same bytes every time."""
     found = {}
-    with _styled():
+    with styled():
         for kind, about in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
             file = io.BytesIO()
             figure.savefig(file, format=kind, metadata=about)
@@ -109,8 +109,8 @@ def rendered(figure: Figure) -> dict[str, bytes]:
     return found
 
 
-def _styled() -> Any:
-    """Return a context in which a user's own settings of matplotlib do not act."""
+def styled() -> Any:
+    """Return a context with this style, in which a user's own settings do not act."""
     import matplotlib
 
     settings: dict[Any, Any] = dict(matplotlib.rcParamsDefault)
