@@ -5,9 +5,25 @@ import sys
 from collections.abc import Sequence
 
 from .. import __version__
-from . import data, demo, evaluate, hparams, listing, report, reproduce, status, sweep, train
+from . import (
+    data,
+    demo,
+    evaluate,
+    fit,
+    hparams,
+    listing,
+    predict,
+    report,
+    reproduce,
+    status,
+    sweep,
+    train,
+)
 
-COMMANDS = (demo, data, train, evaluate, sweep, status, report, reproduce, hparams, listing)
+COMMANDS = (
+    *(demo, fit, predict, data, train, evaluate),
+    *(sweep, status, report, reproduce, hparams, listing),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

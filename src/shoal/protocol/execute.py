@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..algorithms.base import Algorithm
-from ..datasets import DomainDataset, splits
+from ..datasets import Domain, DomainDataset, splits
 from ..datasets.cache import ImageCache
+from ..networks import measure_inputs
 from ..storage import write_json, write_text
 from ..training.batches import Batches, Normalise, scaled
 from ..training.checkpoints import Checkpoints
@@ -132,11 +134,11 @@ def prepare(
         protocol.images == "exact",
         protocol.evaluate,
     )
-    placed = place(
-        dataset, splits(dataset, run.trial, protocol.holdout), cache, wanted, device, machine.place
-    )
+    parts = splits(dataset, run.trial, protocol.holdout)
+    placed = place(dataset, parts, cache, wanted, device, machine.place)
     # Tensor cores want channels last; small images only gain by it where layers are fused.
-    channels_last = placed.shape[-1] >= 64 or (device.type == "cuda" and machine.step == "compiled")
+    fused = device.type == "cuda" and machine.step == "compiled"
+    channels_last = len(placed.shape) == 3 and (placed.shape[-1] >= 64 or fused)
     algorithm = model.build(
         run,
         method,
@@ -147,9 +149,21 @@ def prepare(
         device,
         channels_last,
     )
+    if len(placed.shape) == 1:
+        # Of what is trained on alone: nothing is known of a domain that is left out.
+        trained = dataset.without(run.test_domains).domains
+        measure_inputs(
+            algorithm, torch.cat([_vectors(domain)[parts[domain.name].kept] for domain in trained])
+        )
     algorithm.optimise(protocol.optimisation)
     normalise = Normalise(getattr(algorithm.model, "preprocessing", None), channels_last, device)
     return placed, Update(algorithm, Batches(placed.sources, normalise), protocol.precision)
+
+
+def _vectors(domain: Domain) -> Tensor:
+    if not isinstance(domain.images, Tensor):
+        raise TypeError(f"the domain {domain.name!r} has files, and no vectors")
+    return domain.images
 
 
 def notes(run: Run, dataset: DomainDataset) -> list[str]:

@@ -3,13 +3,14 @@
 import platform
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..training.loop import Progress
 from .attempt import State, attempt
 from .execute import Machine
 from .folder import locked
@@ -39,11 +40,17 @@ class Hand:
         self.data = lru_cache(maxsize=2)(world.data)
         self.machine = world.machine()
 
-    def __call__(self, run: Run, alone: bool = False) -> State:
+    def __call__(
+        self,
+        run: Run,
+        alone: bool = False,
+        told: Callable[[Progress], object] = lambda _: None,
+    ) -> State:
         """Return how the run stands after it, as ``attempt`` does.
 
         Args:
             alone: try again what ran out of memory, one at a time on this machine.
+            told: as in ``train``.
         """
         only = self.out / f"alone-{platform.node()}.lock"
         with locked(only) if alone else nullcontext():
@@ -54,6 +61,7 @@ class Hand:
                 folder_of(self.out, run),
                 replace(self.machine, weights=run.protocol.weights),
                 lambda failure: alone and bool(failure["memory"]),
+                told,
             )
 
 

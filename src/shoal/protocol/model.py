@@ -101,8 +101,13 @@ def save(
     classes: Sequence[str],
     domains: Sequence[str],
     record: Mapping[str, Any],
+    about: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the model and its card; the card comes last, so a card means that both are whole."""
+    """Write the model and its card; the card comes last, so a card means that both are whole.
+
+    Args:
+        about: what the card is to say beside.
+    """
     check_saving()
     from safetensors.torch import save as as_bytes
 
@@ -122,7 +127,7 @@ def save(
         "sha256": hashlib.sha256(content).hexdigest(),
         "run": run.canonical(),
     }
-    write_json(folder / CARD, card)
+    write_json(folder / CARD, {**(about or {}), **card})
 
 
 def predicting(algorithm: Algorithm) -> dict[str, Tensor]:
