@@ -58,8 +58,9 @@ def show_verdict(fitted: Any, out: Path, seconds: float) -> None:
     for name in (*domains, "average", "worst", "known"):
         grid.add_column(Text(name), justify="right")
     for row in verdict.rows:
-        cells = [_cell(row.domains.get(name)) for name in domains]
-        cells += [_cell(row.average), _cell(row.worst)]
+        # Errors of single domains are on the page: here they would not fit.
+        cells = [_cell(row.domains.get(name), error=False) for name in domains]
+        cells += [_cell(row.average), _cell(row.worst, error=False)]
         style = "bold" if row.algorithm == verdict.deploy else ""
         known = f"{100 * verdict.inside[row.algorithm]:.1f}"
         grid.add_row(Text(row.algorithm, style), *cells, known)
@@ -72,8 +73,8 @@ def show_verdict(fitted: Any, out: Path, seconds: float) -> None:
     console.print(Text(f" Next: shoal predict {out} FILES..."), soft_wrap=True)
 
 
-def _cell(cell: Any) -> str:
+def _cell(cell: Any, error: bool = True) -> str:
     if cell is None:
         return "–"
-    error = f" ± {100 * cell.error:.1f}" if cell.trials > 1 else ""
-    return f"{100 * cell.mean:.1f}{error}"
+    shown = f" ± {100 * cell.error:.1f}" if error and cell.trials > 1 else ""
+    return f"{100 * cell.mean:.1f}{shown}"
