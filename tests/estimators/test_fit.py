@@ -45,7 +45,7 @@ def refused(capsys: Output, *arguments: str) -> str:
     return err.partition("shoal: ")[2]
 
 
-def test_a_table(capsys: Output) -> None:
+def test_a_table(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
     write_table(Path("t.csv"))
     assert main(list(TABLE)) == 0
     out, err = capsys.readouterr()
@@ -72,6 +72,7 @@ def test_a_table(capsys: Output) -> None:
     assert "<script" not in page
 
     # The same command trains nothing again, and a second one refuses other data.
+    without_onnx(monkeypatch)
     before = {run.identity: _changed(run) for run in runs}
     assert main(list(TABLE)) == 0
     assert {run.identity: _changed(run) for run in runs} == before
@@ -84,7 +85,8 @@ def _changed(run) -> int:  # type: ignore[no-untyped-def]
     return (folder_of(Path("out"), run) / "records.jsonl").stat().st_mtime_ns
 
 
-def test_predictions_of_a_table(capsys: Output) -> None:
+def test_predictions_of_a_table(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    without_onnx(monkeypatch)
     write_table(Path("t.csv"))
     assert main(list(TABLE)) == 0
     capsys.readouterr()
@@ -102,6 +104,7 @@ def test_predictions_of_a_table(capsys: Output) -> None:
 
 
 def test_an_interrupted_fit_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    without_onnx(monkeypatch)
     write_table(Path("t.csv"))
     begun: list[str] = []
     real = estimate.carry_out

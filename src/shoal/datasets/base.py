@@ -87,7 +87,7 @@ class DomainDataset:
         shapes = {d.images.shape[1:] for d in self.domains if isinstance(d.images, Tensor)}
         if len(shapes) > 1:
             raise ValueError(
-                f"images of {self.name} must have one shape [C, H, W], and vectors one [d], "
+                f"images of {self.name} must have one shape [C, H, W], "
                 f"got {sorted(list(shape) for shape in shapes)}"
             )
         object.__setattr__(self, "order", self.order or self.names)

@@ -101,6 +101,9 @@ def carry_out(hand: Hand, run: Run, told: Callable[[Progress | None], Any]) -> S
     told(None)
     while (state := hand(run, told=told)) is State.RUNNING:
         time.sleep(LOOK)
+    if state is State.FAILED and (failure_of(folder_of(hand.out, run)) or {}).get("memory"):
+        # What did not fit beside another program may fit now.
+        state = hand(run, alone=True, told=told)
     return state
 
 
