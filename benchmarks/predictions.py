@@ -20,14 +20,15 @@ def main() -> None:
     chosen = [files[k * len(files) // asked.images] for k in range(asked.images)]
     begin = time.perf_counter()
     model = shoal.load(asked.model)
-    loaded = time.perf_counter()
+    loaded, cpu = time.perf_counter(), time.process_time()
     found = model.predict(chosen)
-    seconds = time.perf_counter() - loaded
+    seconds, cpu = time.perf_counter() - loaded, time.process_time() - cpu
     right = sum(one.label == path.parent.name for one, path in zip(found, chosen, strict=True))
     numbers = {
         "images": len(chosen),
         "loading_s": round(loaded - begin, 2),
         "seconds": round(seconds, 2),
+        "processor_seconds": round(cpu, 2),  # of all cores; more than these is waiting for others
         "images_per_second": round(len(chosen) / seconds, 1),
         "unreadable": sum(one.error is not None for one in found),
         "right": right,
