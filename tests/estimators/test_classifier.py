@@ -125,7 +125,7 @@ def test_images_in_memory() -> None:
     random = np.random.RandomState(0)
     y = np.arange(24) % 2
     X = (random.randint(0, 40, (24, 1, 28, 28)) + 150 * y[:, None, None, None]).astype(np.uint8)
-    model = make(steps=15, hparams={"batch_size": 8}).fit(X, y, np.arange(24) // 8)
+    model = make(steps=10, hparams={"batch_size": 4, "lr": 0.003}).fit(X, y, np.arange(24) // 8)
     assert model.predict(X).tolist() == y.tolist()
     assert not hasattr(model, "n_features_in_")
 
