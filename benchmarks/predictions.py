@@ -1,5 +1,6 @@
 """``shoal.load(...).predict``: images a second after loading, reading the files included."""
 
+import os
 import time
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def main() -> None:
         "unreadable": sum(one.error is not None for one in found),
         "right": right,
         "processors": torch.get_num_threads(),
+        "load_average": round(os.getloadavg()[0], 1),  # who else was at work
     }
     print(numbers)
     print(write("predictions", asked, numbers))

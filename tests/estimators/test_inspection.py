@@ -60,6 +60,7 @@ def test_imbalance_and_missing_classes_are_told(tmp_path: Path) -> None:
         (("art_painting", "cartoon", "photo", "sketch"), ("dog", "horse", "house"), False),
         (("benign", "malignant"), ("hospital_1", "hospital_2", "hospital_3"), True),
         (("x", "y"), ("1", "2"), False),
+        (("hospital_a", "hospital_b"), ("photo", "sketch"), False),
         (("cat", "dog"), ("2019", "2020"), True),
         (("caltech", "voc"), ("bird", "car", "photo"), False),
     ],

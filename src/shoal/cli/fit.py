@@ -108,6 +108,7 @@ def _run(options: argparse.Namespace) -> int:
     from ..estimators.setup import check_settings
     from ..own import name_of, with_settings
     from ..protocol.execute import Machine
+    from ..protocol.hand import ending_on_sigterm
     from .loading import cache_folder
 
     seconds = options.time or (None if options.runs else TIME)
@@ -117,7 +118,7 @@ def _run(options: argparse.Namespace) -> int:
     methods = {name_of(one, with_settings(one)[0]): with_settings(one) for one in asked}
     check_settings(settings(options.set), methods)
     out = options.out or Path("out") / f"{options.data.resolve().stem}-fit"
-    with fit_progress() as progress:
+    with ending_on_sigterm(), fit_progress() as progress:
         material = material_of(
             options.data,
             options.layout,
