@@ -9,22 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-import shoal
-from shoal.datasets import Domain, DomainDataset
-
-sklearn = pytest.importorskip("sklearn", reason="no sklearn")
-from sklearn import config_context  # noqa: E402
-from sklearn.base import clone, is_classifier  # noqa: E402
-from sklearn.exceptions import NotFittedError  # noqa: E402
-from sklearn.model_selection import (  # noqa: E402
+from sklearn import config_context
+from sklearn.base import clone, is_classifier
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import (
     GridSearchCV,
     LeaveOneGroupOut,
     cross_val_score,
     cross_validate,
 )
-from sklearn.pipeline import make_pipeline  # noqa: E402
-from sklearn.preprocessing import StandardScaler  # noqa: E402
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import shoal
+from shoal.datasets import Domain, DomainDataset
 
 Arrays = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]
 

@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 from types import ModuleType
 
+import onnxruntime
 import pytest
 import torch
 from torch import nn
@@ -98,7 +99,6 @@ def test_an_error_in_a_thread_is_raised() -> None:
 
 
 def test_an_onnx_file_is_compared_with_the_model(tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
     predictor, pixels = small(), images(4)
     assert write_onnx(tmp_path / "m.onnx", predictor, pixels) < 1e-5
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx")

@@ -94,10 +94,18 @@ def _add_reading(group: Any) -> None:
         choices=("domain/class", "class/domain"),
         help="of the folders (default: domain/class)",
     )
-    group.add_argument("--class-column", default="class", metavar="NAME", help="of a table")
-    group.add_argument("--domain-column", default="domain", metavar="NAME", help="of a table")
     group.add_argument(
-        "--leave-out", nargs="+", default=[], metavar="COLUMN", help="that a model must not see"
+        "--class-column", default="class", metavar="NAME", help="of a table (default: class)"
+    )
+    group.add_argument(
+        "--domain-column", default="domain", metavar="NAME", help="of a table (default: domain)"
+    )
+    group.add_argument(
+        "--leave-out",
+        nargs="+",
+        default=[],
+        metavar="COLUMN",
+        help="of a table, that a model must not see",
     )
 
 
