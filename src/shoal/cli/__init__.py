@@ -10,8 +10,10 @@ from . import (
     demo,
     diagnose,
     evaluate,
+    fit,
     hparams,
     listing,
+    predict,
     report,
     reproduce,
     select,
@@ -21,18 +23,8 @@ from . import (
 )
 
 COMMANDS = (
-    demo,
-    data,
-    train,
-    evaluate,
-    diagnose,
-    sweep,
-    status,
-    select,
-    report,
-    reproduce,
-    hparams,
-    listing,
+    *(demo, fit, predict, data, train, evaluate, diagnose),
+    *(sweep, status, select, report, reproduce, hparams, listing),
 )
 
 

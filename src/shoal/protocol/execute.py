@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..algorithms.base import Algorithm
-from ..datasets import DomainDataset, splits
+from ..datasets import Domain, DomainDataset, splits
 from ..datasets.cache import ImageCache
 from ..distributed import processes, rank
+from ..networks import measure_inputs
 from ..storage import write_json, write_text
 from ..training.batches import Batches, Normalise, scaled
 from ..training.checkpoints import Checkpoints
@@ -189,12 +191,11 @@ def prepare(
         protocol.evaluate,
         EXAMPLES if machine.gaps else 0,
     )
-    placed = place(
-        dataset, splits(dataset, run.trial, protocol.holdout), cache, wanted, device, machine.place
-    )
+    parts = splits(dataset, run.trial, protocol.holdout)
+    placed = place(dataset, parts, cache, wanted, device, machine.place)
     # Tensor cores want channels last; small images only gain by it where layers are fused.
     fused = device.type == "cuda" and machine.step == "compiled"
-    channels_last = model.lies_last(placed.shape) or fused
+    channels_last = model.lies_last(placed.shape) or (fused and len(placed.shape) == 3)
     algorithm = model.build(
         run,
         method,
@@ -205,10 +206,22 @@ def prepare(
         device,
         channels_last,
     )
+    if len(placed.shape) == 1:
+        # Of what is trained on alone: nothing is known of a domain that is left out.
+        trained = dataset.without(run.test_domains).domains
+        measure_inputs(
+            algorithm, torch.cat([_vectors(domain)[parts[domain.name].kept] for domain in trained])
+        )
     algorithm.optimise(protocol.optimisation)
     algorithm.micro_batch = machine.micro_batch
     normalise = Normalise(getattr(algorithm.model, "preprocessing", None), channels_last, device)
     return placed, Update(algorithm, Batches(placed.sources, normalise), protocol.precision)
+
+
+def _vectors(domain: Domain) -> Tensor:
+    if not isinstance(domain.images, Tensor):
+        raise TypeError(f"the domain {domain.name!r} has files, and no vectors")
+    return domain.images
 
 
 def notes(run: Run, dataset: DomainDataset) -> list[str]:

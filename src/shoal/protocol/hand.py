@@ -3,13 +3,14 @@
 import platform
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..training.loop import Progress
 from .attempt import State, attempt
 from .execute import Machine
 from .folder import locked
@@ -40,11 +41,17 @@ class Hand:
         self.broken: dict[tuple[str, int], str] = {}
         self.machine = world.machine()
 
-    def __call__(self, run: Run, alone: bool = False) -> State:
+    def __call__(
+        self,
+        run: Run,
+        alone: bool = False,
+        told: Callable[[Progress], object] = lambda _: None,
+    ) -> State:
         """Return how the run stands after it, as ``attempt`` does.
 
         Args:
             alone: try again what ran out of memory, one at a time on this machine.
+            told: as in ``train``.
         """
         machine = replace(self.machine, weights=run.protocol.weights)
         if len(run.test_domains) != 1:  # no rule chooses its weights
@@ -58,6 +65,7 @@ class Hand:
                 folder_of(self.out, run),
                 machine,
                 lambda failure: alone and bool(failure["memory"]),
+                told,
             )
 
     def _data(self, name: str, trial: int) -> Data:

@@ -103,5 +103,5 @@ class Normalise(nn.Module):
 
 
 def scaled(images: Tensor) -> Tensor:
-    """Return uint8 images in 0 … 1."""
-    return images.float() / 255
+    """Return uint8 images in 0 … 1; vectors are left as they are."""
+    return images if images.is_floating_point() else images.float() / 255
