@@ -24,9 +24,11 @@ from .layers import RULES
 from .losses import Loss
 from .sources import Individual, LinearOnVectors, Source
 
-# Σ_i g_i against autograd's gradient, relative to the root of Σ_i g_i²; half precision is coarse.
+# Σ_i g_i against autograd's gradient, relative to the root of Σ_i g_i².
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
-COARSE = 5e-2
+# The same where products round their factors, by the digits that are left: relative to the larger
+# of that root and the gradient, because some kernels cut digits off and shift all products alike.
+ROUNDED = {"half": 5e-2, "tf32": 2e-2}
 # Frozen, because check_independent lets no other pass.
 FROZEN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -296,12 +298,26 @@ def _accounts_for(entry: Entry, whole: Tensor, random: Tensor) -> bool:
         scaled[k] = scaled[k] * random.reshape(-1, *[1] * (scaled[k].ndim - 1)).to(scaled[k])
     together = Sorted((len(random),), random.device)
     mean, squares = entry.source.moments(scaled, together, centered=False)
-    gap = (mean[0] * len(random) - whole).norm()
-    coarse = whole.dtype not in TOLERANCES or torch.is_autocast_enabled(random.device.type)
-    tolerance = COARSE if coarse else TOLERANCES[whole.dtype]
+    gap, size = (mean[0] * len(random) - whole).norm(), squares.sum().sqrt()
+    products = _products(whole)
+    if products is not None:
+        size = torch.maximum(size, whole.norm())
+    tolerance = TOLERANCES[whole.dtype] if products is None else ROUNDED[products]
     # A gradient that is zero by construction is rounding of the r it is summed from.
     rounding = 100 * torch.finfo(mean.dtype).eps * sum(t.abs().sum() for t in scaled[1::2])
-    return bool(gap <= tolerance * squares.sum().sqrt() + rounding) or not bool(gap.isfinite())
+    return bool(gap <= tolerance * size + rounding) or not bool(gap.isfinite())
+
+
+def _products(like: Tensor) -> str | None:
+    """Return to what products of such weights round their factors; None where they do not."""
+    if like.dtype not in TOLERANCES or torch.is_autocast_enabled(like.device.type):
+        return "half"
+    if like.dtype == torch.float64:
+        return None
+    matmul = torch.get_float32_matmul_precision()
+    if like.device.type == "cpu":  # "high" does not change it there
+        return "half" if matmul == "medium" else None
+    return "tf32" if matmul != "highest" or torch.backends.cudnn.allow_tf32 else None
 
 
 def _capturing() -> bool:

@@ -27,6 +27,7 @@ class OfConvolution(Formed):
 
     module: Convolution
     shared: int = 0
+    keeps = True
 
     @property
     def size(self) -> int:  # type: ignore[override]
@@ -49,10 +50,10 @@ class OfConvolution(Formed):
             return _depthwise_weight(self.module, *apart).reshape(len(z), -1)
         return (self._by_group(r) @ self._taps(z).mT).flatten(1)
 
-    def formed(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Pull]:
+    def formed(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, Pull]:
         z, r = tensors
         if self._depthwise:
-            return self._formed_depthwise(z, r)
+            return self._formed_depthwise(z, r, g)
         taps, by_group = self._taps(z), self._by_group(r)
 
         def pull(c: Tensor) -> Grads:
@@ -61,8 +62,9 @@ class OfConvolution(Formed):
             d_z = self._folded(c.mT @ by_group, z) if z.requires_grad else None
             return d_z, d_r
 
-        with torch.no_grad():
-            return (by_group @ taps.mT).flatten(1), pull
+        if g is None:
+            g = (by_group.detach() @ taps.detach().mT).flatten(1)
+        return g, pull
 
     def _by_group(self, r: Tensor) -> Tensor:
         """Return r as ``[n, g, o, t]``."""
@@ -99,6 +101,10 @@ class OfConvolution(Formed):
         strides = all(step == 1 for step in module.stride)
         if prod(module.kernel_size) == 1 and strides and not any(padding):
             return c.reshape(z.shape)
+        if z.ndim == 4 and padding[::2] == padding[1::2] and not _channels_last(z):
+            how = (module.kernel_size, module.dilation, padding[-2::-2], module.stride)
+            folded: Tensor = torch.ops.aten.col2im(c.flatten(1, 2), z.shape[2:], *how)
+            return folded
         like = torch.channels_last if _channels_last(z) else torch.contiguous_format
         shape = [
             side + before + after
@@ -116,7 +122,7 @@ class OfConvolution(Formed):
             windows[(..., *tap)].add_(c[(slice(None), slice(None), *tap)])
         return F.pad(padded, [-side for side in padding]) if any(padding) else padded
 
-    def _formed_depthwise(self, z: Tensor, r: Tensor) -> tuple[Tensor, Pull]:
+    def _formed_depthwise(self, z: Tensor, r: Tensor, g: Tensor | None) -> tuple[Tensor, Pull]:
         module = self.module
         padded = self._padded(z.detach())
         n, channels = len(z), padded.shape[1]
@@ -136,7 +142,9 @@ class OfConvolution(Formed):
                 d_z = F.pad(d_z.view(n, channels, *x.shape[2:]), [-side for side in padding])
             return d_z, d_r
 
-        return _depthwise_weight(module, x, r_apart).view(n, -1), pull
+        if g is None:
+            g = _depthwise_weight(module, x, r_apart).view(n, -1)
+        return g, pull
 
 
 def _geometry(module: Convolution, n: int) -> tuple[Any, ...]:
@@ -169,6 +177,7 @@ class OfFrozenNorm(Formed):
 
     module: nn.modules.batchnorm._BatchNorm
     shared: int = 0
+    keeps = True
 
     @property
     def size(self) -> int:  # type: ignore[override]
@@ -186,8 +195,20 @@ class OfFrozenNorm(Formed):
         weight = ((z - mean) * r).sum(2) * rsigma[:, 0]
         return torch.cat([weight, r.sum(2)], 1)
 
-    def formed(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Pull]:
-        z, r = tensors
+    def values(self, tensors: Sequence[Tensor]) -> Tensor:
+        # The gradients of a batch norm over one image, whose channels are those of all examples.
+        z, r = (t.detach().reshape(1, -1, t[0, 0].numel()) for t in tensors)
+        n, module = len(tensors[0]), self.module
+        statistics: Any = (module.running_mean, module.running_var)
+        mean, var = (t.to(z.dtype).repeat(n) for t in statistics)
+        masks = (None, None, False, module.eps, [False, True, True])
+        one = torch.ones_like(mean)
+        _, weight, bias = torch.ops.aten.native_batch_norm_backward(r, z, one, mean, var, *masks)
+        return torch.cat([weight.view(n, -1), bias.view(n, -1)], 1)
+
+    def formed(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, Pull]:
+        z, r = (t.detach() for t in tensors)
+        want_z, want_r = (t.requires_grad for t in tensors)
         mean, rsigma = self._statistics(z)
 
         def pull(c: Tensor) -> Grads:
@@ -196,9 +217,8 @@ class OfFrozenNorm(Formed):
             weight = weight * rsigma
             shift = (bias - weight * mean).view(shape)
             weight = weight.view(shape)
-            d_z = weight * r if z.requires_grad else None
-            d_r = torch.addcmul(shift, weight, z) if r.requires_grad else None
+            d_z = weight * r if want_z else None
+            d_r = torch.addcmul(shift, weight, z) if want_r else None
             return d_z, d_r
 
-        with torch.no_grad():
-            return self.individual(tensors), pull
+        return self.values(tensors) if g is None else g, pull

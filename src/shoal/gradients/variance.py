@@ -14,7 +14,7 @@ from .capture import Entry
 from .groups import Groups, Sorted
 from .job import Form, Job, like_of, outside_autocast
 from .repeat import first_order
-from .sources import Source
+from .sources import Formed, Source
 
 
 def rows_at_once(source: Source, tensors: Sequence[Tensor], groups: Groups, form: Form) -> Tensor:
@@ -29,28 +29,35 @@ def rows_at_once(source: Source, tensors: Sequence[Tensor], groups: Groups, form
 class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, source: Source, groups: Groups, form: Form, *tensors: Tensor) -> Tensor:
-        mean, m2 = source.moments(tensors, groups, form.centered)
+        kept: tuple[Tensor, ...] = ()
+        if isinstance(source, Formed) and isinstance(groups, Sorted):
+            whole = source.kept(tensors, groups)
+            kept = () if whole is None else (whole,)
+        mean, m2 = source.moments(tensors, groups, form.centered, *kept)
         scale = form.scale_of(groups, m2.dtype)
         ctx.scale = 2 * scale
         ctx.source, ctx.groups, ctx.centered = source, groups, form.centered
-        ctx.save_for_backward(mean, *tensors)
+        ctx.tensors = len(tensors)
+        ctx.save_for_backward(mean, *tensors, *kept)
         return m2.mul_(scale)
 
     @staticmethod
     @first_order
     def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, ...]:
-        mean, *saved = ctx.saved_tensors
+        mean, saved = ctx.saved_tensors[0], ctx.saved_tensors[1 : 1 + ctx.tensors]
+        kept = ctx.saved_tensors[1 + ctx.tensors :]
         mean = mean if ctx.centered else None
         tensors = [
             t.detach().requires_grad_(need)
             for t, need in zip(saved, ctx.needs_input_grad[3:], strict=True)
         ]
+        smaller = c.numel() <= sum(t.numel() for t in tensors if t.requires_grad)
         with torch.autocast(c.device.type, enabled=False):
-            if isinstance(ctx.scale, float):  # on what is smaller than c
-                grads = ctx.source.pull_back(tensors, ctx.groups, c, mean)
-                grads = tuple(None if grad is None else grad.mul_(ctx.scale) for grad in grads)
+            if smaller or not isinstance(ctx.scale, float):
+                grads = ctx.source.pull_back(tensors, ctx.groups, c * ctx.scale, mean, *kept)
             else:
-                grads = ctx.source.pull_back(tensors, ctx.groups, c * ctx.scale, mean)
+                grads = ctx.source.pull_back(tensors, ctx.groups, c, mean, *kept)
+                grads = tuple(None if grad is None else grad.mul_(ctx.scale) for grad in grads)
         return None, None, None, *grads
 
 
