@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cli import main
-from shoal.experiments import colored_mnist, demo, linear
+from shoal.experiments import colored_mnist, demo, linear, overhead
 from shoal.experiments.colored_mnist import Setup
 from shoal.protocol.attempt import State
 from shoal.protocol.plan import read_plan
@@ -72,7 +72,10 @@ def test_an_epsilon_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) 
     assert "--epsilon must be above 0, got 0" in capsys.readouterr().err
 
 
-def test_overhead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_overhead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overhead, "WARM", 0)
     small = ("--network", "mnist-cnn", "--size", "28", "--batch", "2", "--rounds", "2")
     command = ["reproduce", "overhead", *small, "--device", "cpu", "--out", str(tmp_path)]
     assert main(command) == 0

@@ -22,7 +22,7 @@ def gap_dynamics(curves: Curves, method: str, jump_step: int | None) -> Figure:
         curves: `step`, `train`, `test`, `risk_gap`, `variance_gap` and `hessian_gap`.
         jump_step: at which λ jumps; None where it does not.
     """
-    with canvas(1, 2, width=3.6, height=2.9) as (figure, axes):
+    with canvas(1, 2, width=3.7, height=3.2) as (figure, axes):
         accuracy, gaps = axes[0]
         for number, (key, name) in enumerate(
             (("train", "train"), ("test", "test, colours turned"))
@@ -40,7 +40,7 @@ def gap_dynamics(curves: Curves, method: str, jump_step: int | None) -> Figure:
         gaps.set(title="Gaps between the training domains", xlabel="step", yscale="log")
         for axis in (accuracy, gaps):
             _jump(axis, jump_step)
-            axis.legend(loc="best")
+            _legend(axis)
     return figure
 
 
@@ -50,7 +50,7 @@ def hessian_dynamics(curves: Curves, method: str, jump_step: int | None) -> Figu
     Args:
         curves: `step`, `hessian_gap`, `hessian_norm_gap`, `hessian_norm` and `hessian_cosine`.
     """
-    with canvas(1, 2, width=3.6, height=2.9) as (figure, axes):
+    with canvas(1, 2, width=3.7, height=3.2) as (figure, axes):
         sizes, directions = axes[0]
         names = {
             "hessian_norm": "mean of ‖h₉₀‖² and ‖h₈₀‖²",
@@ -62,10 +62,11 @@ def hessian_dynamics(curves: Curves, method: str, jump_step: int | None) -> Figu
         sizes.set(title=f"{method}: Hessian diagonals h", xlabel="step", yscale="log")
         _line(directions, curves["step"], curves["hessian_cosine"], "cosine", look_of(0))
         directions.set(title="Their direction: cos(h₉₀, h₈₀)", xlabel="step")
+        directions.ticklabel_format(axis="y", useOffset=False)
         directions.set_ylim(top=1.0 + 0.03 * (1 - min(curves["hessian_cosine"])))
         for axis in (sizes, directions):
             _jump(axis, jump_step)
-        sizes.legend(loc="best")
+        _legend(sizes)
     return figure
 
 
@@ -75,6 +76,11 @@ def _line(
     # Few points are shown as what they are.
     marks = {"marker": look.marker, "markersize": 2.5} if len(steps) <= 80 else {}
     axis.plot(steps, values, label=name, **look.line, **marks)
+
+
+def _legend(axis: Any) -> None:
+    """Name the lines under the axis, where no line is."""
+    axis.legend(loc="upper left", bbox_to_anchor=(-0.12, -0.2), ncols=2, columnspacing=1.2)
 
 
 def _jump(axis: Any, jump_step: int | None) -> None:
@@ -87,4 +93,5 @@ def _jump(axis: Any, jump_step: int | None) -> None:
             xytext=(3, -9),
             textcoords="offset points",
             fontsize=7.5,
+            bbox={"facecolor": "white", "linewidth": 0, "alpha": 0.85, "pad": 0.8},
         )
