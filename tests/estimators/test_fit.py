@@ -238,3 +238,24 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
     other = replace(dataset, name="other")
     with pytest.raises(ValueError, match="features of other images"):
         frozen_features(other, lambda: cache, *given)
+
+
+def test_the_whole_network(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
+    without_onnx(monkeypatch)
+    write_images(Path("data"), each=3, domains=DOMAINS[:2])
+    given = ("fit", "data", "--out", "out", "--cache", "cache", "--trials", "1", "--train", "all")
+    assert main([*given, "--steps", "2", "--set", "batch_size=2"]) == 0
+    assert (
+        "All weights of efficientnet-lite0 are trained, 2 updates a run" in capsys.readouterr().out
+    )
+    runs = read_plan(Path("out"))
+    assert {run.protocol.weights for run in runs} == {"imagenet"}
+    assert {run.hparams["lr"] for run in runs} == {5e-5}
+    (last,) = [run for run in runs if not run.test_domains]
+    card, of_run = (
+        json.loads((folder / "model.json").read_text())
+        for folder in (Path("out"), folder_of(Path("out"), last))
+    )
+    assert card["sha256"] == of_run["sha256"]  # as it was trained
+    assert shoal.load("out").predict("data/hospital_a/dark/0.png")[0].label in ("dark", "bright")
