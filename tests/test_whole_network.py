@@ -1,14 +1,17 @@
 """A whole residual network with frozen batch norm: every road to its variances is the loop's."""
 
+import warnings
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import shoal
 from shoal.gradients import budget, capture, sources
+from shoal.gradients.anywhere import individual_gradients
 from shoal.networks.dropping import Dropout
 from shoal.randomness import stream
 from tests.oracles import autograd as oracle
@@ -211,3 +214,43 @@ def test_a_budget_and_a_chunk_are_one_too_many() -> None:
     images, labels = make_batch()
     with pytest.raises(ValueError, match="give chunk_size or memory"):
         shoal.gradient_variance(make_network(), images, labels, DOMAINS, chunk_size=2, memory=10**9)
+
+
+class Rounding(TorchDispatchMode):
+    """Products as on tensor cores: ten bits of each factor, cut off or rounded by the kernel."""
+
+    CUT = (torch.ops.aten.convolution, torch.ops.aten.convolution_backward)
+    ROUNDED = (torch.ops.aten.bmm, torch.ops.aten.mm, torch.ops.aten.addmm)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        packet = func.overloadpacket
+        if packet in self.CUT + self.ROUNDED:
+            half = 0 if packet in self.CUT else 2**12
+            args = tuple(ten_bits(a, half) if isinstance(a, Tensor) else a for a in args)
+        return func(*args, **(kwargs or {}))
+
+
+def ten_bits(x: Tensor, half: int) -> Tensor:
+    bits = x.contiguous().view(torch.int32) + half
+    return (bits & ~(2**13 - 1)).view(torch.float32)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_layers_are_trusted_where_products_round(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a kernel cuts off must not look like a weight that its layer does not account for."""
+    monkeypatch.setattr(capture, "individual_gradients", individual_gradients)
+    monkeypatch.setattr(capture, "_products", lambda _: "tf32" if known else None)
+    torch.manual_seed(0)
+    blocks = [Block(8, 8, 8) for _ in range(3)]
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model.append(nn.Linear(8, CLASSES)).eval()
+    # Nearly the same image again and again: the gradients add up, and so do their errors.
+    images = torch.randn(1, 3, 32, 32) + 0.1 * torch.randn(32, 3, 32, 32)
+    labels, domains = torch.zeros(32, dtype=torch.long), torch.arange(32) % 2
+    with warnings.catch_warnings(record=True) as told, Rounding():
+        warnings.simplefilter("always")
+        for _ in range(4):
+            shoal.gradient_variance(model, images, labels, domains)
+    assert known == (not told)
