@@ -36,6 +36,12 @@ def data_root() -> Path:
     return root
 
 
+@pytest.fixture
+def no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known of what runs cost; probes have tests of their own."""
+    monkeypatch.setattr("shoal.protocol.estimate.find_rates", lambda *_: None)
+
+
 def _unexpected_skips(config: pytest.Config) -> list[str]:
     # Under xdist only the controller reports, and it has the skips of all workers.
     reporter = config.pluginmanager.get_plugin("terminalreporter")

@@ -14,6 +14,8 @@ from shoal.protocol.plan import read_plan
 from shoal.protocol.run import Run
 from tests.report.made_up import make_run, write_run
 
+pytestmark = pytest.mark.usefixtures("no_probe")
+
 TINY = {"examples": 16, "hidden": 6, "jump_step": 2, "updates": 4}
 
 

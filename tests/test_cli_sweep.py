@@ -21,6 +21,7 @@ from tests.protocol.small import squares
 from tests.protocol.worlds import Squares, planned
 
 PLAN = ("sweep", "--datasets", "colored-mnist", "--plan-only", "--trials", "1", "--draws", "2")
+pytestmark = pytest.mark.usefixtures("no_probe")
 
 
 def test_a_plan_is_shown_before_anything_starts(
@@ -30,7 +31,7 @@ def test_a_plan_is_shown_before_anything_starts(
     assert main(command) == 0
     told = capsys.readouterr().err
     assert "12 runs (12 of this shard), 120 updates in all: 12 waiting" in told
-    assert "known when the first runs are done" in told
+    assert "What it costs is known when the first runs are done" in told
     runs = read_plan(tmp_path)
     assert {run.test_domains for run in runs} == {("+90%",), ("+80%",), ("-90%",)}
     assert main([*command, "--shard", "1/5"]) == 0
@@ -170,6 +171,22 @@ def test_a_name_in_a_plan_imports_nothing(tmp_path: Path) -> None:
     assert world.method("fishr")[0] is find("fishr")
     with pytest.raises(ValueError, match="which a file may not import"):
         world.method(f"{own}:Own")
+
+
+def test_workers_are_told_what_to_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worlds: list[CommandWorld] = []
+
+    def record(out: Path, runs: list[Run], world: CommandWorld, *_: object) -> Counter[State]:
+        worlds.append(world)
+        return Counter({State.DONE: len(runs)})
+
+    monkeypatch.setattr("shoal.protocol.workers.carry_out", record)
+    command = [word for word in PLAN if word != "--plan-only"]
+    command += ["--algorithms", "erm", "--out", str(tmp_path), "--device", "cpu"]
+    assert main([*command, "--keep-best", "training-domain", "calibrated"]) == 0
+    assert main(command) == 0
+    kept = [world.machine().keep_best for world in worlds]
+    assert kept == [("training-domain", "calibrated"), ()]
 
 
 def test_ones_own_method_is_named_with_its_code(tmp_path: Path) -> None:

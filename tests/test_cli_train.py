@@ -207,6 +207,19 @@ def test_predictions(capsys: Output) -> None:
     assert json.loads(Path("run/confusion.json").read_text())["classes"] == ["left", "right"]
 
 
+def test_weights_that_a_rule_may_choose(capsys: Output) -> None:
+    assert train("--out", "run", "--keep-best", "leave-one-domain-out", "calibrated") == 0
+    out = capsys.readouterr().out
+    for step in (0, 2):
+        folder = Path(f"run/kept/step-{step:07d}")
+        assert f"Weights that a rule may choose: {folder}" in out
+        assert main(["eval", str(folder), "--dataset", "tiny", "--device", "cpu"]) == 0
+    assert not Path("run/kept/step-0000004").exists()  # the last are the run's own
+    assert train("--out", "plain") == 0 and not Path("plain/kept").exists()
+    with pytest.raises(SystemExit):
+        train("--keep-best", "best")
+
+
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

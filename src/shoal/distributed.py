@@ -3,20 +3,107 @@
 Every rank computes the same penalty from the whole batch, and DistributedDataParallel averages
 the ranks' gradients. A rank holds only its own examples' part of the gradient, so the parts add
 up to the whole gradient and the average is 1/W of it: each backward here multiplies by W.
+
+``run_shared`` is the other way to use several processes: all have the whole batch, and only a
+network's passes are shared out.
 """
 
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+
+_ALONE, _UNSHARED = ContextVar("alone", default=False), ContextVar("unshared", default=False)
+
+
+def processes() -> int:
+    """Return the number of processes in the group; 1 without one."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Return which of the processes this is, from 0 on."""
+    return dist.get_rank() if processes() > 1 else 0
 
 
 def world_size() -> int:
     """Return the number of processes that share the batch; 1 without a process group."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_world_size()
-    return 1
+    world = processes()
+    return 1 if world == 1 or _ALONE.get() else world
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Inside, this process has the whole batch, whatever others there are."""
+    with _true(_ALONE):
+        yield
+
+
+@contextmanager
+def unshared() -> Iterator[None]:
+    """Inside, no network's passes are shared out: each example's gradient must be here."""
+    with _true(_UNSHARED):
+        yield
+
+
+@contextmanager
+def _true(variable: ContextVar[bool]) -> Iterator[None]:
+    token = variable.set(True)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+Run = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
+
+
+def run_shared(run: Run, network: nn.Module, inputs: Tensor) -> Tensor:
+    """Return ``run(network, inputs)``, of which each rank runs a part of the examples.
+
+    All ranks must have the same inputs and make the same use of what comes back. The gradient in
+    the network's weights is then the whole one on every rank, the same to the last bit.
+    """
+    n, world = len(inputs), processes()
+    if world == 1 or n < world or _UNSHARED.get():  # not every network can run no examples
+        return run(network, inputs)
+    trained = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
+    averaged = _Averaged.apply(*trained.values()) if trained else ()  # type: ignore[no-untyped-call]
+    weights = dict(zip(trained, averaged, strict=True))
+
+    def with_weights(inputs: Tensor) -> Tensor:
+        outputs: Tensor = torch.func.functional_call(network, weights, (inputs,))
+        return outputs
+
+    if inputs.requires_grad:  # what made them is trained too, and is not shared out
+        (inputs,) = _Averaged.apply(inputs)  # type: ignore[no-untyped-call]
+    ends = [n * k // world for k in range(world + 1)]
+    mine = run(with_weights, inputs[ends[rank()] : ends[rank() + 1]])
+    sizes = [stop - start for start, stop in pairwise(ends)]
+    outputs: Tensor = _Gather.apply(mine, sizes)  # type: ignore[no-untyped-call]
+    return outputs
+
+
+class _Averaged(torch.autograd.Function):
+    """The tensors as they are; backwards, the ranks' gradients averaged in one message."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        flat = torch.cat([grad.flatten() for grad in grads])
+        dist.all_reduce(flat)
+        flat /= dist.get_world_size()
+        parts = flat.split([grad.numel() for grad in grads])
+        return tuple(part.view(grad.shape) for part, grad in zip(parts, grads, strict=True))
 
 
 def gather_rows(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -37,9 +124,29 @@ def sum_over_ranks(tensor: Tensor) -> Tensor:
 
 def all_ranks(tensor: Tensor) -> list[Tensor]:
     """Return the equally shaped ``tensor`` of every rank, without gradients."""
-    parts = [torch.empty_like(tensor) for _ in range(world_size())]
+    parts = [torch.empty_like(tensor) for _ in range(processes())]
     dist.all_gather(parts, tensor.detach().contiguous())
     return parts
+
+
+@contextmanager
+def in_turn() -> Iterator[None]:
+    """Let the first rank go through the block before the others: what it builds, they find."""
+    if rank() > 0:
+        dist.barrier()
+    yield
+    if rank() == 0 and processes() > 1:
+        dist.barrier()
+
+
+def same_everywhere(tensors: Iterable[Tensor]) -> None:
+    """Copy the first rank's values into these tensors of every rank."""
+    if processes() > 1:
+        for tensor in tensors:
+            there = tensor.detach().to(_device(tensor), copy=True).contiguous()
+            dist.broadcast(there, 0)
+            with torch.no_grad():
+                tensor.copy_(there)
 
 
 def largest_over_ranks(value: int, device: torch.device) -> int:
@@ -63,7 +170,7 @@ def _sizes(n: int, device: torch.device) -> list[int]:
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, sizes: list[int]) -> Tensor:
-        ctx.start, ctx.length = sum(sizes[: dist.get_rank()]), len(tensor)
+        ctx.start, ctx.length, ctx.world = sum(sizes[: dist.get_rank()]), len(tensor), processes()
         # all_gather wants equal shapes: pad to the longest rank.
         padded = tensor.new_zeros((max(sizes), *tensor.shape[1:]), device=_device(tensor))
         padded[: len(tensor)] = tensor
@@ -72,7 +179,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad[ctx.start : ctx.start + ctx.length] * world_size(), None
+        return grad[ctx.start : ctx.start + ctx.length] * ctx.world, None
 
 
 class _Sum(torch.autograd.Function):
@@ -80,8 +187,10 @@ class _Sum(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
         total = tensor.detach().clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
+        ctx.world = processes()
         return total
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad * world_size()
+        whole: Tensor = grad * ctx.world
+        return whole

@@ -1,6 +1,7 @@
 """Statistics: one row per domain, ``[E, P]``, differentiable in the network's weights."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -8,12 +9,12 @@ from torch import Tensor, nn
 
 from .checks import check_domains, check_features, check_labels, check_logits, check_sizes
 from .distributed import gather_rows, world_size
-from .gradients import gram, mean, variance
+from .gradients import budget, gram, mean, passes, variance
 from .gradients.asked import job_of
 from .gradients.elementary import twice_differentiable
 from .gradients.groups import Groups, Masked, Sorted, host_order
 from .gradients.inputs import Inputs, precise
-from .gradients.job import Form, outside_autocast
+from .gradients.job import Form, Job, outside_autocast
 from .gradients.losses import Loss, individual_losses, residuals
 from .gradients.selection import Parameters
 from .gradients.sources import LinearOnVectors
@@ -30,6 +31,7 @@ __all__ = [
     "head_rows",
     "head_variance",
     "individual_losses",
+    "losses_and_variance",
     "precise",
     "scale_slopes",
     "twice_differentiable",
@@ -204,6 +206,7 @@ def gradient_variance(
     loss: Loss | None = None,
     num_domains: int | None = None,
     chunk_size: int | None = None,
+    memory: int | None = None,
 ) -> Tensor:
     """Return v_e = Var(G_e), Eq. 2, of the gradients in any weights of any network, ``[E, P]``.
 
@@ -218,20 +221,49 @@ def gradient_variance(
             order, each tensor row-major, a tied weight once, frozen weights left out.
         chunk_size: run this many examples at a time and run them again in the backward, which
             bounds memory; None keeps the whole graph.
+        memory: bytes that this call and its backward may take beyond what is there; the chunk is
+            chosen by them, and where all examples fit nothing is run again.
         centered, unbiased, loss, num_domains: as in ``head_variance``.
     """
-    job = job_of(
-        model,
-        inputs,
-        labels,
-        domains,
-        parameters,
-        Form(centered, unbiased),
-        loss,
-        num_domains,
-        chunk_size,
-    )
-    return variance.gradient_variance(job)
+    form = Form(centered, unbiased)
+    job = job_of(model, inputs, labels, domains, parameters, form, loss, num_domains, chunk_size)
+    return passes.losses_and_variance(_within(job, memory))[1]
+
+
+def losses_and_variance(
+    model: nn.Module,
+    inputs: Inputs,
+    labels: Tensor,
+    domains: Tensor,
+    parameters: Parameters = "all",
+    *,
+    centered: bool = True,
+    unbiased: bool = True,
+    loss: Loss | None = None,
+    num_domains: int | None = None,
+    chunk_size: int | None = None,
+    memory: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return ℓ_i, ``[n]``, and ``gradient_variance``, ``[E, P]``, of one forward.
+
+    With a second forward for the risk, a step takes a third more arithmetic. Arguments as in
+    ``gradient_variance``. DistributedDataParallel averages gradients only after a forward of its
+    own: under it, use ``gradient_variance`` and the wrapper's logits.
+    """
+    form = Form(centered, unbiased)
+    job = job_of(model, inputs, labels, domains, parameters, form, loss, num_domains, chunk_size)
+    return passes.losses_and_variance(_within(job, memory))
+
+
+def _within(job: Job, memory: int | None) -> Job:
+    """Return the job with the chunk that a number of bytes allows."""
+    if memory is None:
+        return job
+    if job.chunk_size is not None:
+        raise ValueError(
+            f"give chunk_size or memory, which chooses it; got {job.chunk_size} and {memory}"
+        )
+    return replace(job, chunk_size=budget.chunk_within(job, memory))
 
 
 def gradient_mean(
@@ -278,7 +310,7 @@ def covariance_spread(
     """
     form = Form(True, unbiased)
     job = job_of(model, inputs, labels, domains, parameters, form, loss, num_domains, chunk_size)
-    entries = job.entries(None, create_graph=torch.is_grad_enabled())
+    _, entries = job.record(None, create_graph=torch.is_grad_enabled())
     if any(entry.source.shared for entry in entries):
         check_no_dropout(job.model)
     parts = [gram.Part(entry.source, entry.tensors) for entry in entries]

@@ -96,6 +96,8 @@ def test_the_mnist_cnn_takes_images_of_any_size_by_name() -> None:
 def test_every_name_has_a_description() -> None:
     assert list(NETWORKS) == [
         "mlp",
+        "standardised-mlp",
+        "linear",
         "mnist-cnn",
         "wide-resnet",
         "resnet18",

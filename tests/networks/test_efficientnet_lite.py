@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from shoal.networks import Network, efficientnet_lite0
 from shoal.randomness import stream
@@ -15,6 +15,10 @@ IMAGES = torch.rand(2, 3, 224, 224, generator=stream("images"))
 @pytest.fixture(scope="module")
 def net(efficientnet: None) -> Network:
     return efficientnet_lite0(7, generator=stream("x"))
+
+
+def first_weight(network: Network) -> Tensor:
+    return next(iter(network.features.parameters()))
 
 
 def test_shapes_and_counts(net: Network) -> None:
@@ -44,16 +48,22 @@ def test_the_weights_are_those_of_the_package(net: Network) -> None:
     assert not any(m.training for m in net.modules() if isinstance(m, nn.BatchNorm2d))
 
 
+def test_its_convolutions_are_plain_and_pad_by_themselves_where_they_can(net: Network) -> None:
+    convolutions = [m for m in net.modules() if isinstance(m, nn.Conv2d)]
+    assert {type(m) for m in convolutions} == {nn.Conv2d} and len(convolutions) == 49
+    apart = [m for m in net.modules() if isinstance(m, nn.ZeroPad2d)]
+    assert len(apart) == 5 and all(m.padding[0] != m.padding[1] for m in apart)
+
+
 def test_channels_and_draws(net: Network) -> None:
     before = torch.get_rng_state()
     four = efficientnet_lite0(7, 0.5, channels=4, generator=stream("x"))
     fresh, same = (efficientnet_lite0(7, pretrained=False, generator=stream("x")) for _ in "ab")
     assert torch.equal(torch.get_rng_state(), before)
-    stem = net.features.network._conv_stem.weight
-    assert torch.equal(four.features.network._conv_stem.weight, stem[:, [0, 1, 2, 0]])
+    assert torch.equal(first_weight(four), first_weight(net)[:, [0, 1, 2, 0]])
     assert four(torch.rand(1, 4, 224, 224)).shape == (1, 7)
     assert torch.equal(four.classifier.weight, fresh.classifier.weight)
-    weights = [each.features.network._conv_stem.weight for each in (fresh, same, net)]
+    weights = [first_weight(each) for each in (fresh, same, net)]
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
 
 

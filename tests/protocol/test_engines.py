@@ -3,11 +3,14 @@
 import importlib.util
 import os
 import pickle
+import secrets
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,11 +20,11 @@ from shoal.protocol.attempt import BEGUN, State
 from shoal.protocol.folder import opened
 from shoal.protocol.hand import Hand, Stopped
 from shoal.protocol.plan import folder_of, read_plan
-from shoal.protocol.ray_engine import _gpus, _hand, carry_out_on_ray
+from shoal.protocol.ray_engine import _first, _gpus, _hand, _reach, carry_out_on_ray
 from shoal.protocol.standing import standing
 from shoal.protocol.workers import carry_out
-from tests.protocol.driving import drive, until_running, workers_of
-from tests.protocol.worlds import Broken, Squares, Tight, contents, planned
+from tests.protocol.driving import ROOT, drive, until_running, workers_of
+from tests.protocol.worlds import Broken, Shared, Squares, Tight, contents, planned
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(240)]
 HAS_RAY = importlib.util.find_spec("ray") is not None
@@ -131,16 +134,63 @@ def test_ray_with_a_killed_worker_and_a_killed_driver(
     check(tmp_path, whole)
 
 
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a cluster with one GPU, as Ray believes, that was started by its command."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    # Its sockets must have short names.
+    with TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as place:
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--port=0"]
+        command += ["--num-cpus=2", "--num-gpus=1", "--include-dashboard=false", "--block"]
+        command += ["--disable-usage-stats", f"--temp-dir={place}"]
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+        log = Path(place) / "head.log"
+        with log.open("w") as file:
+            head = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=file, stderr=file)
+        try:
+            until(lambda: "Ray runtime started" in log.read_text())
+            yield (Path(place) / "ray_current_cluster").read_text()
+        finally:
+            head.terminate()
+            head.wait(60)
+
+
 @pytest.mark.skipif(not HAS_RAY, reason="no ray")
-def test_ray_tries_again_alone_and_says_what_stops_it(
-    tmp_path: Path, whole: dict[str, dict[str, bytes]]
+def test_a_cluster_by_its_address_shares_gpus_and_tries_again_alone(
+    tmp_path: Path, whole: dict[str, dict[str, bytes]], cluster: str
 ) -> None:
     planned(tmp_path, ("erm",))
     runs = read_plan(tmp_path)[:2]
-    assert carry_out_on_ray(tmp_path, runs, Tight(tmp_path)) == {State.DONE: 2}
+    found = carry_out_on_ray(tmp_path, runs, Shared(tmp_path), cluster, 0.5)
+    assert found == {State.DONE: 2}
     assert contents(tmp_path, runs) == {run.identity: whole[run.identity] for run in runs}
+    # What ran out of memory came again with a whole GPU.
+    assert (tmp_path / "gpus").read_text().split() == ["0.5", "1.0"]
     with pytest.raises(Stopped, match="torch sees no GPU"):
-        carry_out_on_ray(tmp_path, read_plan(tmp_path), Broken())
+        carry_out_on_ray(tmp_path, read_plan(tmp_path), Broken(), cluster, 0.5)
+
+
+@pytest.mark.skipif(not HAS_RAY, reason="no ray")
+def test_an_address_where_nothing_listens_is_told_at_once(tmp_path: Path) -> None:
+    for address in ("127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999"):
+        begin = time.monotonic()
+        with pytest.raises(Stopped, match=f"nothing listens at {address}"):
+            carry_out_on_ray(tmp_path, [], Squares(), address)
+        assert time.monotonic() - begin < 15
+    _reach("auto")
+
+
+def test_the_cause_of_a_failed_connection_is_told() -> None:
+    try:
+        try:
+            raise ValueError("the token is wrong")
+        except ValueError as error:
+            raise ConnectionError("failed to connect") from error
+    except ConnectionError as error:
+        assert _first(error) == "the token is wrong"
+    assert _first(ConnectionError("gone")) == "gone"
 
 
 def test_without_ray_it_is_said_how_to_get_it(

@@ -13,6 +13,7 @@ from shoal.protocol import attempt as attempts
 from shoal.protocol import standing as standings
 from shoal.protocol.attempt import DEATHS, DeviceLost, State, attempt, failure_of, state_of
 from shoal.protocol.folder import opened
+from shoal.protocol.hand import Hand
 from shoal.protocol.plan import (
     Shard,
     Sweep,
@@ -265,6 +266,23 @@ def test_looks_are_seldom_where_they_are_slow(
         now[0] += 1.0
     gaps = [later - sooner for sooner, later in pairwise(told)]
     assert gaps and min(gaps) >= 3.0 * standings.SPARING
+
+
+def test_a_broken_image_is_the_reason_of_every_run_and_is_read_once(tmp_path: Path) -> None:
+    planned(tmp_path, ("erm",))
+    tried: list[int] = []
+
+    class Unreadable(Squares):
+        def data(self, name: str, trial: int) -> Any:
+            tried.append(trial)
+            raise ValueError("cannot read cat.png: it is no image")
+
+    hand = Hand(tmp_path, Unreadable())
+    runs = read_plan(tmp_path)
+    assert {hand(run) for run in runs} == {State.FAILED}
+    assert tried == [0]
+    reasons = {failed(folder_of(tmp_path, run))["reason"] for run in runs}
+    assert reasons == {"ValueError: cannot read cat.png: it is no image"}
 
 
 def test_other_data_than_planned_is_refused(tmp_path: Path) -> None:

@@ -1,15 +1,24 @@
 """The page of a sweep, without a browser: its data, its safety, its size and its time."""
 
+import base64
+import io
 import json
 import re
 import time
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from shoal.cli import main
+from shoal.cli.samples import samples_of
+from shoal.datasets import colored_mnist, image_folders
+from shoal.datasets.cache import build
+from shoal.datasets.samples import samples
 from shoal.protocol.records import Finished, Measured, failures, read_runs, timing_of
 from shoal.protocol.selection import choose_runs
 from shoal.report import page_curves
@@ -17,6 +26,7 @@ from shoal.report.page import sweep_page
 from shoal.report.page_curves import SCALE
 from shoal.report.page_data import page_data
 from shoal.report.sweeps import ALL_RULES, chapters
+from tests.protocol.small import squares
 from tests.report.made_up import DOMAINS, make_run, make_sweep, write_failure, write_run
 
 HOSTILE = "</script><script>window.hostile = 1</script><img src=x onerror=alert(1)>&{{ 7*7 }}\u2028"
@@ -115,6 +125,19 @@ def test_curves_are_the_records() -> None:
         assert shown["terms"]["loss"][k] == pytest.approx(one.terms["loss"], rel=1e-3)
     assert shown["warmup"] == 300
     assert shown["hparams"] == run.hparams
+
+
+def test_gaps_are_the_records_and_may_be_missing_in_some() -> None:
+    run = make_run("colored-mnist", "fishr", ("-90%",), 0, 1)
+    first, *others = run.measured
+    run = replace(run, measured=(replace(first, gaps={}), *others))
+    without = make_run("pacs", "fishr", ("photo",), 0, 1)
+    shown, bare = page_data([run, without], ["test-domain"])["runs"]
+    assert bare["gaps"] == {}
+    assert list(shown["gaps"]) == ["risk", "variance"]
+    for name, values in shown["gaps"].items():
+        assert values[0] is None
+        assert values[1:] == [pytest.approx(one.gaps[name], rel=1e-3) for one in others]
 
 
 def test_warm_up_by_domainbeds_name_and_none() -> None:
@@ -218,6 +241,84 @@ def test_rules_without_their_runs_are_said() -> None:
         sweep_page(make_sweep(draws=1), ["leave-one-domain-out"])
 
 
+def write_images(root: Path) -> None:
+    """Write three domains of three classes, a large image of one colour in each."""
+    from PIL import Image
+
+    for domain, red in zip(("day", "dusk", "night"), (250, 120, 20), strict=True):
+        for kind, green in zip(("cat", "cow", "dog"), (0, 90, 180), strict=True):
+            folder = root / domain / kind
+            folder.mkdir(parents=True)
+            Image.new("RGB", (300, 260), (red, green, 90)).save(folder / "1.png")
+
+
+def image_of(address: str) -> Any:
+    """Return an image of the page."""
+    from PIL import Image
+
+    head, _, content = address.partition(",")
+    assert head in ("data:image/png;base64", "data:image/jpeg;base64")
+    image = Image.open(io.BytesIO(base64.b64decode(content))).convert("RGB")
+    assert max(image.size) <= 112
+    return image
+
+
+@pytest.mark.parametrize("source", ["folder", "cache"])
+def test_sample_images_are_those_of_the_data(
+    tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("PIL")
+    write_images(tmp_path / "data" / "fields")
+    dataset = image_folders("fields", tmp_path / "data" / "fields")
+    places = tmp_path / "data", tmp_path / "cache"
+    if source == "cache":
+        build(dataset, places[1] / f"fields-{dataset.fingerprint[:12]}")
+        places = tmp_path / "not here", places[1]
+    run = replace(make_run("pacs", "erm", ("photo",), 0, 0), dataset="fields")
+    run = replace(run, fingerprint=dataset.fingerprint)
+    found = samples_of([run], Namespace(data=places[0], cache=places[1]))["fields"]
+    assert list(found) == ["day", "dusk", "night"]
+    for red, images in zip((250, 120, 20), found.values(), strict=True):
+        assert [name for name, _ in images] == (
+            ["cat", "cow", "dog"] if source == "folder" else ["", "", ""]
+        )
+        for green, (_, address) in zip((0, 90, 180), images, strict=True):
+            assert image_of(address).getpixel((50, 50)) == pytest.approx((red, green, 90), abs=4)
+    assert capsys.readouterr().err == ""
+    other = replace(run, fingerprint="f" * 64)
+    assert samples_of([other], Namespace(data=places[0], cache=places[1])) == {}
+    told = "not what it was when the runs were made" if source == "folder" else "--data"
+    assert told in capsys.readouterr().err
+
+
+def test_sample_images_of_drawn_digits_are_those_of_the_trial(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    dataset = colored_mnist.load(None, 2)
+    run = replace(make_run("colored-mnist", "erm", ("-90%",), 2, 0), fingerprint="")
+    nowhere = Namespace(data=tmp_path, cache=tmp_path)
+    found = samples_of([run], nowhere)["colored-mnist"]
+    assert [label for label, _ in found["+90%"]] == ["5-9"] * 4 + ["0-4"] * 4
+    assert samples_of([replace(run, fingerprint=dataset.fingerprint)], nowhere) != {}
+    digits = dataset["-90%"]
+    assert isinstance(digits.images, torch.Tensor)
+    places = [*(digits.labels == 0).nonzero()[:4, 0], *(digits.labels == 1).nonzero()[:4, 0]]
+    for place, (_, address) in zip(places, found["-90%"], strict=True):
+        red, green = digits.images[place]
+        expected = torch.stack([red, green, torch.zeros_like(red)], -1)
+        assert np.array_equal(np.array(image_of(address)), expected.numpy())
+
+
+def test_many_domains_have_fewer_images_each() -> None:
+    pytest.importorskip("PIL")
+    found = samples(squares((9, 8, 7, 6, 5)), 12)
+    assert [len(images) for images in found.values()] == [2] * 5
+    assert list(samples(squares((9, 8, 7)), 2)) == ["a", "b"]
+    page = page_data(
+        make_sweep(draws=1), ["test-domain"], samples={"pacs": {"photo": [("x", "y")]}}
+    )
+    assert page["samples"] == {"pacs": {"photo": [("x", "y")]}}
+
+
 def test_the_command_writes_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +337,19 @@ def test_the_command_writes_it(
     capsys.readouterr()
     assert main(["report", "--published", "--format", "html"]) == 2
     assert "give --format html with folders" in capsys.readouterr().err
+
+
+def test_runs_that_tables_cannot_tell_apart_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run in make_sweep(algorithms=("erm",), datasets=("pacs",), trials=1, draws=1):
+        write_run(tmp_path / "short", run)
+        write_run(tmp_path / "long", run)
+    assert main(["report", str(tmp_path / "short")]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["report", str(tmp_path)]) == 0
+    told = capsys.readouterr().err
+    assert "4 runs are there twice" in told and "report sweeps of different protocols apart" in told
 
 
 @pytest.mark.serial

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from shoal.protocol.records import failures, read_runs
+from shoal.protocol.selection import choose_runs
 from shoal.report.page import sweep_page
 from shoal.report.sweeps import ALL_RULES
 from tests.report.browser import Browser
@@ -176,6 +177,50 @@ def test_choosers_lead_to_other_charts(browser: Browser, page: Path) -> None:
     browser.hover("#hparams-chart circle:last-child")
     assert "+80%, trial" in text(browser, "#hparams-readout")
     assert "selected" in text(browser, "#hparams-readout")
+
+
+def test_gaps_of_selected_runs_and_what_is_not_recorded(browser: Browser, page: Path) -> None:
+    browser.open(page, 1280)
+    assert count(browser, "#gaps-charts svg") == 3  # colored-mnist comes first, without a Hessian
+    assert count(browser, "#gaps-charts path") == 3 * 4
+    assert count(browser, "#gaps-legend span") == 4
+    browser.hover("#gaps-charts div:nth-child(3) svg")
+    told = text(browser, "#gaps-readout")
+    assert told.startswith("gradient variance, spread at step 500: ") and "erm 1e-5" in told
+    browser.click("#filter")
+    browser.type("fishr")
+    assert count(browser, "#gaps-charts path") == 3 and text(browser, "#gaps-legend") == "fishr"
+    browser.value(
+        "(() => { const e = document.querySelector('#gaps-choosers [data-chooser=\"Data set\"]');"
+        "e.value = 'pacs'; e.dispatchEvent(new Event('change')); })()"
+    )
+    assert text(browser, "#gaps-charts").count("Not recorded by these runs") == 2
+    # The gap in accuracy is that of the records.
+    browser.hover("#gaps-charts div:nth-child(1) svg")
+    run = next(
+        choice.run
+        for choice in choose_runs(make_sweep(["fishr"], ["pacs"]), "test-domain")
+        if (choice.test_domain, choice.trial) == ("art_painting", 0)
+    )
+    values = [run.measured[5].of(name, "held_out") for name in ("cartoon", "photo", "sketch")]
+    shown = float(text(browser, "#gaps-readout").rpartition(" ")[2])
+    assert shown == pytest.approx(100 * (max(values) - min(values)), abs=0.02)
+
+
+def test_sample_images_are_shown_or_said_to_be_missing(
+    browser: Browser, page: Path, tmp_path: Path
+) -> None:
+    browser.open(page, 1280)
+    assert "shoal report --data" in text(browser, "#samples-rows")
+    address = "data:image/gif;base64,R0lGODlhAQABAIAAAAUEBAAAACwAAAAAAQABAAACAkQBADs="
+    images = {"pacs": {"photo": [("dog", address), (HOSTILE, address)], "sketch": [("", address)]}}
+    path = tmp_path / "page.html"
+    path.write_text(sweep_page(make_sweep(draws=1), ALL_RULES, samples=images), "utf-8")
+    browser.open(path, 390)
+    assert browser.value("[...document.images].every(one => one.naturalWidth === 1)")
+    assert count(browser, "#samples-rows img") == 3 and count(browser, "figcaption") == 2
+    assert browser.value("typeof window.hostile") == "undefined"
+    assert browser.value("document.documentElement.scrollWidth") <= 390
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -155,6 +155,8 @@ class At(Checkpoints):
         self.update, self.steps = update, steps
 
     def due(self) -> bool:
+        if self.update.algorithm.device.type == "cuda":
+            torch.cuda.synchronize()  # updates have a stream of their own
         return int(self.update.algorithm.steps) in self.steps
 
 

@@ -126,7 +126,7 @@ class Talkative(nn.Module):
     def __init__(self, terms: int) -> None:
         super().__init__()
         self.terms = terms
-        self.device = CPU
+        self.device, self.micro_batch = CPU, None
 
     def update(self, batches: Any) -> dict[str, Tensor]:
         return {f"term {k}": torch.tensor(float(k)) for k in range(self.terms)}

@@ -32,6 +32,11 @@ def _classes_of(classifier: Any) -> int | None:
     return last.out_features if isinstance(last, nn.Linear) else None
 
 
+def _finite(terms: Mapping[str, Tensor]) -> Tensor:
+    """Return of each term whether it is finite."""
+    return torch.stack([term.detach() for term in terms.values()]).isfinite()
+
+
 class Algorithm(nn.Module, ABC):
     """A method: trains ``model`` on batches of the training domains, one update at a time.
 
@@ -50,6 +55,9 @@ class Algorithm(nn.Module, ABC):
     extra_channels: ClassVar[int] = 0
     # Whether ``predict`` looks at a batch as a whole, so that its size and its other images matter.
     together: ClassVar[bool] = False
+
+    # Images that go through the network at a time; None for all of a batch. Changes no result.
+    micro_batch: int | None = None
 
     steps: Tensor
     failed: Tensor
@@ -161,8 +169,8 @@ class Algorithm(nn.Module, ABC):
         for optimiser in optimisers:
             optimiser.sound.fill_(True)
             optimiser.advance()
-        finite = [*(term.isfinite() for term in found.values()), gradients]
-        bad = (~torch.stack(finite)).long()
+        finite = torch.cat([_finite(found), gradients[None]])
+        bad = (~finite).long()
         first = (bad.amax() > 0) & (self.failed[0] < 0)
         here = torch.stack([self.steps, bad.argmax()])
         self.failed.copy_(torch.where(first, here, self.failed))
@@ -255,8 +263,7 @@ class Objective(Classifying):
             terms = self(batches)
         if self.reset_step:  # at step 0 there is nothing to forget
             self.optimiser.reset(self.steps == self.reset_step)
-        finite = torch.stack([term.detach().isfinite() for term in terms.values()]).all()
-        self.optimiser.minimise(terms["loss"], finite & self.sound)
+        self.optimiser.minimise(terms["loss"], _finite(terms).all() & self.sound)
         return self.report(**terms)
 
 

@@ -58,6 +58,8 @@ class Fishr(Penalised):
             means = partial(head_mean, *forward.head, E, self.variances.bias)
         else:
             of = self.model, forward.inputs, forward.labels, forward.domains, h.parameters
-            penalty = self.variances.match(gradient_variance(*of, num_domains=E, **self.form))
-            means = partial(gradient_mean, *of, num_domains=E)
+            chunk = self.micro_batch
+            rows = gradient_variance(*of, num_domains=E, chunk_size=chunk, **self.form)
+            penalty = self.variances.match(rows)
+            means = partial(gradient_mean, *of, num_domains=E, chunk_size=chunk)
         return penalty + self.means.match(means()) if h.mean_weight > 0 else penalty

@@ -10,27 +10,21 @@ from . import (
     demo,
     diagnose,
     evaluate,
+    fit,
     hparams,
     listing,
+    predict,
     report,
     reproduce,
+    select,
     status,
     sweep,
     train,
 )
 
 COMMANDS = (
-    demo,
-    data,
-    train,
-    evaluate,
-    diagnose,
-    sweep,
-    status,
-    report,
-    reproduce,
-    hparams,
-    listing,
+    *(demo, fit, predict, data, train, evaluate, diagnose),
+    *(sweep, status, select, report, reproduce, hparams, listing),
 )
 
 

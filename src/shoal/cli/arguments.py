@@ -31,6 +31,23 @@ def share(text: str) -> float:
     return found
 
 
+# Typed here, because to read them from where they are takes a second.
+RULES = ("test-domain", "training-domain", "leave-one-domain-out", "calibrated")
+
+
+def add_keep_best(parser: Any) -> None:
+    """Add which weights a run keeps beside its last."""
+    parser.add_argument(
+        "--keep-best",
+        nargs="+",
+        default=[],
+        choices=RULES,
+        metavar="RULE",
+        help="keep weights that these rules of selection may choose, for 'shoal select': "
+        f"{', '.join(RULES)}",
+    )
+
+
 def name_domains(parser: argparse.ArgumentParser) -> None:
     """Let what follows an option be ``-90%``, which is a domain and no option."""
     parser._negative_number_matcher = re.compile(r"-\d")

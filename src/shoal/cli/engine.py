@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .arguments import positive, share
+from .arguments import add_keep_best, positive, share
 from .run_options import add_log
 from .status import show_standing, time_left
 
@@ -31,18 +31,42 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--device", default="auto", help="cpu, cuda, or auto")
     how.add_argument("--step", choices=("auto", "compiled", "graph", "eager"), default="auto")
     add_log(how)
-    how.add_argument("--plan-only", action="store_true", help="write and show the plan, no more")
+    add_keep_best(how)
+    how.add_argument(
+        "--plan-only",
+        action="store_true",
+        help="write and show the plan and what it costs, no more",
+    )
+
+
+def world_of(options: argparse.Namespace, methods: Any, datasets: Any) -> Any:
+    """Return what workers work on: these methods and data sets, by their names in runs."""
+    from .world import CommandWorld
+
+    return CommandWorld(
+        methods,
+        datasets,
+        options.data,
+        options.cache,
+        options.device,
+        options.step,
+        options.log == "gaps",
+        tuple(options.keep_best),
+    )
 
 
 def carry_out(options: argparse.Namespace, runs: Sequence[Any], world: Any) -> int:
     """Plan these runs in ``--out`` and carry out this shard of them; return the exit status."""
     from ..protocol.attempt import State
     from ..protocol.plan import write_plan
+    from ..protocol.standing import standing
 
     shard = _shard(options.shard)
     write_plan(options.out, runs)
     plan = shard.of(runs)
     _tell_plan(options, runs, plan)
+    if any(state is not State.DONE for state in standing(options.out, plan)):
+        _tell_cost(options, plan, world)
     if options.plan_only:
         return 0
     told = time.monotonic()
@@ -105,13 +129,25 @@ def _tell_plan(options: argparse.Namespace, runs: Any, plan: Any) -> None:
         f"{_counts(standing(options.out, plan))}",
         file=sys.stderr,
     )
+
+
+def _tell_cost(options: argparse.Namespace, plan: Any, world: Any) -> None:
+    from ..protocol.estimate import find_rates, unknown_kinds
+
+    unknown = unknown_kinds(options.out, plan)
+    if unknown:
+        find_rates(options.out, unknown, world, world.dataset)
     left = time_left(options.out, plan)
-    print(
-        f"About {left} left, with one worker"
-        if left
-        else "What it costs is known when the first runs are done: shoal status",
-        file=sys.stderr,
-    )
+    if not left:
+        told = "What it costs is known when the first runs are done: shoal status"
+    elif unknown:
+        told = (
+            f"About {left} of work for one worker on this machine, by a few updates of each method "
+            "(loading and compiling not counted); better known when the first runs are done"
+        )
+    else:
+        told = f"About {left} left, with one worker"
+    print(told, file=sys.stderr)
 
 
 def _counts(found: Any) -> str:

@@ -37,6 +37,11 @@ def add_data_folder(parser: Any) -> None:
 def add_places(parser: Any) -> None:
     """Add where data sets and caches lie."""
     add_data_folder(parser)
+    add_cache_folder(parser)
+
+
+def add_cache_folder(parser: Any) -> None:
+    """Add where decoded images lie."""
     parser.add_argument(
         "--cache",
         type=Path,

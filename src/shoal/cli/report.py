@@ -7,6 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .arguments import RULES
+from .finished import finished_runs
+from .loading import add_places
+
 PAGE = "report.html"
 
 
@@ -30,13 +34,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--rule",
-        choices=(
-            "test-domain",
-            "training-domain",
-            "leave-one-domain-out",
-            "calibrated",
-            "all",
-        ),
+        choices=(*RULES, "all"),
         default="all",
         help="how models are selected (default: %(default)s)",
     )
@@ -49,6 +47,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help=f"write it there (html: {PAGE} by default)"
     )
+    add_places(parser.add_argument_group("html: where sample images are looked for"))
     parser.set_defaults(run=_run, after_interrupt="nothing was written")
 
 
@@ -83,9 +82,11 @@ def _page(options: argparse.Namespace) -> int:
     from ..protocol.records import failures
     from ..report.page import sweep_page
     from ..storage import write_text
+    from .samples import samples_of
 
-    out = options.out or Path(PAGE)
-    write_text(out, sweep_page(_runs(options), _rules(options), failures(options.folders)))
+    out, runs = options.out or Path(PAGE), finished_runs(options.folders)
+    failed, samples = failures(options.folders), samples_of(runs, options)
+    write_text(out, sweep_page(runs, _rules(options), failed, samples))
     print(f"wrote {out}")
     return 0
 
@@ -136,18 +137,6 @@ def _json(rules: list[str], file: io.StringIO | None) -> None:
 FORMATS = {"terminal": _terminal, "markdown": _markdown, "latex": _latex, "json": _json}
 
 
-def _runs(options: argparse.Namespace) -> list[Any]:
-    from ..protocol.domainbed import read_domainbed
-    from ..protocol.records import read_runs
-
-    runs = [*read_runs(options.folders)]
-    for folder in options.folders:
-        runs += read_domainbed(folder)
-    if not runs:
-        raise ValueError(f"no finished run in {', '.join(map(str, options.folders))}")
-    return runs
-
-
 def _rules(options: argparse.Namespace) -> tuple[str, ...]:
     from ..report.sweeps import ALL_RULES
 
@@ -157,7 +146,7 @@ def _rules(options: argparse.Namespace) -> tuple[str, ...]:
 def _chapters(options: argparse.Namespace) -> list[Any]:
     from ..report.sweeps import chapters
 
-    runs, rules = _runs(options), _rules(options)
+    runs, rules = finished_runs(options.folders), _rules(options)
     found = chapters(runs, rules)
     if not found:
         raise ValueError(f"these {len(runs)} runs are not those that the rule {rules[0]} needs")

@@ -10,6 +10,8 @@ def show_record(result: Any, run: Any, out: Path) -> None:
     """Show the accuracies of the last record, and where everything lies."""
     from rich.console import Console
 
+    from ..protocol.keeping import KEPT_MODELS
+
     record = result.records[-1]
     console = Console()
     title = f"{run.algorithm} on {run.dataset}, after {record['step'] + 1} updates"
@@ -23,6 +25,8 @@ def show_record(result: Any, run: Any, out: Path) -> None:
             f" preparation {took.preparing:.1f} s"
         )
     print(f"Records, model and card: {out}")
+    for kept in sorted((out / KEPT_MODELS).glob("step-*")):
+        print(f"Weights that a rule may choose: {kept}")
 
 
 def accuracies(record: Any, run: Any, title: str) -> Any:

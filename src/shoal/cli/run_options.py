@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .arguments import name_domains, positive, whole
+from .arguments import add_keep_best, name_domains, positive, whole
 from .loading import add_data_options
 
 
@@ -124,6 +124,13 @@ def _where(parser: argparse.ArgumentParser) -> None:
         help="of the images: on the device where they fit",
     )
     group.add_argument(
+        "--micro-batch",
+        type=positive,
+        metavar="IMAGES",
+        help="so many through a large network at a time, which changes no result (default: all, "
+        "and fewer where memory runs out)",
+    )
+    group.add_argument(
         "--checkpoint-every",
         type=float,
         metavar="SECONDS",
@@ -138,6 +145,7 @@ def _where(parser: argparse.ArgumentParser) -> None:
         help="write what the model says of every image, and its confusion of classes",
     )
     add_log(group)
+    add_keep_best(group)
     group.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard")
     group.add_argument("--json", action="store_true", help="print the last record as JSON")
 

@@ -73,26 +73,12 @@ def _as_json(out: Path, runs: Sequence[Any]) -> dict[str, Any]:
 
 
 def time_left(out: Path, runs: Sequence[Any]) -> str:
-    """Return how long what is left takes one worker, by what is done; "" where nothing is."""
-    from ..protocol.attempt import State, state_of
-    from ..protocol.plan import folder_of
+    """Return how long what is left takes one worker; "" where nothing is left, or known."""
+    from ..protocol.estimate import left_of
 
-    seconds: dict[tuple[str, str], list[float]] = {}
-    left: Counter[tuple[str, str]] = Counter()
-    for run in runs:
-        path, kind = folder_of(out, run), (run.dataset, run.algorithm)
-        state = state_of(path)
-        if state is State.DONE:
-            timing = json.loads((path / "timing.json").read_text("utf-8"))
-            seconds.setdefault(kind, []).append(timing["updating"] + timing["evaluating"])
-        elif state is not State.FAILED:
-            left[kind] += 1
-    every = [second for some in seconds.values() for second in some]
-    if not every or not left:
+    left = left_of(out, runs)
+    hours, rest = divmod(round(left.seconds), 3600)
+    if not left.seconds:
         return ""
-    total = 0.0
-    for kind, number in left.items():
-        known = seconds.get(kind, every)
-        total += number * sum(known) / len(known)
-    hours, rest = divmod(round(total), 3600)
-    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
+    told = f"{hours:,} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
+    return f"{told} and what {' and '.join(left.unknown)} takes" if left.unknown else told

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from .arguments import positive, settings
-from .engine import add_engine_options, carry_out, check_engine
+from .engine import add_engine_options, carry_out, check_engine, world_of
 from .loading import add_places
 
 
@@ -57,7 +57,6 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
     from ..protocol.plan import Sweep
     from ..protocol.run import Protocol
     from .loading import dataset_of
-    from .world import CommandWorld
 
     methods = {name_of(asked, with_settings(asked)[0]): asked for asked in options.algorithms}
     names = {}
@@ -78,7 +77,4 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
         protocol,
         options.record_every,
     )
-    places = (options.data, options.cache)
-    gaps = options.log == "gaps"
-    world = CommandWorld(methods, names, *places, options.device, options.step, gaps)
-    return sweep, world
+    return sweep, world_of(options, methods, names)

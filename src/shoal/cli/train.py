@@ -18,24 +18,32 @@ def add(commands: Any) -> None:
         "train",
         help="train a method and measure it on a domain that it never saw",
         description="One run of DomainBed's protocol. An interrupted run goes on with the same "
-        "command, and ends with the same numbers.",
+        "command, and ends with the same numbers. Under torchrun, several processes share its "
+        "batches: torchrun --nproc-per-node 2 -m shoal train …",
     )
     add_run_options(parser)
     parser.set_defaults(run=_run, after_interrupt="the same command goes on from its checkpoint")
 
 
 def _run(options: argparse.Namespace) -> int:
+    from .processes import joined
+
+    with joined(device(options.device)) as on:
+        return _train(options, on)
+
+
+def _train(options: argparse.Namespace, on: Any) -> int:
     import json
     import sys
 
+    from ..distributed import in_turn, rank
     from ..own import name_of, with_settings
     from ..protocol.execute import Machine, execute
-    from ..protocol.folder import opened
+    from ..protocol.folder import Folder, opened
     from ..protocol.run import Run, scale_of
     from .results import show_record
     from .tensorboard import Board
 
-    on = device(options.device)
     if options.deterministic:
         _be_deterministic()
     method, given = with_settings(options.algorithm)
@@ -63,9 +71,16 @@ def _run(options: argparse.Namespace) -> int:
         options.checkpoint_every,
         options.predictions,
         options.log == "gaps",
+        tuple(options.keep_best),
+        options.micro_batch,
     )
-    with opened(out, run) as folder:
-        cache = None if folder.done else cache_of(dataset, options)
+    first = rank() == 0
+    with opened(out, run) if first else nullcontext(Folder(out)) as folder:
+        with in_turn():
+            cache = None if folder.done else cache_of(dataset, options)
+        if not first:
+            execute(run, method, dataset, cache, folder, machine)
+            return 0
         board = Board(out / "tensorboard") if options.tensorboard else None
         title = f"{run.algorithm} on {run.dataset}"
         with nullcontext() if folder.done else run_progress(title) as shown:

@@ -20,6 +20,7 @@ class CommandWorld:
     device: str
     step: str
     gaps: bool = False
+    keep_best: tuple[str, ...] = ()
 
     def method(self, name: str) -> Any:
         from ..own import with_settings
@@ -62,4 +63,4 @@ class CommandWorld:
         kind: Any = self.step
         if kind == "auto":
             kind = "compiled" if on.type == "cuda" else "eager"
-        return Machine(on, kind, gaps=self.gaps)
+        return Machine(on, kind, gaps=self.gaps, keep_best=self.keep_best)

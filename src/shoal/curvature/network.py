@@ -20,7 +20,7 @@ from ..gradients.job import Form, Job, like_of
 from ..gradients.losses import individual_losses
 from ..gradients.selection import Parameters
 from ..gradients.sources import Moments
-from ..gradients.variance import chunk_moments
+from ..gradients.variance import moments_of
 from .backpack import backpack_diagonal
 from .diagonals import Diagonals, from_moments
 from .logits import along, check_targets, roots, units
@@ -142,11 +142,11 @@ def _moments(job: Job, gradients: bool) -> tuple[Moments, Tensor, Tensor]:
         losses.append(values.detach())
         if gradients:
             entries = finish(recording, job.model, examples, values, None, create_graph=False)
-            mean, m2 = chunk_moments(job, entries, groups)
+            mean, m2 = moments_of(job, entries, groups)
             for domain, n in enumerate(groups.sizes):
                 total.add(domain, float(n), mean[domain], m2[domain], True)
         for entries in root_entries(job, recording, examples, logits):
-            fisher += chunk_moments(uncentred, entries, groups)[1]
+            fisher += moments_of(uncentred, entries, groups)[1]
     counts = job.groups.counts.to(fisher.dtype).clamp(min=1)[:, None]
     return total, fisher / counts, torch.cat(losses)
 

@@ -18,7 +18,11 @@ Images = Tensor | tuple[Path, ...]
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """One domain: labels ``[n]``, and images uint8 ``[n, C, H, W]`` in memory or n files."""
+    """One domain: labels ``[n]``, and its inputs.
+
+    ``images`` are uint8 ``[n, C, H, W]`` in memory, or n files, or float32 vectors ``[n, d]`` with
+    NaN where a value is missing.
+    """
 
     name: str
     labels: Tensor = field(repr=False)
@@ -32,12 +36,14 @@ class Domain:
                 f"labels of the domain {self.name!r} must be int64 [n], "
                 f"got {self.labels.dtype} of shape {list(self.labels.shape)}"
             )
-        if isinstance(self.images, Tensor) and (
-            self.images.dtype != torch.uint8 or self.images.ndim != 4
+        if isinstance(self.images, Tensor) and (self.images.dtype, self.images.ndim) not in (
+            (torch.uint8, 4),
+            (torch.float32, 2),
         ):
             raise ValueError(
-                f"images of the domain {self.name!r} must be uint8 [n, C, H, W] or files, "
-                f"got {self.images.dtype} of shape {list(self.images.shape)}"
+                f"images of the domain {self.name!r} must be uint8 [n, C, H, W] or files, and "
+                f"vectors float32 [n, d], got {self.images.dtype} of shape "
+                f"{list(self.images.shape)}"
             )
         if len(self.images) != len(self.labels):
             raise ValueError(

@@ -71,7 +71,7 @@ def _examination(
     found, notes = None, [f"{path}: not used" for path in faults.unused]
     if dataset is not None:
         found = verify(dataset, published, progress)
-        notes += _notes(dataset)
+        notes += unusual(dataset)
         if found.differences and SOURCES[name].remark:
             notes.append(SOURCES[name].remark)
     return Examination(name, place, found, published, tuple(faults.lines()), tuple(notes))
@@ -82,7 +82,7 @@ def _changed(dataset: DomainDataset, root: Path) -> bool:
     return before is not None and before["fingerprint"] != dataset.fingerprint
 
 
-def _notes(dataset: DomainDataset) -> list[str]:
+def unusual(dataset: DomainDataset) -> list[str]:
     """Return what is unusual, and may be as it should."""
     notes = []
     counts = dataset.counts()

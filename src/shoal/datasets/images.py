@@ -42,6 +42,11 @@ def read_image(path: Path) -> "Image":
                 # Pillow would cut 16 bits off at 255, which leaves a white image.
                 raise ValueError(f"it has more than 8 bits a channel (Pillow's {image.mode!r})")
             return image.convert("RGB")
+    except Image.DecompressionBombError as error:
+        most = 2 * (Image.MAX_IMAGE_PIXELS or 0) // 1_000_000
+        raise ValueError(
+            f"cannot read {path}: it has more than {most} megapixels; make it smaller"
+        ) from error
     except UnidentifiedImageError as error:
         raise ValueError(f"cannot read {path}: it is no image, or its beginning is lost") from error
     except Exception as error:  # Pillow's readers raise whatever a damaged file drives them to

@@ -14,17 +14,11 @@ import torch
 from torch import Tensor
 
 from ..datasets.mnist import train_digits
-from ..gradients.capture import Recording, finish
-from ..gradients.groups import Sorted
-from ..gradients.inputs import Examples
-from ..gradients.job import Form, Job
 from ..gradients.losses import individual_losses
-from ..gradients.selection import select
-from ..gradients.variance import variance_of
 from ..networks import MLP
 from ..penalties import spread
 from ..randomness import stream
-from ..statistics import covariance_spread, head_variance
+from ..statistics import covariance_spread, head_variance, losses_and_variance
 from ..training.captured import CapturedStep
 
 LEARNING_RATE = 0.0004898536566546834
@@ -168,7 +162,6 @@ class Training:
         self.inputs = torch.zeros(2 * setup.examples, 392, device=device)
         self.labels = self._targets(torch.zeros(2 * setup.examples, 1, device=device))
         self.weight = torch.ones((), device=device)
-        self.groups = Sorted((setup.examples, setup.examples), device)
         on_gpu = device.type == "cuda"
         self.optimiser = torch.optim.Adam(
             self.model.parameters(), lr=LEARNING_RATE, capturable=on_gpu, fused=on_gpu
@@ -256,7 +249,7 @@ class Training:
 
     def _variance_penalty(self) -> tuple[Tensor, Tensor]:
         """Return ℓ_i and Σ_e ‖v_e − v‖² with 1/n, as the released code has it: twice Eq. 3."""
-        form = Form(centered=self.method.statistic == "variance", unbiased=False)
+        centered = self.method.statistic == "variance"
         if self.method.weights == "ω":
             features = self.model.features(self.inputs)
             logits = self.model.classifier(features)
@@ -265,21 +258,22 @@ class Training:
                 logits,
                 self.labels,
                 self.domain_ids(),
-                centered=form.centered,
+                centered=centered,
                 unbiased=False,
                 num_domains=2,
             )
             return self.losses(logits), 2 * spread(rows)
-        # Like gradient_variance, but the forward also serves the risk.
-        weights = select(self.model, PARAMETERS[self.method.weights])
-        examples = Examples.of(self.inputs, self.labels)
-        recording = Recording(weights)
-        with recording.on(self.model):
-            logits = self.model(self.inputs)
-        losses = self.losses(logits)
-        entries = finish(recording, self.model, examples, losses, None, create_graph=True)
-        job = Job(self.model, weights, examples, self.groups, None, form)
-        return losses, 2 * spread(variance_of(job, entries))
+        losses, rows = losses_and_variance(
+            self.model,
+            self.inputs,
+            self.labels,
+            self.domain_ids(),
+            PARAMETERS[self.method.weights],
+            centered=centered,
+            unbiased=False,
+            num_domains=2,
+        )
+        return losses, 2 * spread(rows)
 
     def domain_ids(self) -> Tensor:
         """Return the domain of each training example, on the host."""

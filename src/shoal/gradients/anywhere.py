@@ -23,7 +23,8 @@ def individual_gradients(
     """
     weights = dict(model.named_parameters())
     # Every call draws the same dropout masks, so that a backward repeats its forward.
-    state, modes = Randomness.now(next(iter(weights.values())).device), Modes.now(model)
+    device = next(iter(weights.values())).device
+    state, modes = Randomness.now(device, model), Modes.now(model)
     order = list(names) + [name for name in weights if name not in set(names)]
     batched = len(examples.tensors) + 1
     chosen = len(names)

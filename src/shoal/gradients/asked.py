@@ -41,7 +41,8 @@ def job_of(
     order, sizes = host_order(domains, total)
     if order is not None:
         examples = examples.take(order)
-    return Job(model, weights, examples, Sorted(sizes, device), loss, form, chunk_size)
+    groups = Sorted(sizes, device)
+    return Job(model, weights, examples, groups, loss, form, chunk_size, order=order)
 
 
 def check_independent(model: nn.Module) -> None:

@@ -16,16 +16,21 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from .anywhere import individual_gradients
+from .convolved import OfConvolution, OfFrozenNorm
 from .elementary import twice_differentiable
 from .groups import Sorted
 from .inputs import Examples, precise
 from .layers import RULES
 from .losses import Loss
-from .sources import Individual, LinearOnVectors
+from .sources import Individual, LinearOnVectors, Source
 
-# Σ_i g_i against autograd's gradient, relative to the root of Σ_i g_i²; half precision is coarse.
+# Σ_i g_i against autograd's gradient, relative to the root of Σ_i g_i².
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
-COARSE = 5e-2
+# The same where products round their factors, by the digits that are left: relative to the larger
+# of that root and the gradient, because some kernels cut digits off and shift all products alike.
+ROUNDED = {"half": 5e-2, "tf32": 2e-2}
+# Frozen, because check_independent lets no other pass.
+FROZEN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 @dataclass
@@ -55,7 +60,7 @@ class Entry:
     """Consecutive weights ``names`` and the source of their individual gradients."""
 
     names: tuple[str, ...]
-    source: Any  # a Source
+    source: Source
     tensors: list[Tensor]
     use: Use | None = None
 
@@ -114,21 +119,19 @@ class Recording:
                 continue
             tensors = [precise(t) for use, _ in uses for t in (use.z, use.r) if t is not None]
             use, attribute = uses[0]
-            one = len(uses) == 1 and type(use.module) is nn.Linear and use.z.ndim == 2
-            if one and attribute == "weight":
-                module: Any = use.module
-                sides = (module.out_features, module.in_features)
-                entries.append(Entry((name,), LinearOnVectors(*sides, bias=False), tensors, use))
-            elif one and entries and entries[-1].use is use:
+            alone = _closed_form(use, attribute) if len(uses) == 1 else None
+            if alone is not None:
+                entries.append(Entry((name,), alone, tensors, use))
+            elif len(uses) == 1 and entries and _joins(entries[-1], use):
                 # The bias of the weight before it, with the same z and r.
                 weight = entries.pop()
-                source = replace(weight.source, bias=True)
-                entries.append(Entry((*weight.names, name), source, weight.tensors))
+                joined = _with_bias(weight, use)
+                entries.append(Entry((*weight.names, name), joined, weight.tensors))
             else:
                 calls = [(use.module, attribute) for use, attribute in uses]
                 size = self.weights[name].numel()
                 source = Individual(size, partial(_sum_of_uses, calls))
-                entries.append(Entry((name,), source, tensors))
+                entries.append(Entry((name,), source, tensors, use if len(uses) == 1 else None))
         return entries
 
     def _uses(self, owners: list[tuple[nn.Module, str]]) -> list[tuple[Use, str]]:
@@ -138,6 +141,31 @@ class Recording:
             for use in self.uses.get(module, [])
             if use.r is not None
         ]
+
+
+def _closed_form(use: Use, attribute: str) -> Source | None:
+    """Return the source of a weight that is used once, where there is one without autograd."""
+    module: Any = use.module
+    if attribute != "weight":
+        return None
+    if type(module) is nn.Linear and use.z.ndim == 2:
+        return LinearOnVectors(module.out_features, module.in_features, bias=False)
+    if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) and module.padding_mode == "zeros":
+        return OfConvolution(module)
+    return None
+
+
+def _joins(before: Entry, use: Use) -> bool:
+    """Return whether a bias goes with the weight before it."""
+    if before.use is not use or len(before.names) > 1:
+        return False
+    return isinstance(before.source, LinearOnVectors) or isinstance(use.module, FROZEN)
+
+
+def _with_bias(weight: Entry, use: Use) -> Source:
+    if isinstance(weight.source, LinearOnVectors):
+        return replace(weight.source, bias=True)
+    return OfFrozenNorm(use.module)  # type: ignore[arg-type]
 
 
 def _sum_of_uses(calls: Sequence[tuple[nn.Module, str]], *tensors: Tensor) -> Tensor:
@@ -178,13 +206,14 @@ def record(
     examples: Examples,
     loss: Loss | None,
     create_graph: bool,
-) -> list[Entry]:
-    """Return entries that together hold every weight, after one forward and one backward."""
+    trusted: bool = False,
+) -> tuple[Tensor, list[Entry]]:
+    """Return ℓ_i, and entries that together hold every weight, of one forward and one backward."""
     recording = Recording(weights)
     with torch.enable_grad():
         with recording.on(model):
             losses = examples.losses(model, loss)
-        return finish(recording, model, examples, losses, loss, create_graph)
+        return losses, finish(recording, model, examples, losses, loss, create_graph, trusted)
 
 
 def finish(
@@ -194,8 +223,9 @@ def finish(
     losses: Tensor,
     loss: Loss | None,
     create_graph: bool,
+    trusted: bool = False,
 ) -> list[Entry]:
-    """Run the backward of a recorded forward and return its entries."""
+    """Run the backward of a recorded forward; return entries, also of what no layer tells."""
     weights = recording.weights
     recording.backward(losses, create_graph)
     owners = owners_of(model, weights)
@@ -209,7 +239,7 @@ def finish(
     }
     due = (verdict.calls + 1) & verdict.calls == 0
     # What is not finite says nothing about the layers.
-    if not _capturing() and (not due or bool(torch.isfinite(losses).all())):
+    if not (trusted or _capturing()) and (not due or bool(torch.isfinite(losses).all())):
         verdict.calls += 1
         if due:
             known = verdict.untold
@@ -268,12 +298,26 @@ def _accounts_for(entry: Entry, whole: Tensor, random: Tensor) -> bool:
         scaled[k] = scaled[k] * random.reshape(-1, *[1] * (scaled[k].ndim - 1)).to(scaled[k])
     together = Sorted((len(random),), random.device)
     mean, squares = entry.source.moments(scaled, together, centered=False)
-    gap = (mean[0] * len(random) - whole).norm()
-    coarse = whole.dtype not in TOLERANCES or torch.is_autocast_enabled(random.device.type)
-    tolerance = COARSE if coarse else TOLERANCES[whole.dtype]
+    gap, size = (mean[0] * len(random) - whole).norm(), squares.sum().sqrt()
+    products = _products(whole)
+    if products is not None:
+        size = torch.maximum(size, whole.norm())
+    tolerance = TOLERANCES[whole.dtype] if products is None else ROUNDED[products]
     # A gradient that is zero by construction is rounding of the r it is summed from.
     rounding = 100 * torch.finfo(mean.dtype).eps * sum(t.abs().sum() for t in scaled[1::2])
-    return bool(gap <= tolerance * squares.sum().sqrt() + rounding) or not bool(gap.isfinite())
+    return bool(gap <= tolerance * size + rounding) or not bool(gap.isfinite())
+
+
+def _products(like: Tensor) -> str | None:
+    """Return to what products of such weights round their factors; None where they do not."""
+    if like.dtype not in TOLERANCES or torch.is_autocast_enabled(like.device.type):
+        return "half"
+    if like.dtype == torch.float64:
+        return None
+    matmul = torch.get_float32_matmul_precision()
+    if like.device.type == "cpu":  # "high" does not change it there
+        return "half" if matmul == "medium" else None
+    return "tf32" if matmul != "highest" or torch.backends.cudnn.allow_tf32 else None
 
 
 def _capturing() -> bool:

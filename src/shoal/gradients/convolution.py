@@ -13,6 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from .frozen_norm import asked_for, frozen_batch_norm
+from .rectified import ENDS, rectified
+
 CONVOLUTIONS = {
     **dict.fromkeys((F.conv1d, torch.conv1d), 1),
     **dict.fromkeys((F.conv2d, torch.conv2d), 2),
@@ -32,10 +35,7 @@ class Geometry(NamedTuple):
 
 
 class OrdinaryConvolutions(TorchFunctionMode):
-    """Inside, convolutions are ours, and a batch norm with frozen statistics is spelled out.
-
-    The latter is an affine map, whose fused kernel has a second derivative of a dozen passes.
-    """
+    """Inside, convolutions are ours, and so are the norms and rectifiers between them."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -45,18 +45,21 @@ class OrdinaryConvolutions(TorchFunctionMode):
         if func in CONVOLUTIONS and _plain(args[0] if args else kwargs["input"]):
             found = _convolution(CONVOLUTIONS[func], *args, **kwargs)
         elif func is F.batch_norm and _plain(args[0] if args else kwargs["input"]):
-            found = _frozen_batch_norm(*args, **kwargs)
+            found = frozen_batch_norm(*args, **kwargs)
+        elif func in ENDS and _plain(args[0] if args else kwargs["input"], cast=True):
+            found = rectified(func, *args, **kwargs)
         return func(*args, **kwargs) if found is None else found
 
 
-def _plain(input: Tensor) -> bool:
+def _plain(input: Tensor, cast: bool = False) -> bool:
     """Return whether nothing stands between: autocast, torch.func, or a checkpoint's recomputation.
 
     A checkpoint runs its part again outside of this mode, and must find the same operations.
+    Autocast is no matter (``cast``) to what works in the precision that it finds.
     """
     checkpointed = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
     transformed = torch._C._functorch.peek_interpreter_stack() is not None
-    cast = torch.is_autocast_enabled(input.device.type)
+    cast = torch.is_autocast_enabled(input.device.type) and not cast
     return not (cast or checkpointed or transformed or input.is_complex())
 
 
@@ -76,6 +79,8 @@ def _convolution(
     steps = [[x] * axes if isinstance(x, int) else list(x) for x in (stride, padding, dilation)]
     steps = [x * axes if len(x) == 1 else x for x in steps]
     geometry = Geometry(steps[0], steps[1], steps[2], False, [0] * axes, groups)
+    # A view, because the engine does not say of a leaf whether it is asked for.
+    weight = weight.view_as(weight)
     out: Tensor = _Convolution.apply(input, weight, geometry)  # type: ignore[no-untyped-call]
     return out if bias is None else out + bias.reshape(1, -1, *[1] * axes)
 
@@ -103,7 +108,8 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        wanted = ctx.needs_input_grad[:2]
+        # A third of a backward, which one that asks for layers' outputs alone can do without.
+        wanted = (ctx.needs_input_grad[0], asked_for(ctx, 1))
         found = _Gradients.apply(g, *ctx.saved_tensors, ctx.geometry, *wanted)  # type: ignore[no-untyped-call]
         return *found, None
 
@@ -133,24 +139,3 @@ class _Gradients(torch.autograd.Function):
                 d_g = other if d_g is None else d_g + other
             d_x, _ = _backward(g, x, c_w, geometry, True, False) if want_x else (None, None)
         return d_g, d_x, d_w, None, None, None
-
-
-def _frozen_batch_norm(
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor | None:
-    """Return the affine map that batch norm is with frozen statistics; None where it is not."""
-    if training or running_mean is None or running_var is None:
-        return None
-    scale = (running_var + eps).rsqrt()
-    scale = scale if weight is None else scale * weight
-    shift = -running_mean * scale
-    shift = shift if bias is None else shift + bias
-    shape = (1, -1, *[1] * (input.ndim - 2))
-    return torch.addcmul(shift.reshape(shape), input, scale.reshape(shape)).to(input.dtype)

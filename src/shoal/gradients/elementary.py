@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from ..distributed import unshared
 from .convolution import OrdinaryConvolutions
 
 FRAGILE = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -20,6 +21,7 @@ def twice_differentiable(model: nn.Module, vmapped: bool = False) -> Iterator[No
     """Choose, inside the block, kernels whose second derivative exists and is right."""
     with ExitStack() as stack:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # fused attention has none
+        stack.enter_context(unshared())
         if vmapped or any(_fragile(module) for module in model.modules()):
             stack.enter_context(Elementary())
         if not vmapped and any(isinstance(m, nn.modules.conv._ConvNd) for m in model.modules()):

@@ -43,7 +43,7 @@ def gram_spread(
     parts = list(parts)
     tensors = [t for part in parts for t in part.tensors]
     largest = max(
-        [part.source.size for part in parts if isinstance(part.source, Individual)] or [1]
+        [part.source.size for part in parts if not isinstance(part.source, LinearOnVectors)] or [1]
     )
     block = min(block or BLOCK, max(BUDGET // largest, 1))
     value: Tensor = _Gram.apply(parts, groups, unbiased, block, *tensors)  # type: ignore[no-untyped-call]

@@ -146,6 +146,10 @@ class Sorted:
             start += length
         return found
 
+    def runs(self) -> list[Chunk]:
+        """Return (domain, slice) of all examples of each domain that has any."""
+        return self.chunks(max(sum(self.sizes), 1))
+
     def within(self, part: slice) -> "Sorted":
         """Return the groups of the examples in ``part``."""
         sizes, start = [], 0

@@ -1,7 +1,7 @@
 """A statistic to be taken: the network, its chosen weights, the examples and the form."""
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,8 @@ class Job:
     loss: Loss | None
     form: Form
     chunk_size: int | None = None
+    trusted: bool = False  # whether layers are not compared with autograd
+    order: Tensor | None = None  # that sorted the examples, on the host; None if they came so
 
     @property
     def device(self) -> torch.device:
@@ -66,9 +68,31 @@ class Job:
         size = self.chunk_size or max(n, 1)
         return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
-    def entries(self, part: slice | None, create_graph: bool) -> list[Entry]:
+    def record(self, part: slice | None, create_graph: bool) -> tuple[Tensor, list[Entry]]:
+        """Return ℓ_i and the entries of these examples, or of all."""
         examples = self.examples if part is None else self.examples.take(part)
-        return record(self.model, self.weights, examples, self.loss, create_graph)
+        return record(self.model, self.weights, examples, self.loss, create_graph, self.trusted)
+
+    def with_leaves(self, examples: Examples, leaves: list[Tensor]) -> "Job":
+        """Return the job of these examples with other tensors for their inputs."""
+        return replace(self, examples=examples.with_tensors(leaves, examples.labels))
+
+    def first(self, count: int) -> "Job":
+        """Return the job of the first ``count`` examples, one chunk, whose layers are trusted."""
+        part = slice(0, count)
+        return replace(
+            self,
+            examples=self.examples.take(part),
+            groups=self.groups.within(part),
+            chunk_size=count,
+            trusted=True,
+        )
+
+    def unsorted(self, losses: Tensor) -> Tensor:
+        """Return ℓ_i in the order in which the examples came."""
+        if self.order is None:
+            return losses
+        return losses.index_select(0, self.order.argsort().to(losses.device))
 
     def columns(self) -> dict[str, slice]:
         """Return the columns of each weight in the rows."""

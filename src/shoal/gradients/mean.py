@@ -64,7 +64,7 @@ class _TwoPasses(torch.autograd.Function):
         # Torch then notices when a weight or an input was changed before the second pass.
         ctx.save_for_backward(*wanted, *job.examples.tensors, job.examples.labels)
         for domain, part in job.groups.chunks(job.chunk_size or 1):
-            ctx.states.append(Randomness.now(job.device))
+            ctx.states.append(Randomness.now(job.device, job.model))
             total[domain] += _gradient(job, part, create_graph=False)
         return total
 

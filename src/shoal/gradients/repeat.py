@@ -1,7 +1,7 @@
 """Backwards by hand: running a forward again exactly as the first time, and only once over."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -14,25 +14,59 @@ Backward = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Randomness:
-    """The random state at one moment, so that dropout repeats itself."""
+    """All that is random at one moment, so that dropout repeats itself.
 
-    cpu: Tensor
-    cuda: Tensor | None
+    Torch's generators, and the counts in a model's buffers by which its own draws go on.
+    """
+
+    generators: tuple[Tensor, Tensor | None] | None
+    counts: list[tuple[Tensor, Tensor]]  # a buffer, and what was in it
     device: torch.device
 
     @staticmethod
-    def now(device: torch.device) -> "Randomness":
-        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        return Randomness(torch.get_rng_state(), cuda, device)
+    def now(device: torch.device, model: nn.Module | None = None) -> "Randomness":
+        cuda = device.type == "cuda"
+        capturing = cuda and torch.cuda.is_current_stream_capturing()
+        if capturing:  # generators cannot be asked
+            _check_nothing_drawn(model)
+        state = torch.cuda.get_rng_state(device) if cuda and not capturing else None
+        generators = None if capturing else (torch.get_rng_state(), state)
+        counts = [] if model is None else [(b, b.clone()) for b in _counts(model)]
+        return Randomness(generators, counts, device)
 
     @contextmanager
     def restored(self) -> Iterator[None]:
         """Draw as at that moment inside the block, and go on as before after it."""
-        with torch.random.fork_rng([self.device] if self.cuda is not None else []):
-            torch.set_rng_state(self.cpu)
-            if self.cuda is not None:
-                torch.cuda.set_rng_state(self.cuda, self.device)
-            yield
+        before = [buffer.clone() for buffer, _ in self.counts]
+        with ExitStack() as stack:
+            if self.generators is not None:
+                cpu, cuda = self.generators
+                stack.enter_context(
+                    torch.random.fork_rng([self.device] if cuda is not None else [])
+                )
+                torch.set_rng_state(cpu)
+                if cuda is not None:
+                    torch.cuda.set_rng_state(cuda, self.device)
+            for buffer, count in self.counts:
+                buffer.copy_(count)  # in place: a captured step replays addresses
+            try:
+                yield
+            finally:
+                for (buffer, _), count in zip(self.counts, before, strict=True):
+                    buffer.copy_(count)
+
+
+def _counts(model: nn.Module) -> list[Tensor]:
+    return [b for b in model.buffers() if b.ndim == 0 and not b.is_floating_point()]
+
+
+def _check_nothing_drawn(model: nn.Module | None) -> None:
+    for name, module in () if model is None else model.named_modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
+            raise RuntimeError(
+                f"{name} draws from torch's generator, which cannot be repeated inside a captured "
+                "step; set its p to 0, call it in eval mode, or do not capture the step"
+            )
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ A source gives the moments of the gradients per domain, and pulls a cotangent of
 back to the tensors that the gradients were made of.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -14,8 +15,10 @@ from torch import Tensor
 from . import linear
 from .groups import Groups, Sorted
 
-# At most this many numbers in the [chunk, P_l] tensor of one layer: 256 MiB in float32.
-BUDGET = 2**26
+# At most this many numbers in the [chunk, P_l] tensor of one layer: 1 GiB in float32.
+BUDGET = 2**28
+# Up to so many in [n, P_l] are kept for the backward, which forms them again otherwise.
+KEPT = 2**26
 
 Grads = tuple[Tensor | None, ...]
 
@@ -101,56 +104,160 @@ class LinearOnVectors:
         return linear.individual(z, r, self.bias)
 
 
-@dataclass(frozen=True)
-class Individual:
-    """g_i = function(*tensors), ``[chunk, P]`` at a time."""
+Pull = Callable[[Tensor], Grads]
+
+
+class Formed(ABC):
+    """A source whose individual gradients are formed, ``[chunk, P]`` at a time.
+
+    Its moments are reduced and its cotangents sent back chunk by chunk, so that no ``[n, P]``
+    exists where that is large.
+    """
 
     size: int
-    function: Callable[..., Tensor]
     shared: int = 0
 
-    def _chunks(self, groups: Sorted) -> list[tuple[int, slice]]:
-        return groups.chunks(max(BUDGET // max(self.size, 1), 1))
+    # Whether ``formed`` has use for g_i that were kept.
+    keeps: ClassVar[bool] = False
+
+    @abstractmethod
+    def formed(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, Pull]:
+        """Return g_i, ``[n, P]``, and what takes a cotangent of g to gradients in ``tensors``.
+
+        Args:
+            g: what ``values`` returned, where it was kept.
+        """
+
+    @abstractmethod
+    def individual(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return g_i, ``[n, P]``, differentiable in ``tensors``."""
+
+    def values(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return g_i, ``[n, P]``, without a graph."""
+        with torch.no_grad():
+            return self.individual(tensors)
+
+    def width(self, tensors: Sequence[Tensor]) -> int:
+        """Return how many numbers the largest tensor of one example has while g_i is formed."""
+        return self.size
+
+    def kept(self, tensors: Sequence[Tensor], groups: Sorted) -> Tensor | None:
+        """Return g_i of all examples, where that is worth keeping."""
+        if not self.keeps or sum(groups.sizes) * self.size > KEPT:
+            return None
+        parts = [self.values(self._cut(tensors, part)) for part in self._chunks(tensors, groups)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _chunks(self, tensors: Sequence[Tensor], groups: Sorted) -> list[slice]:
+        n = sum(groups.sizes)
+        step = max(BUDGET // max(self.width(tensors), 1), 1)
+        return [slice(start, min(start + step, n)) for start in range(0, n, step)]
 
     def _cut(self, tensors: Sequence[Tensor], part: slice) -> list[Tensor]:
         batched = len(tensors) - self.shared
         return [t[part] if k < batched else t for k, t in enumerate(tensors)]
 
     def moments(
-        self, tensors: Sequence[Tensor], groups: Sorted, centered: bool
+        self,
+        tensors: Sequence[Tensor],
+        groups: Sorted,
+        centered: bool,
+        kept: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         total = Moments.zero(groups.num_domains, self.size, tensors)
-        for domain, part in self._chunks(groups):
-            with torch.no_grad():
-                g = self.individual(self._cut(tensors, part))
-            mean = g.mean(0)
-            m2 = g.sub_(mean).square_().sum(0) if centered else g.square_().sum(0)
-            total.add(domain, float(part.stop - part.start), mean, m2, centered)
+        for part in self._chunks(tensors, groups):
+            g = self.values(self._cut(tensors, part)) if kept is None else kept[part]
+            for domain, own in groups.within(part).runs():
+                n = float(own.stop - own.start)
+                total.add(domain, n, *_moments(g[own], centered), centered)
+            del g  # before the next is formed
         return total.mean, total.m2
 
     def pull_back(
-        self, tensors: Sequence[Tensor], groups: Sorted, c: Tensor, mean: Tensor | None
+        self,
+        tensors: Sequence[Tensor],
+        groups: Sorted,
+        c: Tensor,
+        mean: Tensor | None,
+        kept: Tensor | None = None,
     ) -> Grads:
-        grads = [torch.zeros_like(t) if t.requires_grad else None for t in tensors]
-        wanted = [k for k, grad in enumerate(grads) if grad is not None]
-        for domain, part in self._chunks(groups):
-            leaves = [t.detach().requires_grad_(t.requires_grad) for t in self._cut(tensors, part)]
-            with torch.enable_grad():
-                g = self.individual(leaves)
-            if not g.requires_grad:
-                continue
-            cotangent = c[domain] * (g.detach() if mean is None else g.detach() - mean[domain])
-            found = torch.autograd.grad(
-                g, [leaves[k] for k in wanted], cotangent, allow_unused=True
-            )
-            for k, one in zip(wanted, found, strict=True):
-                into = grads[k]
-                if one is not None and into is not None:
-                    (into[part] if k < len(tensors) - self.shared else into).add_(one)
+        parts = self._chunks(tensors, groups)
+        if len(parts) == 1:
+            return self._pulled(tensors, groups, c, mean, kept)
+        batched = len(tensors) - self.shared
+        grads = [
+            (torch.empty_like if k < batched else torch.zeros_like)(t) if t.requires_grad else None
+            for k, t in enumerate(tensors)
+        ]
+        for part in parts:
+            own = None if kept is None else kept[part]
+            found = self._pulled(self._cut(tensors, part), groups.within(part), c, mean, own)
+            for k, (into, one) in enumerate(zip(grads, found, strict=True)):
+                if into is None:
+                    continue
+                if k < batched:
+                    into[part] = 0 if one is None else one
+                elif one is not None:
+                    into.add_(one)
         return tuple(grads)
+
+    def _pulled(
+        self,
+        tensors: Sequence[Tensor],
+        groups: Sorted,
+        c: Tensor,
+        mean: Tensor | None,
+        kept: Tensor | None,
+    ) -> Grads:
+        cut = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
+        g, pull = self.formed(cut, kept)
+        cotangent = g if kept is None else torch.empty_like(g)
+        for domain, own in groups.runs():
+            if mean is None:
+                torch.mul(g[own], c[domain], out=cotangent[own])
+            else:  # c (g − ḡ) in one pass over what is largest
+                shift = c[domain] * mean[domain]
+                torch.addcmul(-shift, g[own], c[domain], out=cotangent[own])
+        return pull(cotangent)
+
+
+def _moments(g: Tensor, centered: bool) -> tuple[Tensor, Tensor]:
+    """Return ḡ and M2 of gradients of one domain, ``[n, P] -> [P]``."""
+    if centered and g.device.type == "cuda":  # one pass over what is largest
+        variance, mean = torch.var_mean(g, 0, correction=0)
+        return mean, variance.mul_(len(g))
+    mean = g.mean(0)
+    return mean, (g - mean if centered else g).square().sum(0)
+
+
+@dataclass(frozen=True)
+class Individual(Formed):
+    """g_i = function(*tensors), with derivatives by autograd."""
+
+    size: int
+    function: Callable[..., Tensor]
+    shared: int = 0
 
     def individual(self, tensors: Sequence[Tensor]) -> Tensor:
         return self.function(*tensors)
+
+    def formed(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, Pull]:
+        with torch.enable_grad():
+            g = self.individual(tensors)
+        wanted = [k for k, t in enumerate(tensors) if t.requires_grad]
+
+        def pull(c: Tensor) -> Grads:
+            grads: list[Tensor | None] = [None] * len(tensors)
+            if g.requires_grad:
+                leaves = [tensors[k] for k in wanted]
+                found = torch.autograd.grad(g, leaves, c, allow_unused=True)
+                for k, one in zip(wanted, found, strict=True):
+                    # A sum's gradient is one number for many places; a caller may write to them.
+                    grads[k] = one if one is None or all(one.stride()) else one.clone()
+            return tuple(grads)
+
+        # A copy, which a caller may overwrite: the graph may hold on to what it returned.
+        return g.detach().clone(), pull
 
 
 @dataclass

@@ -1,9 +1,6 @@
-"""v_e = Var(G_e), Eq. 2, from sources of individual gradients: at once, or in two passes.
+"""v_e = Var(G_e), Eq. 2, from sources of individual gradients, with the graph of the forward kept.
 
-At once, the graph of the forward and of its backward is kept, and each layer's share of the
-statistic is one node. In two passes, chunks of examples are run and forgotten: the first pass
-merges their moments, the second sends the cotangent of the statistic back through each chunk,
-with the global mean held fixed.
+Each layer's share of the statistic is one node of the graph.
 """
 
 from collections.abc import Sequence
@@ -13,11 +10,11 @@ import torch
 from torch import Tensor
 
 from ..distributed import all_ranks, world_size
-from .capture import Entry, record
+from .capture import Entry
 from .groups import Groups, Sorted
 from .job import Form, Job, like_of, outside_autocast
-from .repeat import Modes, Randomness, autocast_now, first_order
-from .sources import Moments, Source
+from .repeat import first_order
+from .sources import Formed, Source
 
 
 def rows_at_once(source: Source, tensors: Sequence[Tensor], groups: Groups, form: Form) -> Tensor:
@@ -32,28 +29,35 @@ def rows_at_once(source: Source, tensors: Sequence[Tensor], groups: Groups, form
 class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, source: Source, groups: Groups, form: Form, *tensors: Tensor) -> Tensor:
-        mean, m2 = source.moments(tensors, groups, form.centered)
+        kept: tuple[Tensor, ...] = ()
+        if isinstance(source, Formed) and isinstance(groups, Sorted):
+            whole = source.kept(tensors, groups)
+            kept = () if whole is None else (whole,)
+        mean, m2 = source.moments(tensors, groups, form.centered, *kept)
         scale = form.scale_of(groups, m2.dtype)
         ctx.scale = 2 * scale
         ctx.source, ctx.groups, ctx.centered = source, groups, form.centered
-        ctx.save_for_backward(mean, *tensors)
+        ctx.tensors = len(tensors)
+        ctx.save_for_backward(mean, *tensors, *kept)
         return m2.mul_(scale)
 
     @staticmethod
     @first_order
     def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, ...]:
-        mean, *saved = ctx.saved_tensors
+        mean, saved = ctx.saved_tensors[0], ctx.saved_tensors[1 : 1 + ctx.tensors]
+        kept = ctx.saved_tensors[1 + ctx.tensors :]
         mean = mean if ctx.centered else None
         tensors = [
             t.detach().requires_grad_(need)
             for t, need in zip(saved, ctx.needs_input_grad[3:], strict=True)
         ]
+        smaller = c.numel() <= sum(t.numel() for t in tensors if t.requires_grad)
         with torch.autocast(c.device.type, enabled=False):
-            if isinstance(ctx.scale, float):  # on what is smaller than c
-                grads = ctx.source.pull_back(tensors, ctx.groups, c, mean)
-                grads = tuple(None if grad is None else grad.mul_(ctx.scale) for grad in grads)
+            if smaller or not isinstance(ctx.scale, float):
+                grads = ctx.source.pull_back(tensors, ctx.groups, c * ctx.scale, mean, *kept)
             else:
-                grads = ctx.source.pull_back(tensors, ctx.groups, c * ctx.scale, mean)
+                grads = ctx.source.pull_back(tensors, ctx.groups, c, mean, *kept)
+                grads = tuple(None if grad is None else grad.mul_(ctx.scale) for grad in grads)
         return None, None, None, *grads
 
 
@@ -70,18 +74,6 @@ def merge_ranks(
     if centered:
         m2 = m2 + (all_counts.to(mean.dtype)[..., None] * (means - pooled).square()).sum(0)
     return total, pooled, m2
-
-
-def gradient_variance(job: Job) -> Tensor:
-    """Return v ``[E, P]`` of a job, differentiable in the network's weights and inputs."""
-    if job.chunk_size is None:
-        empty = len(job.examples) == 0
-        entries = [] if empty else job.entries(None, create_graph=torch.is_grad_enabled())
-        return variance_of(job, entries)
-    wanted: list[Tensor] = [p for p in job.model.parameters() if p.requires_grad]
-    wanted += [t for t in job.examples.tensors if t.requires_grad]
-    rows: Tensor = _TwoPasses.apply(job, len(wanted), *wanted)  # type: ignore[no-untyped-call]
-    return rows
 
 
 def variance_of(job: Job, entries: list[Entry]) -> Tensor:
@@ -105,7 +97,7 @@ class _RowsOverRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, job: Job, entries: list[Entry], *everything: Tensor) -> Tensor:
         tensors = everything[len(job.weights) :]
-        mean, m2 = chunk_moments(job, entries, job.groups)
+        mean, m2 = moments_of(job, entries, job.groups)
         counts, mean, m2 = merge_ranks(job.groups.counts, mean, m2, job.form.centered)
         scale = job.form.scale(counts.to(m2.dtype))
         ctx.job, ctx.scale = job, 2 * scale * world_size()
@@ -122,7 +114,10 @@ class _RowsOverRanks(torch.autograd.Function):
         columns, grads = ctx.job.columns(), []
         for names, source, count in ctx.entries:
             mine = [next(tensors) for _ in range(count)]
-            own, held = _own(names, columns, c * ctx.scale), _own(names, columns, mean)
+            own, held = (
+                own_columns(names, columns, c * ctx.scale),
+                own_columns(names, columns, mean),
+            )
             with outside_autocast(ctx.job):
                 grads += source.pull_back(
                     mine, ctx.job.groups, own, held if ctx.job.form.centered else None
@@ -130,69 +125,13 @@ class _RowsOverRanks(torch.autograd.Function):
         return None, None, *[None] * len(ctx.job.weights), *grads
 
 
-def _own(names: Sequence[str], columns: dict[str, slice], rows: Tensor) -> Tensor:
+def own_columns(names: Sequence[str], columns: dict[str, slice], rows: Tensor) -> Tensor:
     """Return the columns of these weights."""
     return torch.cat([rows[:, columns[name]] for name in names], 1)
 
 
-class _TwoPasses(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, job: Job, _: int, *wanted: Tensor) -> Tensor:
-        size = sum(weight.numel() for weight in job.weights.values())
-        total = Moments.zero(job.groups.num_domains, size, [like_of(job)])
-        ctx.states = []
-        for part in job.chunks():
-            ctx.states.append(Randomness.now(job.device))
-            groups = job.groups.within(part)
-            mean, m2 = chunk_moments(job, job.entries(part, create_graph=False), groups)
-            for domain, n in enumerate(groups.sizes):
-                total.add(domain, float(n), mean[domain], m2[domain], job.form.centered)
-        counts, mean, m2 = job.groups.counts, total.mean, total.m2
-        if world_size() > 1:
-            counts, mean, m2 = merge_ranks(counts, mean, m2, job.form.centered)
-        scale = job.form.scale(counts.to(m2.dtype))
-        ctx.job, ctx.scale = job, 2 * scale * world_size()
-        ctx.autocast, ctx.modes = autocast_now(job.device), Modes.now(job.model)
-        ctx.wanted = len(wanted)
-        # Weights and inputs too: torch then notices when one was changed before the second pass.
-        ctx.save_for_backward(mean, *wanted, *job.examples.tensors, job.examples.labels)
-        return m2 * scale
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, ...]:
-        job: Job = ctx.job
-        mean, *wanted = ctx.saved_tensors[: 1 + ctx.wanted]
-        c = c * ctx.scale
-        inputs = [k for k, t in enumerate(job.examples.tensors) if t.requires_grad]
-        weights = len(wanted) - len(inputs)
-        sums = [torch.zeros_like(t) for t in wanted]
-        columns = job.columns()
-        for part, state in zip(job.chunks(), ctx.states, strict=True):
-            examples = job.examples.take(part)
-            leaves = [t.detach().requires_grad_(t.requires_grad) for t in examples.tensors]
-            examples = examples.with_tensors(leaves, examples.labels)
-            with state.restored(), ctx.modes.restored(), ctx.autocast():
-                entries = record(job.model, job.weights, examples, job.loss, create_graph=True)
-            groups = job.groups.within(part)
-            outputs, cotangents = _pulled_back(job, entries, groups, c, mean, columns)
-            if not outputs:
-                continue
-            with ctx.modes.restored():
-                found = torch.autograd.grad(
-                    outputs,
-                    [*wanted[:weights], *(leaves[k] for k in inputs)],
-                    cotangents,
-                    allow_unused=True,
-                )
-            for k, g in enumerate(found):
-                if g is not None:
-                    (sums[k] if k < weights else sums[k][part]).add_(g)
-        return None, None, *sums
-
-
-def chunk_moments(job: Job, entries: list[Entry], groups: Sorted) -> tuple[Tensor, Tensor]:
-    """Return ḡ and M2 (or Σ_i g_i²) of a chunk's gradients, ``[E, P]``, without a graph."""
+def moments_of(job: Job, entries: list[Entry], groups: Sorted) -> tuple[Tensor, Tensor]:
+    """Return ḡ and M2 of all weights, ``[E, P]``, from recorded entries."""
     means: dict[str, Tensor] = {}
     squares: dict[str, Tensor] = {}
     with outside_autocast(job), torch.no_grad():
@@ -203,27 +142,3 @@ def chunk_moments(job: Job, entries: list[Entry], groups: Sorted) -> tuple[Tenso
             squares.update(job.split(entry, m2))
         like = like_of(job)
         return job.assemble(means, like), job.assemble(squares, like)
-
-
-def _pulled_back(
-    job: Job,
-    entries: list[Entry],
-    groups: Sorted,
-    c: Tensor,
-    mean: Tensor,
-    columns: dict[str, slice],
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the tensors that the chunk's gradients are made of, and their cotangents."""
-    outputs: list[Tensor] = []
-    cotangents: list[Tensor] = []
-    with outside_autocast(job):
-        for entry in entries:
-            mine = _own(entry.names, columns, c)
-            held = _own(entry.names, columns, mean) if job.form.centered else None
-            leaves = [t.detach().requires_grad_(t.requires_grad) for t in entry.tensors]
-            grads = entry.source.pull_back(leaves, groups, mine, held)
-            for tensor, grad in zip(entry.tensors, grads, strict=True):
-                if grad is not None and tensor.requires_grad:
-                    outputs.append(tensor)
-                    cotangents.append(grad)
-    return outputs, cotangents

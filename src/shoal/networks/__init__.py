@@ -8,6 +8,7 @@ from .efficientnet_lite import efficientnet_lite0
 from .initialise import drawn
 from .resnet import resnet
 from .small import MLP, context_net, mnist_cnn, perceptron, vector_mlp
+from .standardised import Standardise, folded, measure_inputs
 from .wide_resnet import wide_resnet
 
 __all__ = [
@@ -16,14 +17,17 @@ __all__ = [
     "Dropout",
     "Network",
     "Preprocessing",
+    "Standardise",
     "backbone",
     "context_net",
     "drawn",
     "dropout",
     "efficientnet_lite0",
+    "folded",
     "for_data",
     "from_module",
     "head_sizes",
+    "measure_inputs",
     "mnist_cnn",
     "perceptron",
     "resnet",

@@ -15,13 +15,19 @@ from .initialise import drawn, lent
 from .optional import extra
 from .weights import load_weights
 
+# How a network is run on a batch: all at once, in parts, or in several processes.
+Runner = Callable[[nn.Module, Tensor], Tensor]
+
 
 class Features(nn.Module):
     """The features of ``network`` after dropout; its batch-norm statistics can stay as they are.
 
     With ``frozen_statistics`` batch norm is in eval mode also in training: running means and
     variances are used and not moved, while weight and bias of the layer are trained.
+    ``runner`` runs the network; None calls it.
     """
+
+    runner: Runner | None = None
 
     def __init__(self, network: nn.Module, dropout: Dropout, frozen_statistics: bool) -> None:
         super().__init__()
@@ -40,7 +46,9 @@ class Features(nn.Module):
         return self
 
     def forward(self, inputs: Tensor) -> Tensor:
-        features: Tensor = self.dropout(self.network(inputs))
+        run = self.runner
+        found = self.network(inputs) if run is None else run(self.network, inputs)
+        features: Tensor = self.dropout(found)
         return features
 
 

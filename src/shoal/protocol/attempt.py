@@ -12,6 +12,7 @@ import torch
 from ..algorithms.base import Algorithm
 from ..storage import read_json, write_json
 from ..training.checkpoints import Checkpoints
+from ..training.loop import Progress
 from .execute import Machine, execute
 from .folder import CHECKPOINTS, Folder, InUse, in_use, opened
 from .plan import Data
@@ -66,6 +67,7 @@ def attempt(
     path: Path,
     machine: Machine,
     retry: Callable[[dict[str, Any]], bool] = lambda failure: False,
+    told: Callable[[Progress], object] = lambda _: None,
 ) -> State:
     """Carry out the run if nobody else does and it is not done; return how it stands then.
 
@@ -76,6 +78,7 @@ def attempt(
     Args:
         method, data: called only where the run is to be carried out.
         retry: whether a run that failed in this way is tried again.
+        told: as in ``train``.
     """
     if (path / DONE).exists() and not (path / CHECKPOINTS).exists():
         return State.DONE
@@ -92,7 +95,7 @@ def attempt(
                 (path / FAILED).unlink()
             if not _may_begin(folder):
                 return State.FAILED
-            return _carried_out(run, method, data, folder, machine)
+            return _carried_out(run, method, data, folder, machine, told)
     except InUse:
         return State.RUNNING
     except ValueError as error:  # a folder that is not the run's, or damaged
@@ -123,12 +126,13 @@ def _carried_out(
     data: Callable[[], Data],
     folder: Folder,
     machine: Machine,
+    told: Callable[[Progress], object],
 ) -> State:
     try:
         dataset, cache = data()
         if dataset.fingerprint != run.fingerprint:
             raise ValueError(f"{dataset.name} is not what it was when the sweep was planned")
-        execute(run, method(), dataset, cache, folder, machine)
+        execute(run, method(), dataset, cache, folder, machine, told)
     except (KeyboardInterrupt, SystemExit):
         (folder.path / BEGUN).unlink(missing_ok=True)  # it was asked to end, and is no death
         raise

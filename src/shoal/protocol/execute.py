@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..algorithms.base import Algorithm
-from ..datasets import DomainDataset, splits
+from ..datasets import Domain, DomainDataset, splits
 from ..datasets.cache import ImageCache
+from ..distributed import processes, rank
+from ..networks import measure_inputs
 from ..storage import write_json, write_text
 from ..training.batches import Batches, Normalise, scaled
 from ..training.checkpoints import Checkpoints
@@ -23,6 +26,7 @@ from ..training.step import Kind, Update, precision_context
 from . import model
 from .folder import Folder, writing
 from .gaps import EXAMPLES, Gaps
+from .keeping import Keeping
 from .run import Run
 
 TIMING, PREDICTIONS, CONFUSION = "timing.json", "predictions.jsonl", "confusion.json"
@@ -41,6 +45,9 @@ class Machine:
         checkpoint_every: seconds; by default as few checkpoints as cost 2 % of the time.
         predictions: whether to write what the model says of every image.
         gaps: whether records hold the gaps between the training domains.
+        keep_best: rules of selection; weights that they may choose are kept.
+        micro_batch: images that go through a large network at a time; by default all of an
+            update, and fewer where memory runs out.
     """
 
     device: torch.device
@@ -50,6 +57,8 @@ class Machine:
     checkpoint_every: float | None = None
     predictions: bool = False
     gaps: bool = False
+    keep_best: tuple[str, ...] = ()
+    micro_batch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,12 +82,22 @@ def execute(
 ) -> Result:
     """Train to the end, from where the folder is, and leave records and model in it.
 
+    In several processes all must call it, and the first alone writes.
+
     Args:
         method: the class that ``run.algorithm`` names.
         told, recorded: as in ``train``.
         noted: called with what a user should know, a line each.
     """
+    if rank() > 0:
+        return _assist(run, method, dataset, cache, folder, machine)
     checkpoints = Checkpoints(folder.checkpoints, run.identity, machine.checkpoint_every)
+
+    def save(path: Path, record: Mapping[str, Any]) -> None:
+        about = (placed.shape, dataset.classes, trained, record)
+        model.save(path, update.algorithm, run, *about)
+
+    keep = Keeping(run, machine.keep_best, folder.path, save)
     if folder.done:
         checkpoints.delete()  # a kill may have come before it
         if machine.predictions and not (folder.path / PREDICTIONS).exists():
@@ -86,6 +105,7 @@ def execute(
         records = folder.records()
         if not records:
             raise ValueError(f"{folder.path} is done and has no records; move it away")
+        keep.note(records, noted)
         recorded(records)
         return Result(records, None)
     model.check_saving()
@@ -98,26 +118,58 @@ def execute(
         while checkpoints.refused:
             noted(checkpoints.refused.pop(0))
         with writing(folder.path):
+            keep(records)
             folder.write_records(records)
         recorded(records)
 
-    evaluate = _evaluation(update, placed.parts, machine.step == "compiled")
-    schedule = Schedule(run.protocol.steps, run.protocol.record_every)
-    measured = Gaps(_evaluation(update, placed.samples, False)) if machine.gaps else dict
+    evaluate = evaluation_of(update, placed.parts, machine.step == "compiled")
+    measured = _measured(update, placed, machine)
     records, timing = train(
-        update, evaluate, schedule, machine.step, checkpoints, told, write, measured
+        update, evaluate, _schedule(run), machine.step, checkpoints, told, write, measured, noted
     )
     about = asdict(timing) | {"machine": _machine(machine), "place": placed.where}
     with writing(folder.path):
-        model.save(
-            folder.path, update.algorithm, run, placed.shape, dataset.classes, trained, records[-1]
-        )
+        save(folder.path, records[-1])
+        keep.finish(records)
         if machine.predictions:
             _write_predictions(folder, dataset, placed.parts, evaluate())
         write_json(folder.path / TIMING, about)
         folder.finish()
     checkpoints.delete()
+    keep.note(records, noted)
     return Result(records, timing)
+
+
+def _assist(
+    run: Run,
+    method: type[Algorithm],
+    dataset: DomainDataset,
+    cache: ImageCache | None,
+    folder: Folder,
+    machine: Machine,
+) -> Result:
+    """Take part in a run that another process carries out: train, evaluate, and write nothing."""
+    if folder.done:
+        return Result(folder.records(), None)
+    placed, update = prepare(run, method, dataset, cache, machine)
+    evaluate = evaluation_of(update, placed.parts, machine.step == "compiled")
+    checkpoints = Checkpoints(folder.checkpoints, run.identity, writes=False)
+    measured = _measured(update, placed, machine)
+    records, timing = train(
+        update, evaluate, _schedule(run), machine.step, checkpoints, measured=measured
+    )
+    if machine.predictions:
+        evaluate()
+    return Result(records, timing)
+
+
+def _measured(update: Update, placed: Placed, machine: Machine) -> Callable[[], Record]:
+    """Return what measures what records hold beside accuracies."""
+    return Gaps(evaluation_of(update, placed.samples, False)) if machine.gaps else dict
+
+
+def _schedule(run: Run) -> Schedule:
+    return Schedule(run.protocol.steps, run.protocol.record_every)
 
 
 def prepare(
@@ -139,12 +191,11 @@ def prepare(
         protocol.evaluate,
         EXAMPLES if machine.gaps else 0,
     )
-    placed = place(
-        dataset, splits(dataset, run.trial, protocol.holdout), cache, wanted, device, machine.place
-    )
+    parts = splits(dataset, run.trial, protocol.holdout)
+    placed = place(dataset, parts, cache, wanted, device, machine.place)
     # Tensor cores want channels last; small images only gain by it where layers are fused.
     fused = device.type == "cuda" and machine.step == "compiled"
-    channels_last = model.lies_last(placed.shape) or fused
+    channels_last = model.lies_last(placed.shape) or (fused and len(placed.shape) == 3)
     algorithm = model.build(
         run,
         method,
@@ -155,9 +206,22 @@ def prepare(
         device,
         channels_last,
     )
+    if len(placed.shape) == 1:
+        # Of what is trained on alone: nothing is known of a domain that is left out.
+        trained = dataset.without(run.test_domains).domains
+        measure_inputs(
+            algorithm, torch.cat([_vectors(domain)[parts[domain.name].kept] for domain in trained])
+        )
     algorithm.optimise(protocol.optimisation)
+    algorithm.micro_batch = machine.micro_batch
     normalise = Normalise(getattr(algorithm.model, "preprocessing", None), channels_last, device)
     return placed, Update(algorithm, Batches(placed.sources, normalise), protocol.precision)
+
+
+def _vectors(domain: Domain) -> Tensor:
+    if not isinstance(domain.images, Tensor):
+        raise TypeError(f"the domain {domain.name!r} has files, and no vectors")
+    return domain.images
 
 
 def notes(run: Run, dataset: DomainDataset) -> list[str]:
@@ -186,7 +250,9 @@ def notes(run: Run, dataset: DomainDataset) -> list[str]:
     return found
 
 
-def _evaluation(update: Update, parts: dict[Place, Part], compiled: bool) -> Evaluation:
+def evaluation_of(update: Update, parts: dict[Place, Part], compiled: bool) -> Evaluation:
+    """Return what measures the update's method on these parts of its data."""
+    compiled = compiled and processes() == 1
     normalise = update.batches.normalise
     precision = partial(precision_context, update.precision, update.algorithm.device)
     return Evaluation(

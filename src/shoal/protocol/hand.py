@@ -3,13 +3,14 @@
 import platform
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..training.loop import Progress
 from .attempt import State, attempt
 from .execute import Machine
 from .folder import locked
@@ -37,24 +38,45 @@ class Hand:
     def __init__(self, out: Path, world: World) -> None:
         self.out, self.world = out, world
         self.data = lru_cache(maxsize=2)(world.data)
+        self.broken: dict[tuple[str, int], str] = {}
         self.machine = world.machine()
 
-    def __call__(self, run: Run, alone: bool = False) -> State:
+    def __call__(
+        self,
+        run: Run,
+        alone: bool = False,
+        told: Callable[[Progress], object] = lambda _: None,
+    ) -> State:
         """Return how the run stands after it, as ``attempt`` does.
 
         Args:
             alone: try again what ran out of memory, one at a time on this machine.
+            told: as in ``train``.
         """
+        machine = replace(self.machine, weights=run.protocol.weights)
+        if len(run.test_domains) != 1:  # no rule chooses its weights
+            machine = replace(machine, keep_best=())
         only = self.out / f"alone-{platform.node()}.lock"
         with locked(only) if alone else nullcontext():
             return attempt(
                 run,
                 lambda: self.world.method(run.algorithm)[0],
-                lambda: self.data(run.dataset, run.trial),
+                lambda: self._data(run.dataset, run.trial),
                 folder_of(self.out, run),
-                replace(self.machine, weights=run.protocol.weights),
+                machine,
                 lambda failure: alone and bool(failure["memory"]),
+                told,
             )
+
+    def _data(self, name: str, trial: int) -> Data:
+        """Return the data; where an image is broken, the next runs need not find it again."""
+        if (name, trial) in self.broken:
+            raise ValueError(self.broken[name, trial])
+        try:
+            return self.data(name, trial)
+        except ValueError as error:
+            self.broken[name, trial] = str(error)
+            raise
 
 
 @contextmanager

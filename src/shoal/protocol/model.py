@@ -84,7 +84,7 @@ def build(
 
 def lies_last(shape: Sequence[int]) -> bool:
     """Return whether a large network's images lie with channels last, which is faster there."""
-    return shape[-1] >= 64
+    return len(shape) == 3 and shape[-1] >= 64
 
 
 def check_saving() -> None:
@@ -106,8 +106,13 @@ def save(
     classes: Sequence[str],
     domains: Sequence[str],
     record: Mapping[str, Any],
+    about: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the model and its card; the card comes last, so a card means that both are whole."""
+    """Write the model and its card; the card comes last, so a card means that both are whole.
+
+    Args:
+        about: what the card is to say beside.
+    """
     check_saving()
     from safetensors.torch import save as as_bytes
 
@@ -127,7 +132,7 @@ def save(
         "sha256": hashlib.sha256(content).hexdigest(),
         "run": run.canonical(),
     }
-    write_json(folder / CARD, card)
+    write_json(folder / CARD, {**(about or {}), **card})
 
 
 def predicting(algorithm: Algorithm) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ in the local engine. The sweep's folder must be on a file system that all machin
 import logging
 import os
 import pickle
+import socket
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from .standing import LOOK, Standing, Told
 # How often Ray starts a task again whose worker or machine died. Deaths by the run's own doing are
 # counted in its folder; these are for those that come from outside.
 RETRIES = 20
+# Seconds until a machine must have answered.
+PATIENCE = 10.0
 
 
 def carry_out_on_ray(
@@ -43,15 +46,36 @@ def carry_out_on_ray(
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     where = address or os.environ.get("RAY_ADDRESS") or "local"
     with ending_on_sigterm():
+        _reach(where)
         try:
             ray.init(where, log_to_driver=False, logging_level=logging.WARNING)
         except ConnectionError as error:
-            raise Stopped(f"no Ray cluster answers at {where}: {error}") from error
+            raise Stopped(f"no Ray cluster answers at {where}: {_first(error)}") from error
         try:
             gpus = _gpus(ray, gpus_per_run, where)
             return _settled(out, runs, _Tasks(ray, out, world, gpus), told)
         finally:
             ray.shutdown()
+
+
+def _reach(where: str) -> None:
+    """Raise at once where nothing listens at an address; Ray would go on trying for minutes."""
+    host, colon, port = where.removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()
+        except (OSError, OverflowError) as error:
+            raise Stopped(
+                f"nothing listens at {where} ({error}); --address takes host:port, as 'ray start' "
+                "tells it"
+            ) from error
+
+
+def _first(error: BaseException) -> str:
+    """Return what an error began with: Ray only says of it that it could not connect."""
+    while (before := error.__cause__ or error.__context__) is not None:
+        error = before
+    return str(error)
 
 
 def _settled(out: Path, runs: Sequence[Run], tasks: "_Tasks", told: Told) -> Counter[State]:

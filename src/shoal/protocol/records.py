@@ -17,13 +17,26 @@ KEPT, HELD_OUT = "kept", "held_out"
 class Measured:
     """Accuracies and calibration errors after one update, by domain and split.
 
-    ``terms`` are the means, since the record before, of what every update reports.
+    ``terms`` are the means, since the record before, of what every update reports; ``gaps`` the
+    spreads of statistics between the training domains, by name, where they were recorded.
     """
 
     step: int
     accuracy: Mapping[str, Mapping[str, float]]
     calibration_error: Mapping[str, Mapping[str, float]]
     terms: Mapping[str, float] = field(default_factory=dict)
+    gaps: Mapping[str, float] = field(default_factory=dict)
+
+    @staticmethod
+    def of_record(record: Mapping[str, Any]) -> "Measured":
+        """Return what a line of ``records.jsonl`` holds."""
+        return Measured(
+            record["step"],
+            record["accuracy"],
+            record.get("calibration_error", {}),
+            record.get("terms", {}),
+            record.get("gaps", {}),
+        )
 
     def of(self, domain: str, split: str) -> float:
         """Return an accuracy; NaN where it was not measured."""
@@ -42,6 +55,7 @@ class Finished:
     hparams: Mapping[str, Any]
     measured: tuple[Measured, ...]
     path: Path | None = None
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,15 +153,7 @@ def timing_of(run: Finished) -> Timing | None:
 
 def _read(folder: Path) -> Finished:
     run = _json(folder / RUN)
-    measured = tuple(
-        Measured(
-            record["step"],
-            record["accuracy"],
-            record.get("calibration_error", {}),
-            record.get("terms", {}),
-        )
-        for record in _lines(folder / RECORDS)
-    )
+    measured = tuple(Measured.of_record(record) for record in _lines(folder / RECORDS))
     if not measured:
         raise ValueError(f"{folder / RECORDS} is empty, though the run is done; delete the folder")
     return Finished(
@@ -159,6 +165,7 @@ def _read(folder: Path) -> Finished:
         run["hparams"],
         measured,
         folder,
+        run.get("fingerprint", ""),
     )
 
 

@@ -46,7 +46,7 @@ def by_test_domain(run: Finished, all_runs: Sequence[Finished]) -> Score | None:
 
 def by_training_domains(run: Finished, all_runs: Sequence[Finished]) -> Score | None:
     """Return the best mean of the training domains' held-out accuracies over all steps."""
-    return _best((_training_accuracy(run, measured), measured) for measured in run.measured)
+    return _best((training_accuracy(run, measured), measured) for measured in run.measured)
 
 
 def by_leaving_out(run: Finished, all_runs: Sequence[Finished]) -> Score | None:
@@ -81,6 +81,26 @@ RULES: dict[str, Rule] = {
     "leave-one-domain-out": by_leaving_out,
 }
 CALIBRATED = "calibrated"
+# How each of them chooses.
+WORDS = {
+    "test-domain": (
+        "The draw with the best accuracy on the held-out images of the test domain after the last "
+        "update. No record before the last one is looked at."
+    ),
+    "training-domain": (
+        "The draw and the record with the best mean accuracy on the held-out images of the "
+        "training domains. The test domain is not looked at."
+    ),
+    "leave-one-domain-out": (
+        "The draw and the record with the best mean accuracy on each further domain, in runs of "
+        "the same draw that left it out beside the test domain."
+    ),
+    "calibrated": (
+        "Of all records within 0.5 points of the best mean accuracy on the held-out images of the "
+        "training domains, the one with the smallest calibration error on them. Its score is the "
+        "negative of that error."
+    ),
+}
 
 
 def choose_runs(runs: Iterable[Finished], rule: str) -> list[Choice]:
@@ -132,20 +152,23 @@ def _calibrated(candidates: Sequence[Finished]) -> list[tuple[float, Finished, M
     domains' held-out images, so that the largest is the best.
     """
     all_steps = [
-        (_training_accuracy(run, measured), run, measured)
+        (training_accuracy(run, measured), run, measured)
         for run in candidates
         for measured in run.measured
     ]
     best = max((_low(accuracy) for accuracy, *_ in all_steps), default=-math.inf)
     near = [(run, measured) for accuracy, run, measured in all_steps if accuracy >= best - NEAR]
-    return [
-        (-_mean_of(measured.calibration_error, run.test_domains), run, measured)
-        for run, measured in near
-    ]
+    return [(-training_calibration(run, measured), run, measured) for run, measured in near]
 
 
-def _training_accuracy(run: Finished, measured: Measured) -> float:
+def training_accuracy(run: Finished, measured: Measured) -> float:
+    """Return the mean accuracy on the held-out images of the training domains."""
     return _mean_of(measured.accuracy, run.test_domains)
+
+
+def training_calibration(run: Finished, measured: Measured) -> float:
+    """Return the mean calibration error on the held-out images of the training domains."""
+    return _mean_of(measured.calibration_error, run.test_domains)
 
 
 def _mean_of(values: Mapping[str, Mapping[str, float]], test_domains: Sequence[str]) -> float:

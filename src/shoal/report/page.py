@@ -14,16 +14,25 @@ from importlib import resources
 from typing import Any
 
 from shoal.protocol.records import Failure, Finished
-from shoal.report.page_data import page_data
+from shoal.report.page_data import Samples, page_data
 
 __all__ = ["sweep_page"]
 
-SCRIPTS = ("sweep_tables.js", "sweep_charts.js", "sweep_runs.js", "sweep_page.js")
+SCRIPTS = (
+    "sweep_tables.js",
+    "sweep_charts.js",
+    "sweep_runs.js",
+    "sweep_gaps.js",
+    "sweep_page.js",
+)
 """One script in this order."""
 
 
 def sweep_page(
-    runs: Sequence[Finished], rules: Iterable[str], failed: Sequence[Failure] = ()
+    runs: Sequence[Finished],
+    rules: Iterable[str],
+    failed: Sequence[Failure] = (),
+    samples: Samples | None = None,
 ) -> str:
     """Return the sweep as one HTML page that needs no other file and no network."""
     import jinja2
@@ -34,7 +43,7 @@ def sweep_page(
     )
     return environment.from_string(_file("sweep.html.jinja")).render(
         title=f"Sweep of {len(runs):,} {'run' if len(runs) == 1 else 'runs'}",
-        data=_block(page_data(runs, rules, failed)),
+        data=_block(page_data(runs, rules, failed, samples)),
         style=_file("sweep.css"),
         script=script,
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

@@ -1,4 +1,4 @@
-"""Runs as the page of a sweep draws them: their hyperparameters, accuracies and terms by step."""
+"""Runs as the page of a sweep draws them: hyperparameters; accuracies, terms and gaps by step."""
 
 from __future__ import annotations
 
@@ -47,6 +47,10 @@ def _run(run: Finished, most: int, steps: dict[tuple[int, ...], int]) -> dict[st
         "terms": {
             name: [_number(one.terms.get(name, math.nan)) for one in kept] for name in kept[0].terms
         },
+        "gaps": {
+            name: [_number(one.gaps.get(name, math.nan)) for one in kept]
+            for name in dict.fromkeys(name for one in kept for name in one.gaps)
+        },
     }
 
 
@@ -54,7 +58,8 @@ def _most_points(runs: Sequence[Finished]) -> int:
     series = 0
     for run in runs:
         first = run.measured[0]
-        series += len(first.terms) + sum(len(splits) for splits in first.accuracy.values())
+        series += len(first.terms) + len(run.measured[-1].gaps)
+        series += sum(len(splits) for splits in first.accuracy.values())
     return max(2, MOST_VALUES // max(series, 1))
 
 

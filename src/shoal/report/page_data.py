@@ -1,44 +1,30 @@
-"""All that the page of a sweep shows, as plain data: tables, readings, curves, costs, failures."""
+"""All that the page of a sweep shows, as plain data: from its tables to sample images."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from shoal.protocol.records import Failure, Finished, Timing, timing_of
-from shoal.protocol.selection import Choice, choose_runs
+from shoal.protocol.selection import WORDS, Choice, choose_runs
 from shoal.report.benchmark import BASELINE
 from shoal.report.grid import Entry, Grid
 from shoal.report.page_curves import SCALE, accuracy, curves_of
 from shoal.report.sweeps import Chapter, chapter, domains_of
 
-__all__ = ["page_data"]
+__all__ = ["Samples", "page_data"]
 
-WORDS = {
-    "test-domain": (
-        "The draw with the best accuracy on the held-out images of the test domain after the last "
-        "update. No record before the last one is looked at."
-    ),
-    "training-domain": (
-        "The draw and the record with the best mean accuracy on the held-out images of the "
-        "training domains. The test domain is not looked at."
-    ),
-    "leave-one-domain-out": (
-        "The draw and the record with the best mean accuracy on each further domain, in runs of "
-        "the same draw that left it out beside the test domain."
-    ),
-    "calibrated": (
-        "Of all records within 0.5 points of the best mean accuracy on the held-out images of the "
-        "training domains, the one with the smallest calibration error on them. Its score is the "
-        "negative of that error."
-    ),
-}
+# By data set and domain: the class of an image, "" where it is not known, and its data URI.
+Samples = Mapping[str, Mapping[str, Sequence[tuple[str, str]]]]
 
 
 def page_data(
-    runs: Sequence[Finished], rules: Iterable[str], failed: Sequence[Failure] = ()
+    runs: Sequence[Finished],
+    rules: Iterable[str],
+    failed: Sequence[Failure] = (),
+    samples: Samples | None = None,
 ) -> dict[str, Any]:
     """Return what the page shows; lists of runs go by their place in ``runs``."""
     domains, rules = domains_of(runs), tuple(rules)
@@ -61,6 +47,7 @@ def page_data(
         "steps": steps,
         "costs": _costs(runs),
         "failures": [_failure(one) for one in failed],
+        "samples": samples or {},
     }
 
 

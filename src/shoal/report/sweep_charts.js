@@ -104,11 +104,12 @@ function hovered(plot, steps, x, tell) {
   plot.svg.addEventListener("pointerdown", find);
 }
 
-function lineChart(box, label, series, run, height, options) {
-  const steps = data.steps[run.steps];
+// A series is {steps, values, colour, dash}, and ring where a point of it is marked.
+function lineChart(box, label, series, height, options) {
+  const steps = distinct(series.flatMap((one) => one.steps)).sort((a, b) => a - b);
   const values = series.flatMap((one) => one.values).filter((value) => value !== null);
   if (!values.length) {
-    box.replaceChildren(make("p", { class: "empty" }, "No number was recorded."));
+    box.replaceChildren(make("p", { class: "empty" }, options.empty || "No number was recorded."));
     return;
   }
   const plot = frame(box, label, "step", height, options.names ? 40 : 10);
@@ -117,11 +118,20 @@ function lineChart(box, label, series, run, height, options) {
   const y = numericScale(values, options.logarithmic && spansDecades(values), plot.bottom, plot.top, height / 50);
   axes(plot, x, y);
   for (const one of series) {
-    plot.svg.append(draw("path", { class: "curve", d: path(steps, one.values, x, y), stroke: one.colour,
+    plot.svg.append(draw("path", { class: "curve", d: path(one.steps, one.values, x, y), stroke: one.colour,
       "stroke-dasharray": one.dash || null, "stroke-linecap": one.dash ? null : "round" }));
+    const at = one.steps.findIndex((step) => step >= one.ring);
+    if (one.ring > 0 && at >= 0 && one.values[at] !== null) {
+      plot.svg.append(draw("circle", { class: "ring", r: 4.5, stroke: one.colour, cx: x.at(one.steps[at]), cy: y.at(one.values[at]) }));
+    }
   }
   const last = steps[steps.length - 1];
-  if (run.warmup > 0 && run.warmup <= last) upright(plot, x.at(run.warmup), "dashed", options.names && "warm-up ends", 0);
-  if (options.read !== null) upright(plot, x.at(options.read), "", options.names && "read here", 1);
-  hovered(plot, steps, x, (index) => options.tell(steps[index], index));
+  if (options.warmup > 0 && options.warmup <= last) upright(plot, x.at(options.warmup), "dashed", options.names && "warm-up ends", 0);
+  if (typeof options.read === "number") upright(plot, x.at(options.read), "", options.names && "read here", 1);
+  hovered(plot, steps, x, (index) => options.tell(steps[index]));
+}
+
+function valueAt(one, step, show) {
+  const value = one.values[one.steps.indexOf(step)];
+  return value === null || value === undefined ? MISSING : show(value);
 }

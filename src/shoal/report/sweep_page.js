@@ -75,6 +75,23 @@ function showRule() {
   curveChooser.forget("Draw");
   scatterChooser.update();
   curveChooser.update();
+  gapChooser.update();
+}
+
+function showSamples() {
+  const sets = Object.entries(data.samples);
+  if (!sets.length) {
+    $("samples-rows").replaceChildren(make("p", { class: "empty" }, "The images were not at hand when this page was made; shoal report --data names their folder."));
+    return;
+  }
+  $("samples-rows").replaceChildren(...sets.flatMap(([dataset, domains]) => [
+    make("h3", {}, dataset),
+    ...Object.entries(domains).map(([domain, images]) => make("div", { class: "domain" },
+      make("div", { class: "name" }, domain),
+      make("div", { class: "images" }, ...images.map(([name, address]) => make("figure", {},
+        make("img", { src: address, alt: name ? `${name}, ${domain}` : domain, title: name || null }),
+        name ? make("figcaption", {}, name) : null))))),
+  ]));
 }
 
 function start() {
@@ -93,16 +110,21 @@ function start() {
     $("rules").append(button);
     $("all-words").append(make("dt", {}, chapter.rule), make("dd", {}, chapter.words));
   });
-  $("filter").addEventListener("input", filter);
+  $("filter").addEventListener("input", () => {
+    filter();
+    gapChooser.update();
+  });
   let width = window.innerWidth;
   window.addEventListener("resize", () => {
     if (window.innerWidth === width) return;
     width = window.innerWidth;
     scatterChooser.update();
     curveChooser.update();
+    gapChooser.update();
   });
   showCosts();
   showFailures();
+  showSamples();
   showRule();
 }
 start();

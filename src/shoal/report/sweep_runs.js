@@ -138,8 +138,10 @@ const curveChooser = choosers($("curves-choosers"), [
 function showCurves(places) {
   const run = data.runs[places[0]];
   const readout = $("curves-readout");
+  const steps = data.steps[run.steps];
   const series = Object.entries(run.accuracy).flatMap(([domain, splits]) => Object.entries(splits).map(([split, values]) => ({
     name: `${domain}, ${SPLITS[split] || split}${run.test.includes(domain) ? " (test)" : ""}`,
+    steps,
     colour: colourOf(run.dataset, domain),
     dash: DASHES[split] || "",
     values: values.map((value) => (value === null ? null : (100 * value) / data.scale)),
@@ -148,11 +150,10 @@ function showCurves(places) {
   const read = reading ? reading[0] : null;
   $("curves-legend").replaceChildren(...series.map((one) => entry(one.name, one.colour, one.dash)));
   readout.textContent = "Accuracy in %. Point at the chart to read its values.";
-  lineChart($("curves-chart"), `Accuracy of ${run.method} on ${run.dataset}, test domain ${domainsOf(run)}`, series, run, 340, {
-    names: true, read,
-    tell: (step, index) => {
-      readout.textContent = `Step ${step}: ` + series.map((one) =>
-        `${one.name} ${one.values[index] === null ? MISSING : one.values[index].toFixed(1)}`).join(" · ");
+  lineChart($("curves-chart"), `Accuracy of ${run.method} on ${run.dataset}, test domain ${domainsOf(run)}`, series, 340, {
+    names: true, read, warmup: run.warmup,
+    tell: (step) => {
+      readout.textContent = `Step ${step}: ` + series.map((one) => `${one.name} ${valueAt(one, step, (value) => value.toFixed(1))}`).join(" · ");
     },
   });
   const terms = Object.entries(run.terms);
@@ -162,10 +163,11 @@ function showCurves(places) {
   $("terms").replaceChildren(...cards);
   terms.forEach(([name, values], index) => {
     const head = cards[index].firstChild;
-    lineChart(boxes[index], `${name} of ${run.method}`, [{ colour: "#3f4752", dash: "", values }], run, 200, {
-      names: false, read, logarithmic: true,
-      tell: (step, at) => {
-        head.textContent = `${name} at step ${step}: ${values[at] === null ? MISSING : short(values[at])}`;
+    const one = { steps, values, colour: "#3f4752", dash: "" };
+    lineChart(boxes[index], `${name} of ${run.method}`, [one], 200, {
+      read, warmup: run.warmup, logarithmic: true,
+      tell: (step) => {
+        head.textContent = `${name} at step ${step}: ${valueAt(one, step, short)}`;
       },
     });
   });

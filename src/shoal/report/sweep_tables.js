@@ -92,11 +92,10 @@ function table(box, key, columns, rows, initial = null) {
   filter();
 }
 
+const wanted = (method) => method.toLowerCase().includes($("filter").value.trim().toLowerCase());
+
 function filter() {
-  const wanted = $("filter").value.trim().toLowerCase();
-  for (const row of document.querySelectorAll("tr[data-method]")) {
-    row.hidden = !row.dataset.method.toLowerCase().includes(wanted);
-  }
+  for (const row of document.querySelectorAll("tr[data-method]")) row.hidden = !wanted(row.dataset.method);
 }
 
 const text = (value, long = false) => ({ text: value, value: value, long });

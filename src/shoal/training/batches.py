@@ -38,10 +38,22 @@ class InMemory(Source):
         self.register_buffer("labels", labels.to(device), persistent=False)
         self.sampler = sampler
         self.size = size
+        # As long as a batch: the size of a tensor may change and leave what is compiled valid.
+        self._rows = torch.empty(size, device=device)
+        self._draw = _drawn
+
+    def fuse(self) -> None:
+        torch._dynamo.maybe_mark_dynamic(self._rows, 0)
+        self._draw = torch.compile(_drawn)
 
     def forward(self) -> Batch:
-        indices = self.sampler(self.size)
-        return scaled(self.images[indices]), self.labels[indices]
+        return self._draw(self.images, self.labels, self.sampler, self._rows)
+
+
+def _drawn(images: Tensor, labels: Tensor, sampler: Sampler, rows: Tensor) -> Batch:
+    """Return the next batch, of as many examples as ``rows``."""
+    indices = sampler(len(rows))
+    return scaled(images[indices]), labels[indices]
 
 
 class Batches(nn.Module):
@@ -91,5 +103,5 @@ class Normalise(nn.Module):
 
 
 def scaled(images: Tensor) -> Tensor:
-    """Return uint8 images in 0 … 1."""
-    return images.float() / 255
+    """Return uint8 images in 0 … 1; vectors are left as they are."""
+    return images if images.is_floating_point() else images.float() / 255

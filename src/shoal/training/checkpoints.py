@@ -26,10 +26,13 @@ class Checkpoints:
 
     Args:
         every: seconds between two checkpoints; by default as few as cost 2 % of the time.
+        writes: False where another process writes them.
     """
 
-    def __init__(self, folder: Path, identity: str, every: float | None = None) -> None:
-        self.folder, self.identity, self.every = folder, identity, every
+    def __init__(
+        self, folder: Path, identity: str, every: float | None = None, writes: bool = True
+    ) -> None:
+        self.folder, self.identity, self.every, self.writes = folder, identity, every, writes
         self.refused: list[str] = []
         self._left_aside: set[Path] = set()
         self._writer: ThreadPoolExecutor | None = None
@@ -39,6 +42,8 @@ class Checkpoints:
 
     def due(self) -> bool:
         """Return whether it is time for the next one; raise where the last could not be written."""
+        if not self.writes:
+            return False
         if self._writing is not None:
             if not self._writing.done():
                 return False

@@ -22,7 +22,7 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True)
 class Part:
-    """Examples of one domain: all its images (uint8), which of them, and their labels.
+    """Examples of one domain: all its images (uint8) or vectors, which of them, and their labels.
 
     ``indices`` lie where the images do, ``labels`` on the host.
     """
@@ -147,7 +147,7 @@ class Evaluation:
         """Return how many such images are run together."""
         if self.algorithm.together:
             return TOGETHER
-        return ALONE[self._device.type][images.shape[-1] >= 64]
+        return ALONE[self._device.type][images.ndim == 4 and images.shape[-1] >= 64]
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..distributed import same_everywhere
 from .checkpoints import Checkpoints
 from .evaluation import Evaluation, Outcome, Place
 from .step import Kind, Step, Update
@@ -66,13 +67,17 @@ def train(
     told: Callable[[Progress], object] = lambda _: None,
     recorded: Callable[[list[Record]], object] = lambda _: None,
     measured: Callable[[], Record] = dict,
+    noted: Callable[[str], object] = lambda _: None,
 ) -> tuple[list[Record], Timing]:
     """Train to the end, from the latest checkpoint where there is one.
+
+    In several processes all must call it; each returns the same records.
 
     Args:
         told: called now and then with how the training stands.
         recorded: called with all records so far whenever there is a new one, and at the start.
         measured: returns what else a record holds; it must leave the method as it is.
+        noted: called with what a user should know, a line each.
 
     Returns:
         The records, which depend on nothing but the run, and the time it took, which does not.
@@ -84,7 +89,7 @@ def train(
         done, records = saved["step"], saved["records"]
         _load(update, saved)
     recorded(records)
-    run = Step(update, kind)
+    run = Step(update, kind, noted)
     evaluate.warm_up()
     started = time.perf_counter()
     first, looked, evaluating = done, started, 0.0
@@ -104,6 +109,8 @@ def train(
             if schedule.records_after(done - 1):
                 run.wait()
                 before = time.perf_counter()
+                # What every process computes for itself may differ in the last bit.
+                same_everywhere(update.state_dict().values())
                 terms = update.means(schedule.since_record(done - 1))
                 records.append(_record(done - 1, terms, evaluate()) | measured())
                 recorded(records)

@@ -158,7 +158,7 @@ def _fits(dataset: DomainDataset, cache: ImageCache | None, device: torch.device
     """Return whether all images fit on the device; a CPU reads mapped files where they are."""
     if device.type != "cuda":
         return cache is None
-    size = sum(d.images.numel() for d in dataset.domains if isinstance(d.images, Tensor))
+    size = sum(d.images.nbytes for d in dataset.domains if isinstance(d.images, Tensor))
     if cache is not None:
         for domain in cache.domains.values():
             size += domain.evaluation.numel() + domain.training.pixels.numel()

@@ -1,5 +1,7 @@
 """One update of a run as a step without arguments: drawn, made and summed up on the device."""
 
+import gc
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -8,8 +10,11 @@ from torch import Tensor, nn
 
 from ..algorithms.base import Algorithm
 from ..checks import choose
+from ..distributed import alone, processes
+from ..networks.fusing import fuse
 from .batches import Batches
 from .captured import CapturedStep
+from .sharing import share, smaller
 
 Kind = Literal["compiled", "graph", "eager"]
 KINDS = ("compiled", "graph", "eager")
@@ -39,13 +44,14 @@ class Update(nn.Module):
         self.batches = batches
         self.precision = choose("precision", precision, PRECISIONS)
         self.names: tuple[str, ...] = ()
+        share(algorithm)
         # Of the terms since the last record; float64, so that their mean loses nothing.
         sums = torch.zeros(TERMS, dtype=torch.float64, device=algorithm.device)
         self.register_buffer("sums", sums)
 
     def forward(self) -> None:
         """Make one update and add up its terms."""
-        with precision_context(self.precision, self.algorithm.device):
+        with precision_context(self.precision, self.algorithm.device), alone():
             batches = self.batches()
             for tensor in (tensor for batch in batches for tensor in batch):
                 # Compiled once for all batch sizes, and for these images.
@@ -77,36 +83,79 @@ class Update(nn.Module):
 class Step:
     """Call to make one update, as fast as the device and the method allow.
 
+    Where memory runs out in the first update, images go through the network in smaller and smaller
+    micro-batches, which changes no result.
+
     Args:
         kind: "compiled" (the loss compiled, the update captured in a CUDA graph), "graph" or
             "eager"; a method that cannot go so far goes as far as it can. Elsewhere than on a
-            CUDA device nothing is captured.
+            CUDA device, and in several processes, nothing is captured.
+        noted: called with what a user should know, a line each.
     """
 
-    def __init__(self, update: Update, kind: Kind) -> None:
+    def __init__(
+        self, update: Update, kind: Kind, noted: Callable[[str], object] = lambda _: None
+    ) -> None:
         choose("kind of step", kind, KINDS)
-        device, algorithm = update.algorithm.device, update.algorithm
-        self.kind: Kind = min(kind, algorithm.capture, key=lambda k: -KINDS.index(k))
+        self.update, self._asked, self._noted = update, kind, noted
+        # Of the state before the first update: what a capture or a lack of memory undoes.
+        self._before = {key: t.clone() for key, t in update.state_dict().items()}
+        self._captured: CapturedStep | None = None
+        self._first = True
+        if update.algorithm.device.type == "cuda" and self.kind != "eager":
+            self.update.batches.fetch(0)
+        self._with_less(self._capture)
+
+    @property
+    def kind(self) -> Kind:
+        """How far the step is captured."""
+        algorithm = self.update.algorithm
+        if processes() > 1:
+            return "eager"
+        kind: Kind = min(self._asked, algorithm.capture, key=lambda k: -KINDS.index(k))
+        if kind == "compiled" and algorithm.micro_batch is not None:
+            kind = "graph"
+        return "eager" if kind == "graph" and algorithm.device.type != "cuda" else kind
+
+    def _capture(self) -> CapturedStep:
+        algorithm, device = self.update.algorithm, self.update.algorithm.device
         if self.kind == "compiled":
             # Methods share the code that is compiled, and a process may train many of them.
             config: Any = torch._dynamo.config
             config.recompile_limit = max(config.recompile_limit, GRAPHS)
+            fuse(algorithm)
             algorithm.compile()
-            update.batches.fuse()
-        if device.type != "cuda" and self.kind == "graph":
-            self.kind = "eager"
-        self.update = update
-        self._before: dict[str, Tensor] = {}
-        if device.type == "cuda" and self.kind != "eager":
-            self._before = {key: t.clone() for key, t in update.state_dict().items()}
-            self.update.batches.fetch(0)
-            self._captured = CapturedStep(update, self._undo, device)
-            self._before = {}
+            self.update.batches.fuse()
         else:
-            self._captured = CapturedStep(update, lambda: None, torch.device("cpu"))
+            algorithm._compiled_call_impl = None  # compiled before, without micro-batches
+        plain = device.type != "cuda" or self.kind == "eager"
+        on = torch.device("cpu") if plain else device
+        self._captured = CapturedStep(self.update, self._undo, on)
+        return self._captured
+
+    def _with_less(self, attempt: Callable[[], object]) -> None:
+        """Make an attempt, and where memory runs out others with smaller micro-batches."""
+        while not self._fits(attempt):
+            self._captured = None
+            gc.collect()
+            if self.update.algorithm.device.type == "cuda":
+                torch.cuda.empty_cache()
+            self._undo()
+            size = smaller(self.update.algorithm, self.update.images)
+            self._noted(f"memory ran out: images go through the network {size} at a time")
+
+    def _fits(self, attempt: Callable[[], object]) -> bool:
+        # In a function of its own, so that no traceback holds on to what did not fit.
+        try:
+            attempt()
+        except torch.OutOfMemoryError:
+            if processes() > 1:  # the others wait for this one in the middle of an update
+                raise
+            return False
+        return True
 
     def _undo(self) -> None:
-        """Take back what the steps of a capture did; what only they made begins at zero."""
+        """Take back what was done to the state; what was only made since begins at zero."""
         with torch.no_grad():
             for key, tensor in self.update.state_dict(keep_vars=True).items():
                 if key in self._before:
@@ -115,9 +164,18 @@ class Step:
                     tensor.zero_()
 
     def __call__(self, step: int) -> None:
-        self._captured.between(lambda: self.update.batches.fetch(step))
-        self._captured()
+        if self._first:
+            self._with_less(lambda: self._run(step))
+            self._first, self._before = False, {}
+        else:
+            self._run(step)
+
+    def _run(self, step: int) -> None:
+        captured = self._captured or self._capture()
+        captured.between(lambda: self.update.batches.fetch(step))
+        captured()
 
     def wait(self) -> None:
         """Return when all updates that were called have been made."""
-        self._captured.wait()
+        if self._captured is not None:
+            self._captured.wait()

@@ -5,7 +5,7 @@ from functools import cache, partial
 from typing import Any
 
 from ..arguments import name_domains, positive
-from ..engine import add_engine_options, carry_out, check_engine
+from ..engine import add_engine_options, carry_out, check_engine, world_of
 from ..loading import add_places
 from .outcome import write
 
@@ -79,7 +79,7 @@ def _run(name: str, options: argparse.Namespace) -> int:
     rows = [choose("row", row, ablation.rows) for row in options.rows or ablation.in_order()]
     protocol = _protocol(options)
     sweep = Sweep(tuple(rows), (dataset,), options.trials, options.draws, protocol=protocol)
-    world = _world(rows, dataset, options)
+    world = world_of(options, {row: row for row in rows}, {dataset: dataset})
     domains = [domain.name for domain in world.dataset(dataset, 0).domains]
     asked = options.test_domains or (["-90%"] if dataset == "colored-mnist" else domains)
     for domain in asked:
@@ -106,7 +106,7 @@ def _run_batches(options: argparse.Namespace) -> int:
     from ...report.figures.batches import batch_figure
 
     check_engine(options)
-    world = _world([batches.ROW], batches.DATASET, options)
+    world = world_of(options, {batches.ROW: batches.ROW}, {batches.DATASET: batches.DATASET})
     dataset = cache(world.dataset)  # the same for all configurations
     planned = {
         run.identity: run
@@ -130,14 +130,6 @@ def _protocol(options: argparse.Namespace) -> Any:
     return Protocol(
         options.steps, network=options.network, weights=weights, precision=options.precision
     )
-
-
-def _world(rows: list[str], dataset: str, options: argparse.Namespace) -> Any:
-    from ..world import CommandWorld
-
-    methods, places = {row: row for row in rows}, (options.data, options.cache)
-    how = (options.device, options.step, options.log == "gaps")
-    return CommandWorld(methods, {dataset: dataset}, *places, *how)
 
 
 def _machines(runs: Any) -> list[str]:

@@ -1,0 +1,69 @@
+"""``shoal fit`` on images of PACS: the whole command, from folders to a model.
+
+With ``--images N`` on that many, evenly of all domains and classes; else on all. The command can be
+stopped and given again with the same ``--work``: times add up.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from .recording import options, write
+
+
+def main() -> None:
+    parser = options(__doc__ or "")
+    parser.add_argument("--data", type=Path, required=True, help="the folder PACS itself")
+    parser.add_argument("--work", type=Path, required=True, help="for images, cache and model")
+    parser.add_argument("--images", type=int, default=None)
+    parser.add_argument("--time", default="10min")
+    asked = parser.parse_args()
+    data = asked.data if asked.images is None else subset(asked.data, asked.work, asked.images)
+    out = asked.work / "model"
+    command = [sys.executable, "-m", "shoal", "fit", str(data), "--out", str(out)]
+    command += ["--time", asked.time, "--cache", str(asked.work / "cache")]
+    begin = time.perf_counter()
+    subprocess.run(command, check=True)
+    seconds = time.perf_counter() - begin + _before(asked.work)
+    (asked.work / "seconds.json").write_text(json.dumps(seconds))
+    estimate = json.loads((out / "estimate.json").read_text())
+    setup = json.loads((out / "fit.json").read_text())
+    name = f"own_data_{asked.images or 'all'}"
+    numbers: dict[str, Any] = {
+        "seconds": round(seconds, 1),
+        "images": sum(1 for path in data.rglob("*") if path.is_file()),
+        "runs": len(list((out / "runs").glob("*/done"))),
+        "setup": {key: setup[key] for key in ("backbone", "trained", "steps", "precision")},
+        "onnx": (out / "model.onnx").exists(),
+        "estimate": estimate,
+    }
+    print(write(name, asked, numbers))
+
+
+def _before(work: Path) -> float:
+    """Return the seconds of earlier commands."""
+    path = work / "seconds.json"
+    return float(json.loads(path.read_text())) if path.exists() else 0.0
+
+
+def subset(data: Path, work: Path, number: int) -> Path:
+    """Return a folder with ``number`` images, as many of every domain."""
+    target = work / f"PACS-{number}"
+    domains = sorted(path for path in data.iterdir() if path.is_dir())
+    for domain in domains:
+        files = sorted(path for path in domain.rglob("*") if path.is_file())
+        each = number // len(domains)
+        for k in range(each):
+            source = files[k * len(files) // each]
+            copy = target / source.relative_to(data)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, copy)
+    return target
+
+
+if __name__ == "__main__":
+    main()

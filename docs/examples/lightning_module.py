@@ -1,0 +1,51 @@
+"""Fishr in Lightning: the regulariser is a module of the module, so that checkpoints hold it."""
+
+import lightning
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import shoal
+
+
+class Classifier(lightning.LightningModule):
+    """A network with Fishr on its head."""
+
+    def __init__(self, num_domains: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Linear(6, 32), nn.ReLU())
+        self.classifier = nn.Linear(32, 3)
+        self.fishr = shoal.Fishr(num_domains, penalty_weight=100.0, warmup_steps=10)
+
+    def training_step(self, batch: list[Tensor], index: int) -> Tensor:
+        inputs, labels, domains = batch
+        z = self.features(inputs)
+        logits = self.classifier(z)
+        risk = F.cross_entropy(logits, labels)
+        # In several processes, Fishr gathers the batch over all of them: nothing to do here.
+        penalty = self.fishr(z, logits, labels, domains)
+        self.log_dict({"risk": risk, "penalty": penalty})
+        return risk + penalty
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=1e-3)
+
+
+torch.manual_seed(0)
+data = TensorDataset(
+    torch.randn(256, 6), torch.randint(3, (256,)), torch.arange(4).repeat_interleave(64)
+)
+trainer = lightning.Trainer(
+    max_epochs=3,
+    accelerator="auto",
+    devices=1,
+    logger=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
+    # Not accumulate_grad_batches: it adds up penalties of small batches. See micro-batches.
+)
+model = Classifier(num_domains=4)
+trainer.fit(model, DataLoader(data, batch_size=64, shuffle=True))
+trainer.save_checkpoint("fishr.ckpt")
+print(f"{int(model.fishr.steps)} steps, variances of {tuple(model.fishr.v_bar.shape)} saved")

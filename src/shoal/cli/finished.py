@@ -1,0 +1,37 @@
+"""Finished runs for tables and pages, from whatever folders a command was given."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def finished_runs(folders: Sequence[Path]) -> list[Any]:
+    """Return the runs in these folders, ours and DomainBed's; say which cannot be told apart."""
+    from ..protocol.domainbed import read_domainbed
+    from ..protocol.records import read_runs
+
+    runs = [*read_runs(folders)]
+    for folder in folders:
+        runs += read_domainbed(folder)
+    if not runs:
+        raise ValueError(f"no finished run in {', '.join(map(str, folders))}")
+    _note_twins(runs)
+    return runs
+
+
+def _note_twins(runs: list[Any]) -> None:
+    """Say where two runs differ in nothing that the tables know, as in steps or in the network."""
+    seen: dict[tuple[Any, ...], Any] = {}
+    twins = []
+    for run in runs:
+        key = (run.dataset, run.algorithm, run.test_domains, run.trial, run.draw)
+        if seen.setdefault(key, run) is not run:
+            twins.append((seen[key], run))
+    if twins:
+        first, second = twins[0]
+        print(
+            f"shoal: {len(twins)} runs are there twice, and rules choose between the two: "
+            f"{first.path} and {second.path}; report sweeps of different protocols apart",
+            file=sys.stderr,
+        )

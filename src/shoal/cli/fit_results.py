@@ -1,0 +1,80 @@
+"""How ``shoal fit`` shows what it found in the data, and what came of it."""
+
+from pathlib import Path
+from typing import Any
+
+from .durations import shown
+from .terminal import table
+
+# Classes that get a column of their own; files that are named.
+COLUMNS, NAMED = 8, 10
+
+
+def show_material(material: Any) -> None:
+    """Show domains, classes, broken files and what is unusual."""
+    from rich.console import Console
+    from rich.text import Text
+
+    dataset, counts = material.dataset, material.dataset.counts()
+    console = Console()
+    kind = "images" if material.table is None else "rows"
+    total = sum(map(len, dataset.domains))
+    title = (
+        f"{dataset.name}: {total:,} {kind}, {len(counts)} domains, {len(dataset.classes)} classes"
+    )
+    grid = table(title, None)
+    grid.add_column("Domain")
+    columns = dataset.classes if len(dataset.classes) <= COLUMNS else ()
+    for name in (*columns, "all", "classes"):
+        grid.add_column(Text(name), justify="right")
+    for domain, found in counts.items():
+        cells = [f"{found[name]:,}" if found[name] else "–" for name in columns]
+        kinds = sum(count > 0 for count in found.values())
+        grid.add_row(Text(domain), *cells, f"{sum(found.values()):,}", str(kinds))
+    console.print(grid)
+    if material.broken:
+        console.print(Text(f" Cannot be read, and left out ({len(material.broken):,})", "bold"))
+        for line in material.broken[:NAMED]:
+            console.print(Text(f"   {line.path}: {line.why}", style="red"), soft_wrap=True)
+    if material.table is not None and material.table.encoding.left_out:
+        names = ", ".join(material.table.encoding.left_out)
+        console.print(Text(f" Left out, because they say nothing about another row: {names}"))
+    for note in material.notes:
+        console.print(Text(f" Note: {note}"), soft_wrap=True)
+
+
+def show_verdict(fitted: Any, out: Path, seconds: float) -> None:
+    """Show the estimates, what to deploy, and where everything lies."""
+    from rich.console import Console
+    from rich.text import Text
+
+    verdict, console = fitted.verdict, Console()
+    domains = list(dict.fromkeys(name for row in verdict.rows for name in row.domains))
+    grid = table(
+        "Accuracy in % on the domain that was left out",
+        "Known: on held-out examples of the domains that were trained on.",
+    )
+    grid.add_column("Method")
+    for name in (*domains, "average", "worst", "known"):
+        grid.add_column(Text(name), justify="right")
+    for row in verdict.rows:
+        # Errors of single domains are on the page: here they would not fit.
+        cells = [_cell(row.domains.get(name), error=False) for name in domains]
+        cells += [_cell(row.average), _cell(row.worst, error=False)]
+        style = "bold" if row.algorithm == verdict.deploy else ""
+        known = f"{100 * verdict.inside[row.algorithm]:.1f}"
+        grid.add_row(Text(row.algorithm, style), *cells, known)
+    console.print(grid)
+    for sentence in verdict.sentences:
+        console.print(Text(f" {sentence}"), soft_wrap=True)
+    files = "model.safetensors, model.json, model.onnx, report.html"
+    files = ", ".join(name for name in files.split(", ") if (out / name).exists())
+    console.print(Text(f" {out}: {files} ({shown(seconds)})"), soft_wrap=True)
+    console.print(Text(f" Next: shoal predict {out} FILES..."), soft_wrap=True)
+
+
+def _cell(cell: Any, error: bool = True) -> str:
+    if cell is None:
+        return "–"
+    shown = f" ± {100 * cell.error:.1f}" if error and cell.trials > 1 else ""
+    return f"{100 * cell.mean:.1f}{shown}"

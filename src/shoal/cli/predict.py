@@ -1,0 +1,76 @@
+"""``shoal predict``: what a fitted model says of new files."""
+
+import argparse
+import csv
+import sys
+from pathlib import Path
+from typing import Any
+
+from .arguments import device
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "predict",
+        help="classify new images or rows with a fitted model",
+        description="Class and probability of every file. A file that cannot be read is told on "
+        "stderr and does not stop the rest; the exit status is then 1.",
+    )
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the folder of a fit or a run")
+    parser.add_argument(
+        "files",
+        type=Path,
+        nargs="+",
+        metavar="FILES",
+        help="images, or folders of images; for a model of tables, .csv or .parquet files",
+    )
+    parser.add_argument(
+        "--csv", action="store_true", help="print CSV, with the probability of every class"
+    )
+    parser.add_argument(
+        "--algorithm", metavar="NAME", help="your own method, where the model is of one"
+    )
+    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto")
+    parser.set_defaults(run=_run, after_interrupt="what was printed stands")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ..estimators.predictor import load
+    from ..own import with_settings
+
+    method = with_settings(options.algorithm)[0] if options.algorithm else None
+    model = load(options.model, device(options.device), method)
+    failed, write = 0, csv.writer(sys.stdout)
+    if options.csv:
+        write.writerow(["source", "class", "probability", *model.classes, "error"])
+    for found in model.predictions(_sources(options.files)):
+        if found.error is not None:
+            failed += 1
+            print(f"shoal: {found.error}", file=sys.stderr)
+        if options.csv:
+            values = [
+                f"{found.probabilities[name]:.6f}" for name in model.classes if not found.error
+            ]
+            values = values or [""] * len(model.classes)
+            best = "" if found.probability is None else f"{found.probability:.6f}"
+            write.writerow([found.source, found.label, best, *values, found.error])
+        elif found.probability is not None:
+            print(f"{found.source}: {found.label} ({100 * found.probability:.1f} %)")
+    return 1 if failed else 0
+
+
+def _sources(files: list[Path]) -> list[Path]:
+    """Return the files, and all images of the folders among them."""
+    from ..datasets.faults import is_image
+
+    found = []
+    for path in files:
+        if path.is_dir():
+            inside = sorted(one for one in path.rglob("*") if one.is_file() and is_image(one))
+            if not inside:
+                raise ValueError(f"there are no images in {path}")
+            found += inside
+        else:
+            found.append(path)
+    return found

@@ -1,0 +1,64 @@
+"""Sample images for the page of a sweep, from the data sets that are at hand."""
+
+import argparse
+import base64
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+# Images on a page, some 5 kB each.
+MOST = 320
+
+
+def samples_of(runs: Sequence[Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Return images by data set and domain as the page takes them; what is missing is said."""
+    first = {run.dataset: run for run in sorted(runs, key=lambda run: run.trial, reverse=True)}
+    found = {}
+    for name in dict.fromkeys(run.dataset for run in runs):
+        try:
+            samples = _samples(first[name], options, MOST // len(first))
+        except ModuleNotFoundError as error:
+            told = f"{error.name} is not installed: pip install 'shoal[images]'"
+            print(f"shoal: no sample images of {name}: {told}", file=sys.stderr)
+            continue
+        except (ValueError, OSError) as error:
+            print(f"shoal: no sample images of {name}: {error}", file=sys.stderr)
+            continue
+        found[name] = {
+            domain: [(one.label, _address(one)) for one in mine] for domain, mine in samples.items()
+        }
+    return found
+
+
+def _samples(run: Any, options: argparse.Namespace, most: int) -> Any:
+    """Return images of what the run was made of: from the data themselves, or from their cache."""
+    from ..datasets.samples import cached_samples, samples
+
+    try:
+        dataset = _dataset(run, options)
+    except (ValueError, OSError) as error:
+        cached = cached_samples(options.cache / f"{run.dataset}-{run.fingerprint[:12]}", most)
+        if run.fingerprint and cached:
+            return cached
+        raise ValueError(f"{error}; name its folder with --data") from error
+    if run.fingerprint and dataset.fingerprint != run.fingerprint:
+        raise ValueError("the data set is not what it was when the runs were made")
+    return samples(dataset, most)
+
+
+def _dataset(run: Any, options: argparse.Namespace) -> Any:
+    from ..datasets import DATASETS, image_folders
+    from .loading import dataset_of
+
+    if run.dataset in DATASETS:
+        return dataset_of(
+            argparse.Namespace(dataset=run.dataset, data=options.data, trial=run.trial)
+        )
+    if (options.data / run.dataset).is_dir():
+        return image_folders(run.dataset, options.data / run.dataset)
+    raise ValueError(f"there is no folder {options.data / run.dataset}")
+
+
+def _address(sample: Any) -> str:
+    """Return the image as an address that holds it whole."""
+    return f"data:image/{sample.kind};base64,{base64.b64encode(sample.content).decode()}"

@@ -1,0 +1,68 @@
+"""``shoal select``: the models that a rule chose, out of the runs of a sweep."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from .arguments import RULES
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "select",
+        help="save the models that a selection rule chose",
+        description="For every data set, method, test domain and trial, the model that a rule "
+        "chose of all draws and records, with a card that says how. Weights of other records than "
+        "the last are there where the runs were made with --keep-best.",
+    )
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="sweeps and runs")
+    parser.add_argument("--rule", choices=RULES, required=True)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--algorithms", nargs="+", metavar="NAME", help="only these methods")
+    parser.add_argument("--datasets", nargs="+", metavar="NAME", help="only these data sets")
+    parser.set_defaults(run=_run, after_interrupt="the same command saves all of them")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ..protocol.chosen import NotKept, save_chosen
+    from ..protocol.records import read_runs
+    from ..protocol.selection import choose_runs
+
+    runs = read_runs(options.folders)
+    if not runs:
+        raise ValueError(f"no finished run in {', '.join(map(str, options.folders))}")
+    _refuse_unknown("method", options.algorithms, [run.algorithm for run in runs])
+    _refuse_unknown("data set", options.datasets, [run.dataset for run in runs])
+    choices = [
+        choice
+        for choice in choose_runs(runs, options.rule)
+        if choice.algorithm in (options.algorithms or [choice.algorithm])
+        and choice.dataset in (options.datasets or [choice.dataset])
+    ]
+    if not choices:
+        raise ValueError(f"these {len(runs)} runs are not those that {options.rule} needs")
+    missing = 0
+    for choice in choices:
+        try:
+            folder = save_chosen(choice, options.rule, runs, options.out)
+        except NotKept as error:
+            missing += 1
+            print(f"shoal: {error}", file=sys.stderr)
+        else:
+            print(f"{folder}: draw {choice.draw}, step {choice.step}, {_told(choice)}")
+    if missing:
+        print(f"shoal: {missing} of {len(choices)} models were not kept", file=sys.stderr)
+    return 1 if missing else 0
+
+
+def _told(choice: Any) -> str:
+    return f"{100 * choice.accuracy:.1f} % on {choice.test_domain}"
+
+
+def _refuse_unknown(what: str, asked: list[str] | None, there: list[str]) -> None:
+    from ..checks import choose
+
+    for name in asked or ():
+        choose(f"{what} of these runs", name, sorted(set(there)))

@@ -1,0 +1,101 @@
+"""One column of a table: numbers as they are, categories as one column for each of them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Texts that say that a value is missing.
+MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
+# Of more different texts than this, where most stand in one or two rows, a model learns the rows.
+CATEGORIES = 50
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a column is encoded.
+
+    Numbers are one column, and a second one that is 1 where they are missing, if they ever were;
+    a category is 1 in the column of its value, and 0 everywhere where the value is unknown.
+    """
+
+    name: str
+    values: tuple[str, ...] | None = None
+    gaps: bool = False
+
+    def encode(self, column: Sequence[Any]) -> Tensor:
+        """Return float32 ``[n, d]``; a missing number is NaN."""
+        if self.values is None:
+            return self._numbers(column)
+        place = {value: k for k, value in enumerate(self.values)}
+        found = torch.zeros(len(column), len(self.values))
+        for row, value in enumerate(column):
+            k = place.get(_text(value))
+            if k is not None:
+                found[row, k] = 1
+        return found
+
+    def _numbers(self, column: Sequence[Any]) -> Tensor:
+        numbers = []
+        for row, value in enumerate(map(known, column), 1):
+            number = math.nan if value is None else _number(value)
+            if number is None:
+                raise ValueError(f"column {self.name!r}, row {row} must be a number, got {value!r}")
+            numbers.append(number)
+        found = torch.tensor(numbers, dtype=torch.float32)[:, None]
+        return torch.cat([found, found.isnan().float()], 1) if self.gaps else found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the column as plain values."""
+        if self.values is None:
+            return {"name": self.name, "kind": "number", "gaps": self.gaps}
+        return {"name": self.name, "kind": "category", "values": list(self.values)}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> "Column":
+        """Return what ``as_json`` wrote."""
+        if values["kind"] == "number":
+            return Column(values["name"], None, values["gaps"])
+        return Column(values["name"], tuple(values["values"]))
+
+
+def column_of(name: str, values: Sequence[Any]) -> Column | None:
+    """Return how a column is encoded; None where it says nothing about another row."""
+    given = [known(value) for value in values]
+    present = [value for value in given if value is not None]
+    if not present:
+        return None
+    if all(_number(value) is not None for value in present):
+        return Column(name, None, len(present) < len(given))
+    different = sorted({_text(value) for value in given})
+    if len(different) == 1 or (len(different) > CATEGORIES and 2 * len(different) > len(given)):
+        return None
+    return Column(name, tuple(different))
+
+
+def known(value: Any) -> Any:
+    """Return the value, or None where it says that it is missing."""
+    if isinstance(value, str):
+        value = value.strip()
+        return None if value.lower() in MISSING else value
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return value
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _text(value: Any) -> str:
+    found = known(value)
+    return "" if found is None else str(found)

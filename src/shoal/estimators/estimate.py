@@ -1,0 +1,124 @@
+"""How methods do on a domain that they never saw: each left out in turn, as far as the budget goes.
+
+Every run is one of the protocol, in a folder of its own under ``out``: it goes on after an
+interruption, and a second command on the same folder shares the work.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..datasets import DomainDataset
+from ..datasets.cache import ImageCache
+from ..protocol.attempt import State, failure_of
+from ..protocol.execute import Machine
+from ..protocol.hand import Hand
+from ..protocol.plan import Data, Method, folder_of, write_plan
+from ..protocol.records import Finished, read_runs
+from ..protocol.run import Run
+from ..training.loop import Progress
+from .budget import Budget
+from .setup import Setup
+
+# Seconds between two looks at a run that another command carries out.
+LOOK = 1.0
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Where an estimation stands: runs that are done, of how many, and seconds left if known."""
+
+    done: int
+    total: int
+    left: float | None
+
+
+# From a run, how it stands (None: it begins), and where the whole stands.
+Told = Callable[[Run, Progress | None, Ahead], object]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What runs need beside themselves; a ``World`` of the protocol's."""
+
+    methods: Mapping[str, Method]
+    dataset: DomainDataset
+    cache: ImageCache | None
+    on: Machine
+
+    def method(self, name: str) -> Method:
+        return self.methods[name]
+
+    def data(self, name: str, trial: int) -> Data:
+        return self.dataset, self.cache
+
+    def machine(self) -> Machine:
+        # What is wrong is shown in the end.
+        return replace(self.on, predictions=True)
+
+
+def groups_of(setup: Setup, world: Surroundings, trials: int) -> list[list[Run]]:
+    """Return the runs of all methods for every trial and domain left out, trial by trial."""
+    return [
+        [
+            setup.run(world.dataset, name, method, (domain,), trial)
+            for name, method in world.methods.items()
+        ]
+        for trial in range(trials)
+        for domain in world.dataset.names
+    ]
+
+
+def estimate(
+    out: Path, groups: list[list[Run]], world: Surroundings, budget: Budget, told: Told
+) -> list[Finished]:
+    """Carry out the groups that the budget allows, in order; return the runs that are done."""
+    hand, asked = Hand(out, world), list[Run]()
+    total = sum(map(len, groups))
+    for number, group in enumerate(groups):
+        if not budget.allows(out, groups, number):
+            break
+        write_plan(out, group)
+        for run in group:
+            ahead = Ahead(len(asked), total, budget.left(out, groups, number))
+            carry_out(hand, run, partial(_told, told, run, ahead))
+            asked.append(run)
+    found = finished(out, asked)
+    if not found:
+        raise ValueError(f"all {len(asked)} runs failed: {'; '.join(failures(out, asked)[:1])}")
+    return found
+
+
+def _told(told: Told, run: Run, ahead: Ahead, progress: Progress | None) -> None:
+    told(run, progress, ahead)
+
+
+def carry_out(hand: Hand, run: Run, told: Callable[[Progress | None], Any]) -> State:
+    """Carry out one run, or wait for who does; return how it stands in the end."""
+    told(None)
+    while (state := hand(run, told=told)) is State.RUNNING:
+        time.sleep(LOOK)
+    if state is State.FAILED and (failure_of(folder_of(hand.out, run)) or {}).get("memory"):
+        # What did not fit beside another program may fit now.
+        state = hand(run, alone=True, told=told)
+    return state
+
+
+def finished(out: Path, runs: list[Run]) -> list[Finished]:
+    """Return what those of the runs have recorded that are done."""
+    folders = [folder_of(out, run) for run in runs]
+    return read_runs([folder for folder in folders if folder.is_dir()])
+
+
+def failures(out: Path, runs: list[Run]) -> list[str]:
+    """Return which of the runs failed and why, a line each."""
+    found = []
+    for run in runs:
+        failure = failure_of(folder_of(out, run))
+        if failure is not None:
+            tests = ", ".join(run.test_domains) or "nothing"
+            found.append(f"{run.algorithm} without {tests}, trial {run.trial}: {failure['reason']}")
+    return found

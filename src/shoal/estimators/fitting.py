@@ -1,0 +1,166 @@
+"""From data to a model for a new domain: inspected, estimated, chosen, trained and written down."""
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..datasets.cache import ImageCache, build
+from ..protocol.attempt import State
+from ..protocol.execute import Machine
+from ..protocol.hand import Hand
+from ..protocol.plan import Method, folder_of, write_plan
+from ..protocol.run import Run
+from ..storage import write_json, write_text
+from ..training.loop import Progress
+from .budget import Budget
+from .deploying import write_checked_onnx, write_model
+from .estimate import Ahead, Surroundings, carry_out, estimate, failures, groups_of
+from .frozen import FEATURES, check_frozen, frozen_features
+from .inspection import Material
+from .mistakes import mistakes_of
+from .page_content import page_content
+from .setup import Setup
+from .threads import one_thread
+from .verdict import Verdict, verdict_of
+
+ESTIMATE, PAGE = "estimate.json", "report.html"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is called while a model is fitted, all of it optional.
+
+    Args:
+        amount: with a name, how much of it is done, of how much.
+        run: with a title, how the run stands, and where the whole stands.
+        note: with what a user should know, a line.
+    """
+
+    amount: Callable[[str, int, int], object] = lambda *_: None
+    run: Callable[[str, Progress | None, Ahead], object] = lambda *_: None
+    note: Callable[[str], object] = lambda _: None
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What came of it: the verdict, and the runs that failed."""
+
+    verdict: Verdict
+    failures: tuple[str, ...]
+
+
+def fit(
+    material: Material,
+    setup: Setup,
+    methods: Mapping[str, Method],
+    out: Path,
+    machine: Machine,
+    cache_folder: Path,
+    budget: Budget,
+    trials: int,
+    told: Told,
+) -> Fitted:
+    """Fit a model into the folder ``out``; the same again goes on where it was stopped.
+
+    Args:
+        methods: by the names that runs have; the first ones are ERM and what is compared with it.
+        cache_folder: of the decoded images.
+        trials: how often every domain is left out at most, on other splits.
+    """
+    if setup.frozen:
+        for name, (method, _) in methods.items():
+            check_frozen(name, method)
+    setup.keep(out)
+    world = _surroundings(material, setup, methods, out, machine, cache_folder, told)
+    groups = groups_of(setup, world, trials)
+    vectors = setup.frozen or setup.kind == "table"
+    with one_thread() if vectors and machine.device.type == "cpu" else nullcontext():
+        return _fitted(material, setup, world, groups, out, budget, told)
+
+
+def _fitted(
+    material: Material,
+    setup: Setup,
+    world: Surroundings,
+    groups: list[list[Run]],
+    out: Path,
+    budget: Budget,
+    told: Told,
+) -> Fitted:
+    finished = estimate(
+        out,
+        groups,
+        world,
+        budget,
+        lambda run, progress, ahead: told.run(
+            f"{run.algorithm} without {run.test_domains[0]}, trial {run.trial}", progress, ahead
+        ),
+    )
+    failed = failures(out, [run for group in groups for run in group])
+    for line in failed:
+        told.note(f"failed: {line}")
+    verdict = verdict_of(finished, world.dataset, setup.protocol.holdout)
+    write_json(out / ESTIMATE, verdict.as_json())
+    _final(out, setup, world, material, verdict, told)
+    told.note(write_checked_onnx(out, world.methods[verdict.deploy][0], material))
+    mistakes = mistakes_of(finished, material)
+    content = page_content(material, setup, verdict, mistakes, finished, failed)
+    _write_page(out / PAGE, content)
+    return Fitted(verdict, tuple(failed))
+
+
+def _surroundings(
+    material: Material,
+    setup: Setup,
+    methods: Mapping[str, Method],
+    out: Path,
+    machine: Machine,
+    cache_folder: Path,
+    told: Told,
+) -> Surroundings:
+    dataset = material.dataset
+
+    def cache() -> ImageCache:
+        return build(dataset, cache_folder, lambda *at: told.amount("decoding", *at))
+
+    if setup.kind == "table":
+        return Surroundings(methods, dataset, None, machine)
+    if setup.frozen and setup.backbone is not None:
+        vectors = frozen_features(
+            dataset,
+            cache,
+            setup.backbone,
+            machine.device,
+            out / FEATURES,
+            lambda *at: told.amount("features", *at),
+        )
+        return Surroundings(methods, vectors, None, machine)
+    return Surroundings(methods, dataset, cache(), machine)
+
+
+def _final(
+    out: Path,
+    setup: Setup,
+    world: Surroundings,
+    material: Material,
+    verdict: Verdict,
+    told: Told,
+) -> None:
+    """Train what is to be deployed on all domains, and write it."""
+    method = world.methods[verdict.deploy]
+    run = setup.run(world.dataset, verdict.deploy, method, (), 0)
+    write_plan(out, [run])
+    hand, title = Hand(out, world), f"{verdict.deploy} on all domains"
+    state = carry_out(hand, run, lambda progress: told.run(title, progress, Ahead(0, 1, None)))
+    if state is not State.DONE:
+        why = "; ".join(failures(out, [run])) or f"see {folder_of(out, run)}"
+        raise ValueError(f"the model could not be trained on all domains: {why}")
+    write_model(out, run, method, setup, material, verdict)
+
+
+def _write_page(path: Path, content: Mapping[str, Any]) -> None:
+    from ..report.fit_page import fit_page
+
+    write_text(path, fit_page(content))

@@ -1,0 +1,124 @@
+"""How a model is fitted: chosen once, written down, and the same whenever a command goes on."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ..algorithms.hparams import draw, searches
+from ..checks import choose
+from ..datasets import DomainDataset
+from ..protocol.plan import Method
+from ..protocol.run import Protocol, Run
+from ..storage import read_json, write_json
+
+SETUP = "fit.json"
+TRAINED = ("all", "head")
+# Updates, where nobody says how many: of a whole network, of a head on frozen features, of an MLP.
+STEPS = {"all": 1000, "head": 600, "table": 1000}
+# The updates that the defaults of the methods were made for.
+USUAL = 5001
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all runs of a fit share.
+
+    Args:
+        dataset, fingerprint: of the data as it came.
+        kind: "images" or "table".
+        trained: "all" weights of the network, or its "head" on features that stay as they are.
+        backbone: the network for images; None for tables.
+        steps: updates of every run.
+        precision: as in ``Protocol``.
+        settings: hyperparameters as text, by name.
+    """
+
+    dataset: str
+    fingerprint: str
+    kind: str
+    trained: str
+    backbone: str | None
+    steps: int
+    precision: str
+    settings: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        choose("part of the network to train", self.trained, TRAINED)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether runs see features of images, and not the images."""
+        return self.kind == "images" and self.trained == "head"
+
+    @property
+    def protocol(self) -> Protocol:
+        """How every run is made."""
+        every = max(1, self.steps // 4)
+        if self.kind == "table":
+            return Protocol(self.steps, every, network="standardised-mlp")
+        if self.frozen:
+            return Protocol(self.steps, every, network="linear")
+        return Protocol(
+            self.steps,
+            every,
+            network=self.backbone,
+            weights="imagenet",
+            precision=self.precision,
+        )
+
+    def run(
+        self, dataset: DomainDataset, name: str, method: Method, tests: tuple[str, ...], trial: int
+    ) -> Run:
+        """Return the run of a method, by the defaults of its hyperparameters.
+
+        Args:
+            dataset: what the runs see: images, or vectors.
+        """
+        scale = "large" if self.kind == "images" and not self.frozen else "small"
+        declared = {f.name for f in fields(method[0].Hparams)}
+        # What one method has need not be known to the others.
+        given = {key: text for key, text in self.settings.items() if key in declared}
+        hparams = hparams_for(method, scale, self.steps, given)
+        protocol = self.protocol
+        return Run(dataset.name, dataset.fingerprint, name, tests, trial, 0, hparams, protocol)
+
+    def keep(self, out: Path) -> None:
+        """Write the setup to ``out``; raise where another one is there."""
+        path = out / SETUP
+        if not path.exists():
+            write_json(path, asdict(self) | {"settings": dict(self.settings)})
+            return
+        found = read_json(path)
+        mine = asdict(self) | {"settings": dict(self.settings)}
+        other = [key for key in mine if found.get(key) != mine[key]]
+        if other:
+            told = "; ".join(f"{key} {found.get(key)!r}, not {mine[key]!r}" for key in other[:3])
+            raise ValueError(f"{out} is of another fit ({told}); choose another --out")
+
+
+def kept_setup(out: Path) -> dict[str, Any] | None:
+    """Return what an earlier command chose for ``out``; None where there was none."""
+    path = out / SETUP
+    found: dict[str, Any] | None = read_json(path) if path.exists() else None
+    return found
+
+
+def check_settings(settings: Mapping[str, str], methods: Mapping[str, Method]) -> None:
+    """Raise where no method has a hyperparameter of this name."""
+    declared = {f.name for kind, _ in methods.values() for f in fields(kind.Hparams)}
+    for name in settings:
+        choose("hyperparameter", name, declared)
+
+
+def hparams_for(method: Method, scale: str, steps: int, given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the defaults of a method's hyperparameters in a run of so many updates.
+
+    A warm-up is the same share of the run as in a usual one.
+    """
+    kind, settings = method
+    warmup = searches(kind.Hparams, scale).get("warmup_steps")
+    shorter = {}
+    if warmup is not None and warmup.default:
+        shorter = {"warmup_steps": str(round(warmup.default * steps / USUAL))}
+    return asdict(draw(kind.Hparams, scale, 0, 0, {**shorter, **settings, **given}))

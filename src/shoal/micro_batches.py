@@ -1,0 +1,108 @@
+"""A batch run in parts that gives what the whole gives, value and gradient, in less memory."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.checkpoint import checkpoint
+
+from .gradients.repeat import Randomness
+
+Inputs = Tensor | tuple[Tensor, ...] | list[Tensor] | Mapping[str, Tensor]
+
+
+def in_micro_batches(network: Callable[..., Any], inputs: Inputs, size: int) -> Any:
+    """Return ``network(inputs)``, run ``size`` examples at a time, and again in the backward.
+
+    What comes back is of all examples, so that any loss of them is that of the whole batch: a
+    penalty takes the moments of all first, and their cotangent then goes back through each
+    micro-batch. Memory holds the activations of one micro-batch, for a second forward.
+
+    Args:
+        network: a module or function of examples first, whose outputs have examples first too: a
+            tensor, or a tuple, list or dict of tensors.
+        inputs: a tensor, tuple or dict of tensors with examples first.
+        size: examples of a micro-batch; the last may have fewer.
+    """
+    if size < 1:
+        raise ValueError(f"size must be 1 or more, got {size}")
+    keys = list(inputs) if isinstance(inputs, Mapping) else None
+    tensors = list(inputs.values()) if isinstance(inputs, Mapping) else inputs
+    tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+    def call(function: Callable[..., Any], parts: list[Tensor]) -> Any:
+        return function(*parts) if keys is None else function(**dict(zip(keys, parts, strict=True)))
+
+    n = len(tensors[0])
+    if n <= size:
+        return call(network, tensors)
+    model = network if isinstance(network, nn.Module) else None
+    if model is not None:
+        _check_independent(model)
+        network = _with_weights_of_now(model)
+
+    def run(*parts: Tensor) -> Any:
+        return call(network, list(parts))
+
+    found = []
+    for start in range(0, n, size):
+        parts = [tensor[start : start + size] for tensor in tensors]
+        found.append(
+            _again_in_backward(run, parts, model) if torch.is_grad_enabled() else run(*parts)
+        )
+    leaves = [tree_flatten(outputs)[0] for outputs in found]
+    return tree_unflatten([torch.cat(parts) for parts in zip(*leaves, strict=True)], _tree(found))
+
+
+def _with_weights_of_now(model: nn.Module) -> Callable[..., Any]:
+    """Return the model with the weights it has: in the backward, others may be in their place."""
+    held: dict[str, Tensor] = dict(model.named_parameters())
+
+    def run(*args: Tensor, **kwargs: Tensor) -> Any:
+        return torch.func.functional_call(model, held, args, kwargs)
+
+    return run
+
+
+def _tree(found: list[Any]) -> Any:
+    return tree_flatten(found[0])[1]
+
+
+def _again_in_backward(
+    run: Callable[..., Any], parts: list[Tensor], model: nn.Module | None
+) -> Any:
+    state = Randomness.now(parts[0].device, model)
+
+    def contexts() -> tuple[AbstractContextManager[Any], Any]:
+        return nullcontext(), _Restored(state)
+
+    return checkpoint(
+        run, *parts, use_reentrant=False, preserve_rng_state=False, context_fn=contexts
+    )
+
+
+class _Restored:
+    """A random state that can be gone back to any number of times: a graph may be kept."""
+
+    def __init__(self, state: Randomness) -> None:
+        self._state = state
+
+    def __enter__(self) -> None:
+        self._inside = self._state.restored()
+        self._inside.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._inside.__exit__(*error)
+
+
+def _check_independent(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+            raise ValueError(
+                f"{name or type(module).__name__} normalises with the statistics of the batch, and "
+                "micro-batches have others than the whole; put batch norm in eval mode (frozen "
+                "statistics) or use group norm"
+            )

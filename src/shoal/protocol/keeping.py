@@ -1,0 +1,119 @@
+"""The weights of records that a selection rule may yet choose, kept while a run goes on.
+
+What a rule chooses is known when all runs are done: later records and other draws may do better. So
+a record's weights are kept when it is made and the rule may choose it, and let go when the run has
+ended without its choice.
+"""
+
+import math
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..storage import remove_asides
+from .records import Finished, Measured
+from .run import Run
+from .selection import CALIBRATED, NEAR, RULES, by_training_domains
+from .selection import training_accuracy as accuracy_of
+from .selection import training_calibration as error_of
+
+KEPT_MODELS = "kept"
+Record = Mapping[str, Any]
+
+
+def reachable(run: Finished, rule: str) -> list[int]:
+    """Return the steps, so far, that the rule may choose, whatever follows in this or other runs.
+
+    By test domain it is the last update, whose weights a run leaves in any case. By training
+    domains it is the best so far. By calibration it is every record within reach of the best
+    accuracy than which no other is both as accurate and better calibrated. Leaving out, it is any
+    record: other runs decide.
+    """
+    if rule == CALIBRATED:
+        return _well_calibrated(run)
+    if RULES[rule] is by_training_domains:
+        best = by_training_domains(run, [run])
+        return [] if best is None else [best[1].step]
+    return [one.step for one in run.measured] if rule == "leave-one-domain-out" else []
+
+
+def _well_calibrated(run: Finished) -> list[int]:
+    found = [(accuracy_of(run, one), _high(error_of(run, one)), one.step) for one in run.measured]
+    best = max((accuracy for accuracy, *_ in found if not math.isnan(accuracy)), default=math.nan)
+    return [
+        step
+        for accuracy, error, step in found
+        if accuracy >= best - NEAR
+        and not any(a >= accuracy and (e, s) < (error, step) for a, e, s in found)
+    ]
+
+
+def _high(error: float) -> float:
+    """Return the error, the largest where it is not a number."""
+    return math.inf if math.isnan(error) else error
+
+
+def kept_model(folder: Path, step: int) -> Path:
+    """Return where a run in ``folder`` keeps the weights of a record."""
+    return folder / KEPT_MODELS / f"step-{step:07d}"
+
+
+class Keeping:
+    """Keeps weights of a run for some rules: call it with all records whenever there are new ones.
+
+    Args:
+        folder: of the run.
+        save: writes the weights of now into a folder, as those of a record.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        rules: Iterable[str],
+        folder: Path,
+        save: Callable[[Path, Record], object],
+    ) -> None:
+        self.run, self.rules, self.folder, self.save = run, tuple(rules), folder, save
+        self._known: int | None = None
+
+    def __call__(self, records: Sequence[Record]) -> None:
+        """Keep the weights of the newest record where a rule may choose it.
+
+        The first call tells of the records that a checkpoint holds, whose weights are kept already.
+        """
+        if self._known is not None and len(records) > self._known:
+            step = records[-1]["step"]
+            if step in self._wanted(records):
+                self.save(kept_model(self.folder, step), records[-1])
+        self._known = len(records)
+
+    def finish(self, records: Sequence[Record]) -> None:
+        """Delete what no rule can choose any more.
+
+        Not before the end: a run that goes on from a checkpoint may need what was best there.
+        """
+        wanted = {kept_model(self.folder, step) for step in self._wanted(records)}
+        for path in (self.folder / KEPT_MODELS).glob("step-*"):
+            if path in wanted:
+                remove_asides(path)
+            else:
+                shutil.rmtree(path)
+
+    def note(self, records: Sequence[Record], noted: Callable[[str], object]) -> None:
+        """Tell which weights a rule may choose that are not there."""
+        wanted = self._wanted(records)
+        if missing := [step for step in wanted if not kept_model(self.folder, step).is_dir()]:
+            noted(
+                f"weights of {self.folder} that a rule may choose were not kept (step "
+                f"{', '.join(map(str, missing))}): the run was begun without keeping them"
+            )
+
+    def _wanted(self, records: Sequence[Record]) -> list[int]:
+        run = self.run
+        measured = tuple(Measured.of_record(record) for record in records)
+        about = (run.dataset, run.algorithm, run.test_domains, run.trial, run.draw, run.hparams)
+        so_far = Finished(*about, measured)
+        found = {step for rule in self.rules for step in reachable(so_far, rule)}
+        # The last weights are the run's model.
+        return sorted(found - {run.protocol.steps - 1})

@@ -1,0 +1,136 @@
+"""How long a run takes, from a few updates and one evaluation on images that stand for the data."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..algorithms.base import Algorithm
+from ..datasets import Domain, DomainDataset, splits
+from ..datasets.frames import EVALUATION_SIDE
+from ..training.step import Kind, Step
+from .execute import Machine, evaluation_of, prepare
+from .run import Run
+
+# Seconds after which enough updates were timed, and how many are enough in any case.
+ENOUGH, UPDATES = 0.3, 20
+# Images of a domain that are looked at, of large ones a quarter; and the side of a large one.
+MANY, LARGE = 256, 64
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the runs of a method take on a data set, in seconds.
+
+    Args:
+        update: of every update, whatever its size.
+        image: of an update, for each image in it.
+        evaluation: for each record.
+        domains: of the data set.
+    """
+
+    update: float
+    image: float
+    evaluation: float
+    domains: int
+
+    def seconds(self, run: Run) -> float:
+        """Return about how long the run takes, apart from what it prepares."""
+        protocol = run.protocol
+        trained = max(1, self.domains - len(run.test_domains))
+        images = int(run.hparams["batch_size"]) * trained
+        records = 1 + -(-(protocol.steps - 1) // protocol.record_every)
+        return protocol.steps * (self.update + self.image * images) + records * self.evaluation
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run to be probed: its method on a few images, and how many a record of it evaluates."""
+
+    run: Run
+    images: DomainDataset
+    evaluated: int
+
+    @staticmethod
+    def of(run: Run, dataset: DomainDataset) -> "Subject":
+        return Subject(run, _stand_in(dataset, MANY), _evaluated(run, dataset))
+
+
+def probe(subject: Subject, method: type[Algorithm], machine: Machine) -> Rates:
+    """Return the rates of the run's method on its data set, here.
+
+    Nothing is compiled, and the weights are drawn: on a GPU a compiled step is faster.
+    """
+    run, cuda = subject.run, machine.device.type == "cuda"
+    kind: Kind = "graph" if cuda and machine.step != "eager" else "eager"
+    machine = replace(machine, step=kind, place="device", weights=None)
+    shape = torch.as_tensor(subject.images.domains[0].images).shape
+    slow = not cuda and shape[-1] >= LARGE
+    few = _stand_in(subject.images, MANY if cuda else 8 if slow else 32)
+    trained = len(few.domains) - len(run.test_domains)
+    times: dict[int, float] = {}
+    # A CPU is busy with one image already; elsewhere two sizes tell what else an update costs.
+    for size in (8, 32) if cuda else (2,) if slow else (2, 8):
+        sized = replace(run, hparams={**run.hparams, "batch_size": size})
+        placed, update = prepare(sized, method, few, None, machine)
+        times[size * trained] = _repeated(partial(_make, Step(update, kind)))
+    evaluate = evaluation_of(update, placed.parts, False)
+    each = _repeated(lambda _: evaluate()) / sum(map(len, placed.parts.values()))
+    return Rates(*_line(times), each * subject.evaluated, len(few.domains))
+
+
+def _make(step: Step, number: int) -> None:
+    step(number)
+    step.wait()
+
+
+def _stand_in(dataset: DomainDataset, count: int) -> DomainDataset:
+    """Return a data set of the same domains and classes with so few images, random for files."""
+    domains = []
+    for domain in dataset.domains:
+        images = domain.images
+        if not isinstance(images, Tensor):
+            shape = (min(count, MANY // 4, len(domain)), 3, EVALUATION_SIDE, EVALUATION_SIDE)
+            images = torch.randint(256, shape, dtype=torch.uint8)
+        # Clones: a slice would go to another process with all of its tensor.
+        few = images[:count].clone()
+        domains.append(Domain(domain.name, domain.labels[: len(few)].clone(), few))
+    return replace(dataset, domains=tuple(domains))
+
+
+def _repeated(work: Callable[[int], object]) -> float:
+    """Return the seconds of one go; the first counts only where it is long by itself."""
+    begin, made = time.perf_counter(), 0
+    for number in range(UPDATES):
+        work(number)
+        now = time.perf_counter()
+        if number == 0 and now - begin < ENOUGH:
+            begin = now
+            continue
+        made += 1
+        if now - begin > ENOUGH:
+            break
+    return (now - begin) / made
+
+
+def _line(times: dict[int, float]) -> tuple[float, float]:
+    """Return the time of no image and of each, from the times of one or two numbers of them."""
+    (few, short), *rest = times.items()
+    if not rest:
+        return 0.0, short / few
+    many, long = rest[0]
+    slope = max(0.0, (long - short) / (many - few))
+    return max(0.0, short - slope * few), slope
+
+
+def _evaluated(run: Run, dataset: DomainDataset) -> int:
+    """Return how many images a record evaluates."""
+    found = 0
+    for name, split in splits(dataset, run.trial, run.protocol.holdout).items():
+        found += len(split.held_out)
+        if run.protocol.evaluate == "all" or name in run.test_domains:
+            found += len(split.kept)
+    return found

@@ -1,0 +1,106 @@
+"""Tables: which columns are numbers, how rows become vectors, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from shoal.datasets.table import Encoding, read_table, table_data
+
+TEXT = """site,age,dose,colour,id,class
+a,30,1.5,red,x1,yes
+b,,2.5,blue,x2,no
+a,50,NA,red,x3,no
+b,20,0.5,,x4,yes
+"""
+
+
+def write(path: Path, text: str = TEXT) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_rows_become_vectors_by_domain(tmp_path: Path) -> None:
+    found = table_data("t", write(tmp_path / "t.csv"), domain_column="site", leave_out=["id"])
+    assert found.dataset.names == ("a", "b")
+    assert found.dataset.classes == ("no", "yes")
+    assert found.rows == {"a": [1, 3], "b": [2, 4]}
+    assert found.dataset["a"].labels.tolist() == [1, 0]
+    nan = float("nan")
+    # age, age missing; dose, dose missing; colour: missing, blue, red.
+    expected = torch.tensor(
+        [[30, 0, 1.5, 0, 0, 0, 1], [50, 0, nan, 1, 0, 0, 1]], dtype=torch.float32
+    )
+    images = found.dataset["a"].images
+    assert isinstance(images, torch.Tensor)
+    torch.testing.assert_close(images, expected, equal_nan=True)
+
+
+def test_an_encoding_survives_json_and_knows_no_new_category(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv")
+    encoding = table_data("t", path, domain_column="site", leave_out=["id"]).encoding
+    again = Encoding.from_json(encoding.as_json())
+    table = read_table(path)
+    torch.testing.assert_close(again(table, "t"), encoding(table, "t"), equal_nan=True)
+    new = {"age": ["1"], "dose": ["2"], "colour": ["green"]}
+    assert again(new, "t").tolist() == [[1, 0, 2, 0, 0, 0, 0]]
+
+
+def test_a_text_that_names_the_row_is_left_out(tmp_path: Path) -> None:
+    lines = [f"a,{k},name {k},c{k % 2}" for k in range(60)]
+    path = write(tmp_path / "t.csv", "\n".join(["domain,x,name,class", *lines]) + "\n")
+    encoding = table_data("t", path).encoding
+    assert [column.name for column in encoding.columns] == ["x"]
+    assert encoding.left_out == ("name",)
+
+
+def test_parquet_and_csv_give_the_same(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    table = {
+        "domain": ["a", "a", "b"],
+        "x": [1.5, None, 2.0],
+        "flag": [True, False, True],
+        "class": [0, 1, 1],
+    }
+    pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "t.parquet")
+    csv = "domain;x;flag;class\na;1.5;True;0\na;;False;1\nb;2;True;1\n"
+    from_csv = table_data("t", write(tmp_path / "t.csv", csv))
+    from_parquet = table_data("t", tmp_path / "t.parquet")
+    assert from_csv.dataset.fingerprint == from_parquet.dataset.fingerprint
+    assert from_csv.encoding == from_parquet.encoding
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("domain,class\n", "has no rows"),
+        ("", "has no rows"),
+        ("domain,class\na,b\n", "no column that a model could learn from"),
+        ("domain,x,x,class\n", "two columns 'x'"),
+        ("domain,x,class\na,1\n", "line 2 must have 3 fields, got 2"),
+        ("domain,x,class\n,1,c\n", "row 1 has no domain; fill it in"),
+        ("domian,x,class\na,1,c\n", "unknown column of .* 'domain'; did you mean 'domian'"),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        table_data("t", write(tmp_path / "t.csv", text))
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no such file"):
+        read_table(tmp_path / "none.csv")
+    with pytest.raises(ValueError, match=r"must end in one of \.csv"):
+        read_table(write(tmp_path / "t.txt"))
+    with pytest.raises(ValueError, match="cannot be read as Parquet"):
+        read_table(write(tmp_path / "t.parquet"))
+
+
+def test_columns_that_are_missing_or_no_numbers_are_named(tmp_path: Path) -> None:
+    encoding = table_data("t", write(tmp_path / "t.csv"), domain_column="site").encoding
+    with pytest.raises(ValueError, match="new lacks the columns dose, colour"):
+        encoding({"age": [1], "id": ["x1"]}, "new")
+    with pytest.raises(ValueError, match="'age', row 2 must be a number, got 'old'"):
+        encoding({"age": [1, "old"], "dose": [1, 1], "colour": ["", ""], "id": ["", ""]}, "new")

@@ -1,0 +1,66 @@
+"""Budgets: by runs, by time, with what earlier commands spent."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from shoal.estimators.budget import Budget
+from shoal.protocol.plan import folder_of
+from shoal.protocol.run import Run
+
+
+def groups(number: int) -> list[list[Run]]:
+    return [
+        [Run("x", "", name, ("a",), trial) for name in ("erm", "fishr")] for trial in range(number)
+    ]
+
+
+def done(out: Path, run: Run, seconds: float, age: float = 0.0) -> None:
+    folder = folder_of(out, run)
+    folder.mkdir(parents=True)
+    timing = {"preparing": seconds / 2, "updating": seconds / 2, "evaluating": 0.0}
+    (folder / "timing.json").write_text(json.dumps(timing))
+    (folder / "done").touch()
+    then = time.time() - age
+    os.utime(folder / "done", (then, then))
+
+
+def test_whole_groups_within_the_number_of_runs(tmp_path: Path) -> None:
+    budget = Budget(runs=7)
+    assert [budget.allows(tmp_path, groups(5), k) for k in range(5)] == [True] * 3 + [False] * 2
+
+
+def test_two_groups_are_made_in_any_case(tmp_path: Path) -> None:
+    budget = Budget(seconds=0.001, runs=1)
+    assert [budget.allows(tmp_path, groups(3), k) for k in range(3)] == [True, True, False]
+
+
+def test_a_group_must_fit_beside_the_last_run(tmp_path: Path) -> None:
+    all_groups, wide, tight = groups(4), Budget(seconds=36.0), Budget(seconds=34.0)
+    for run in (*all_groups[0], *all_groups[1]):
+        done(tmp_path, run, 10.0)
+    # Two runs and the last, which counts for one and a half: 35 s are ahead.
+    assert wide.allows(tmp_path, all_groups, 2)
+    assert not tight.allows(tmp_path, all_groups, 2)
+
+
+def test_what_earlier_commands_spent_counts(tmp_path: Path) -> None:
+    all_groups = groups(4)
+    for run in (*all_groups[0], *all_groups[1]):
+        done(tmp_path, run, 10.0, age=1000)
+    budget = Budget(seconds=76.0)
+    assert budget.spent(tmp_path, all_groups) == pytest.approx(40.0, abs=1)
+    assert budget.allows(tmp_path, all_groups, 2)
+    assert not Budget(seconds=74.0).allows(tmp_path, all_groups, 2)
+
+
+def test_time_left(tmp_path: Path) -> None:
+    all_groups, limited = groups(3), Budget(seconds=30.0)
+    assert Budget().left(tmp_path, all_groups, 0) is None
+    for run in all_groups[0]:
+        done(tmp_path, run, 10.0)
+    assert Budget().left(tmp_path, all_groups, 1) == pytest.approx(55.0)
+    assert limited.left(tmp_path, all_groups, 1) == pytest.approx(30.0, abs=0.5)

@@ -1,0 +1,187 @@
+"""DomainClassifier: scikit-learn's conventions, arrays or a data set, and clear errors."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn import config_context
+from sklearn.base import clone, is_classifier
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import (
+    GridSearchCV,
+    LeaveOneGroupOut,
+    cross_val_score,
+    cross_validate,
+)
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import shoal
+from shoal.datasets import Domain, DomainDataset
+
+Arrays = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]
+
+
+def arrays(n: int = 90) -> Arrays:
+    """Return vectors whose first column tells the class, and whose second one tells the domain."""
+    random = np.random.RandomState(0)
+    X = random.randn(n, 3)
+    domains = np.array(["north", "south", "west"])[np.arange(n) % 3]
+    X[:, 1] += 5 * (domains == "north")
+    y = np.where(X[:, 0] > 0, "yes", "no")
+    return X, y, domains
+
+
+def make(**given: Any) -> shoal.DomainClassifier:
+    return shoal.DomainClassifier(**{"algorithm": "erm", "steps": 60, "device": "cpu"} | given)
+
+
+def test_fit_predict_and_what_is_learned() -> None:
+    X, y, domains = arrays()
+    model = make(algorithm="fishr")
+    assert model.fit(X, y, domains) is model
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert model.domains_.tolist() == ["north", "south", "west"]
+    assert model.n_features_in_ == 3
+    assert model.score(X, y) > 0.9
+    found = model.predict_proba(X)
+    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-5)
+    assert (model.classes_[found.argmax(1)] == model.predict(X)).all()
+    assert {"step", "loss", "penalty"} <= set(model.history_[-1])
+
+
+def test_the_same_random_state_gives_the_same_model() -> None:
+    X, y, domains = arrays()
+    first = make().fit(X, y, domains).predict_proba(X)
+    assert (make().fit(X, y, domains).predict_proba(X) == first).all()
+    assert (make(random_state=1).fit(X, y, domains).predict_proba(X) != first).any()
+    # Names of domains are names: numbers in the same order give the same.
+    numbers = np.unique(domains, return_inverse=True)[1]
+    assert make().fit(X, y, numbers).classes_.tolist() == ["no", "yes"]
+
+
+def test_clone_params_and_pickle() -> None:
+    model = make(hparams={"lr": 0.01}, random_state=3)
+    again = clone(model)
+    assert again is not model
+    assert again.get_params() == model.get_params()
+    assert again.set_params(steps=7).steps == 7
+    with pytest.raises(ValueError, match="unknown parameter of DomainClassifier 'step'"):
+        model.set_params(step=7)
+    assert is_classifier(model)
+    assert "steps=60" in repr(model)
+    X, y, domains = arrays()
+    model.fit(X, y, domains)
+    assert not hasattr(clone(model), "predictor_")
+    kept = pickle.loads(pickle.dumps(model))
+    assert (kept.predict_proba(X) == model.predict_proba(X)).all()
+
+
+def test_pipelines_and_leaving_groups_out() -> None:
+    X, y, domains = arrays()
+    pipeline = make_pipeline(StandardScaler(), make())
+    pipeline.fit(X, y, domainclassifier__domains=domains)
+    assert pipeline.score(X, y) > 0.9
+    given: dict[str, Any] = {"groups": domains, "cv": LeaveOneGroupOut()}
+    scores = cross_val_score(make(), X, y, params={"domains": domains}, **given)
+    assert len(scores) == 3
+    assert scores.min() > 0.8
+    search = GridSearchCV(make(steps=5), {"algorithm": ["erm", "coral"]}, cv=LeaveOneGroupOut())
+    search.fit(X, y, groups=domains, domains=domains)
+    assert search.best_params_["algorithm"] in ("erm", "coral")
+
+
+def test_metadata_routing_passes_domains_on() -> None:
+    X, y, domains = arrays()
+    with config_context(enable_metadata_routing=True):
+        params = {"domains": domains, "groups": domains}
+        found = cross_validate(make(steps=20), X, y, cv=LeaveOneGroupOut(), params=params)
+    assert len(found["test_score"]) == 3
+
+
+def test_a_data_set_gives_what_its_arrays_give() -> None:
+    X, y, domains = arrays()
+    labels = torch.from_numpy((y == "yes").astype(np.int64))
+    vectors = torch.from_numpy(X.astype(np.float32))
+    parts = tuple(
+        Domain(name, labels[domains == name], vectors[domains == name])
+        for name in ("north", "south", "west")
+    )
+    data = DomainDataset("arrays", ("no", "yes"), parts)
+    expected = make().fit(X, y, domains)
+    model = make().fit(data)
+    assert (model.predict_proba(X) == expected.predict_proba(X)).all()
+    assert model.predict(X).tolist() == expected.predict(X).tolist()
+
+
+def test_images_in_memory() -> None:
+    random = np.random.RandomState(0)
+    y = np.arange(24) % 2
+    X = (random.randint(0, 40, (24, 1, 28, 28)) + 150 * y[:, None, None, None]).astype(np.uint8)
+    model = make(steps=10, hparams={"batch_size": 4, "lr": 0.003}).fit(X, y, np.arange(24) // 8)
+    assert model.predict(X).tolist() == y.tolist()
+    assert not hasattr(model, "n_features_in_")
+
+
+def test_missing_values_are_fine() -> None:
+    X, y, domains = arrays()
+    X[::5, 2] = np.nan
+    assert make().fit(X, y, domains).score(X, y) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"y": None}, "fit needs y"),
+        ({"domains": None}, r'fit needs domains: .*params=\{"domains": domains\}'),
+        ({"X": np.zeros(90)}, r"vectors \[n, d\] or images"),
+        ({"X": np.array([["a", "b"]] * 90)}, "X must hold numbers .* OneHotEncoder"),
+        ({"y": np.zeros(90)}, "two classes or more"),
+        ({"y": np.zeros(5)}, "y must be"),
+        ({"domains": np.zeros(5)}, r"domains must be \[n\] with n = 90"),
+    ],
+)
+def test_what_cannot_be_fitted(change: dict[str, Any], why: str) -> None:
+    X, y, domains = arrays()
+    given = {"X": X, "y": y, "domains": domains} | change
+    with pytest.raises(ValueError, match=why):
+        make().fit(**given)
+
+
+def test_wrong_arguments_and_order_of_calls() -> None:
+    X, y, domains = arrays()
+    with pytest.raises(NotFittedError, match="call fit first"):
+        make().predict(X)
+    with pytest.raises(ValueError, match="unknown algorithm 'fisher'; did you mean 'fishr'"):
+        make(algorithm="fisher").fit(X, y, domains)
+    with pytest.raises(ValueError, match="unknown hyperparameter 'lrr'"):
+        make(hparams={"lrr": 1}).fit(X, y, domains)
+    model = make(steps=2).fit(X, y, domains)
+    with pytest.raises(ValueError, match=r"X must be \[n, 3\] as in fit, got \[90, 2\]"):
+        model.predict(X[:, :2])
+
+
+WITHOUT = """
+import sys
+sys.modules["sklearn"] = None
+import numpy as np, shoal
+model = shoal.DomainClassifier("erm", steps=2, device="cpu")
+try:
+    model.predict(np.zeros((1, 2)))
+except ValueError as error:
+    assert "call fit first" in str(error)
+X = np.arange(24.0).reshape(12, 2)
+model.fit(X, np.arange(12) % 2, np.arange(12) // 6).predict(X)
+"""
+
+
+def test_it_works_without_sklearn(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

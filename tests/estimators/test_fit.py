@@ -1,0 +1,261 @@
+"""``shoal fit`` and ``shoal predict`` from end to end, on a small table and on a few images."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import shoal
+from shoal.cli import main
+from shoal.datasets.cache import build
+from shoal.estimators import deploying, estimate
+from shoal.estimators.frozen import frozen_features, pretrained
+from shoal.estimators.inspection import material_of
+from shoal.protocol import model as models
+from shoal.protocol.plan import folder_of, read_plan
+from shoal.protocol.testing import measure
+from tests.estimators.made import DOMAINS, write_images, write_table
+
+Output = pytest.CaptureFixture[str]
+TABLE = ("fit", "t.csv", "--out", "out", "--steps", "40", "--trials", "1", "--runs", "6")
+IMAGES = ("fit", "data", "--out", "out", "--cache", "cache", "--trials", "1", "--steps", "30")
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exporting a large network takes ten seconds."""
+    monkeypatch.setattr(deploying, "onnx_missing", lambda: "onnx")
+
+
+def refused(capsys: Output, *arguments: str) -> str:
+    assert main(list(arguments)) == 2
+    err = capsys.readouterr().err
+    assert err.count("shoal: ") == 1
+    return err.partition("shoal: ")[2]
+
+
+def test_a_table(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    write_table(Path("t.csv"))
+    assert main(list(TABLE)) == 0
+    out, err = capsys.readouterr()
+    assert "t: 120 rows, 3 domains, 2 classes" in out
+    assert "Deploy " in out
+    assert "model.onnx agrees with the model" in err
+    files = {path.name for path in Path("out").iterdir()}
+    assert {"model.safetensors", "model.json", "model.onnx", "report.html", "runs"} <= files
+    card = json.loads(Path("out/model.json").read_text())
+    assert card["training_domains"] == list(DOMAINS)
+    assert card["shoal"] == shoal.__version__
+    methods = card["estimate"]["methods"]
+    assert set(methods) == {"erm", "fishr"}
+    # The class is one column of the table: on any domain this can be learned.
+    assert all(row["average"]["mean"] > 0.8 for row in methods.values())
+    runs = read_plan(Path("out"))
+    assert sorted(run.test_domains for run in runs) == sorted(
+        [*2 * [(name,) for name in DOMAINS], ()]
+    )
+    # A warm-up is as long a share as in a usual run.
+    assert {run.hparams.get("warmup_steps") for run in runs} <= {None, 12}
+    page = Path("out/report.html").read_text()
+    assert "row " in page
+    assert "<script" not in page
+
+    # The same command trains nothing again, and a second one refuses other data.
+    without_onnx(monkeypatch)
+    before = {run.identity: _changed(run) for run in runs}
+    assert main(list(TABLE)) == 0
+    assert {run.identity: _changed(run) for run in runs} == before
+    capsys.readouterr()
+    write_table(Path("t.csv"), rows=30)
+    assert "out is of another fit (fingerprint" in refused(capsys, *TABLE)
+
+
+def _changed(run) -> int:  # type: ignore[no-untyped-def]
+    return (folder_of(Path("out"), run) / "records.jsonl").stat().st_mtime_ns
+
+
+def test_predictions_of_a_table(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    without_onnx(monkeypatch)
+    write_table(Path("t.csv"))
+    assert main(list(TABLE)) == 0
+    capsys.readouterr()
+    Path("new.csv").write_text("colour,size,shade\nred,9.5,0\nblue,0.5,\n")
+    assert main(["predict", "out", "new.csv", "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["class"] for row in rows] == ["big", "small"]
+    assert [row["source"] for row in rows] == ["new.csv: row 1", "new.csv: row 2"]
+    assert float(rows[0]["big"]) + float(rows[0]["small"]) == pytest.approx(1, abs=1e-5)
+    found = shoal.load("out").predict({"size": [9.5], "shade": [0.0], "colour": ["red"]})
+    assert found[0].label == "big"
+    assert found[0].probabilities["big"] == pytest.approx(float(rows[0]["big"]), abs=1e-5)
+    Path("bad.csv").write_text("size\n1\n")
+    assert "bad.csv lacks the columns shade, colour" in refused(capsys, "predict", "out", "bad.csv")
+
+
+def test_an_interrupted_fit_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    without_onnx(monkeypatch)
+    write_table(Path("t.csv"))
+    begun: list[str] = []
+    real = estimate.carry_out
+
+    def interrupted(hand, run, told):  # type: ignore[no-untyped-def]
+        begun.append(run.identity)
+        if len(begun) == 4:
+            raise KeyboardInterrupt
+        return real(hand, run, told)
+
+    monkeypatch.setattr(estimate, "carry_out", interrupted)
+    assert main(list(TABLE)) == 130
+    assert "the same command goes on from here" in capsys.readouterr().err
+    done = {path.parent.name for path in Path("out/runs").glob("*/done")}
+    assert len(done) == 3
+    times = {name: (Path("out/runs") / name / "done").stat().st_mtime_ns for name in done}
+    assert main(list(TABLE)) == 0
+    assert len(list(Path("out/runs").glob("*/done"))) == 7
+    for name, then in times.items():
+        assert (Path("out/runs") / name / "done").stat().st_mtime_ns == then
+
+
+def test_options_that_make_no_sense(capsys: Output) -> None:
+    write_table(Path("t.csv"))
+    assert "unknown hyperparameter 'lrr'; did you mean 'lr'?" in refused(
+        capsys, *TABLE, "--set", "lrr=1"
+    )
+    assert "unknown algorithm 'corall'" in refused(capsys, *TABLE, "--algorithms", "corall")
+    with pytest.raises(SystemExit):
+        main([*TABLE, "--time", "soon"])
+    assert "must be a time such as 90s, 10min or 2h, got 'soon'" in capsys.readouterr().err
+    write_images(Path("data"), each=1)
+    assert "unknown backbone 'resnet5'; did you mean 'resnet50'?" in refused(
+        capsys, *IMAGES, "--backbone", "resnet5"
+    )
+    assert "arm does not work on frozen features" in refused(capsys, *IMAGES, "--algorithms", "arm")
+
+
+def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
+    without_onnx(monkeypatch)
+    write_images(Path("data"), each=4, domains=DOMAINS[:2])
+    Path("data/hospital_a/dark/broken.png").write_bytes(b"no image")
+    assert main(list(IMAGES)) == 0
+    out, err = capsys.readouterr()
+    assert "There is no GPU, so the features of efficientnet-lite0 stay as they are" in out
+    assert "broken.png" in out
+    assert "pip install 'shoal[onnx]'" in err
+    page = Path("out/report.html").read_text()
+    assert "broken.png" in page
+
+    # The model is one like any other: what it says of files is what is measured of it.
+    dataset = material_of(Path("data")).dataset
+    cache = build(dataset, Path("cache-again"))
+    model = models.load(Path("out"), torch.device("cpu"))
+    found = measure(model, dataset, cache, dataset.names)
+    predictor = shoal.load("out", "cpu")
+    for domain in dataset.domains:
+        labels = [one.label for one in predictor.predict(domain.images)]
+        right = np.mean(
+            [dataset.classes[k] == label for k, label in zip(domain.labels, labels, strict=True)]
+        )
+        assert right == pytest.approx(found[domain.name]["accuracy"])
+    assert found["hospital_a"]["accuracy"] > 0.8
+
+    # The head on features, which the runs have seen, says the same as the whole network.
+    (last,) = [run for run in read_plan(Path("out")) if not run.test_domains]
+    head = models.load(folder_of(Path("out"), last), torch.device("cpu"))
+    vectors = frozen_features(
+        dataset,
+        lambda: cache,
+        "efficientnet-lite0",
+        torch.device("cpu"),
+        Path("f.pt"),
+        lambda *_: 0,
+    )
+    for name in dataset.names:
+        expected = head.algorithm.predict(vectors[name].images).softmax(-1)  # type: ignore[arg-type]
+        got = predictor.probabilities(cache[name].evaluation)
+        torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-3)
+
+    # A file that cannot be read does not stop the rest.
+    capsys.readouterr()
+    files = ["data/hospital_a/dark/0.png", "data/hospital_a/dark/broken.png", "none.png"]
+    assert main(["predict", "out", *files, "data/hospital_b/bright", "--csv"]) == 1
+    out, err = capsys.readouterr()
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [bool(row["class"]) for row in rows] == [True, False, False, *[True] * 4]
+    assert "it is no image" in rows[1]["error"]
+    assert "there is no file none.png" in err
+    assert rows[-1]["source"].endswith("3.png")
+
+    # What is damaged, or of another version, is told; nothing is lost by it.
+    card = json.loads(Path("out/model.json").read_text())
+    Path("out/model.json").write_text(json.dumps(card | {"schema": 9, "shoal": "7.0"}))
+    told = refused(capsys, "predict", "out", files[0])
+    assert "was written by shoal 7.0 (schema 9), and this is shoal" in told
+    Path("out/model.json").write_text(json.dumps(card))
+    weights = Path("out/model.safetensors").read_bytes()
+    Path("out/model.safetensors").write_bytes(weights[:-7])
+    assert "model.safetensors is damaged" in refused(capsys, "predict", "out", files[0])
+    Path("out/model.safetensors").unlink()
+    assert "there is no model.safetensors in out" in refused(capsys, "predict", "out", files[0])
+    assert main(list(IMAGES)) == 0  # and is made again from the runs
+    assert Path("out/model.safetensors").read_bytes() == weights
+
+
+def test_features_are_computed_once(tmp_path: Path) -> None:
+    pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
+    dataset = material_of(write_images(Path("data"), each=1)).dataset
+    cache = build(dataset, Path("cache"))
+    cpu, seen = torch.device("cpu"), list[tuple[int, int]]()
+
+    def told(*at: int) -> None:
+        seen.append(at)  # type: ignore[arg-type]
+
+    given = ("efficientnet-lite0", cpu, Path("features.pt"), told)
+    found = frozen_features(dataset, lambda: cache, *given)
+    network = pretrained("efficientnet-lite0", 2, cpu)
+    images = cache["hospital_b"].evaluation.float() / 255
+    with torch.no_grad():
+        plain = network.features((images - 127 / 255) / (128 / 255))
+    torch.testing.assert_close(found["hospital_b"].images, plain, atol=1e-4, rtol=1e-3)
+    assert seen[-1] == (6, 6)
+
+    def not_again() -> None:
+        raise AssertionError("the features are there")
+
+    again = frozen_features(dataset, not_again, *given)  # type: ignore[arg-type]
+    assert again.fingerprint == found.fingerprint
+    other = replace(dataset, name="other")
+    with pytest.raises(ValueError, match="features of other images"):
+        frozen_features(other, lambda: cache, *given)
+
+
+def test_the_whole_network(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
+    without_onnx(monkeypatch)
+    write_images(Path("data"), each=3, domains=DOMAINS[:2])
+    given = ("fit", "data", "--out", "out", "--cache", "cache", "--trials", "1", "--train", "all")
+    assert main([*given, "--steps", "2", "--set", "batch_size=2"]) == 0
+    assert (
+        "All weights of efficientnet-lite0 are trained, 2 updates a run" in capsys.readouterr().out
+    )
+    runs = read_plan(Path("out"))
+    assert {run.protocol.weights for run in runs} == {"imagenet"}
+    assert {run.hparams["lr"] for run in runs} == {5e-5}
+    (last,) = [run for run in runs if not run.test_domains]
+    card, of_run = (
+        json.loads((folder / "model.json").read_text())
+        for folder in (Path("out"), folder_of(Path("out"), last))
+    )
+    assert card["sha256"] == of_run["sha256"]  # as it was trained
+    assert shoal.load("out").predict("data/hospital_a/dark/0.png")[0].label in ("dark", "bright")

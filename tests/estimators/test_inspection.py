@@ -1,0 +1,142 @@
+"""What is found in a user's data before anything is trained, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from shoal.estimators.inspection import looks_swapped, material_of
+from tests.estimators.made import write_images, write_table
+
+
+def test_broken_files_and_copies_are_found_and_the_rest_is_used(tmp_path: Path) -> None:
+    root = write_images(tmp_path / "data")
+    (root / "hospital_a/dark/0.png").write_bytes(b"no image")
+    shutil.copy(root / "hospital_a/dark/1.png", root / "hospital_b/dark/copy.png")
+    found = material_of(root)
+    assert [line.path.name for line in found.broken] == ["0.png"]
+    assert len(found.dataset["hospital_a"]) == 11
+    assert len(found.copies) == 1
+    assert any("1 files are in several domains" in note for note in found.notes)
+
+
+def test_images_are_read_once_and_known_the_next_time(tmp_path: Path) -> None:
+    root = write_images(tmp_path / "data", each=2)
+    (root / "hospital_a/dark/0.png").write_bytes(b"no image")
+    record, read = tmp_path / "inspection.json", list[int]()
+
+    def progress(done: int, total: int) -> None:
+        read.append(done)
+
+    first = material_of(root, progress=progress, record=record)
+    assert len(read) == 12
+    second = material_of(root, progress=progress, record=record)
+    assert len(read) == 12
+    assert second.broken == first.broken
+    assert second.dataset.fingerprint == first.dataset.fingerprint
+    (root / "hospital_a/dark/0.png").unlink()  # another file, so that all are read again
+    material_of(root, progress=progress, record=record)
+    assert len(read) == 12 + 11
+    assert json.loads(record.read_text())["broken"] == []
+
+
+def test_imbalance_and_missing_classes_are_told(tmp_path: Path) -> None:
+    root = write_images(tmp_path / "data", each=12)
+    for domain in ("hospital_a", "hospital_b"):
+        shutil.rmtree(root / domain / "dark")
+    for path in sorted((root / "hospital_c/dark").iterdir())[1:]:
+        path.unlink()
+    notes = "\n".join(material_of(root).notes)
+    assert "the class 'bright' has 36 examples and 'dark' 1" in notes
+    assert "the domain 'hospital_a' lacks a class: dark" in notes
+
+
+@pytest.mark.parametrize(
+    ("domains", "classes", "swapped"),
+    [
+        (("dog", "horse", "house"), ("art_painting", "cartoon", "photo", "sketch"), True),
+        (("art_painting", "cartoon", "photo", "sketch"), ("dog", "horse", "house"), False),
+        (("benign", "malignant"), ("hospital_1", "hospital_2", "hospital_3"), True),
+        (("x", "y"), ("1", "2"), False),
+        (("hospital_a", "hospital_b"), ("photo", "sketch"), False),
+        (("cat", "dog"), ("2019", "2020"), True),
+        (("caltech", "voc"), ("bird", "car", "photo"), False),
+    ],
+)
+def test_folders_the_wrong_way_round(
+    domains: tuple[str, ...], classes: tuple[str, ...], swapped: bool
+) -> None:
+    assert looks_swapped(domains, classes) is swapped
+
+
+def test_swapped_folders_are_refused_or_read_as_asked(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    write_images(tmp_path / "right")
+    for path in (tmp_path / "right").rglob("*.png"):
+        domain, kind = path.parts[-3:-1]
+        target = root / kind / domain / path.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    with pytest.raises(ValueError, match=r"looks like <class>/<domain>/<file>.*--layout class/dom"):
+        material_of(root)
+    found = material_of(root, "class/domain").dataset
+    assert found.names == ("hospital_a", "hospital_b", "hospital_c")
+    assert found.classes == ("bright", "dark")
+    right = material_of(tmp_path / "right").dataset
+    assert found.counts() == right.counts()
+    assert material_of(root, "domain/class").dataset.names == ("bright", "dark")
+
+
+def test_one_domain_one_class_and_no_images_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"one domain only, 'hospital_a'.*two or more"):
+        material_of(write_images(tmp_path / "one", domains=("hospital_a",)))
+    root = write_images(tmp_path / "class")
+    for path in root.glob("*/dark"):
+        shutil.rmtree(path)
+    with pytest.raises(ValueError, match="one class only, 'bright'"):
+        material_of(root)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no domains"):
+        material_of(tmp_path / "empty")
+    (tmp_path / "bare/a/cat").mkdir(parents=True)
+    (tmp_path / "bare/b/cat").mkdir(parents=True)
+    with pytest.raises(ValueError, match="class folders without a file"):
+        material_of(tmp_path / "bare")
+    with pytest.raises(ValueError, match="no such folder"):
+        material_of(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="one domain only"):
+        material_of(write_table(tmp_path / "t.csv", domains=("a",)))
+
+
+def test_classes_that_differ_by_case_are_refused(tmp_path: Path) -> None:
+    root = write_images(tmp_path / "data", each=2)
+    (root / "hospital_b/dark").rename(root / "hospital_b/Dark")
+    with pytest.raises(ValueError, match="classes that differ by case only: Dark, dark"):
+        material_of(root)
+
+
+def test_an_image_of_200_megapixels_is_left_out(tmp_path: Path) -> None:
+    root = write_images(tmp_path / "data", each=2)
+    Image.new("1", (20_000, 10_000)).save(root / "hospital_a/dark/huge.png")
+    (broken,) = material_of(root).broken
+    assert broken.path.name == "huge.png"
+    assert "more than 178 megapixels; make it smaller" in broken.why
+
+
+def test_a_domain_of_broken_files_is_refused(tmp_path: Path) -> None:
+    root = write_images(tmp_path / "data", each=1)
+    for path in (root / "hospital_a").rglob("*.png"):
+        path.write_bytes(b"")
+    with pytest.raises(ValueError, match="no image of the domain 'hospital_a' can be read"):
+        material_of(root)
+
+
+def test_a_manifest_and_a_table_are_told_apart(tmp_path: Path) -> None:
+    root = write_images(tmp_path / "data", each=2)
+    lines = [f"{p.relative_to(tmp_path)},{p.parts[-2]},{p.parts[-3]}" for p in root.rglob("*.png")]
+    manifest = tmp_path / "list.csv"
+    manifest.write_text("\n".join(["path,class,domain", *lines]))
+    assert material_of(manifest).table is None
+    assert material_of(write_table(tmp_path / "t.csv")).table is not None

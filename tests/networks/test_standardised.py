@@ -1,0 +1,63 @@
+"""Standardised columns: means and deviations of what is known, and a head without them."""
+
+import numpy as np
+import pytest
+import torch
+
+from shoal.networks import Standardise, folded, for_data, measure_inputs
+from shoal.randomness import stream
+
+
+def columns() -> torch.Tensor:
+    found = torch.randn(50, 4, generator=stream("columns")) * torch.tensor([1.0, 30, 0.01, 1])
+    found = found + torch.tensor([0.0, 1000, 5, 0])
+    found[::3, 1] = float("nan")
+    found[:, 3] = 7.0
+    return found
+
+
+def test_columns_have_mean_0_and_deviation_1_where_they_are_known() -> None:
+    inputs = columns()
+    layer = Standardise(4)
+    layer.measure(inputs)
+    plain = inputs.double().numpy()
+    mean, std = np.nanmean(plain, 0), np.nanstd(plain, 0)
+    std[3] = 1  # the same everywhere
+    expected = np.nan_to_num((plain - mean) / std, nan=0.0)
+    np.testing.assert_allclose(layer(inputs).numpy(), expected, atol=1e-3)
+    np.testing.assert_allclose(layer.mean.numpy(), mean, rtol=1e-6)
+    np.testing.assert_allclose(layer.std.numpy(), std, rtol=1e-5)
+
+
+def test_a_column_that_is_never_known_is_zero() -> None:
+    inputs = torch.full((5, 1), float("nan"))
+    layer = Standardise(1)
+    layer.measure(inputs)
+    assert layer(inputs).tolist() == [[0.0]] * 5
+    assert layer(torch.ones(1, 1)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["linear", "standardised-mlp"])
+def test_networks_measure_their_inputs(name: str) -> None:
+    network = for_data((4,), 3, name=name, generator=stream("net"))
+    before = network(columns())
+    measure_inputs(network, columns())
+    after = network(columns())
+    assert after.shape == (50, 3)
+    assert after.isfinite().all()
+    assert not torch.equal(before, after)
+    # What is far from zero would drown the rest: now every column counts alike.
+    assert after.abs().max() < 20
+
+
+def test_a_folded_head_needs_no_standardised_features() -> None:
+    inputs = columns().nan_to_num(nan=1000.0)
+    network = for_data((4,), 3, name="linear", generator=stream("net"))
+    measure_inputs(network, inputs)
+    weight, bias = folded(network)
+    torch.testing.assert_close(inputs @ weight.T + bias, network(inputs), atol=1e-3, rtol=1e-4)
+
+
+def test_only_a_linear_network_can_be_folded() -> None:
+    with pytest.raises(TypeError, match="only the network 'linear'"):
+        folded(for_data((4,), 3, name="standardised-mlp", generator=stream("net")))

@@ -1,0 +1,129 @@
+"""The page of a fit: every text is escaped, nothing is fetched, and it fits a telephone."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.report.fit_chart import chart
+from shoal.report.fit_page import fit_page
+from tests.report.browser import Browser
+
+EVIL = "<script>alert('x')</script>&"
+PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="
+
+
+def cell(mean: float, error: float | None = 1.0) -> dict[str, Any]:
+    return {"mean": mean, "error": error, "trials": 3}
+
+
+def content(**changes: Any) -> dict[str, Any]:
+    domains = ["north", EVIL, "a_domain_with_a_very_long_name_that_does_not_fit_anywhere"]
+
+    def method(name: str, mean: float, difference: Any) -> dict[str, Any]:
+        return {
+            "name": name,
+            "cells": [cell(mean), cell(mean - 20, None), None],
+            "average": cell(mean),
+            "worst": None,
+            "inside": 96.0,
+            "calibration": 0.05,
+            "difference": difference,
+        }
+
+    gain = {"mean": 2.5, "error": 0.5, "wins": 5, "pairs": 6}
+    wrong = {"label": "cat", "prediction": EVIL, "probability": 0.987, "what": EVIL}
+    return {
+        "title": f"data {EVIL}",
+        "kind": "images",
+        "baseline": "erm",
+        "deploy": "fishr",
+        "sure": "likely",
+        "sentences": ["Deploy fishr.", f"Because {EVIL}."],
+        "domains": domains,
+        "methods": [method("erm", 70.0, None), method("fishr", 72.5, gain)],
+        "data": {
+            "classes": ["cat", EVIL, *(f"class {k}" for k in range(45))],
+            "rows": [
+                {"name": name, "counts": [3, 0, *[1] * 45], "total": 1234} for name in domains
+            ],
+            "total": 3702,
+            "notes": [f"note {EVIL}"],
+            "broken": [{"path": EVIL, "why": "no image"}],
+            "broken_count": 1,
+            "columns": [],
+            "left_out": [],
+        },
+        "mistakes": [
+            {
+                "method": name,
+                "domain": EVIL,
+                "examples": 20,
+                "wrong": 7,
+                "confusions": [{"label": "cat", "prediction": EVIL, "times": 4}],
+                "shown": [wrong | {"picture": PIXEL}] * 7,
+            }
+            for name in ("erm", "fishr")
+        ],
+        "how": [("Network", EVIL)],
+        "failures": [f"fishr: {EVIL}"],
+    } | changes
+
+
+def test_every_text_is_escaped_and_nothing_is_fetched() -> None:
+    page = fit_page(content())
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert not re.findall(r"""(?:src|href)=["'](?!data:)[^"']*["']""", page)
+    assert "default-src 'none'" in page
+
+
+def test_numbers_and_verdict_are_there() -> None:
+    page = fit_page(content())
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+    assert "Deploy fishr." in text
+    assert "+2.5 ± 0.5" in text
+    assert "72.5 ± 1.0" in text
+    assert "7 of 20 wrong" in text
+    assert "99 %" in text
+    assert "1 files that cannot be read were left out" in text
+    assert '<section class="verdict likely">' in page
+    assert page.count('<tr class="deploy">') == 1
+
+
+def test_a_table_shows_rows_and_columns() -> None:
+    made = content(kind="table")
+    made["data"] |= {"columns": ["age (number)"], "left_out": ["id"], "broken_count": 0}
+    for one in made["mistakes"]:
+        one["shown"] = [shown | {"picture": None, "what": "row 7"} for shown in one["shown"]]
+    page = fit_page(made)
+    assert "row 7: cat" in page
+    assert "age (number)" in page
+    assert "other row: id" in page
+    assert "<img" not in page
+
+
+def test_the_chart_has_a_mark_for_every_number() -> None:
+    drawing = chart(content())
+    assert drawing.count("<circle") == 2 * 2 + 2  # two domains, their average
+    assert drawing.count('stroke-width="2"') == 2 + 2  # one trial has no error
+    xs = [float(x) for x in re.findall(r'cx="([\d.]+)"', drawing)]
+    assert all(170 <= x <= 760 for x in xs)
+    # 72.5 and 70.0: the better one is further to the right.
+    assert xs[1] > xs[0]
+
+
+@pytest.mark.serial
+def test_it_fits_the_window(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(fit_page(content()))
+    browser = Browser(tmp_path / "profile")
+    try:
+        for width in (390, 1200):
+            browser.open(path, width)
+            assert browser.value("document.documentElement.scrollWidth") <= width
+            assert browser.value("document.querySelectorAll('figure img').length") == 14
+        assert browser.errors == []
+    finally:
+        browser.close()

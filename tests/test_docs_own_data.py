@@ -1,0 +1,76 @@
+"""Every command and snippet of the guides to one's own data, run as it stands."""
+
+import csv
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from shoal.cli import fit, main
+from shoal.estimators import deploying, setup
+from tests.estimators.made import DOMAINS, write_images, write_table
+from tests.test_docs import FENCE, ROOT
+
+GUIDES = ROOT / "docs" / "guides"
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (GUIDES / page).read_text("utf-8")
+    return [match[3] for match in FENCE.finditer(text) if match[2].strip() == language]
+
+
+def lines(page: str) -> list[str]:
+    return [line for block in blocks(page, "shell") for line in block.splitlines()]
+
+
+@pytest.fixture
+def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the guides talk of, small; and few updates, because nobody reads these results."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(fit, "TRIALS", 1)
+    monkeypatch.setattr(deploying, "onnx_missing", lambda: "onnx")
+    monkeypatch.setattr(setup, "STEPS", {"all": 2, "head": 5, "table": 5})
+    write_images(tmp_path / "photos", each=2, domains=DOMAINS[:2])
+    for number, path in enumerate(sorted((tmp_path / "photos/hospital_a").rglob("*.png")), 1):
+        (tmp_path / "new").mkdir(exist_ok=True)
+        path.rename(tmp_path / f"new/{number:04}.png")
+    write_images(tmp_path / "photos", each=2, domains=DOMAINS[:2])
+    patients = write_table(tmp_path / "t.csv", rows=12)
+    with patients.open() as file:
+        rows = list(csv.reader(file))
+    rows = [["patient", *rows[0]], *([f"p{k}", *row] for k, row in enumerate(rows[1:]))]
+    names = {"domain": "site", "class": "outcome"}
+    rows[0] = [names.get(name, name) for name in rows[0]]
+    for name in ("patients.csv", "new_patients.csv"):
+        with (tmp_path / name).open("w") as file:
+            csv.writer(file).writerows(rows)
+
+
+@pytest.mark.parametrize("page", ["own-data.md", "getting-started.md"])
+def test_commands_and_snippets_run(
+    page: str, surroundings: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
+    commands = [shlex.split(line) for line in lines(page) if line.startswith("shoal ")]
+    assert commands
+    for command in commands:
+        assert main(command[1:]) == 0, capsys.readouterr().err
+    (tmp_path / "new/broken.png").write_bytes(b"no image")
+    for code in blocks(page, "python"):
+        exec(compile(code, page, "exec"), {"__name__": "guide"})
+    out = capsys.readouterr().out
+    if page == "own-data.md":
+        assert "new/broken.png None None cannot read new/broken.png" in out
+
+
+@pytest.mark.parametrize("page", ["own-data.md", "getting-started.md"])
+def test_other_commands_are_installations_of_extras_that_there_are(page: str) -> None:
+    extras = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
+    known = set(re.findall(r"^(\w+) = ", extras.partition("\n[")[0], re.MULTILINE))
+    text = (GUIDES / page).read_text("utf-8")
+    for names in re.findall(r"shoal\[([\w,]+)\]", text):
+        assert set(names.split(",")) <= known
+    for line in lines(page):
+        assert line.startswith(("shoal ", "pip install 'shoal["))

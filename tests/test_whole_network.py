@@ -1,0 +1,256 @@
+"""A whole residual network with frozen batch norm: every road to its variances is the loop's."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import shoal
+from shoal.gradients import budget, capture, sources
+from shoal.gradients.anywhere import individual_gradients
+from shoal.networks.dropping import Dropout
+from shoal.randomness import stream
+from tests.oracles import autograd as oracle
+
+E, N, CLASSES = 3, 9, 3
+# In any order; one domain has a single example, which makes it absent.
+DOMAINS = torch.tensor([2, 0, 1, 0, 0, 2, 2, 0, 2])
+
+
+class Block(nn.Module):
+    """A bottleneck: 1 × 1, 3 × 3 with a stride, depthwise 3 × 3, 1 × 1, and a way around them."""
+
+    def __init__(self, inputs: int, width: int, outputs: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for conv in (
+            nn.Conv2d(inputs, width, 1, bias=False),
+            nn.Conv2d(width, width, 3, stride=2, padding=1, bias=False),
+            nn.Conv2d(width, width, 3, padding=1, groups=width, bias=False),
+            nn.Conv2d(width, outputs, 1, bias=False),
+        ):
+            layers += [conv, nn.BatchNorm2d(conv.out_channels), nn.ReLU(inplace=True)]
+        self.layers = nn.Sequential(*layers[:-1])
+        self.around = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 1, stride=2, bias=False), nn.BatchNorm2d(outputs)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.layers(x) + self.around(x), inplace=True)
+
+
+def make_network(dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 5, stride=2, padding=2),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1),
+        Block(4, 3, 6),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        Dropout(dropout, stream("dropout")),
+        nn.Linear(6, CLASSES),
+    ).double()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
+            for tensor in (module.running_mean, module.bias):
+                nn.init.normal_(tensor, std=0.3)
+            for tensor in (module.running_var, module.weight):
+                nn.init.uniform_(tensor, 0.5, 2.0)
+    return model
+
+
+def make_batch() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(N, 3, 15, 14, generator=generator, dtype=torch.float64)
+    return images, torch.randint(CLASSES, (N,), generator=generator)
+
+
+@pytest.fixture(autouse=True)
+def no_way_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer whose gradients are wrong must not be saved by the road for what has no rule."""
+    monkeypatch.setattr(capture, "individual_gradients", None)
+
+
+def step(rows: Tensor, losses: Tensor) -> Tensor:
+    return losses.mean() + 3 * shoal.spread(rows)
+
+
+def expected(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    g = oracle.individual_gradients(model, images, labels)
+    return oracle.variance(g, DOMAINS), F.cross_entropy(model(images), labels, reduction="none")
+
+
+def same(model: nn.Module, images: Tensor, labels: Tensor, **options: Any) -> None:
+    """Assert the loop's rows, losses and, with a risk and a penalty together, its gradient."""
+    losses, rows = shoal.losses_and_variance(model, images, labels, DOMAINS, **options)
+    true_rows, true_losses = expected(model, images, labels)
+    leaves = list(model.parameters())
+    oracle.same_function(losses, true_losses, leaves)
+    oracle.same_function(rows, true_rows, leaves)
+    oracle.same_function(step(rows, losses), step(true_rows, true_losses), leaves)
+
+
+@pytest.mark.parametrize("chunk_size", [None, 4])
+@pytest.mark.parametrize("layout", ["channels first", "channels last"])
+def test_losses_rows_and_gradients_are_the_loops(layout: str, chunk_size: int | None) -> None:
+    model, (images, labels) = make_network(), make_batch()
+    if layout == "channels last":
+        model = model.to(memory_format=torch.channels_last)
+        images = images.contiguous(memory_format=torch.channels_last)
+    same(model, images, labels, chunk_size=chunk_size)
+
+
+@pytest.mark.parametrize("numbers", [1, 500, 2000])
+def test_however_few_examples_a_layer_takes_at_a_time(
+    numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Pieces of a layer's gradients end in the middle of domains, and at one example each.
+    monkeypatch.setattr(sources, "BUDGET", numbers)
+    same(make_network(), *make_batch())
+
+
+def test_gradients_reach_the_images() -> None:
+    model, (images, labels) = make_network(), make_batch()
+    for chunk_size in (None, 2):
+        leaf = images.clone().requires_grad_()
+        losses, rows = shoal.losses_and_variance(
+            model, leaf, labels, DOMAINS, chunk_size=chunk_size
+        )
+        true_rows, true_losses = expected(model, leaf, labels)
+        oracle.same_function(step(rows, losses), step(true_rows, true_losses), [leaf])
+
+
+@pytest.mark.parametrize("chunk_size", [None, 4])
+def test_variances_alone_are_the_same(chunk_size: int | None) -> None:
+    model, (images, labels) = make_network(), make_batch()
+    rows = shoal.gradient_variance(model, images, labels, DOMAINS, chunk_size=chunk_size)
+    oracle.same_function(rows, expected(model, images, labels)[0], list(model.parameters()))
+
+
+def test_one_pass_over_a_domains_gradients_gives_its_moments() -> None:
+    """The road of a GPU, taken here by hand."""
+    g = torch.randn(5, 7, dtype=torch.float64) + 10
+    variance, mean = torch.var_mean(g, 0, correction=0)
+    ours = sources._moments(g.clone(), centered=True)
+    torch.testing.assert_close((mean, variance * 5), ours)
+
+
+def test_draws_of_a_network_are_repeated_in_the_second_pass() -> None:
+    """The gradient must be that of the masks that the value was made with."""
+    images, labels = make_batch()
+    model = make_network(dropout=0.5)
+    count = model[7].draws.count
+
+    def ours() -> Tensor:
+        count.fill_(5)
+        losses, rows = shoal.losses_and_variance(model, images, labels, DOMAINS, chunk_size=4)
+        return step(rows, losses)
+
+    exact, differences = oracle.directional(ours, list(model.parameters()))
+    assert exact == pytest.approx(differences, **oracle.DIFFERENCES)
+    ours().backward()
+    assert int(count) == 5 + 3  # as after the three chunks of the first pass
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """Return a list to which every chunk that a budget chooses is added."""
+    found: list[int | None] = []
+    choose = budget.chunk_within
+
+    def noting(*arguments: Any) -> int | None:
+        found.append(choose(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(budget, "chunk_within", noting)
+    return found
+
+
+def measured(model: nn.Module) -> tuple[budget.Need, budget.Need]:
+    """Return what a step needs at once, and in chunks."""
+    (numbers,) = budget._measured[model].values()
+    return numbers
+
+
+def test_a_budget_chooses_chunks_that_stay_within_it(chosen: list[int | None]) -> None:
+    model, (images, labels) = make_network(), make_batch()
+    same(model, images, labels, memory=10**9)
+    at_once, in_chunks = measured(model)
+    for need, fitting, chunk in (
+        (at_once, 9, None),
+        (in_chunks, 8, 5),
+        (in_chunks, 4, 3),
+        (in_chunks, 1, 1),
+    ):
+        memory = int((need.fixed + (fitting + 0.5) * need.each) / budget.SHARE)
+        with budget.Living() as living:
+            losses, rows = shoal.losses_and_variance(model, images, labels, DOMAINS, memory=memory)
+            step(rows, losses).backward()
+        assert chosen[-1] == chunk
+        # Beside it: the images sorted by domain, and torch's random state before each chunk.
+        assert living.peak <= memory + images.nbytes + N * torch.get_rng_state().nbytes
+        assert living.peak >= 0.5 * memory
+    same(model, images, labels, memory=memory)
+
+
+def test_too_small_a_budget_says_how_much_is_needed(chosen: list[int | None]) -> None:
+    model, (images, labels) = make_network(), make_batch()
+    with pytest.raises(ValueError, match=r"memory=1,000 bytes is too little .* at least [\d,]+"):
+        shoal.gradient_variance(model, images, labels, DOMAINS, memory=1000)
+    _, need = measured(model)
+    enough = -int(-(need.fixed + need.each) // budget.SHARE)
+    shoal.gradient_variance(model, images, labels, DOMAINS, memory=enough)
+    assert chosen == [1]
+
+
+def test_a_budget_and_a_chunk_are_one_too_many() -> None:
+    images, labels = make_batch()
+    with pytest.raises(ValueError, match="give chunk_size or memory"):
+        shoal.gradient_variance(make_network(), images, labels, DOMAINS, chunk_size=2, memory=10**9)
+
+
+class Rounding(TorchDispatchMode):
+    """Products as on tensor cores: ten bits of each factor, cut off or rounded by the kernel."""
+
+    CUT = (torch.ops.aten.convolution, torch.ops.aten.convolution_backward)
+    ROUNDED = (torch.ops.aten.bmm, torch.ops.aten.mm, torch.ops.aten.addmm)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        packet = func.overloadpacket
+        if packet in self.CUT + self.ROUNDED:
+            half = 0 if packet in self.CUT else 2**12
+            args = tuple(ten_bits(a, half) if isinstance(a, Tensor) else a for a in args)
+        return func(*args, **(kwargs or {}))
+
+
+def ten_bits(x: Tensor, half: int) -> Tensor:
+    bits = x.contiguous().view(torch.int32) + half
+    return (bits & ~(2**13 - 1)).view(torch.float32)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_layers_are_trusted_where_products_round(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a kernel cuts off must not look like a weight that its layer does not account for."""
+    monkeypatch.setattr(capture, "individual_gradients", individual_gradients)
+    monkeypatch.setattr(capture, "_products", lambda _: "tf32" if known else None)
+    torch.manual_seed(0)
+    blocks = [Block(8, 8, 8) for _ in range(3)]
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model.append(nn.Linear(8, CLASSES)).eval()
+    # Nearly the same image again and again: the gradients add up, and so do their errors.
+    images = torch.randn(1, 3, 32, 32) + 0.1 * torch.randn(32, 3, 32, 32)
+    labels, domains = torch.zeros(32, dtype=torch.long), torch.arange(32) % 2
+    with warnings.catch_warnings(record=True) as told, Rounding():
+        warnings.simplefilter("always")
+        for _ in range(4):
+            shoal.gradient_variance(model, images, labels, domains)
+    assert known == (not told)

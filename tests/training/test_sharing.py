@@ -1,0 +1,121 @@
+"""Micro-batches inside an update change nothing, and are chosen when memory runs out."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shoal.algorithms.base import Algorithm
+from shoal.networks.backbones import Features
+from shoal.training.batches import Batches, Normalise
+from shoal.training.sharing import share
+from shoal.training.step import Step, Update
+
+from .cut import METHODS, SIZES, batches, make, trained
+from .little import CPU
+
+# The same sums in another order, after a few updates by Adam.
+CLOSE = {"rtol": 1e-9, "atol": 1e-10}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_micro_batches_change_nothing(method: str) -> None:
+    expected = trained(method)
+    for size in (5, 1):
+        found = trained(method, size)
+        for key, tensor in expected.items():
+            torch.testing.assert_close(
+                found[key], tensor, msg=lambda m, k=key: f"{k}: {m}", **CLOSE
+            )
+
+
+class Given(Batches):
+    """Made-up batches as a training's."""
+
+    def __init__(self) -> None:
+        super().__init__([], Normalise(None, False, CPU))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self) -> list[tuple[Tensor, Tensor]]:
+        self.count += 1  # an update that did not fit must not count
+        return batches(int(self.count))
+
+
+class Narrow(nn.Module):
+    """Room for so many images at a time."""
+
+    def __init__(self, network: nn.Module, room: int) -> None:
+        super().__init__()
+        self.network, self.room = network, room
+        self.most = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        if len(images) > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+        self.most = max(self.most, len(images))
+        return self.network(images)
+
+
+def updates(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch) -> tuple[Update, list[str]]:
+    """Return the training after three updates, and what it noted."""
+    monkeypatch.setattr(Update, "images", property(lambda _: sum(SIZES)))
+    update, notes = Update(algorithm, Given(), "float32"), []
+    step = Step(update, "eager", notes.append)
+    for number in range(3):
+        step(number)
+    return update, notes
+
+
+def test_memory_that_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, silence = updates(make("fishr"), monkeypatch)
+    assert silence == []
+    algorithm = make("fishr")
+    features = algorithm.model.features
+    features.network = Narrow(features.network, room=5)
+    update, notes = updates(algorithm, monkeypatch)
+    assert notes == [
+        f"memory ran out: images go through the network {size} at a time" for size in (8, 4)
+    ]
+    assert features.network.most == 4
+    assert update.algorithm.steps == 3
+    found = {k.replace("network.network", "network"): v for k, v in update.state_dict().items()}
+    for key, tensor in whole.state_dict().items():
+        torch.testing.assert_close(found[key], tensor, msg=lambda m, k=key: f"{k}: {m}", **CLOSE)
+
+
+def test_memory_that_not_even_one_image_fits_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = make("erm")
+    algorithm.model.features.network = Narrow(algorithm.model.features.network, room=0)
+    with pytest.raises(torch.OutOfMemoryError, match="with one image at a time; choose a smaller"):
+        updates(algorithm, monkeypatch)
+
+
+def test_statistics_of_the_batch_allow_no_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = make("erm", frozen=False)
+    algorithm.model.features.network = Narrow(algorithm.model.features.network, room=5)
+    with pytest.raises(torch.OutOfMemoryError, match="other batch-norm statistics"):
+        updates(algorithm, monkeypatch)
+
+
+def test_a_small_network_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = make("erm")
+    algorithm.model.features = Narrow(algorithm.model.features.network, room=5)
+    with pytest.raises(torch.OutOfMemoryError, match="memory ran out; choose a smaller batch_size"):
+        updates(algorithm, monkeypatch)
+
+
+def test_other_errors_are_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = make("erm")
+
+    def broken(images: Tensor) -> Tensor:
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr(algorithm.model.features.network, "forward", broken)
+    with pytest.raises(RuntimeError, match="something else"):
+        updates(algorithm, monkeypatch)
+
+
+def test_a_network_that_is_not_cut_is_simply_called() -> None:
+    algorithm = make("erm")
+    share(algorithm)
+    (features,) = (part for part in algorithm.modules() if isinstance(part, Features))
+    assert features.runner is None
