@@ -50,14 +50,17 @@ def options(description: str) -> argparse.ArgumentParser:
 
 
 def _command() -> str:
-    """Return the command without what only says where its result goes."""
+    """Return the command without where its result goes, and with DIR for other folders."""
     words = iter(sys.argv[1:])
     kept = []
     for word in words:
         if word in ("--out", "--commit", "--records"):
             next(words, None)
-        else:
-            kept.append(word)
+            continue
+        kept.append(word)
+        if word in ("--data", "--cache", "--work"):
+            next(words, None)
+            kept.append("DIR")
     return " ".join([f"python -m benchmarks.{Path(sys.argv[0]).stem}", *kept])
 
 
