@@ -17,7 +17,9 @@ from shoal.estimators import deploying, estimate
 from shoal.estimators.frozen import frozen_features, pretrained
 from shoal.estimators.inspection import material_of
 from shoal.protocol import model as models
+from shoal.protocol.attempt import State
 from shoal.protocol.plan import folder_of, read_plan
+from shoal.protocol.run import Run
 from shoal.protocol.testing import measure
 from tests.estimators.made import DOMAINS, write_images, write_table
 
@@ -107,7 +109,7 @@ def test_an_interrupted_fit_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: Out
     without_onnx(monkeypatch)
     write_table(Path("t.csv"))
     begun: list[str] = []
-    real = estimate.carry_out
+    real = estimate._tried
 
     def interrupted(hand, run, told):  # type: ignore[no-untyped-def]
         begun.append(run.identity)
@@ -115,7 +117,7 @@ def test_an_interrupted_fit_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: Out
             raise KeyboardInterrupt
         return real(hand, run, told)
 
-    monkeypatch.setattr(estimate, "carry_out", interrupted)
+    monkeypatch.setattr(estimate, "_tried", interrupted)
     assert main(list(TABLE)) == 130
     assert "the same command goes on from here" in capsys.readouterr().err
     done = {path.parent.name for path in Path("out/runs").glob("*/done")}
@@ -259,3 +261,18 @@ def test_the_whole_network(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> N
     )
     assert card["sha256"] == of_run["sha256"]  # as it was trained
     assert shoal.load("out").predict("data/hospital_a/dark/0.png")[0].label in ("dark", "bright")
+
+
+def test_a_run_that_another_command_is_at_is_waited_for_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = [Run("x", "", name, ("a",)) for name in ("erm", "fishr", "coral")]
+    tried: list[str] = []
+
+    def hand(run: Run, told: object) -> State:
+        tried.append(run.algorithm)
+        return State.RUNNING if run.algorithm == "erm" and len(tried) < 4 else State.DONE
+
+    monkeypatch.setattr(estimate, "LOOK", 0.0)
+    estimate.carry_out(hand, runs, lambda *_: None)  # type: ignore[arg-type]
+    assert tried == ["erm", "fishr", "coral", "erm"]

@@ -5,11 +5,10 @@ interruption, and a second command on the same folder shares the work.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
@@ -82,25 +81,37 @@ def estimate(
         if not budget.allows(out, groups, number):
             break
         write_plan(out, group)
-        for run in group:
-            ahead = Ahead(len(asked), total, budget.left(out, groups, number))
-            carry_out(hand, run, partial(_told, told, run, ahead))
-            asked.append(run)
+        left = budget.left(out, groups, number)
+        carry_out(hand, group, partial(_told, told, Ahead(len(asked), total, left), group))
+        asked += group
     found = finished(out, asked)
     if not found:
         raise ValueError(f"all {len(asked)} runs failed: {'; '.join(failures(out, asked)[:1])}")
     return found
 
 
-def _told(told: Told, run: Run, ahead: Ahead, progress: Progress | None) -> None:
-    told(run, progress, ahead)
+def _told(
+    told: Told, ahead: Ahead, group: Sequence[Run], run: Run, progress: Progress | None
+) -> None:
+    told(run, progress, replace(ahead, done=ahead.done + group.index(run)))
 
 
-def carry_out(hand: Hand, run: Run, told: Callable[[Progress | None], Any]) -> State:
-    """Carry out one run, or wait for who does; return how it stands in the end."""
+def carry_out(
+    hand: Hand, runs: Sequence[Run], told: Callable[[Run, Progress | None], object]
+) -> None:
+    """Carry out some runs; those that another command is at are waited for in the end."""
+    waiting = list(runs)
+    while waiting:
+        for run in tuple(waiting):
+            if _tried(hand, run, partial(told, run)) is not State.RUNNING:
+                waiting.remove(run)
+        if waiting:
+            time.sleep(LOOK)
+
+
+def _tried(hand: Hand, run: Run, told: Callable[[Progress | None], object]) -> State:
     told(None)
-    while (state := hand(run, told=told)) is State.RUNNING:
-        time.sleep(LOOK)
+    state = hand(run, told=told)
     if state is State.FAILED and (failure_of(folder_of(hand.out, run)) or {}).get("memory"):
         # What did not fit beside another program may fit now.
         state = hand(run, alone=True, told=told)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..datasets.cache import ImageCache, build
-from ..protocol.attempt import State
+from ..protocol.attempt import State, state_of
 from ..protocol.execute import Machine
 from ..protocol.hand import Hand
 from ..protocol.plan import Method, folder_of, write_plan
@@ -152,9 +152,9 @@ def _final(
     method = world.methods[verdict.deploy]
     run = setup.run(world.dataset, verdict.deploy, method, (), 0)
     write_plan(out, [run])
-    hand, title = Hand(out, world), f"{verdict.deploy} on all domains"
-    state = carry_out(hand, run, lambda progress: told.run(title, progress, Ahead(0, 1, None)))
-    if state is not State.DONE:
+    title = f"{verdict.deploy} on all domains"
+    carry_out(Hand(out, world), [run], lambda _, at: told.run(title, at, Ahead(0, 1, None)))
+    if state_of(folder_of(out, run)) is not State.DONE:
         why = "; ".join(failures(out, [run])) or f"see {folder_of(out, run)}"
         raise ValueError(f"the model could not be trained on all domains: {why}")
     write_model(out, run, method, setup, material, verdict)
