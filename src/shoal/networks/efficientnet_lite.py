@@ -1,7 +1,11 @@
 """EfficientNet-Lite0 with ImageNet weights that come from the package index, with no download."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from .backbones import adapted, with_head
 from .base import Network, Preprocessing
@@ -37,6 +41,9 @@ def efficientnet_lite0(
     def build() -> nn.Module:
         network: nn.Module = EfficientNet.from_name("efficientnet-lite0", drop_connect_rate=0.0)
         network._fc = nn.Identity()
+        for part in network.modules():
+            if isinstance(part, nn.Conv2d):
+                _pad_plainly(part)
         return network
 
     network = lent(build, generator)
@@ -46,3 +53,29 @@ def efficientnet_lite0(
         load_weights(network, path, ["_fc"])
     network = adapted(network, channels)
     return with_head(network, WIDTH, classes, dropout, frozen_statistics, PREPROCESSING, generator)
+
+
+def _pad_plainly(convolution: Any) -> None:
+    """Make the package's convolution torch's own, which is known to all that looks at layers.
+
+    Its padding is where it was: with the same on all sides it is the layer's, else it comes before.
+    """
+    padding = convolution.static_padding
+    left, right, top, bottom = getattr(padding, "padding", (0, 0, 0, 0))
+    del convolution.static_padding
+    convolution.__class__ = nn.Conv2d
+    if (left, top) == (right, bottom):
+        convolution.padding = (top, left)
+        convolution._reversed_padding_repeated_twice = [left, right, top, bottom]
+    else:
+        convolution.register_forward_pre_hook(_Pad((left, right, top, bottom)))
+
+
+@dataclass(frozen=True)
+class _Pad:
+    """Zeros around a layer's input: left, right, top and bottom."""
+
+    sides: tuple[int, int, int, int]
+
+    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
+        return F.pad(inputs[0], self.sides)
