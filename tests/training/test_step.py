@@ -123,6 +123,8 @@ def test_what_the_steps_of_a_capture_did_is_taken_back() -> None:
 class Talkative(nn.Module):
     """As many terms as asked for."""
 
+    micro_batch = None
+
     def __init__(self, terms: int) -> None:
         super().__init__()
         self.terms = terms
