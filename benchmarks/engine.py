@@ -17,8 +17,9 @@ import torch
 from shoal.algorithms import find
 from shoal.algorithms.hparams import defaults
 from shoal.datasets import DATASETS
-from shoal.protocol.execute import Machine, execute
+from shoal.protocol.execute import execute
 from shoal.protocol.folder import opened
+from shoal.protocol.machine import Machine
 from shoal.protocol.run import RECORD_EVERY, Protocol, Run, scale_of
 
 from .recording import options, write

@@ -14,7 +14,8 @@ import torch
 from shoal.algorithms import ALGORITHMS, find
 from shoal.algorithms.hparams import defaults
 from shoal.datasets import DATASETS
-from shoal.protocol.execute import Machine, prepare
+from shoal.protocol.machine import Machine
+from shoal.protocol.preparing import prepare
 from shoal.protocol.run import Protocol, Run
 from shoal.training.step import Step
 

@@ -7,7 +7,8 @@ from shoal.algorithms import find
 from shoal.datasets import Domain, DomainDataset, splits
 from shoal.estimators.setup import Setup
 from shoal.networks import Standardise
-from shoal.protocol.execute import Machine, prepare
+from shoal.protocol.machine import Machine
+from shoal.protocol.preparing import prepare
 
 
 def dataset() -> DomainDataset:

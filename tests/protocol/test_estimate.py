@@ -16,8 +16,8 @@ from shoal.cli.status import time_left
 from shoal.datasets import Domain, DomainDataset
 from shoal.protocol import estimate
 from shoal.protocol.estimate import RATES, find_rates, known_rates, left_of, unknown_kinds
-from shoal.protocol.execute import prepare
 from shoal.protocol.plan import folder_of, read_plan
+from shoal.protocol.preparing import prepare
 from shoal.protocol.probe import Rates, Subject, _line, _repeated, probe
 from shoal.protocol.run import Run
 from tests.protocol.small import small_run, tiny, tiny_run

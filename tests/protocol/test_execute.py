@@ -11,8 +11,10 @@ import torch
 
 from shoal.algorithms import find
 from shoal.datasets import Domain, DomainDataset, splits
-from shoal.protocol.execute import Machine, execute, notes, prepare
+from shoal.protocol.execute import execute
 from shoal.protocol.folder import Folder, opened
+from shoal.protocol.machine import Machine
+from shoal.protocol.preparing import notes, prepare
 from shoal.protocol.run import Run
 from shoal.training.checkpoints import Checkpoints
 

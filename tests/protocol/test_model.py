@@ -16,7 +16,8 @@ from shoal.algorithms.base import Algorithm
 from shoal.algorithms.optimiser import Optimiser
 from shoal.datasets import Domain, splits
 from shoal.protocol import model
-from shoal.protocol.execute import Machine, prepare
+from shoal.protocol.machine import Machine
+from shoal.protocol.preparing import prepare
 from shoal.protocol.run import Run
 from shoal.protocol.testing import measure
 from shoal.training.batches import scaled

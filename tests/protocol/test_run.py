@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.protocol.execute import Machine
+from shoal.protocol.machine import Machine
 from shoal.protocol.run import RECORD_EVERY, Protocol, Run, scale_of
 
 RUN = Run(

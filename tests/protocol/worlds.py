@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from shoal.algorithms import find
-from shoal.protocol.execute import Machine
+from shoal.protocol.machine import Machine
 from shoal.protocol.plan import Data, Method, Sweep, folder_of, read_plan, runs_of, write_plan
 from shoal.protocol.run import Protocol, Run
 from tests.protocol.small import squares

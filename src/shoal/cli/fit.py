@@ -115,8 +115,8 @@ def _run(options: argparse.Namespace) -> int:
     from ..estimators.inspection import material_of
     from ..estimators.setup import check_settings
     from ..own import name_of, with_settings
-    from ..protocol.execute import Machine
     from ..protocol.hand import ending_on_sigterm
+    from ..protocol.machine import Machine
     from .loading import cache_folder
 
     seconds = options.time or (None if options.runs else TIME)

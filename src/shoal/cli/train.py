@@ -38,8 +38,9 @@ def _train(options: argparse.Namespace, on: Any) -> int:
 
     from ..distributed import in_turn, rank
     from ..own import name_of, with_settings
-    from ..protocol.execute import Machine, execute
+    from ..protocol.execute import execute
     from ..protocol.folder import Folder, opened
+    from ..protocol.machine import Machine
     from ..protocol.run import Run, scale_of
     from .results import show_record
     from .tensorboard import Board

@@ -56,7 +56,7 @@ class CommandWorld:
             return dataset, cache_of(dataset, Namespace(cache=self.cache_folder))
 
     def machine(self) -> Any:
-        from ..protocol.execute import Machine
+        from ..protocol.machine import Machine
 
         on = device(self.device)
         # What is compiled once serves all runs of a worker.

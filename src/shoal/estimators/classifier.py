@@ -11,9 +11,10 @@ from torch import Tensor
 from ..algorithms import VARIANTS, find
 from ..datasets import Domain, DomainDataset
 from ..datasets.cache import ImageCache
-from ..protocol.execute import Machine, prepare
+from ..protocol.machine import Machine
 from ..protocol.model import Model
 from ..protocol.plan import Method
+from ..protocol.preparing import prepare
 from ..protocol.run import Protocol, Run
 from ..training.evaluation import Evaluation
 from ..training.loop import Schedule, train

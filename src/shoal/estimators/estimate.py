@@ -13,8 +13,8 @@ from pathlib import Path
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..protocol.attempt import State, failure_of
-from ..protocol.execute import Machine
 from ..protocol.hand import Hand
+from ..protocol.machine import Machine
 from ..protocol.plan import Data, Method, folder_of, write_plan
 from ..protocol.records import Finished, read_runs
 from ..protocol.run import Run

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..datasets.cache import ImageCache, build
 from ..protocol.attempt import State, state_of
-from ..protocol.execute import Machine
 from ..protocol.hand import Hand
+from ..protocol.machine import Machine
 from ..protocol.plan import Method, folder_of, write_plan
 from ..protocol.run import Run
 from ..storage import write_json, write_text

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from ..datasets.images import read_image
-from ..protocol.execute import PREDICTIONS
+from ..protocol.predictions import PREDICTIONS
 from ..protocol.records import Finished
 from .inspection import Material
 

@@ -13,8 +13,9 @@ from ..algorithms.base import Algorithm
 from ..storage import read_json, write_json
 from ..training.checkpoints import Checkpoints
 from ..training.loop import Progress
-from .execute import Machine, execute
+from .execute import execute
 from .folder import CHECKPOINTS, Folder, InUse, in_use, opened
+from .machine import Machine
 from .plan import Data
 from .records import DONE
 from .run import Run

@@ -1,64 +1,30 @@
 """Carry out a run in its folder: from the data to records and a model."""
 
-import json
-import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from ..algorithms.base import Algorithm
-from ..datasets import Domain, DomainDataset, splits
+from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
-from ..distributed import processes, rank
-from ..networks import measure_inputs
-from ..storage import write_json, write_text
-from ..training.batches import Batches, Normalise, scaled
+from ..distributed import rank
+from ..storage import write_json
 from ..training.checkpoints import Checkpoints
-from ..training.evaluation import Evaluation, Outcome, Part, Place
 from ..training.loop import Progress, Schedule, Timing, train
-from ..training.placing import Placed, Wanted, place
-from ..training.step import Kind, Update, precision_context
+from ..training.placing import Placed
+from ..training.step import Update
 from . import model
 from .folder import Folder, writing
-from .gaps import EXAMPLES, Gaps
+from .gaps import Gaps
 from .keeping import Keeping
+from .machine import Machine, about_machine
+from .predictions import PREDICTIONS, write_predictions
+from .preparing import evaluation_of, notes, prepare
+from .records import TIMING
 from .run import Run
 
-TIMING, PREDICTIONS, CONFUSION = "timing.json", "predictions.jsonl", "confusion.json"
 Record = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Machine:
-    """How a run is carried out here: nothing of it changes what the run is.
-
-    Args:
-        device: where it is trained.
-        step: how far a step is captured; the method may stop before.
-        place: of the images: "auto", "device" or "host".
-        weights: what the network begins with: "imagenet", a file, or None.
-        checkpoint_every: seconds; by default as few checkpoints as cost 2 % of the time.
-        predictions: whether to write what the model says of every image.
-        gaps: whether records hold the gaps between the training domains.
-        keep_best: rules of selection; weights that they may choose are kept.
-        micro_batch: images that go through a large network at a time; by default all of an
-            update, and fewer where memory runs out.
-    """
-
-    device: torch.device
-    step: Kind = "compiled"
-    place: str = "auto"
-    weights: str | Path | None = None
-    checkpoint_every: float | None = None
-    predictions: bool = False
-    gaps: bool = False
-    keep_best: tuple[str, ...] = ()
-    micro_batch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -127,12 +93,12 @@ def execute(
     records, timing = train(
         update, evaluate, _schedule(run), machine.step, checkpoints, told, write, measured, noted
     )
-    about = asdict(timing) | {"machine": _machine(machine), "place": placed.where}
+    about = asdict(timing) | {"machine": about_machine(machine), "place": placed.where}
     with writing(folder.path):
         save(folder.path, records[-1])
         keep.finish(records)
         if machine.predictions:
-            _write_predictions(folder, dataset, placed.parts, evaluate())
+            write_predictions(folder, dataset, placed.parts, evaluate())
         write_json(folder.path / TIMING, about)
         folder.finish()
     checkpoints.delete()
@@ -170,123 +136,3 @@ def _measured(update: Update, placed: Placed, machine: Machine) -> Callable[[], 
 
 def _schedule(run: Run) -> Schedule:
     return Schedule(run.protocol.steps, run.protocol.record_every)
-
-
-def prepare(
-    run: Run,
-    method: type[Algorithm],
-    dataset: DomainDataset,
-    cache: ImageCache | None,
-    machine: Machine,
-) -> tuple[Placed, Update]:
-    """Return the run's data, and its method with its batches before the first update."""
-    protocol, device = run.protocol, machine.device
-    wanted = Wanted(
-        run.test_domains,
-        run.trial,
-        run.hparams["batch_size"],
-        protocol.balanced,
-        protocol.augment,
-        protocol.images == "exact",
-        protocol.evaluate,
-        EXAMPLES if machine.gaps else 0,
-    )
-    parts = splits(dataset, run.trial, protocol.holdout)
-    placed = place(dataset, parts, cache, wanted, device, machine.place)
-    # Tensor cores want channels last; small images only gain by it where layers are fused.
-    fused = device.type == "cuda" and machine.step == "compiled"
-    channels_last = model.lies_last(placed.shape) or (fused and len(placed.shape) == 3)
-    algorithm = model.build(
-        run,
-        method,
-        placed.shape,
-        len(dataset.classes),
-        len(placed.sources),
-        machine.weights,
-        device,
-        channels_last,
-    )
-    if len(placed.shape) == 1:
-        # Of what is trained on alone: nothing is known of a domain that is left out.
-        trained = dataset.without(run.test_domains).domains
-        measure_inputs(
-            algorithm, torch.cat([_vectors(domain)[parts[domain.name].kept] for domain in trained])
-        )
-    algorithm.optimise(protocol.optimisation)
-    algorithm.micro_batch = machine.micro_batch
-    normalise = Normalise(getattr(algorithm.model, "preprocessing", None), channels_last, device)
-    return placed, Update(algorithm, Batches(placed.sources, normalise), protocol.precision)
-
-
-def _vectors(domain: Domain) -> Tensor:
-    if not isinstance(domain.images, Tensor):
-        raise TypeError(f"the domain {domain.name!r} has files, and no vectors")
-    return domain.images
-
-
-def notes(run: Run, dataset: DomainDataset) -> list[str]:
-    """Return what a user should know of the data before the run, a line each."""
-    found = []
-    size = run.hparams["batch_size"]
-    for name, split in splits(dataset, run.trial, run.protocol.holdout).items():
-        if name not in run.test_domains and len(split.kept) < size:
-            found.append(
-                f"the domain {name!r} has {len(split.kept)} images to train on, fewer than a batch "
-                f"of {size}: images repeat within a batch"
-            )
-        if not len(split.held_out):
-            found.append(
-                f"the domain {name!r} has {len(dataset[name])} images, too few to hold any out: "
-                "it has no part in the selection of models"
-            )
-    large = not isinstance(dataset.domains[0].images, torch.Tensor)
-    if large and run.protocol.weights is None and run.protocol.frozen_statistics:
-        found.append(
-            "the network begins with drawn weights, and the statistics of batch norm stay at 0 and "
-            "1, which normalises nothing; let them follow the data, or begin with weights"
-        )
-    for name, classes in dataset.missing_classes().items():
-        found.append(f"the domain {name!r} has no images of {', '.join(classes)}")
-    return found
-
-
-def evaluation_of(update: Update, parts: dict[Place, Part], compiled: bool) -> Evaluation:
-    """Return what measures the update's method on these parts of its data."""
-    compiled = compiled and processes() == 1
-    normalise = update.batches.normalise
-    precision = partial(precision_context, update.precision, update.algorithm.device)
-    return Evaluation(
-        update.algorithm, parts, lambda images: normalise(scaled(images)), precision, compiled
-    )
-
-
-def _write_predictions(
-    folder: Folder, dataset: DomainDataset, parts: Mapping[Place, Part], found: dict[Place, Outcome]
-) -> None:
-    """Write what the model says of every image that was evaluated, and how it confuses classes."""
-    lines: list[str] = []
-    confusion: dict[str, dict[str, Any]] = {}
-    for (domain, split), outcome in found.items():
-        images = dataset[domain].images
-        for k, index in enumerate(parts[domain, split].indices.tolist()):
-            line: dict[str, Any] = {"domain": domain, "split": split, "index": index}
-            if not isinstance(images, torch.Tensor):
-                line["file"] = images[index].name
-            line["label"] = dataset.classes[int(outcome.labels[k])]
-            line["prediction"] = dataset.classes[int(outcome.predictions[k])]
-            line["probability"] = float(outcome.confidences[k])
-            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-        table = outcome.confusion(len(dataset.classes)).tolist()
-        confusion.setdefault(domain, {})[split] = table
-    write_text(folder.path / PREDICTIONS, "".join(lines))
-    write_json(folder.path / CONFUSION, {"classes": list(dataset.classes), "counts": confusion})
-
-
-def _machine(machine: Machine) -> dict[str, Any]:
-    cuda = machine.device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name(machine.device) if cuda else "cpu",
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
-    }

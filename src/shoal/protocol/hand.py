@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from ..training.loop import Progress
 from .attempt import State, attempt
-from .execute import Machine
 from .folder import locked
+from .machine import Machine
 from .plan import Data, Method, folder_of
 from .run import Run
 

@@ -12,7 +12,8 @@ from ..algorithms.base import Algorithm
 from ..datasets import Domain, DomainDataset, splits
 from ..datasets.frames import EVALUATION_SIDE
 from ..training.step import Kind, Step
-from .execute import Machine, evaluation_of, prepare
+from .machine import Machine
+from .preparing import evaluation_of, prepare
 from .run import Run
 
 # Seconds after which enough updates were timed, and how many are enough in any case.

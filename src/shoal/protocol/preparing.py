@@ -1,0 +1,108 @@
+"""From a run to its data and its method, ready for the first update."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..algorithms.base import Algorithm
+from ..datasets import Domain, DomainDataset, splits
+from ..datasets.cache import ImageCache
+from ..distributed import processes
+from ..networks import measure_inputs
+from ..training.batches import Batches, Normalise, scaled
+from ..training.evaluation import Evaluation, Part, Place
+from ..training.placing import Placed, Wanted, place
+from ..training.step import Update, precision_context
+from . import model
+from .gaps import EXAMPLES
+from .machine import Machine
+from .run import Run
+
+
+def prepare(
+    run: Run,
+    method: type[Algorithm],
+    dataset: DomainDataset,
+    cache: ImageCache | None,
+    machine: Machine,
+) -> tuple[Placed, Update]:
+    """Return the run's data, and its method with its batches before the first update."""
+    protocol, device = run.protocol, machine.device
+    wanted = Wanted(
+        run.test_domains,
+        run.trial,
+        run.hparams["batch_size"],
+        protocol.balanced,
+        protocol.augment,
+        protocol.images == "exact",
+        protocol.evaluate,
+        EXAMPLES if machine.gaps else 0,
+    )
+    parts = splits(dataset, run.trial, protocol.holdout)
+    placed = place(dataset, parts, cache, wanted, device, machine.place)
+    # Tensor cores want channels last; small images only gain by it where layers are fused.
+    fused = device.type == "cuda" and machine.step == "compiled"
+    channels_last = model.lies_last(placed.shape) or (fused and len(placed.shape) == 3)
+    algorithm = model.build(
+        run,
+        method,
+        placed.shape,
+        len(dataset.classes),
+        len(placed.sources),
+        machine.weights,
+        device,
+        channels_last,
+    )
+    if len(placed.shape) == 1:
+        # Of what is trained on alone: nothing is known of a domain that is left out.
+        trained = dataset.without(run.test_domains).domains
+        measure_inputs(
+            algorithm, torch.cat([_vectors(domain)[parts[domain.name].kept] for domain in trained])
+        )
+    algorithm.optimise(protocol.optimisation)
+    algorithm.micro_batch = machine.micro_batch
+    normalise = Normalise(getattr(algorithm.model, "preprocessing", None), channels_last, device)
+    return placed, Update(algorithm, Batches(placed.sources, normalise), protocol.precision)
+
+
+def _vectors(domain: Domain) -> Tensor:
+    if not isinstance(domain.images, Tensor):
+        raise TypeError(f"the domain {domain.name!r} has files, and no vectors")
+    return domain.images
+
+
+def notes(run: Run, dataset: DomainDataset) -> list[str]:
+    """Return what a user should know of the data before the run, a line each."""
+    found = []
+    size = run.hparams["batch_size"]
+    for name, split in splits(dataset, run.trial, run.protocol.holdout).items():
+        if name not in run.test_domains and len(split.kept) < size:
+            found.append(
+                f"the domain {name!r} has {len(split.kept)} images to train on, fewer than a batch "
+                f"of {size}: images repeat within a batch"
+            )
+        if not len(split.held_out):
+            found.append(
+                f"the domain {name!r} has {len(dataset[name])} images, too few to hold any out: "
+                "it has no part in the selection of models"
+            )
+    large = not isinstance(dataset.domains[0].images, torch.Tensor)
+    if large and run.protocol.weights is None and run.protocol.frozen_statistics:
+        found.append(
+            "the network begins with drawn weights, and the statistics of batch norm stay at 0 and "
+            "1, which normalises nothing; let them follow the data, or begin with weights"
+        )
+    for name, classes in dataset.missing_classes().items():
+        found.append(f"the domain {name!r} has no images of {', '.join(classes)}")
+    return found
+
+
+def evaluation_of(update: Update, parts: dict[Place, Part], compiled: bool) -> Evaluation:
+    """Return what measures the update's method on these parts of its data."""
+    compiled = compiled and processes() == 1
+    normalise = update.batches.normalise
+    precision = partial(precision_context, update.precision, update.algorithm.device)
+    return Evaluation(
+        update.algorithm, parts, lambda images: normalise(scaled(images)), precision, compiled
+    )
