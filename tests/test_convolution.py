@@ -164,3 +164,26 @@ def test_what_stands_between_is_left_to_torch() -> None:
         out = checkpoint(net, x, use_reentrant=False)
     out.square().sum().backward()  # runs again, outside
     assert x.grad is not None
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("name", ["relu", "relu6", "torch.relu", "method"])
+def test_rectifiers_keep_their_values_and_both_derivatives(name: str, inplace: bool) -> None:
+    functions: dict[str, Any] = {
+        "relu": lambda x: F.relu(x, inplace=inplace),
+        "relu6": lambda x: F.relu6(x, inplace=inplace),
+        "torch.relu": torch.relu_ if inplace else torch.relu,
+        "method": Tensor.relu_ if inplace else Tensor.relu,
+    }
+    x = torch.linspace(-4, 9, 27, dtype=torch.float64).requires_grad_()
+    found = []
+    for mode in (OrdinaryConvolutions(), nullcontext()):
+        with mode:
+            out = functions[name](x * x.abs() / 3).square()
+        (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad((first * x.cos()).sum(), x)
+        found.append((out.detach(), first.detach(), second))
+    torch.testing.assert_close(*found)
+    at_an_end = found[0][1] == 0
+    assert at_an_end.any()
+    assert not at_an_end.all()

@@ -246,7 +246,7 @@ def losses_and_variance(
 ) -> tuple[Tensor, Tensor]:
     """Return ℓ_i, ``[n]``, and ``gradient_variance``, ``[E, P]``, of one forward.
 
-    With a second forward for the risk, a step takes a third more arithmetic. Arguments as in
+    A second forward for the risk would cost a step a third more. Arguments as in
     ``gradient_variance``. DistributedDataParallel averages gradients only after a forward of its
     own: under it, use ``gradient_variance`` and the wrapper's logits.
     """

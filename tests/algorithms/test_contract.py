@@ -692,7 +692,7 @@ def test_a_method_is_one_short_file_and_a_final_class(name: str) -> None:
     kind = ALGORITHMS[name]
     assert kind.__module__ == f"shoal.algorithms.{name.replace('-', '_')}"
     lines = len(inspect.getsource(inspect.getmodule(kind) or kind).splitlines())
-    assert lines < (64 if name == "fishr" else 120)
+    assert lines <= (64 if name == "fishr" else 120)
     assert not kind.__subclasses__()
     for base in kind.__mro__[1:]:
         if base is nn.Module:

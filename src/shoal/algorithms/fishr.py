@@ -58,8 +58,7 @@ class Fishr(Penalised):
             means = partial(head_mean, *forward.head, E, self.variances.bias)
         else:
             of = self.model, forward.inputs, forward.labels, forward.domains, h.parameters
-            chunk = self.micro_batch
-            rows = gradient_variance(*of, num_domains=E, chunk_size=chunk, **self.form)
-            penalty = self.variances.match(rows)
-            means = partial(gradient_mean, *of, num_domains=E, chunk_size=chunk)
+            how: dict[str, Any] = {"num_domains": E, "chunk_size": self.micro_batch}
+            penalty = self.variances.match(gradient_variance(*of, **(how | self.form)))
+            means = partial(gradient_mean, *of, **how)
         return penalty + self.means.match(means()) if h.mean_weight > 0 else penalty
