@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import shoal
 
-pytestmark = pytest.mark.serial
 
 E, INPUTS, FEATURES, CLASSES = 3, 6, 5, 4
 # Relative to the largest entry. Another order of summation costs a few units of roundoff.

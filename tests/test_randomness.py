@@ -95,7 +95,6 @@ def test_bits_are_splitmix() -> None:
         assert found == plain_splitmix(int(draws.key), count, 50)
 
 
-@pytest.mark.serial
 def test_compiled_bits_are_the_same_bits() -> None:
     """Also where only a part is wanted: Inductor then reads the range from its middle."""
 

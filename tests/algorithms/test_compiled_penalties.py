@@ -25,7 +25,6 @@ def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize("name", SETTINGS)
 def test_compiled_is_eager(name: str) -> None:
     eager, compiled = (make(name, **SETTINGS[name]) for _ in range(2))
@@ -47,7 +46,6 @@ def test_compiled_is_eager(name: str) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.serial
 def test_gradients_of_mmd_by_inductor() -> None:
     # Its gradients of a diagonal come out wrong on the CPU, the values right.
     features = make_batches(0, (16,))[0][0].requires_grad_()

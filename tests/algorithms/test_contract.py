@@ -541,7 +541,6 @@ def test_a_step_asks_nothing_and_keeps_its_addresses(name: str) -> None:
     assert before == after
 
 
-@pytest.mark.serial
 @compiled
 def test_a_compiled_loss_trains_alike(name: str) -> None:
     torch._dynamo.reset()  # what was compiled before counts against a limit
@@ -569,7 +568,6 @@ class InTurn(nn.Module):
         return make_batches(step, [n] * len(SIZES))
 
 
-@pytest.mark.serial
 @compiled
 def test_one_graph_serves_all_batch_sizes_and_hyperparameters(name: str) -> None:
     """Compiled in its first update, and never again: for no size, and not for another draw."""

@@ -278,7 +278,6 @@ def test_a_step_asks_nothing(photographs: Ragged) -> None:
     assert draws.count.data_ptr() == address and draws.count.item() == 2
 
 
-@pytest.mark.serial
 def test_compiled_is_eager(photographs: Ragged) -> None:
     height, width = photographs.largest
 

@@ -164,7 +164,6 @@ def test_precision() -> None:
         Update(training()[0].algorithm, training()[0].batches, "double")
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize("name", COMPILED)
 def test_another_batch_size_compiles_nothing(
     name: str, fresh_compiler: None, monkeypatch: pytest.MonkeyPatch
@@ -191,7 +190,6 @@ def test_another_batch_size_compiles_nothing(
     assert len(graphs) == compiled
 
 
-@pytest.mark.serial
 @pytest.mark.timeout(300)
 def test_a_compiled_step_agrees_with_an_eager_one(fresh_compiler: None) -> None:
     """By Inductor, whose sums have another order: to 1e-4 after ten updates in float32."""
