@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import shoal
 
-
 E, INPUTS, FEATURES, CLASSES = 3, 6, 5, 4
 # Relative to the largest entry. Another order of summation costs a few units of roundoff.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
