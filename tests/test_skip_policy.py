@@ -46,12 +46,15 @@ pytest.importorskip("a_package_that_nobody_has")
 def session(folder: Path, code: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Run pytest on one file under the project's conftest.py, in a process and folder apart."""
     shutil.copy(CONFTEST, folder)
+    # All that conftest.py asks of torch, which takes seconds to import, in each worker again.
+    (folder / "torch.py").write_text("def set_num_threads(_): pass")
+    (folder / "pytest.ini").write_text("[pytest]")  # no other folder's
     (folder / "test_it.py").write_text(code)
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "xdist", *options],
         cwd=folder,
         env={k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-        | {"SHOAL_DATA": str(folder / "nowhere")},
+        | {"SHOAL_DATA": str(folder / "nowhere"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=100,
