@@ -173,7 +173,7 @@ def test_a_probe_in_its_own_process_and_in_time(
     assert list(known_rates(tmp_path)) == [("tiny", "erm")]
     assert left_of(tmp_path, runs).seconds > 0
     (tmp_path / RATES).unlink()
-    monkeypatch.setattr(estimate, "BEGIN", 0.0)
+    monkeypatch.setattr(estimate, "LIMIT", {"cpu": 0.0})
     find_rates(tmp_path, runs, Squares(), lambda *_: tiny())
     assert known_rates(tmp_path) == {}
 
