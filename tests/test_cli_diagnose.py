@@ -12,7 +12,8 @@ from shoal.datasets import DATASETS
 from tests.protocol.small import squares
 
 Output = pytest.CaptureFixture[str]
-TABLES = ("Domains", "H ≈ F ≈ F̃ ∝ C", "Squared distances between domains", "Gaps")
+TABLES = ("Domains", "H ≈ F ≈ F̃ ∝ C", "Squared distances between domains")
+TABLES += ("Cosines between domains", "Gaps")
 TABLES += ("Inconsistency I(A, B) = max(|R|, |R + H|)", "Spectra", "Alignment")
 FIGURES = ("domains", "diagonals", "pairs", "inconsistency", "spectra")
 
@@ -57,6 +58,15 @@ def test_tables_of_a_run(capsys: Output) -> None:
     assert "ε = 0.1;" in out and "0.001 of the largest" in " ".join(out.split())
 
 
+@pytest.mark.parametrize("columns", ["80", "60"])
+def test_no_number_is_cut_in_a_narrow_terminal(
+    columns: str, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert diagnose("run") == 0
+    assert "…" not in capsys.readouterr().out
+
+
 def test_json_holds_what_the_tables_show(capsys: Output) -> None:
     assert diagnose("run/model.safetensors", "tiny", "--json", "found.json", "--trial", "0") == 0
     found = json.loads(Path("found.json").read_text())
@@ -98,3 +108,19 @@ def test_what_is_wrong_is_said(capsys: Output, monkeypatch: pytest.MonkeyPatch) 
     assert "a data set of your own: name its folder or manifest" in said("run")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "pip install 'shoal[report]'" in said("run", "--figures", "figures")
+
+
+def test_what_is_nearly_equal_has_one_shade() -> None:
+    from matplotlib.figure import Figure
+
+    from shoal.report.diagnosis import _matrix
+
+    def shades(*values: float) -> list[float]:
+        axes = Figure().subplots()
+        pairs = [("a", "b"), ("b", "a")]
+        _matrix(axes, ["a", "b"], dict(zip(pairs, values, strict=True)), "")
+        return [float(one.get_facecolor()[0][0]) for one in axes.collections]
+
+    first, second = shades(0.1, 0.1 + 1e-9)
+    assert first == pytest.approx(second, abs=1e-3)
+    assert shades(1e-5, 1e-2) == pytest.approx([1.0, 0.25])

@@ -13,9 +13,6 @@ CONFTEST = Path(__file__).with_name("conftest.py")
 EXPECTED = """
 import pytest
 
-def test_runs():
-    pass
-
 @pytest.mark.skip(reason="no GPU")
 def test_on_a_device():
     pass
@@ -30,9 +27,6 @@ def test_known():
 UNEXPECTED = """
 import pytest
 
-def test_runs():
-    pass
-
 def test_lazy():
     pytest.skip("takes too long")
 """
@@ -46,12 +40,17 @@ pytest.importorskip("a_package_that_nobody_has")
 def session(folder: Path, code: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Run pytest on one file under the project's conftest.py, in a process and folder apart."""
     shutil.copy(CONFTEST, folder)
+    # All that conftest.py asks of torch, which takes seconds to import, in each worker again.
+    (folder / "torch.py").write_text("def set_num_threads(_): pass")
+    (folder / "pytest.ini").write_text("[pytest]")  # no other folder's
+    # One that passes: a session without any fails by itself.
+    (folder / "test_runs.py").write_text("def test_runs(): pass")
     (folder / "test_it.py").write_text(code)
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "xdist", *options],
         cwd=folder,
         env={k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-        | {"SHOAL_DATA": str(folder / "nowhere")},
+        | {"SHOAL_DATA": str(folder / "nowhere"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=100,

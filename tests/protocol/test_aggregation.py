@@ -52,3 +52,17 @@ def test_a_comparison_is_paired() -> None:
     assert compare(found, "erm", "fishr").difference == pytest.approx(-result.difference)
     with pytest.raises(ValueError, match="needs two or more"):
         compare(found[:1], "fishr", "erm")
+
+
+@pytest.mark.parametrize(
+    ("won", "lost", "equal", "p"),
+    # 2 Σ_{k ≤ min} C(n, k) / 2ⁿ: 2 · 1/16; 2 · (1 + 9)/512; two sides that meet; nothing to count.
+    [(4, 0, 0, 0.125), (1, 8, 3, 20 / 512), (2, 2, 0, 1.0), (0, 0, 2, 1.0)],
+)
+def test_the_sign_test(won: int, lost: int, equal: int, p: float) -> None:
+    gaps = [0.1] * won + [-0.2] * lost + [0.0] * equal
+    found = [choice(t, "a", 0.5, "erm") for t in range(len(gaps))]
+    found += [choice(t, "a", 0.5 + gap, "fishr") for t, gap in enumerate(gaps)]
+    result = compare(found, "fishr", "erm")
+    assert (result.wins, result.losses, result.pairs) == (won, lost, len(gaps))
+    assert result.p == pytest.approx(p)

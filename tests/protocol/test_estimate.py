@@ -59,7 +59,7 @@ def test_a_first_go_that_is_short_does_not_count(monkeypatch: pytest.MonkeyPatch
 
         return _repeated(go)
 
-    assert work(0.25, 0.125) == pytest.approx(0.125)
+    assert work(0.125, 0.0625) == pytest.approx(0.0625)
     assert work(9.0, 0.125) == pytest.approx(9.0)  # no second one: it would take as long
     before = now[0]
     assert work(0.0, 0.001) == pytest.approx(0.001)
@@ -70,7 +70,21 @@ def test_a_first_go_that_is_short_does_not_count(monkeypatch: pytest.MonkeyPatch
 def test_a_record_evaluates_so_many_images(evaluate: str, tests: tuple[str, ...]) -> None:
     run = tiny_run("erm", evaluate=evaluate, test_domains=tests)
     placed, _ = prepare(run, find("erm"), tiny(), None, Squares().machine())
-    assert Subject.of(run, tiny()).evaluated == sum(map(len, placed.parts.values()))
+    subject = Subject.of(run, tiny())
+    assert subject.evaluated == sum(map(len, placed.parts.values()))
+    machine = replace(Squares().machine(), gaps=True)
+    placed, _ = prepare(run, find("erm"), tiny(), None, machine)
+    assert subject.sampled == sum(map(len, placed.samples.values()))
+
+
+def test_gaps_are_counted_where_they_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.protocol.probe._repeated", lambda _: 6.0)
+    dataset, machine = tiny(), Squares().machine()
+    subject = Subject.of(tiny_run("erm"), dataset)
+    without, with_gaps = (
+        probe(subject, find("erm"), replace(machine, gaps=gaps)).evaluation for gaps in (0, 1)
+    )
+    assert with_gaps / without == pytest.approx(1 + subject.sampled / subject.evaluated)
 
 
 @pytest.mark.parametrize("algorithm", ["erm", "fishr", "mldg"])
@@ -153,12 +167,13 @@ def test_a_probe_in_its_own_process_and_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [tiny_run("erm")]
-    monkeypatch.setattr(estimate, "LIMIT", 60.0)
+    monkeypatch.setattr(estimate, "BEGIN", 60.0)
+    monkeypatch.setattr(estimate, "LIMIT", {"cpu": 60.0})
     find_rates(tmp_path, runs, Squares(), lambda *_: tiny())
     assert list(known_rates(tmp_path)) == [("tiny", "erm")]
     assert left_of(tmp_path, runs).seconds > 0
     (tmp_path / RATES).unlink()
-    monkeypatch.setattr(estimate, "LIMIT", 0.0)
+    monkeypatch.setattr(estimate, "LIMIT", {"cpu": 0.0})
     find_rates(tmp_path, runs, Squares(), lambda *_: tiny())
     assert known_rates(tmp_path) == {}
 
@@ -170,9 +185,10 @@ def test_probes_stop_when_their_time_is_over_and_mind_no_failure(
 
     def sent(world: Squares) -> list[object]:
         found: list[object] = []
-        pipe: Any = SimpleNamespace(send=lambda one: found.append(one[0]))
+        pipe: Any = SimpleNamespace(send=found.append)
         estimate._probe_all(subjects, world, pipe)
-        return found
+        assert found[:1] in ([], ["cpu"])
+        return [kind for kind, _ in found[1:]]  # type: ignore[misc]
 
     assert sent(Broken()) == []
     assert sent(Squares()) == [("tiny", "erm"), ("tiny", "fishr")]
@@ -195,8 +211,13 @@ def test_the_command_says_what_it_will_cost(
     command += ["2", "--algorithms", "erm", "--steps", "600", "--out", str(tmp_path)]
     assert main(command) == 0
     told = capsys.readouterr().err
-    assert "About 1 h 0 min of work for one worker on this machine, by a few updates" in told
-    assert main(command) == 0
-    assert "About 1 h 0 min left, with one worker" in capsys.readouterr().err
+    guess = "About 1 h 0 min of work for one worker, guessed from a few updates on this machine"
+    assert guess in told
+    assert main(command) == 0  # nothing new is known
+    assert guess in capsys.readouterr().err
     assert main(["status", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["time_left"] == "1 h 0 min"
+    run, *_ = read_plan(tmp_path)
+    wrote(tmp_path, run, preparing=0.0, updating=60.0, evaluating=0.0)
+    assert main(command) == 0
+    assert "About 5 min 0 s left, with one worker" in capsys.readouterr().err

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from shoal.cli import main
 from shoal.protocol.records import Finished, Measured, read_runs
 from shoal.protocol.selection import CALIBRATED, NEAR, choose_runs
+from tests.report.made_up import make_run, write_run
 
 Values = dict[str, tuple[float, float]]  # kept and held out, by domain
 
@@ -148,3 +150,24 @@ def test_only_finished_runs_are_read(tmp_path: Path) -> None:
     (tmp_path / "done" / "records.jsonl").write_text("{")
     with pytest.raises(ValueError, match=r"records\.jsonl, line 1 is not JSON"):
         read_runs([tmp_path])
+
+
+def test_a_folder_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
+    write_run(tmp_path / "sweep" / "runs", make_run("pacs", "erm", ("photo",), 0, 0))
+    folders = [tmp_path / "sweep", tmp_path / "sweep" / "runs", tmp_path / "sweep" / ".." / "sweep"]
+    assert len(read_runs(folders)) == 1
+
+
+@pytest.mark.parametrize("command", ["report", "select"])
+def test_runs_that_tables_cannot_tell_apart_are_named(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("long", "short"):
+        for draw in range(2):
+            write_run(tmp_path / name, make_run("pacs", "erm", ("photo",), 0, draw))
+    more = ["--rule", "test-domain", "--out", str(tmp_path / "out")] if command == "select" else []
+    main([command, str(tmp_path / "long"), *more])
+    assert "are there twice" not in capsys.readouterr().err
+    main([command, str(tmp_path / "long"), str(tmp_path / "short"), *more])
+    told = capsys.readouterr().err
+    assert "2 runs are there twice, and rules choose between the two" in told

@@ -102,6 +102,7 @@ def test_dynamics() -> None:
     assert lines(gaps)["‖Diag(H₉₀ − H₈₀)‖²"][1] == CURVES["hessian_gap"]
     assert gaps.get_yscale() == "log"
     assert texts(figure).count("λ jumps") == 2
+    assert not any(axis.texts for axis in figure.axes)  # nothing is written over a line
     assert "λ jumps" not in texts(gap_dynamics(CURVES, "ERM", None))
     sizes, directions = hessian_dynamics(CURVES, "ERM", None).axes
     assert lines(sizes)["mean of ‖h₉₀‖² and ‖h₈₀‖²"][1] == CURVES["hessian_norm"]
@@ -122,6 +123,7 @@ def test_landscape() -> None:
     written = texts(figure)
     assert "ERM: risk at ★ 0.600 (90%), 0.700 (80%)" in written
     assert "|risk on 90% − its value at ★| = 0.05" in written
+    assert "equal risks" in written and not any(axis.texts for axis in figure.axes)
     bars = next(axis for axis in figure.axes if "Inconsistency" in axis.get_title(loc="left"))
     heights = [patch.get_height() for patch in bars.patches]
     assert heights == [0.1, 0.3, -0.1, 0.3] * 2
@@ -140,7 +142,12 @@ def test_scatter_has_ellipses_of_two_deviations() -> None:
     found = {"domains": domains, "shares": [0.7, 0.2], "variance_gap": 0.5}
     figure = gradient_scatter({"methods": {"ERM": found}})
     (axis,) = figure.axes
-    x, y = lines(axis)["90% domain"]
+    first, _ = axis.get_lines()
+    x, y = first.get_data()
+    (legend,) = figure.legends
+    named = [text.get_text() for text in legend.get_texts()]
+    assert named[::2] == ["examples of 90%", "examples of 80%"]
+    assert named[1::2] == ["two deviations"] * 2
     assert (min(x), max(x)) == pytest.approx((1 - 4, 1 + 4), rel=1e-3)
     assert (min(y), max(y)) == pytest.approx((2 - 6, 2 + 6), rel=1e-3)
     # (p − m)ᵀ C⁻¹ (p − m) = 4 all around.

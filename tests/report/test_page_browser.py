@@ -276,3 +276,29 @@ def test_one_run_is_enough(browser: Browser, tmp_path: Path) -> None:
     assert "written down" in text(browser, "#cost-table")
     assert count(browser, "#curves-chart path") == 8
     assert column(browser, "#domains-tables", 3) == column(browser, "#selection-table", 7)
+
+
+def test_a_table_that_goes_on_fades_out(browser: Browser, page: Path) -> None:
+    """On a phone a column's edge may lie where the table is cut: nothing else says it goes on."""
+
+    def fades(box: str) -> bool:
+        # Two frames: what was scrolled or sized is looked at in the first.
+        frames = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        browser.value(frames)
+        found: str = browser.value(f"getComputedStyle(document.querySelector('{box}')).maskImage")
+        return found != "none"
+
+    browser.open(page, 1280)
+    assert not fades(BOARD) and not fades("#domains-tables .scroll")
+    browser.resize(375)
+    assert fades(BOARD) and fades("#domains-tables .scroll") and fades("#failures-table")
+    browser.value(f"document.querySelector('{BOARD}').scrollLeft = 9999")
+    assert not fades(BOARD)
+    browser.value(f"document.querySelector('{BOARD}').scrollLeft = 0")
+    assert fades(BOARD)
+
+
+def test_durations_have_no_sixtieth_second(browser: Browser, page: Path) -> None:
+    browser.open(page, 1280)
+    found = [browser.value(f"duration({seconds})") for seconds in (59.9, 119.7, 3599.8, 5400)]
+    assert found == ["59.9 s", "2 min 0 s", "1.0 h", "1.5 h"]

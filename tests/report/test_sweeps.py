@@ -1,6 +1,7 @@
 """Sweeps as tables: what a rule chose, beside published cells; also of runs that DomainBed made."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,18 @@ def test_a_chapter_has_averages_domains_and_published_cells() -> None:
     assert [line.cells[0].text for line in compared.lines] == ["−13.3", "−5.3"]
     assert domains.columns == DOMAINS and domains.summary == ("Avg",)
     assert any(line.startswith("fishr less erm, paired: +10.0 ± 0.0") for line in chapter.lines)
+    assert any("9 won and 0 lost, p = 0.004 by the sign test" in line for line in chapter.lines)
     assert any("61.0 ± 0.5 % on the worst domain" in line for line in chapter.lines)
+    assert not any("without colored-mnist" in line for line in chapter.lines)
+
+
+def test_the_average_without_colored_mnist() -> None:
+    """As in the paper's text; a method that lacks a data set has none."""
+    other = [replace(one, dataset="other") for one in sweep() if one.algorithm == "erm"]
+    third = [replace(one, dataset="other", algorithm="irm") for one in sweep()[:9]]
+    (chapter,) = chapters([*sweep(), *other, *third], ["test-domain"])
+    (line,) = (line for line in chapter.lines if "without colored-mnist" in line)
+    assert line == "Average without colored-mnist: irm 61.0, erm 51.0"
 
 
 def test_rules_without_their_runs_have_no_chapter() -> None:

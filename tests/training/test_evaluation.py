@@ -266,3 +266,12 @@ def test_an_error_of_reading_arrives() -> None:
     evaluate._device = torch.device("cpu", 0)
     with pytest.raises(IndexError):
         evaluate()
+
+
+def test_micro_batches_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they were asked for, or memory ran out after the evaluation was made."""
+    algorithm = make("erm", dtype=torch.float32)
+    evaluate = Evaluation(algorithm, {("a", "kept"): part(37)}, scaled, nullcontext, compiled=True)
+    monkeypatch.setattr(torch, "compile", lambda _: pytest.fail("compiled"))
+    algorithm.micro_batch = 4
+    evaluate.warm_up()

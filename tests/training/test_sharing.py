@@ -82,6 +82,26 @@ def test_memory_that_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(found[key], tensor, msg=lambda m, k=key: f"{k}: {m}", **CLOSE)
 
 
+def test_a_device_is_waited_for_before_an_attempt_is_undone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What did not fit ran on a stream of its own, and may still be writing."""
+    algorithm = make("erm")
+    algorithm.model.features.network = Narrow(algorithm.model.features.network, room=5)
+    monkeypatch.setattr(Update, "images", property(lambda _: sum(SIZES)))
+    update = Update(algorithm, Given(), "float32")
+    step = Step(update, "eager")
+    # As if on a GPU, as far as an eager step minds.
+    called: list[str] = []
+    monkeypatch.setattr(type(algorithm), "device", torch.device("cuda"))
+    for name in ("synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, name=name: called.append(name))
+    plain = step._undo
+    monkeypatch.setattr(step, "_undo", lambda: (called.append("undo"), plain()))
+    step(0)
+    assert called == ["synchronize", "empty_cache", "undo"] * 2
+
+
 def test_memory_that_not_even_one_image_fits_into(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = make("erm")
     algorithm.model.features.network = Narrow(algorithm.model.features.network, room=0)

@@ -6,6 +6,8 @@ from typing import Any
 from .terminal import table
 
 Rows = Iterable[Sequence[str]]
+KINDS = {"risk": "risk", "variance": "Var(G)", "empirical": "F̃"}
+KINDS |= {"fisher": "F", "hessian": "H", "mean": "mean g"}
 
 
 def show(found: dict[str, Any], title: str) -> None:
@@ -16,19 +18,20 @@ def show(found: dict[str, Any], title: str) -> None:
     asked = found["question"]["parameters"]
     weights = "the head" if asked == "head" else "all weights" if asked == "all" else asked
     print(f"{title}, {weights} ({found['weights']:,} weights)\n")
-    for one in (_domains, _chain, _pairs, _gaps, _inconsistency, _spectra, _alignment):
+    for one in TABLES:
         console.print(one(found))
 
 
 def number(value: float | None) -> str:
-    """Return a number in four digits, however large or small."""
-    return "–" if value is None else f"{value:.4g}"
+    """Return a number in three digits, however large or small: more do not fit in 80 columns."""
+    return "–" if value is None else f"{value:.3g}"
 
 
 def _made(title: str, caption: str | None, heads: Sequence[str], rows: Rows, names: int = 1) -> Any:
     shown = table(title, caption)
     for k, head in enumerate(heads):
-        shown.add_column(head, justify="left" if k < names else "right")
+        # Folded where a terminal is narrow: a number that is cut has lost its power of ten.
+        shown.add_column(head, justify="left" if k < names else "right", overflow="fold")
     for row in rows:
         shown.add_row(*row)
     return shown
@@ -80,17 +83,21 @@ def _chain(found: dict[str, Any]) -> Any:
 
 
 def _pairs(found: dict[str, Any]) -> Any:
-    kinds = ("risk", "variance", "empirical", "fisher", "hessian", "mean")
     rows = [
-        (
-            " – ".join(one["domains"]),
-            *(number(one[kind]) for kind in kinds),
-            *(f"{one[f'cosine:{kind}']:.4f}" for kind in ("variance", "hessian")),
-        )
+        (" – ".join(one["domains"]), *(number(one[kind]) for kind in KINDS))
         for one in found["pairs"]
     ]
-    heads = ("Pair", "risk", "Var(G)", "F̃", "F", "H", "mean g", "cos Var", "cos H")
+    heads = ("Pair", *KINDS.values())
     return _made("Squared distances between domains", None, heads, rows)
+
+
+def _cosines(found: dict[str, Any]) -> Any:
+    kinds = {kind: word for kind, word in KINDS.items() if kind != "risk"}
+    rows = [
+        (" – ".join(one["domains"]), *(f"{one[f'cosine:{kind}']:.4f}" for kind in kinds))
+        for one in found["pairs"]
+    ]
+    return _made("Cosines between domains", None, ("Pair", *kinds.values()), rows)
 
 
 def _gaps(found: dict[str, Any]) -> Any:
@@ -156,3 +163,6 @@ def _alignment(found: dict[str, Any]) -> Any:
     ]
     caption = "|cos| of the first eigenvectors of F; share of the first five that is common."
     return _made("Alignment", caption, ("Pair", "first", "first five"), rows)
+
+
+TABLES = (_domains, _chain, _pairs, _cosines, _gaps, _inconsistency, _spectra, _alignment)

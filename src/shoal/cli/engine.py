@@ -65,8 +65,9 @@ def carry_out(options: argparse.Namespace, runs: Sequence[Any], world: Any) -> i
     write_plan(options.out, runs)
     plan = shard.of(runs)
     _tell_plan(options, runs, plan)
-    if any(state is not State.DONE for state in standing(options.out, plan)):
-        _tell_cost(options, plan, world)
+    found = standing(options.out, plan)
+    if found[State.DONE] < len(plan):
+        _tell_cost(options, plan, world, guessed=not found[State.DONE])
     if options.plan_only:
         return 0
     told = time.monotonic()
@@ -78,9 +79,9 @@ def carry_out(options: argparse.Namespace, runs: Sequence[Any], world: Any) -> i
             left = time_left(options.out, plan)
             print(f"{_counts(found)}{left and f'; about {left} left'}", file=sys.stderr)
 
-    found = _engine(options)(options.out, plan, world, tell)
+    ended = _engine(options)(options.out, plan, world, tell)
     show_standing(options.out, plan)
-    return 0 if found[State.DONE] == len(plan) else 1
+    return 0 if ended[State.DONE] == len(plan) else 1
 
 
 def check_engine(options: argparse.Namespace) -> None:
@@ -131,7 +132,7 @@ def _tell_plan(options: argparse.Namespace, runs: Any, plan: Any) -> None:
     )
 
 
-def _tell_cost(options: argparse.Namespace, plan: Any, world: Any) -> None:
+def _tell_cost(options: argparse.Namespace, plan: Any, world: Any, guessed: bool) -> None:
     from ..protocol.estimate import find_rates, unknown_kinds
 
     unknown = unknown_kinds(options.out, plan)
@@ -140,10 +141,10 @@ def _tell_cost(options: argparse.Namespace, plan: Any, world: Any) -> None:
     left = time_left(options.out, plan)
     if not left:
         told = "What it costs is known when the first runs are done: shoal status"
-    elif unknown:
+    elif guessed:
         told = (
-            f"About {left} of work for one worker on this machine, by a few updates of each method "
-            "(loading and compiling not counted); better known when the first runs are done"
+            f"About {left} of work for one worker, guessed from a few updates on this machine that "
+            "were not compiled; better known when the first runs are done"
         )
     else:
         told = f"About {left} left, with one worker"

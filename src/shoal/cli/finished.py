@@ -16,11 +16,11 @@ def finished_runs(folders: Sequence[Path]) -> list[Any]:
         runs += read_domainbed(folder)
     if not runs:
         raise ValueError(f"no finished run in {', '.join(map(str, folders))}")
-    _note_twins(runs)
+    note_twins(runs)
     return runs
 
 
-def _note_twins(runs: list[Any]) -> None:
+def note_twins(runs: list[Any]) -> None:
     """Say where two runs differ in nothing that the tables know, as in steps or in the network."""
     seen: dict[tuple[Any, ...], Any] = {}
     twins = []

@@ -29,10 +29,12 @@ def _run(options: argparse.Namespace) -> int:
     from ..protocol.chosen import NotKept, save_chosen
     from ..protocol.records import read_runs
     from ..protocol.selection import choose_runs
+    from .finished import note_twins
 
     runs = read_runs(options.folders)
     if not runs:
         raise ValueError(f"no finished run in {', '.join(map(str, options.folders))}")
+    note_twins(runs)
     _refuse_unknown("method", options.algorithms, [run.algorithm for run in runs])
     _refuse_unknown("data set", options.datasets, [run.dataset for run in runs])
     choices = [

@@ -82,13 +82,21 @@ class Comparison:
     """How much better one method is than another, over the same splits and batches.
 
     ``difference`` is the mean over all (data set, test domain, trial) that both have, ``error`` its
-    standard error (n − 1), ``wins`` how many of the ``pairs`` it wins.
+    standard error (n − 1), ``wins`` and ``losses`` how many of the ``pairs`` it wins and loses.
     """
 
     difference: float
     error: float
     wins: int
+    losses: int
     pairs: int
+
+    @property
+    def p(self) -> float:
+        """The two-sided p-value of the sign test, which leaves out pairs that are equal."""
+        n, fewer = self.wins + self.losses, min(self.wins, self.losses)
+        tail = sum(math.comb(n, k) for k in range(fewer + 1))
+        return min(1.0, 2 * tail / (1 << n))
 
 
 def compare(choices: Iterable[Choice], method: str, other: str) -> Comparison:
@@ -107,5 +115,5 @@ def compare(choices: Iterable[Choice], method: str, other: str) -> Comparison:
     gaps = [found[method][place] - found[other][place] for place in sorted(both)]
     mean = fmean(gaps)
     variance = sum((gap - mean) ** 2 for gap in gaps) / (len(gaps) - 1)
-    wins = sum(gap > 0 for gap in gaps)
-    return Comparison(mean, math.sqrt(variance / len(gaps)), wins, len(gaps))
+    wins, losses = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
+    return Comparison(mean, math.sqrt(variance / len(gaps)), wins, losses, len(gaps))

@@ -20,8 +20,9 @@ from .records import TIMING
 from .run import Run
 
 RATES = "rates.json"
-# Seconds for all probes of a sweep: none begins after the first, and the second ends them.
-SHARE, LIMIT = 4.0, 15.0
+# Seconds in which the process of the probes must begin; after these none of them begins, and after
+# these they are ended: a GPU takes its time to be there at all.
+BEGIN, SHARE, LIMIT = 15.0, 1.0, {"cpu": 3.0, "cuda": 10.0}
 
 # A data set and a method.
 Kind = tuple[str, str]
@@ -123,11 +124,13 @@ def find_rates(
     process = context.Process(target=_probe_all, args=(subjects, world, theirs), daemon=True)
     process.start()
     theirs.close()
-    found, end = known_rates(out), time.monotonic() + LIMIT
+    found = known_rates(out)
     with suppress(EOFError):
-        while ours.poll(max(0.0, end - time.monotonic())):
-            kind, rates = ours.recv()
-            found[kind] = rates
+        if ours.poll(BEGIN):
+            end = time.monotonic() + LIMIT[ours.recv()]
+            while ours.poll(max(0.0, end - time.monotonic())):
+                kind, rates = ours.recv()
+                found[kind] = rates
     process.kill()
     process.join()
     lines = [{"dataset": d, "algorithm": a, **asdict(rates)} for (d, a), rates in found.items()]
@@ -135,11 +138,17 @@ def find_rates(
 
 
 def _probe_all(subjects: Sequence[Subject], world: World, found: Connection) -> None:
+    """Send the kind of device, and then the rates of one run after the other."""
+    # What cannot be probed cannot be trained either, and says so when it is tried.
+    try:
+        machine = world.machine()
+    except Exception:
+        return
+    found.send(machine.device.type)
     begin = time.monotonic()
     for subject in subjects:
-        # What cannot be probed cannot be trained either, and says so when it is tried.
         with suppress(Exception):
             method, _ = world.method(subject.run.algorithm)
-            found.send((kind_of(subject.run), probe(subject, method, world.machine())))
+            found.send((kind_of(subject.run), probe(subject, method, machine)))
         if time.monotonic() - begin > SHARE:
             return

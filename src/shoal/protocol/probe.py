@@ -12,12 +12,13 @@ from ..algorithms.base import Algorithm
 from ..datasets import Domain, DomainDataset, splits
 from ..datasets.frames import EVALUATION_SIDE
 from ..training.step import Kind, Step
+from .gaps import EXAMPLES
 from .machine import Machine
 from .preparing import evaluation_of, prepare
 from .run import Run
 
 # Seconds after which enough updates were timed, and how many are enough in any case.
-ENOUGH, UPDATES = 0.3, 20
+ENOUGH, UPDATES = 0.15, 20
 # Images of a domain that are looked at, of large ones a quarter; and the side of a large one.
 MANY, LARGE = 256, 64
 
@@ -49,15 +50,21 @@ class Rates:
 
 @dataclass(frozen=True)
 class Subject:
-    """A run to be probed: its method on a few images, and how many a record of it evaluates."""
+    """A run to be probed: its method on a few images, and how many a record of it looks at.
+
+    Args:
+        evaluated: for accuracies.
+        sampled: for the gaps between domains, where they are recorded.
+    """
 
     run: Run
     images: DomainDataset
     evaluated: int
+    sampled: int
 
     @staticmethod
     def of(run: Run, dataset: DomainDataset) -> "Subject":
-        return Subject(run, _stand_in(dataset, MANY), _evaluated(run, dataset))
+        return Subject(run, _stand_in(dataset, MANY), *_looked_at(run, dataset))
 
 
 def probe(subject: Subject, method: type[Algorithm], machine: Machine) -> Rates:
@@ -70,7 +77,7 @@ def probe(subject: Subject, method: type[Algorithm], machine: Machine) -> Rates:
     machine = replace(machine, step=kind, place="device", weights=None)
     shape = torch.as_tensor(subject.images.domains[0].images).shape
     slow = not cuda and shape[-1] >= LARGE
-    few = _stand_in(subject.images, MANY if cuda else 8 if slow else 32)
+    few = _stand_in(subject.images, MANY if cuda else 4 if slow else 32)
     trained = len(few.domains) - len(run.test_domains)
     times: dict[int, float] = {}
     # A CPU is busy with one image already; elsewhere two sizes tell what else an update costs.
@@ -80,7 +87,8 @@ def probe(subject: Subject, method: type[Algorithm], machine: Machine) -> Rates:
         times[size * trained] = _repeated(partial(_make, Step(update, kind)))
     evaluate = evaluation_of(update, placed.parts, False)
     each = _repeated(lambda _: evaluate()) / sum(map(len, placed.parts.values()))
-    return Rates(*_line(times), each * subject.evaluated, len(few.domains))
+    looked_at = subject.evaluated + (subject.sampled if machine.gaps else 0)
+    return Rates(*_line(times), each * looked_at, len(few.domains))
 
 
 def _make(step: Step, number: int) -> None:
@@ -127,11 +135,12 @@ def _line(times: dict[int, float]) -> tuple[float, float]:
     return max(0.0, short - slope * few), slope
 
 
-def _evaluated(run: Run, dataset: DomainDataset) -> int:
-    """Return how many images a record evaluates."""
-    found = 0
+def _looked_at(run: Run, dataset: DomainDataset) -> tuple[int, int]:
+    """Return how many images a record evaluates, and how many it measures gaps on."""
+    evaluated = sampled = 0
     for name, split in splits(dataset, run.trial, run.protocol.holdout).items():
-        found += len(split.held_out)
-        if run.protocol.evaluate == "all" or name in run.test_domains:
-            found += len(split.kept)
-    return found
+        tested = name in run.test_domains
+        evaluated += len(split.held_out)
+        evaluated += len(split.kept) if tested or run.protocol.evaluate == "all" else 0
+        sampled += 0 if tested else min(len(split.kept), EXAMPLES)
+    return evaluated, sampled

@@ -90,17 +90,18 @@ class Failure:
 def read_runs(folders: Sequence[Path]) -> list[Finished]:
     """Return the finished runs in these folders and below them, in the order of their paths.
 
-    Runs that are not done are left out: their best record may be still to come.
+    Runs that are not done are left out: their best record may be still to come. A folder that is
+    named twice, or lies in another, is read once.
     """
-    found = []
+    found: dict[Path, Finished] = {}
     with _uncollected():
         for folder in folders:
             if not folder.is_dir():
                 raise ValueError(f"there is no folder {folder}")
             for path in sorted(folder.rglob(RUN)):
-                if (path.parent / DONE).exists():
-                    found.append(_read(path.parent))
-    return found
+                if (path.parent / DONE).exists() and path.resolve() not in found:
+                    found[path.resolve()] = _read(path.parent)
+    return list(found.values())
 
 
 @contextmanager

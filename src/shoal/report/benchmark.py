@@ -73,8 +73,13 @@ class Benchmark:
         }
 
     def averages(self, without: frozenset[str] = frozenset()) -> dict[str, float]:
-        """Return the average of the cells of each method that has all of them."""
-        return {key: average(means, without) for key, means in self._complete().items()}
+        """Return the average of the cells of each method that has all of them, but for some."""
+        wanted = set(self.columns) - without
+        return {
+            key: average(means, without)
+            for key, means in self._means().items()
+            if wanted <= means.keys()
+        }
 
     def shown_averages(self) -> dict[str, float]:
         """Return the averages as published, and those of the cells where none was."""

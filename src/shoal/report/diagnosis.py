@@ -101,8 +101,10 @@ def _matrix(axes: Any, names: list[str], cells: dict[tuple[str, str], float], ti
 
     logs = {pair: log10(value) for pair, value in cells.items() if value > 0}
     low, high = (min(logs.values()), max(logs.values())) if logs else (0.0, 1.0)
+    # A power of ten at least: what is nearly equal is to look it.
+    span = max(high - low, 1.0)
     for (a, b), value in cells.items():
-        depth = (logs[a, b] - low) / (high - low) if (a, b) in logs and high > low else 0.0
+        depth = (logs[a, b] - low) / span if (a, b) in logs else 0.0
         x, y = names.index(b), names.index(a)
         grey = 1 - 0.75 * depth
         axes.fill_between([x - 0.5, x + 0.5], y - 0.5, y + 0.5, color=str(grey), lw=0)

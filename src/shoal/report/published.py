@@ -13,6 +13,7 @@ from shoal.report.grid import grid
 from shoal.report.grid_views import LEGEND, markdown
 
 __all__ = [
+    "COLORED_MNIST",
     "averages_that_differ",
     "published_as_data",
     "published_benchmark",

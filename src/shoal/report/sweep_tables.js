@@ -35,7 +35,8 @@ function short(value) {
 
 function duration(seconds) {
   if (seconds < 60) return `${seconds.toFixed(1)} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+  const whole = Math.round(seconds);
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
   return `${(seconds / 3600).toFixed(1)} h`;
 }
 
@@ -88,9 +89,23 @@ function table(box, key, columns, rows, initial = null) {
     filter();
   }
   fillBody();
-  box.replaceChildren(make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body));
+  const made = make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body);
+  box.replaceChildren(made);
+  edges.observe(box);
+  edges.observe(made);
   filter();
 }
+
+// A table that goes on to the right fades out there.
+function fade(box) {
+  box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+}
+const edges = new ResizeObserver((seen) => {
+  for (const box of new Set(seen.map(({ target }) => target.closest(".scroll")))) if (box) fade(box);
+});
+document.addEventListener("scroll", ({ target }) => {
+  if (target instanceof Element && target.matches(".scroll")) fade(target);
+}, true);
 
 const wanted = (method) => method.toLowerCase().includes($("filter").value.trim().toLowerCase());
 

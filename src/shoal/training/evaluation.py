@@ -110,6 +110,8 @@ class Evaluation:
 
     def warm_up(self) -> None:
         """Have everything compiled that a call needs."""
+        # In micro-batches the network comes many times in one call, and would be compiled so often.
+        self._compiled = self._compiled and self.algorithm.micro_batch is None
         if self._compiled:
             self._predict = torch.compile(self.algorithm.predict)
         with evaluating(self.algorithm):

@@ -138,7 +138,9 @@ class Step:
         while not self._fits(attempt):
             self._captured = None
             gc.collect()
-            if self.update.algorithm.device.type == "cuda":
+            if (device := self.update.algorithm.device).type == "cuda":
+                # A capture has a stream of its own, and must not write over what is undone here.
+                torch.cuda.synchronize(device)
                 torch.cuda.empty_cache()
             self._undo()
             size = smaller(self.update.algorithm, self.update.images)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..arguments import name_domains, positive
 from ..engine import add_engine_options, carry_out, check_engine, world_of
+from ..finished import note_twins
 from ..loading import add_places
 from .outcome import write
 
@@ -88,6 +89,7 @@ def _run(name: str, options: argparse.Namespace) -> int:
         options, ordered(runs_of(sweep, world.method, world.dataset), rows, asked), world
     )
     runs = read_runs([options.out]) if (options.out / "runs").is_dir() else []
+    note_twins(runs)
     planned = options.trials * options.draws
     tables = {rule: table(ablation, dataset, rule, runs, planned) for rule in RULES}
     result = {"dataset": dataset, "tables": tables, "machine": _machines(runs)}

@@ -15,6 +15,8 @@ __all__ = ["landscape_figure"]
 TERMS = {"R": ("#E69F00", ""), "H": ("#56B4E9", "///")}
 WIDEST = 0.2
 """Gaps of risks beyond this have the shade of this."""
+EVEN = 0.6
+"""The width of the line on which both risks are equal."""
 
 
 def landscape_figure(result: Mapping[str, Any]) -> Figure:
@@ -45,6 +47,8 @@ def landscape_figure(result: Mapping[str, Any]) -> Figure:
             colour, hatch = TERMS[term]
             handles.append(Patch(facecolor=colour, edgecolor=INK, hatch=hatch, label=text))
         handles.append(Line2D([], [], marker="D", color=INK, ls="", label="found on the grid"))
+        # Not on the line itself: where that leaves the panel, its name would be cut.
+        handles.append(Line2D([], [], color=INK, linewidth=EVEN, label="equal risks"))
         figure.legend(handles=handles, loc="outside lower center", ncols=3)
     return figure
 
@@ -62,8 +66,7 @@ def _sets(axis: Any, name: str, found: Mapping[str, Any], epsilon: float) -> Any
     greys = [str(shade) for shade in np.linspace(1.0, 0.55, len(levels) + 1)]
     shown = axis.contourf(x, y, gap, levels, colors=greys, extend="both")
     if gap.min() < 0 < gap.max():
-        even = axis.contour(x, y, gap, [0.0], colors=INK, linewidths=0.6)
-        axis.clabel(even, fmt={0.0: "equal risks"}, fontsize=7)
+        axis.contour(x, y, gap, [0.0], colors=INK, linewidths=EVEN)
     for e, domain in enumerate(found["domains"]):
         look = DOMAINS[domain]
         edges = [centre[e] - epsilon, centre[e] + epsilon]

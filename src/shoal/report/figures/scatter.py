@@ -37,8 +37,9 @@ def gradient_scatter(result: Mapping[str, Any]) -> Figure:
                     **_ink(domain),
                     linewidths=0.6,
                     alpha=0.6,
+                    label=f"examples of {domain}",
                 )
-                axis.plot(*_ellipse(cloud), label=f"{domain} domain", linewidth=2, **look.line)
+                axis.plot(*_ellipse(cloud), label="two deviations", linewidth=2, **look.line)
             first, second = (100 * share for share in found["shares"])
             traces = ", ".join(
                 f"{cloud['trace']:.2g} ({domain})" for domain, cloud in found["domains"].items()
@@ -50,7 +51,7 @@ def gradient_scatter(result: Mapping[str, Any]) -> Figure:
                 ylabel=f"second, {second:.0f} %",
             )
         handles, names = axes[0][0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=2)
+        figure.legend(handles, names, loc="outside lower center", ncols=4)
     return figure
 
 
