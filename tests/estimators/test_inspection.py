@@ -215,10 +215,9 @@ def test_what_is_no_data(tmp_path: Path) -> None:
 
 
 def test_many_classes_of_one_domain_are_one_line(tmp_path: Path) -> None:
-    lines = [
-        "domain,x,class",
-        *(f"{'ab'[k % 2]},{k},c{k // 2 if k < 20 else k}" for k in range(40)),
-    ]
+    kinds = [f"c{k % 3}" if k < 60 else f"d{k}" for k in range(80)]
+    rows = (f"{'ab'[k % 2]},{k * k % 7},{kind}" for k, kind in enumerate(kinds))
+    lines = ["domain,x,class", *rows]
     (tmp_path / "t.csv").write_text("\n".join(lines))
     (note,) = (one for one in material_of(tmp_path / "t.csv").notes if "only" in one)
-    assert note.startswith("20 classes are in one domain only: the class 'c20' is in")
+    assert note.startswith("20 classes are in one domain only: the class 'd60' is in")

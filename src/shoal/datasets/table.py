@@ -1,6 +1,7 @@
 """Tables of numbers and categories with a column of domains, from CSV or Parquet files."""
 
 import csv
+import io
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,14 +83,14 @@ def table_data(
         leave_out: columns that a model must not see.
     """
     table = read_table(path)
-    for column in (class_column, domain_column, *leave_out):
-        choose(f"column of {path}", column, table)
+    _check_columns(path, table, class_column, domain_column, leave_out)
     labels, domains = _texts(table, class_column, path), _texts(table, domain_column, path)
     features = {
         key: values
         for key, values in table.items()
         if key not in (class_column, domain_column, *leave_out)
     }
+    _check_labels(labels, class_column, path)
     encoding = _encoding(features, path)
     vectors = encoding(table, str(path))
     classes, found, rows = sorted(set(labels)), [], {}
@@ -101,12 +102,50 @@ def table_data(
     return TableData(DomainDataset(name, tuple(classes), tuple(found)), encoding, rows)
 
 
+def _check_columns(
+    path: Path,
+    table: Mapping[str, Sequence[Any]],
+    class_column: str,
+    domain_column: str,
+    leave_out: Collection[str],
+) -> None:
+    """Raise where a column is not there."""
+    if "path" in table and not {class_column, domain_column} <= table.keys():
+        raise ValueError(
+            f"{path} has a column 'path': a list of images must call its columns path, class and "
+            f"domain; it has {', '.join(table)}"
+        )
+    for option, column in (("--class-column", class_column), ("--domain-column", domain_column)):
+        try:
+            choose(f"column of {path}", column, table)
+        except ValueError as error:
+            raise ValueError(f"{error}; {option} names it") from error
+    for column in leave_out:
+        choose(f"column of {path}", column, table)
+
+
+def _check_labels(labels: Sequence[str], column: str, path: Path) -> None:
+    """Raise where classes are rather numbers, or names of rows."""
+    different = len(set(labels))
+    if different > 2 and 2 * different > len(labels):
+        raise ValueError(
+            f"{path}: {column!r} has {different:,} different values in {len(labels):,} rows, and a "
+            "class must be in several; put numbers into ranges, or name another --class-column"
+        )
+
+
 def _encoding(features: Mapping[str, Sequence[Any]], path: Path) -> Encoding:
-    found = {name: column_of(name, values) for name, values in features.items()}
+    try:
+        found = {name: column_of(name, values) for name, values in features.items()}
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     columns = tuple(column for column in found.values() if column is not None)
     if not columns:
         raise ValueError(f"{path} has no column that a model could learn from")
-    return Encoding(columns, tuple(name for name, column in found.items() if column is None))
+    return Encoding(
+        columns,
+        tuple(name or "one without a name" for name, column in found.items() if column is None),
+    )
 
 
 def _texts(table: Mapping[str, Sequence[Any]], column: str, path: Path) -> list[str]:
@@ -122,9 +161,10 @@ def _texts(table: Mapping[str, Sequence[Any]], column: str, path: Path) -> list[
 
 def _csv(path: Path) -> dict[str, Sequence[Any]]:
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines(keepends=True)
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text: {error}") from error
+    lines = list(io.StringIO(text, newline=""))  # str.splitlines also splits within fields
     first = lines[0] if lines else ""
     delimiter = max(DELIMITERS, key=first.count)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
