@@ -13,9 +13,10 @@ import torch
 import shoal
 from shoal.cli import main
 from shoal.datasets.cache import build
-from shoal.estimators import deploying, estimate
+from shoal.estimators import deploying, estimate, mistakes
 from shoal.estimators.frozen import frozen_features, pretrained
 from shoal.estimators.inspection import material_of
+from shoal.estimators.setup import Setup, kept_setup
 from shoal.protocol import model as models
 from shoal.protocol.attempt import State
 from shoal.protocol.plan import folder_of, read_plan
@@ -111,11 +112,11 @@ def test_an_interrupted_fit_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: Out
     begun: list[str] = []
     real = estimate._tried
 
-    def interrupted(hand, run, told):  # type: ignore[no-untyped-def]
+    def interrupted(hand, run, told, begin):  # type: ignore[no-untyped-def]
         begun.append(run.identity)
         if len(begun) == 4:
             raise KeyboardInterrupt
-        return real(hand, run, told)
+        return real(hand, run, told, begin)
 
     monkeypatch.setattr(estimate, "_tried", interrupted)
     assert main(list(TABLE)) == 130
@@ -134,6 +135,11 @@ def test_options_that_make_no_sense(capsys: Output) -> None:
     assert "unknown hyperparameter 'lrr'; did you mean 'lr'?" in refused(
         capsys, *TABLE, "--set", "lrr=1"
     )
+    assert "lr: expected a number" in refused(capsys, *TABLE, "--set", "lr=much")
+    assert "--runs must be 6 or more, to leave two domains out for each of erm, fishr, coral" in (
+        refused(capsys, *TABLE[:-1], "5", "--algorithms", "coral")
+    )
+    assert not Path("out").exists()
     assert "unknown algorithm 'corall'" in refused(capsys, *TABLE, "--algorithms", "corall")
     with pytest.raises(SystemExit):
         main([*TABLE, "--time", "soon"])
@@ -143,6 +149,45 @@ def test_options_that_make_no_sense(capsys: Output) -> None:
         capsys, *IMAGES, "--backbone", "resnet5"
     )
     assert "arm does not work on frozen features" in refused(capsys, *IMAGES, "--algorithms", "arm")
+
+
+def test_what_was_chosen_stands_from_the_first_run_on(tmp_path: Path) -> None:
+    first = Setup("t", "f", "table", "all", None, 40, "float32", {"lr": "0.1"})
+    second = replace(first, settings={})
+    first.keep(tmp_path)
+    second.keep(tmp_path)  # nothing was trained yet
+    assert (kept_setup(tmp_path), json.loads((tmp_path / "fit.json").read_text())["settings"]) == (
+        None,
+        {},
+    )
+    (tmp_path / "runs/one").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"of another fit \(settings \{\}, not \{'lr': '0.1'\}\)"):
+        first.keep(tmp_path)
+    second.keep(tmp_path)
+    (tmp_path / "fit.json").unlink()  # as one is told to where it is damaged
+    second.keep(tmp_path)
+    assert kept_setup(tmp_path) is not None
+
+
+def test_a_network_that_onnx_does_not_know_costs_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    def fails(*_: object) -> float:
+        raise RuntimeError("no operator for it\nand a page of text")
+
+    monkeypatch.setattr(deploying, "write_onnx", fails)
+    write_table(Path("t.csv"), rows=10)
+    Path("out").mkdir()
+    Path("out/fit.json").write_text("{}")
+    Path("out/model.onnx").write_text("of another model")
+    assert main([*TABLE[:5], "3", *TABLE[6:-1], "4"]) == 0
+    assert "no model.onnx: no operator for it\n" in capsys.readouterr().err
+    assert not Path("out/model.onnx").exists()
+    assert Path("out/report.html").exists()
+
+
+def test_pictures_of_files_that_are_gone(tmp_path: Path) -> None:
+    assert mistakes._picture(tmp_path / "gone.png") is None
 
 
 def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
@@ -231,15 +276,17 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
         plain = network.features((images - 127 / 255) / (128 / 255))
     torch.testing.assert_close(found["hospital_b"].images, plain, atol=1e-4, rtol=1e-3)
     assert seen[-1] == (6, 6)
+    before = len(seen)
 
     def not_again() -> None:
         raise AssertionError("the features are there")
 
     again = frozen_features(dataset, not_again, *given)  # type: ignore[arg-type]
     assert again.fingerprint == found.fingerprint
+    # Features of other images are computed anew: runs on them would have been refused before.
     other = replace(dataset, name="other")
-    with pytest.raises(ValueError, match="features of other images"):
-        frozen_features(other, lambda: cache, *given)
+    assert frozen_features(other, lambda: cache, *given).names == dataset.names
+    assert len(seen) == 2 * before
 
 
 def test_the_whole_network(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
@@ -269,7 +316,7 @@ def test_a_run_that_another_command_is_at_is_waited_for_in_the_end(
     runs = [Run("x", "", name, ("a",)) for name in ("erm", "fishr", "coral")]
     tried: list[str] = []
 
-    def hand(run: Run, told: object) -> State:
+    def hand(run: Run, told: object, begin: object) -> State:
         tried.append(run.algorithm)
         return State.RUNNING if run.algorithm == "erm" and len(tried) < 4 else State.DONE
 
