@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoal.datasets.table import Encoding, read_table, table_data
+from shoal.datasets.encoding import Encoding
+from shoal.datasets.table import table_data
+from shoal.datasets.table_files import read_table
 
 TEXT = """site,age,dose,colour,id,class
 a,30,1.5,red,x1,yes
@@ -102,7 +104,7 @@ def test_columns_that_are_missing_or_no_numbers_are_named(tmp_path: Path) -> Non
     encoding = table_data("t", write(tmp_path / "t.csv"), domain_column="site").encoding
     with pytest.raises(ValueError, match="new lacks the columns dose, colour"):
         encoding({"age": [1], "id": ["x1"]}, "new")
-    with pytest.raises(ValueError, match="'age', row 2 must be a number, got 'old'"):
+    with pytest.raises(ValueError, match="'age' must hold numbers, got 'old'"):
         encoding({"age": [1, "old"], "dose": [1, 1], "colour": ["", ""], "id": ["", ""]}, "new")
 
 

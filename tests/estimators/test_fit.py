@@ -102,8 +102,49 @@ def test_predictions_of_a_table(monkeypatch: pytest.MonkeyPatch, capsys: Output)
     found = shoal.load("out").predict({"size": [9.5], "shade": [0.0], "colour": ["red"]})
     assert found[0].label == "big"
     assert found[0].probabilities["big"] == pytest.approx(float(rows[0]["big"]), abs=1e-5)
+
+    # What cannot be read, a file or a row, does not stop the rest.
     Path("bad.csv").write_text("size\n1\n")
-    assert "bad.csv lacks the columns shade, colour" in refused(capsys, "predict", "out", "bad.csv")
+    Path("odd.csv").write_text("colour,size,shade\nred,9.5,0\nred,huge,0\nred,0.5,0\n")
+    files = ["bad.csv", "none.csv", "t.png", "odd.csv", "new.csv"]
+    assert main(["predict", "out", *files, "--csv"]) == 1
+    written, err = capsys.readouterr()
+    rows = list(csv.DictReader(io.StringIO(written)))
+    assert [row["class"] for row in rows] == ["", "", "", "big", "", "small", "big", "small"]
+    assert "bad.csv lacks the columns shade, colour; it has size" in rows[0]["error"]
+    assert "no such file: none.csv" in err
+    assert "no such file: t.png" in err
+    assert "odd.csv: row 2: column 'size' must hold numbers, got 'huge'" in err
+
+    # A folder stands for its tables, and a model goes wherever its two files go.
+    for name in ("new/.hidden", "elsewhere"):
+        Path(name).mkdir(parents=True)
+    Path("new.csv").rename("new/n.csv")
+    Path("new/.hidden/no.csv").write_text("size\n1\n")
+    for name in ("model.json", "model.safetensors"):
+        Path("out", name).rename(Path("elsewhere", name))
+    assert main(["predict", "elsewhere", "new"]) == 0
+    assert capsys.readouterr().out.startswith("new/n.csv: row 1: big (")
+    assert "there are no tables in elsewhere" in refused(
+        capsys, "predict", "elsewhere", "elsewhere"
+    )
+    _other_cards(Path("elsewhere/model.json"), capsys)
+
+
+def _other_cards(path: Path, capsys: Output) -> None:
+    """Check what is said of cards that are damaged, or of another version."""
+    card, command = json.loads(path.read_text()), ["predict", str(path.parent), "new/n.csv"]
+    path.write_text(json.dumps(card | {"shoal": "7.0"}))
+    assert main(command) == 0
+    assert "was written by shoal 7.0, and this is shoal" in capsys.readouterr().err
+    path.write_text(json.dumps(card | {"schema": 9, "shoal": "7.0"}))
+    told = refused(capsys, *command)
+    assert "was written by shoal 7.0 (schema 9), and this is shoal" in told
+    path.write_text(json.dumps({"schema": 1, "classes": []}))
+    assert "lacks training_domains, shape, sha256, run; it is damaged" in refused(capsys, *command)
+    for text in ("[]", "{", "\0"):
+        path.write_text(text)
+        assert "model.json is " in refused(capsys, *command)
 
 
 def test_an_interrupted_fit_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
@@ -235,6 +276,7 @@ def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> Non
 
     # A file that cannot be read does not stop the rest.
     capsys.readouterr()
+    Path("data/hospital_b/bright/._0.png").write_bytes(b"of another program")
     files = ["data/hospital_a/dark/0.png", "data/hospital_a/dark/broken.png", "none.png"]
     assert main(["predict", "out", *files, "data/hospital_b/bright", "--csv"]) == 1
     out, err = capsys.readouterr()
@@ -244,12 +286,7 @@ def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> Non
     assert "there is no file none.png" in err
     assert rows[-1]["source"].endswith("3.png")
 
-    # What is damaged, or of another version, is told; nothing is lost by it.
-    card = json.loads(Path("out/model.json").read_text())
-    Path("out/model.json").write_text(json.dumps(card | {"schema": 9, "shoal": "7.0"}))
-    told = refused(capsys, "predict", "out", files[0])
-    assert "was written by shoal 7.0 (schema 9), and this is shoal" in told
-    Path("out/model.json").write_text(json.dumps(card))
+    # What is damaged is told; nothing is lost by it.
     weights = Path("out/model.safetensors").read_bytes()
     Path("out/model.safetensors").write_bytes(weights[:-7])
     assert "model.safetensors is damaged" in refused(capsys, "predict", "out", files[0])

@@ -49,6 +49,7 @@ def test_imbalance_and_missing_classes_are_told(tmp_path: Path) -> None:
         shutil.rmtree(root / domain / "dark")
     for path in sorted((root / "hospital_c/dark").iterdir())[1:]:
         path.unlink()
+    assert not any("there are two domains" in note for note in material_of(root).notes)
     notes = "\n".join(material_of(root).notes)
     assert "the class 'bright' has 36 examples and 'dark' 1" in notes
     assert "the domain 'hospital_a' lacks a class: dark" in notes
@@ -221,3 +222,8 @@ def test_many_classes_of_one_domain_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("\n".join(lines))
     (note,) = (one for one in material_of(tmp_path / "t.csv").notes if "only" in one)
     assert note.startswith("20 classes are in one domain only: the class 'd60' is in")
+
+
+def test_two_domains_compare_nothing(tmp_path: Path) -> None:
+    found = material_of(write_images(tmp_path / "data", each=1, domains=("a", "b")))
+    assert "there are two domains" in found.notes[0]

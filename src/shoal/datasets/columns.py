@@ -43,10 +43,10 @@ class Column:
 
     def _numbers(self, column: Sequence[Any]) -> Tensor:
         numbers = []
-        for row, value in enumerate(map(known, column), 1):
+        for value in map(known, column):
             number = math.nan if value is None else _number(value)
             if number is None:
-                raise ValueError(f"column {self.name!r}, row {row} must be a number, got {value!r}")
+                raise ValueError(f"column {self.name!r} must hold numbers, got {value!r}")
             numbers.append(number)
         found = torch.tensor(numbers, dtype=torch.float32)[:, None]
         return torch.cat([found, found.isnan().float()], 1) if self.gaps else found

@@ -16,8 +16,9 @@ from ..protocol.run import Run
 from ..training.exact import exact_evaluation
 from .frozen import SHAPE, whole_network
 from .inspection import Material
+from .loading import load
 from .onnx_file import ONNX, onnx_missing, write_onnx
-from .predictor import Predictor, load
+from .predictor import Predictor
 from .setup import Setup
 from .verdict import Verdict
 

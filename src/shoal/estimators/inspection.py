@@ -13,7 +13,8 @@ from ..datasets.duplicates import Copies, find_copies
 from ..datasets.faults import some
 from ..datasets.images import Broken, why_broken
 from ..datasets.manifest import COLUMNS
-from ..datasets.table import TableData, read_table, table_data
+from ..datasets.table import TableData, table_data
+from ..datasets.table_files import read_table
 from ..storage import read_json, write_json
 from .layout import arranged
 from .remarks import remarks

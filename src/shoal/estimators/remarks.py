@@ -13,7 +13,16 @@ UNEVEN = 10
 
 def remarks(dataset: DomainDataset, copies: Sequence[Copies]) -> list[str]:
     """Return what a user should know, a line each."""
-    return [*unusual(dataset), *_uneven(dataset), *_copied(copies)]
+    return [*_few(dataset), *unusual(dataset), *_uneven(dataset), *_copied(copies)]
+
+
+def _few(dataset: DomainDataset) -> list[str]:
+    if len(dataset.names) > 2:
+        return []
+    return [
+        "there are two domains, so that every estimate is of a model that was trained on one, "
+        "where methods that compare domains have nothing to compare; three or more tell more"
+    ]
 
 
 def _uneven(dataset: DomainDataset) -> list[str]:
