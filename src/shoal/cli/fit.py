@@ -42,6 +42,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _fit(options: argparse.Namespace, on: Any) -> None:
+    from ..datasets.cache_places import cache_folder
     from ..distributed import in_turn, rank
     from ..estimators.budget import Budget
     from ..estimators.fitting import Told, fit
@@ -49,7 +50,6 @@ def _fit(options: argparse.Namespace, on: Any) -> None:
     from ..estimators.place import INSPECTION, check_place, folder_for
     from ..estimators.setup import check_settings
     from ..protocol.machine import Machine
-    from .loading import cache_folder
 
     seconds = options.time or (None if options.runs else TIME)
     budget, begin = Budget(seconds, options.runs), time.monotonic()

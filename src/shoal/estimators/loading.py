@@ -26,8 +26,20 @@ def load(
     folder = Path(path)
     folder = folder.parent if folder.name == models.MODEL else folder
     _check_version(folder / models.CARD)
-    on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    return Predictor(models.load(folder, on, method))
+    return Predictor(models.load(folder, device_of(device), method))
+
+
+def device_of(asked: str | torch.device | None) -> torch.device:
+    """Return the device that was asked for, or a GPU where there is one."""
+    there = torch.cuda.is_available()
+    try:
+        found = torch.device(asked or ("cuda" if there else "cpu"))
+    except RuntimeError as error:
+        raise ValueError(f"unknown device {asked!r}; one of: cpu, cuda, cuda:0 …") from error
+    if found.type not in ("cpu", "cuda") or (found.type == "cuda" and not there):
+        usable = "cpu or cuda" if there else "cpu"
+        raise ValueError(f"device {asked!r} cannot be used; {usable} can")
+    return found
 
 
 def _check_version(card: Path) -> None:
