@@ -30,6 +30,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(fit_options, "TRIALS", 1)
+    monkeypatch.setattr("os.fsync", lambda _: None)
     monkeypatch.setattr(deploying, "onnx_missing", lambda: "onnx")
     monkeypatch.setattr(setup, "STEPS", {"all": 2, "head": 5, "table": 5})
     write_images(tmp_path / "photos", each=2, domains=DOMAINS[:2])

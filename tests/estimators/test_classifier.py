@@ -48,7 +48,7 @@ class Sparse:
 
 def test_fit_predict_and_what_is_learned() -> None:
     X, y, domains = arrays()
-    model = make(algorithm="fishr")
+    model = make(algorithm="fishr", steps=60, hparams=None)
     assert model.fit(X, y, domains) is model
     assert model.classes_.tolist() == ["no", "yes"]
     assert model.domains_.tolist() == ["north", "south", "west"]
