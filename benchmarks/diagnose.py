@@ -19,9 +19,9 @@ import torch
 from shoal.algorithms import find
 from shoal.algorithms.hparams import defaults
 from shoal.cli import main as shoal
-from shoal.cli.loading import cache_folder
 from shoal.datasets import DATASETS, DomainDataset, image_folders
 from shoal.datasets.cache import build
+from shoal.datasets.cache_places import cache_folder
 from shoal.protocol import model
 from shoal.protocol.run import Protocol, Run
 from shoal.randomness import stream

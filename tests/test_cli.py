@@ -1,8 +1,10 @@
 """The command ``shoal``: what it prints and writes, and how it says what is wrong."""
 
 import functools
+import io
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -642,3 +644,19 @@ def test_without_jinja2_the_demo_says_so_before_it_trains(
     monkeypatch.setattr(demo, "run", refuse)
     assert main(["demo", "--out", str(tmp_path)]) == 2
     assert "needs jinja2; pip install 'shoal[cli,report]'" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_read_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    monkeypatch.setattr("shoal.cli.status._run", lambda _: print("a line") or 0)
+    with os.fdopen(writing, "w") as closed:
+        monkeypatch.setattr("sys.stdout", closed)
+        assert main(["status", "out"]) == 141
+
+
+def test_names_of_files_that_are_no_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = io.BytesIO()
+    monkeypatch.setattr("sys.stderr", io.TextIOWrapper(content, "utf-8", write_through=True))
+    assert main(["predict", str(tmp_path / os.fsdecode(b"caf\xe9")), "a.png"]) == 2
+    assert b"/caf\xe9; has the run ended?" in content.getvalue()

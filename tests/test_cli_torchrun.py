@@ -1,4 +1,4 @@
-"""``torchrun … -m shoal train``: two processes end with one's numbers, and one of them writes."""
+"""``torchrun … -m shoal`` train and fit: two processes end with one's numbers, and one writes."""
 
 import json
 import os
@@ -12,8 +12,10 @@ import torch
 
 from shoal.cli import main
 from shoal.cli.processes import joined
+from shoal.estimators import deploying
 from shoal.training.checkpoints import Checkpoints
 from tests.datasets.pictures import photograph
+from tests.estimators.made import write_table
 
 PATIENCE = 100
 
@@ -29,6 +31,21 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
 
 
+def torchrun(*command: object, path: str = "") -> "subprocess.CompletedProcess[str]":
+    """Return what came of a command in two processes; ``path`` is searched for modules first."""
+    source = Path(__file__).resolve().parent.parent / "src"
+    two = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return subprocess.run(
+        [sys.executable, *two, "-m", "shoal", *map(str, command)],
+        env=os.environ
+        | {"PYTHONPATH": f"{path}:{source}", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
 @pytest.mark.serial
 def test_two_processes_train_what_one_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -39,17 +56,7 @@ def test_two_processes_train_what_one_does(
     command += ["--algorithm", "fishr", "--test-domain", "c", "--network", "efficientnet-lite0"]
     command += ["--steps", 2, "--record-every", 1, "--set", "batch_size=3", "warmup_steps=0"]
     command += ["--device", "cpu", "--json", "--holdout", 0.4, "--out"]
-    source = Path(__file__).resolve().parent.parent / "src"
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    told = subprocess.run(
-        [sys.executable, *torchrun, "-m", "shoal", *map(str, command), str(tmp_path / "two")],
-        env=os.environ
-        | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    told = torchrun(*command, tmp_path / "two")
     assert told.returncode == 0, told.stderr[-3000:]
     assert main([*map(str, command), str(tmp_path / "one")]) == 0
     # The last record, printed once.
@@ -64,6 +71,34 @@ def test_two_processes_train_what_one_does(
     for key, tensor in mine.items():
         gap = (tensor.double() - other[key].double()).norm()
         assert gap <= 1e-4 * tensor.double().norm().clamp(min=1e-6), key
+    capsys.readouterr()
+
+
+@pytest.mark.serial
+def test_two_processes_fit_what_one_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_file = pytest.importorskip("safetensors.torch", reason="needs shoal[cli]").load_file
+    monkeypatch.setattr(deploying, "onnx_missing", lambda: "onnx")  # which takes seconds
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['onnx'] = None")
+    data = write_table(tmp_path / "t.csv", rows=20, domains=("a", "b", "c"))
+    command = ["fit", data, "--device", "cpu", "--steps", 4, "--trials", 1, "--runs", 4]
+    command += ["--set", "warmup_steps=0", "--out"]
+    told = torchrun(*command, tmp_path / "two", path=str(tmp_path))
+    assert told.returncode == 0, told.stderr[-3000:]
+    assert told.stdout.count("Deploy ") == 1
+    assert told.stderr.count("model.onnx") == 1
+    assert main([*map(str, command), str(tmp_path / "one")]) == 0
+    one, two = (
+        json.loads((tmp_path / name / "estimate.json").read_text()) for name in ("one", "two")
+    )
+    assert one == two
+    folders = [sorted(p.name for p in (tmp_path / n / "runs").iterdir()) for n in ("one", "two")]
+    assert folders[0] == folders[1]
+    assert len(folders[0]) == 5
+    mine, other = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    for key, tensor in mine.items():
+        torch.testing.assert_close(tensor, other[key], rtol=1e-4, atol=1e-5)
     capsys.readouterr()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.cli import fit, main
+from shoal.cli import fit_options, main
 from shoal.estimators import deploying, setup
 from tests.estimators.made import DOMAINS, write_images, write_table
 from tests.test_docs import FENCE, ROOT
@@ -29,7 +29,8 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What the guides talk of, small; and few updates, because nobody reads these results."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(fit, "TRIALS", 1)
+    monkeypatch.setattr(fit_options, "TRIALS", 1)
+    monkeypatch.setattr("os.fsync", lambda _: None)
     monkeypatch.setattr(deploying, "onnx_missing", lambda: "onnx")
     monkeypatch.setattr(setup, "STEPS", {"all": 2, "head": 5, "table": 5})
     write_images(tmp_path / "photos", each=2, domains=DOMAINS[:2])

@@ -36,7 +36,8 @@ def remove_asides(folder: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    write_aside(path, lambda file: file.write(text.encode()))
+    # The name of a file need not be UTF-8; so it is still JSON, and the same when read again.
+    write_aside(path, lambda file: file.write(text.encode(errors="backslashreplace")))
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoal.datasets.table import Encoding, read_table, table_data
+from shoal.datasets.encoding import Encoding
+from shoal.datasets.table import table_data
+from shoal.datasets.table_files import read_table
 
 TEXT = """site,age,dose,colour,id,class
 a,30,1.5,red,x1,yes
@@ -47,7 +49,7 @@ def test_an_encoding_survives_json_and_knows_no_new_category(tmp_path: Path) -> 
 
 
 def test_a_text_that_names_the_row_is_left_out(tmp_path: Path) -> None:
-    lines = [f"a,{k},name {k},c{k % 2}" for k in range(60)]
+    lines = [f"a,{k % 9},name {k},c{k % 2}" for k in range(60)]
     path = write(tmp_path / "t.csv", "\n".join(["domain,x,name,class", *lines]) + "\n")
     encoding = table_data("t", path).encoding
     assert [column.name for column in encoding.columns] == ["x"]
@@ -102,5 +104,78 @@ def test_columns_that_are_missing_or_no_numbers_are_named(tmp_path: Path) -> Non
     encoding = table_data("t", write(tmp_path / "t.csv"), domain_column="site").encoding
     with pytest.raises(ValueError, match="new lacks the columns dose, colour"):
         encoding({"age": [1], "id": ["x1"]}, "new")
-    with pytest.raises(ValueError, match="'age', row 2 must be a number, got 'old'"):
+    with pytest.raises(ValueError, match="'age' must hold numbers, got 'old'"):
         encoding({"age": [1, "old"], "dose": [1, 1], "colour": ["", ""], "id": ["", ""]}, "new")
+
+
+def numbered(change: dict[int, str] | None = None, head: str = "x") -> str:
+    """Return a table of 40 rows with some values of its column replaced."""
+    values = [(change or {}).get(k, str(k * k % 37)) for k in range(40)]
+    rows = (f"{'ab'[k % 2]};{value};{'yn'[k // 2 % 2]}" for k, value in enumerate(values))
+    return "\n".join([f"domain;{head};class", *rows])
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (
+            {17: "1.2.3"},
+            r"column 'x' has numbers, but '1.2.3' in row 18; correct it.*--leave-out x",
+        ),
+        ({3: "inf"}, r"but 'inf' in row 4"),
+        (
+            dict.fromkeys(range(40), "1,5"),
+            r"row 1 has a comma in its number, '1,5'; write",
+        ),
+        ({7: "-0,25"}, r"row 8 has a comma in its number, '-0,25'"),
+    ],
+)
+def test_numbers_that_cannot_be_read_as_such_are_no_categories(
+    tmp_path: Path, change: dict[int, str], why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        table_data("t", write(tmp_path / "t.csv", numbered(change)))
+
+
+def test_a_few_numbers_among_texts_are_categories(tmp_path: Path) -> None:
+    change = {k: ("1", "2", "3 or more")[k % 3] for k in range(40)}
+    encoding = table_data("t", write(tmp_path / "t.csv", numbered(change))).encoding
+    assert encoding.columns[0].values == ("1", "2", "3 or more")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_column_that_counts_the_rows_is_left_out(tmp_path: Path, first: int) -> None:
+    lines = numbered().splitlines()
+    lines = ["k;" + lines[0], *(f"{k};{line}" for k, line in enumerate(lines[1:], first))]
+    found = table_data("t", write(tmp_path / "t.csv", "\n".join(lines))).encoding
+    assert (found.columns[0].name, found.left_out) == ("x", ("k",))
+
+
+def test_a_column_without_a_name_is_left_out(tmp_path: Path) -> None:
+    lines = numbered().splitlines()
+    lines = [";" + lines[0], *(f"{3 * k};{line}" for k, line in enumerate(lines[1:]))]
+    found = table_data("t", write(tmp_path / "t.csv", "\n".join(lines))).encoding
+    assert found.left_out == ("one without a name",)
+
+
+def test_classes_that_are_numbers_are_refused(tmp_path: Path) -> None:
+    text = "domain,x,class\n" + "\n".join(f"a,{k % 5},{k / 7:.3f}" for k in range(30))
+    with pytest.raises(ValueError, match=r"'class' has 30 different values in 30 rows.*ranges"):
+        table_data("t", write(tmp_path / "t.csv", text))
+
+
+def test_names_of_columns_that_are_not_there(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv")
+    with pytest.raises(
+        ValueError, match=r"'Site'; did you mean 'site'\?.*--domain-column names it"
+    ):
+        table_data("t", path, domain_column="Site")
+    listed = write(tmp_path / "list.csv", "path,label,site\na.png,x,y\n")
+    with pytest.raises(ValueError, match="a list of images must call its columns path, class and"):
+        table_data("t", listed)
+
+
+def test_a_field_may_hold_any_sign(tmp_path: Path) -> None:
+    text = numbered({k: "a\u2028b" if k % 2 else "c\x0bd" for k in range(40)})
+    values = table_data("t", write(tmp_path / "t.csv", text)).encoding.columns[0].values
+    assert values == ("a\u2028b", "c\x0bd")

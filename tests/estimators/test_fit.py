@@ -1,8 +1,11 @@
 """``shoal fit`` and ``shoal predict`` from end to end, on a small table and on a few images."""
 
+import contextlib
 import csv
 import io
 import json
+import shutil
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +16,10 @@ import torch
 import shoal
 from shoal.cli import main
 from shoal.datasets.cache import build
-from shoal.estimators import deploying, estimate
+from shoal.estimators import deploying, estimate, mistakes
 from shoal.estimators.frozen import frozen_features, pretrained
 from shoal.estimators.inspection import material_of
+from shoal.estimators.setup import Setup, kept_setup
 from shoal.protocol import model as models
 from shoal.protocol.attempt import State
 from shoal.protocol.plan import folder_of, read_plan
@@ -33,6 +37,18 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("os.fsync", lambda _: None)  # hundreds of small files take seconds
+
+
+@pytest.fixture(scope="module")
+def table_fit(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """Return the folder of a fit to a table, and what it printed."""
+    folder = tmp_path_factory.mktemp("table")
+    write_table(folder / "t.csv")
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.chdir(folder), redirect_stdout(out), redirect_stderr(err):
+        assert main(list(TABLE)) == 0
+    return folder, out.getvalue(), err.getvalue()
 
 
 def without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,10 +63,11 @@ def refused(capsys: Output, *arguments: str) -> str:
     return err.partition("shoal: ")[2]
 
 
-def test_a_table(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
-    write_table(Path("t.csv"))
-    assert main(list(TABLE)) == 0
-    out, err = capsys.readouterr()
+def test_a_table(
+    table_fit: tuple[Path, str, str], monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    folder, out, err = table_fit
+    shutil.copytree(folder, ".", dirs_exist_ok=True)
     assert "t: 120 rows, 3 domains, 2 classes" in out
     assert "Deploy " in out
     assert "model.onnx agrees with the model" in err
@@ -87,11 +104,8 @@ def _changed(run) -> int:  # type: ignore[no-untyped-def]
     return (folder_of(Path("out"), run) / "records.jsonl").stat().st_mtime_ns
 
 
-def test_predictions_of_a_table(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
-    without_onnx(monkeypatch)
-    write_table(Path("t.csv"))
-    assert main(list(TABLE)) == 0
-    capsys.readouterr()
+def test_predictions_of_a_table(table_fit: tuple[Path, str, str], capsys: Output) -> None:
+    shutil.copytree(table_fit[0] / "out", "out")
     Path("new.csv").write_text("colour,size,shade\nred,9.5,0\nblue,0.5,\n")
     assert main(["predict", "out", "new.csv", "--csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
@@ -101,8 +115,49 @@ def test_predictions_of_a_table(monkeypatch: pytest.MonkeyPatch, capsys: Output)
     found = shoal.load("out").predict({"size": [9.5], "shade": [0.0], "colour": ["red"]})
     assert found[0].label == "big"
     assert found[0].probabilities["big"] == pytest.approx(float(rows[0]["big"]), abs=1e-5)
+
+    # What cannot be read, a file or a row, does not stop the rest.
     Path("bad.csv").write_text("size\n1\n")
-    assert "bad.csv lacks the columns shade, colour" in refused(capsys, "predict", "out", "bad.csv")
+    Path("odd.csv").write_text("colour,size,shade\nred,9.5,0\nred,huge,0\nred,0.5,0\n")
+    files = ["bad.csv", "none.csv", "t.png", "odd.csv", "new.csv"]
+    assert main(["predict", "out", *files, "--csv"]) == 1
+    written, err = capsys.readouterr()
+    rows = list(csv.DictReader(io.StringIO(written)))
+    assert [row["class"] for row in rows] == ["", "", "", "big", "", "small", "big", "small"]
+    assert "bad.csv lacks the columns shade, colour; it has size" in rows[0]["error"]
+    assert "no such file: none.csv" in err
+    assert "no such file: t.png" in err
+    assert "odd.csv: row 2: column 'size' must hold numbers, got 'huge'" in err
+
+    # A folder stands for its tables, and a model goes wherever its two files go.
+    for name in ("new/.hidden", "elsewhere"):
+        Path(name).mkdir(parents=True)
+    Path("new.csv").rename("new/n.csv")
+    Path("new/.hidden/no.csv").write_text("size\n1\n")
+    for name in ("model.json", "model.safetensors"):
+        Path("out", name).rename(Path("elsewhere", name))
+    assert main(["predict", "elsewhere", "new"]) == 0
+    assert capsys.readouterr().out.startswith("new/n.csv: row 1: big (")
+    assert "there are no tables in elsewhere" in refused(
+        capsys, "predict", "elsewhere", "elsewhere"
+    )
+    _other_cards(Path("elsewhere/model.json"), capsys)
+
+
+def _other_cards(path: Path, capsys: Output) -> None:
+    """Check what is said of cards that are damaged, or of another version."""
+    card, command = json.loads(path.read_text()), ["predict", str(path.parent), "new/n.csv"]
+    path.write_text(json.dumps(card | {"shoal": "7.0"}))
+    assert main(command) == 0
+    assert "was written by shoal 7.0, and this is shoal" in capsys.readouterr().err
+    path.write_text(json.dumps(card | {"schema": 9, "shoal": "7.0"}))
+    told = refused(capsys, *command)
+    assert "was written by shoal 7.0 (schema 9), and this is shoal" in told
+    path.write_text(json.dumps({"schema": 1, "classes": []}))
+    assert "lacks training_domains, shape, sha256, run; it is damaged" in refused(capsys, *command)
+    for text in ("[]", "{", "\0"):
+        path.write_text(text)
+        assert "model.json is " in refused(capsys, *command)
 
 
 def test_an_interrupted_fit_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
@@ -111,11 +166,11 @@ def test_an_interrupted_fit_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: Out
     begun: list[str] = []
     real = estimate._tried
 
-    def interrupted(hand, run, told):  # type: ignore[no-untyped-def]
+    def interrupted(hand, run, told, begin):  # type: ignore[no-untyped-def]
         begun.append(run.identity)
         if len(begun) == 4:
             raise KeyboardInterrupt
-        return real(hand, run, told)
+        return real(hand, run, told, begin)
 
     monkeypatch.setattr(estimate, "_tried", interrupted)
     assert main(list(TABLE)) == 130
@@ -134,6 +189,11 @@ def test_options_that_make_no_sense(capsys: Output) -> None:
     assert "unknown hyperparameter 'lrr'; did you mean 'lr'?" in refused(
         capsys, *TABLE, "--set", "lrr=1"
     )
+    assert "lr: expected a number" in refused(capsys, *TABLE, "--set", "lr=much")
+    assert "--runs must be 6 or more, to leave two domains out for each of erm, fishr, coral" in (
+        refused(capsys, *TABLE[:-1], "5", "--algorithms", "coral")
+    )
+    assert not Path("out").exists()
     assert "unknown algorithm 'corall'" in refused(capsys, *TABLE, "--algorithms", "corall")
     with pytest.raises(SystemExit):
         main([*TABLE, "--time", "soon"])
@@ -143,6 +203,45 @@ def test_options_that_make_no_sense(capsys: Output) -> None:
         capsys, *IMAGES, "--backbone", "resnet5"
     )
     assert "arm does not work on frozen features" in refused(capsys, *IMAGES, "--algorithms", "arm")
+
+
+def test_what_was_chosen_stands_from_the_first_run_on(tmp_path: Path) -> None:
+    first = Setup("t", "f", "table", "all", None, 40, "float32", {"lr": "0.1"})
+    second = replace(first, settings={})
+    first.keep(tmp_path)
+    second.keep(tmp_path)  # nothing was trained yet
+    assert (kept_setup(tmp_path), json.loads((tmp_path / "fit.json").read_text())["settings"]) == (
+        None,
+        {},
+    )
+    (tmp_path / "runs/one").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"of another fit \(settings \{\}, not \{'lr': '0.1'\}\)"):
+        first.keep(tmp_path)
+    second.keep(tmp_path)
+    (tmp_path / "fit.json").unlink()  # as one is told to where it is damaged
+    second.keep(tmp_path)
+    assert kept_setup(tmp_path) is not None
+
+
+def test_a_network_that_onnx_does_not_know_costs_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    def fails(*_: object) -> float:
+        raise RuntimeError("no operator for it\nand a page of text")
+
+    monkeypatch.setattr(deploying, "write_onnx", fails)
+    write_table(Path("t.csv"), rows=10)
+    Path("out").mkdir()
+    Path("out/fit.json").write_text("{}")
+    Path("out/model.onnx").write_text("of another model")
+    assert main([*TABLE[:5], "3", *TABLE[6:-1], "4"]) == 0
+    assert "no model.onnx: no operator for it\n" in capsys.readouterr().err
+    assert not Path("out/model.onnx").exists()
+    assert Path("out/report.html").exists()
+
+
+def test_pictures_of_files_that_are_gone(tmp_path: Path) -> None:
+    assert mistakes._picture(tmp_path / "gone.png") is None
 
 
 def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
@@ -190,6 +289,7 @@ def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> Non
 
     # A file that cannot be read does not stop the rest.
     capsys.readouterr()
+    Path("data/hospital_b/bright/._0.png").write_bytes(b"of another program")
     files = ["data/hospital_a/dark/0.png", "data/hospital_a/dark/broken.png", "none.png"]
     assert main(["predict", "out", *files, "data/hospital_b/bright", "--csv"]) == 1
     out, err = capsys.readouterr()
@@ -199,12 +299,7 @@ def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> Non
     assert "there is no file none.png" in err
     assert rows[-1]["source"].endswith("3.png")
 
-    # What is damaged, or of another version, is told; nothing is lost by it.
-    card = json.loads(Path("out/model.json").read_text())
-    Path("out/model.json").write_text(json.dumps(card | {"schema": 9, "shoal": "7.0"}))
-    told = refused(capsys, "predict", "out", files[0])
-    assert "was written by shoal 7.0 (schema 9), and this is shoal" in told
-    Path("out/model.json").write_text(json.dumps(card))
+    # What is damaged is told; nothing is lost by it.
     weights = Path("out/model.safetensors").read_bytes()
     Path("out/model.safetensors").write_bytes(weights[:-7])
     assert "model.safetensors is damaged" in refused(capsys, "predict", "out", files[0])
@@ -231,15 +326,17 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
         plain = network.features((images - 127 / 255) / (128 / 255))
     torch.testing.assert_close(found["hospital_b"].images, plain, atol=1e-4, rtol=1e-3)
     assert seen[-1] == (6, 6)
+    before = len(seen)
 
     def not_again() -> None:
         raise AssertionError("the features are there")
 
     again = frozen_features(dataset, not_again, *given)  # type: ignore[arg-type]
     assert again.fingerprint == found.fingerprint
+    # Features of other images are computed anew: runs on them would have been refused before.
     other = replace(dataset, name="other")
-    with pytest.raises(ValueError, match="features of other images"):
-        frozen_features(other, lambda: cache, *given)
+    assert frozen_features(other, lambda: cache, *given).names == dataset.names
+    assert len(seen) == 2 * before
 
 
 def test_the_whole_network(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
@@ -247,9 +344,9 @@ def test_the_whole_network(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> N
     without_onnx(monkeypatch)
     write_images(Path("data"), each=3, domains=DOMAINS[:2])
     given = ("fit", "data", "--out", "out", "--cache", "cache", "--trials", "1", "--train", "all")
-    assert main([*given, "--steps", "2", "--set", "batch_size=2"]) == 0
+    assert main([*given, "--steps", "1", "--set", "batch_size=2"]) == 0
     assert (
-        "All weights of efficientnet-lite0 are trained, 2 updates a run" in capsys.readouterr().out
+        "All weights of efficientnet-lite0 are trained, 1 updates a run" in capsys.readouterr().out
     )
     runs = read_plan(Path("out"))
     assert {run.protocol.weights for run in runs} == {"imagenet"}
@@ -269,7 +366,7 @@ def test_a_run_that_another_command_is_at_is_waited_for_in_the_end(
     runs = [Run("x", "", name, ("a",)) for name in ("erm", "fishr", "coral")]
     tried: list[str] = []
 
-    def hand(run: Run, told: object) -> State:
+    def hand(run: Run, told: object, begin: object) -> State:
         tried.append(run.algorithm)
         return State.RUNNING if run.algorithm == "erm" and len(tried) < 4 else State.DONE
 

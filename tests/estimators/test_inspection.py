@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from shoal.estimators.inspection import looks_swapped, material_of
+from shoal.estimators.inspection import material_of
+from shoal.estimators.layout import named_swapped
 from tests.estimators.made import write_images, write_table
 
 
@@ -48,6 +49,7 @@ def test_imbalance_and_missing_classes_are_told(tmp_path: Path) -> None:
         shutil.rmtree(root / domain / "dark")
     for path in sorted((root / "hospital_c/dark").iterdir())[1:]:
         path.unlink()
+    assert not any("there are two domains" in note for note in material_of(root).notes)
     notes = "\n".join(material_of(root).notes)
     assert "the class 'bright' has 36 examples and 'dark' 1" in notes
     assert "the domain 'hospital_a' lacks a class: dark" in notes
@@ -68,7 +70,7 @@ def test_imbalance_and_missing_classes_are_told(tmp_path: Path) -> None:
 def test_folders_the_wrong_way_round(
     domains: tuple[str, ...], classes: tuple[str, ...], swapped: bool
 ) -> None:
-    assert looks_swapped(domains, classes) is swapped
+    assert named_swapped(domains, classes) is swapped
 
 
 def test_swapped_folders_are_refused_or_read_as_asked(tmp_path: Path) -> None:
@@ -113,7 +115,7 @@ def test_one_domain_one_class_and_no_images_are_refused(tmp_path: Path) -> None:
 def test_classes_that_differ_by_case_are_refused(tmp_path: Path) -> None:
     root = write_images(tmp_path / "data", each=2)
     (root / "hospital_b/dark").rename(root / "hospital_b/Dark")
-    with pytest.raises(ValueError, match="classes that differ by case only: Dark, dark"):
+    with pytest.raises(ValueError, match=r"classes that differ by case, .*: 'Dark', 'dark'"):
         material_of(root)
 
 
@@ -140,3 +142,88 @@ def test_a_manifest_and_a_table_are_told_apart(tmp_path: Path) -> None:
     manifest.write_text("\n".join(["path,class,domain", *lines]))
     assert material_of(manifest).table is None
     assert material_of(write_table(tmp_path / "t.csv")).table is not None
+
+
+def test_classes_whose_letters_are_encoded_differently_are_refused(tmp_path: Path) -> None:
+    root = write_images(tmp_path / "data", each=1)
+    for domain, name in (("hospital_a", "caf\u00e9"), ("hospital_b", "cafe\u0301 ")):
+        (root / domain / "dark").rename(root / domain / name)
+    with pytest.raises(ValueError, match="the encoding of their letters only"):
+        material_of(root)
+
+
+def test_classes_of_which_nothing_can_be_read_are_refused(tmp_path: Path) -> None:
+    root = write_images(tmp_path / "data", each=1)
+    for path in root.glob("*/dark/*.png"):
+        path.write_bytes(b"")
+    with pytest.raises(ValueError, match="no image of the class 'dark' can be read"):
+        material_of(root)
+
+
+def test_broken_files_are_known_where_the_data_has_moved_and_tried_again(tmp_path: Path) -> None:
+    root, record = write_images(tmp_path / "data", each=2), tmp_path / "inspection.json"
+    whole = (root / "hospital_a/dark/0.png").read_bytes()
+    (root / "hospital_a/dark/0.png").write_bytes(b"\0" * len(whole))
+    material_of(root, record=record)
+    moved = tmp_path / "elsewhere/data"
+    moved.parent.mkdir()
+    root.rename(moved)
+    found = material_of(moved, record=record)
+    assert [one.path for one in found.broken] == [moved / "hospital_a/dark/0.png"]
+    assert len(found.dataset["hospital_a"]) == 3
+    (moved / "hospital_a/dark/0.png").write_bytes(whole)
+    assert material_of(moved, record=record).broken == ()
+
+
+def write_sized(root: Path, sizes: dict[str, tuple[int, int]], outer: str) -> Path:
+    """Write an image of a size for every inner folder into each of the outer ones."""
+    for number, folder in enumerate(outer):
+        for inner, (width, height) in sizes.items():
+            path = root / folder / inner / "0.png"
+            path.parent.mkdir(parents=True)
+            Image.new("RGB", (width, height), (number, width, height)).save(path)
+    return root
+
+
+def test_sizes_of_images_tell_which_folders_are_cameras(tmp_path: Path) -> None:
+    cameras = {"x1": (30, 20), "x2": (40, 40)}
+    root = write_sized(tmp_path / "swapped", cameras, "pq")
+    with pytest.raises(ValueError, match=r"images of one inner folder have one size.*--layout cla"):
+        material_of(root)
+    assert material_of(root, "domain/class").dataset.names == ("p", "q")
+    assert material_of(root, "class/domain").dataset.names == ("x1", "x2")
+    # One size for all, or a size for each outer folder, speaks for nothing.
+    same = write_sized(tmp_path / "same", {"x1": (30, 20), "x2": (30, 20)}, "pq")
+    assert material_of(same).dataset.classes == ("x1", "x2")
+    right = write_sized(tmp_path / "right", {"x1": (30, 20)}, "p")
+    write_sized(right, {"x2": (30, 20)}, "p")
+    write_sized(right, {"x1": (40, 40), "x2": (40, 40)}, "q")
+    assert material_of(right).dataset.names == ("p", "q")
+
+
+def test_classes_that_no_two_domains_share_are_refused(tmp_path: Path) -> None:
+    root = write_images(tmp_path / "data", each=1, domains=("a", "b"))
+    for kind in ("dark", "bright"):
+        (root / "b" / kind).rename(root / "b" / f"{kind}er")
+    with pytest.raises(ValueError, match="no class is in more than one domain"):
+        material_of(root)
+
+
+def test_what_is_no_data(tmp_path: Path) -> None:
+    (tmp_path / "photos.zip").write_bytes(b"PK")
+    with pytest.raises(ValueError, match="must be a folder of images, or a file that ends in"):
+        material_of(tmp_path / "photos.zip")
+
+
+def test_many_classes_of_one_domain_are_one_line(tmp_path: Path) -> None:
+    kinds = [f"c{k % 3}" if k < 60 else f"d{k}" for k in range(80)]
+    rows = (f"{'ab'[k % 2]},{k * k % 7},{kind}" for k, kind in enumerate(kinds))
+    lines = ["domain,x,class", *rows]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    (note,) = (one for one in material_of(tmp_path / "t.csv").notes if "only" in one)
+    assert note.startswith("20 classes are in one domain only: the class 'd60' is in")
+
+
+def test_two_domains_compare_nothing(tmp_path: Path) -> None:
+    found = material_of(write_images(tmp_path / "data", each=1, domains=("a", "b")))
+    assert "there are two domains" in found.notes[0]

@@ -1,5 +1,6 @@
 """Which method to deploy: by hand-made runs whose differences are known."""
 
+import json
 from collections.abc import Mapping
 
 import pytest
@@ -48,7 +49,7 @@ def test_a_method_that_is_better_everywhere_is_clearly_better() -> None:
     difference = found.comparisons["fishr"]
     assert difference.difference == pytest.approx(0.11)
     assert difference.error == pytest.approx(0.01 / 3**0.5)
-    assert "+11.0 ± 0.6 points over erm, in 3 of 3 comparisons" in found.sentences[1]
+    assert "+11.0 ± 0.6 points over erm, on 3 of 3 domains" in found.sentences[1]
     assert "61.0 % right" in found.sentences[-1]
     assert "60.0 % on the hardest, 'a'" in found.sentences[-1]
 
@@ -104,3 +105,35 @@ def test_a_run_that_failed_takes_its_pair_out_of_the_comparison() -> None:
     runs += [run("fishr", d, 0, 0.6) for d in SIZES]
     found = verdict_of(runs, dataset(), 0.2)
     assert found.comparisons["fishr"].pairs == 3
+
+
+def test_trials_are_no_domains() -> None:
+    # Three trials of three domains are three pairs: nine would make this "clear".
+    found = verdict({"fishr": [0.10, 0.05, 0.02]}, trials=3)
+    one = found.comparisons["fishr"]
+    assert (one.pairs, one.wins) == (3, 3)
+    assert one.error == verdict({"fishr": [0.10, 0.05, 0.02]}).comparisons["fishr"].error
+    assert found.sure == "likely"
+
+
+def test_trials_that_only_one_method_has_do_not_count() -> None:
+    runs = [run("erm", d, t, 0.5 + 0.3 * t) for d in SIZES for t in (0, 1)]
+    runs += [run("fishr", d, 0, 0.6) for d in SIZES]
+    found = verdict_of(runs, dataset(), 0.2)
+    assert found.comparisons["fishr"].difference == pytest.approx(0.1)
+
+
+def test_domains_that_were_not_left_out_are_told() -> None:
+    runs = [run(name, d, 0, 0.5) for d in "ab" for name in ("erm", "fishr")]
+    assert "(2 of 3 domains left out, 1 trial)" in verdict_of(runs, dataset(), 0.2).sentences[1]
+
+
+def test_too_few_examples_to_hold_any_out() -> None:
+    runs = [run(name, d, 0, 0.5) for d in SIZES for name in ("erm", "fishr")]
+    for one in runs:
+        for splits_of in one.measured[-1].accuracy.values():
+            splits_of.pop("held_out")  # type: ignore[attr-defined]
+    runs[0].measured[-1].accuracy["b"]["held_out"] = float("nan")  # type: ignore[index]
+    found = verdict_of(runs, dataset(), 0.0)
+    assert found.inside == {"erm": None, "fishr": None}
+    json.loads(json.dumps(found.as_json(), allow_nan=False))

@@ -1,6 +1,9 @@
 """The command ``shoal``: one file for each of its commands."""
 
 import argparse
+import io
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -35,8 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not hasattr(options, "run"):
         parser.print_help()
         return 2
+    _show_all_names()
     try:
         status: int = options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has read enough
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except (ValueError, OSError, FloatingPointError) as error:
         print(f"shoal: {error}", file=sys.stderr)
         return 2
@@ -59,6 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"shoal: interrupted; {options.after_interrupt}", file=sys.stderr)
         return 130
     return status
+
+
+def _show_all_names() -> None:
+    """Let names of files that are no UTF-8 be shown as they are."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="surrogateescape")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,5 +1,6 @@
 """How ``shoal fit`` shows what it found in the data, and what came of it."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ def show_material(material: Any) -> None:
     title = (
         f"{dataset.name}: {total:,} {kind}, {len(counts)} domains, {len(dataset.classes)} classes"
     )
-    grid = table(title, None)
+    console.print(Text(title, "bold"), soft_wrap=True)
+    grid = table(None, None)
     grid.add_column("Domain")
     columns = dataset.classes if len(dataset.classes) <= COLUMNS else ()
     for name in (*columns, "all", "classes"):
@@ -50,31 +52,32 @@ def show_verdict(fitted: Any, out: Path, seconds: float) -> None:
 
     verdict, console = fitted.verdict, Console()
     domains = list(dict.fromkeys(name for row in verdict.rows for name in row.domains))
-    grid = table(
-        "Accuracy in % on the domain that was left out",
-        "Known: on held-out examples of the domains that were trained on.",
-    )
-    grid.add_column("Method")
-    for name in (*domains, "average", "worst", "known"):
-        grid.add_column(Text(name), justify="right")
+    console.print(Text("Accuracy in % on the domain that was left out", "bold"), soft_wrap=True)
+    grid = table(None, None)
+    grid.add_column("Left out")
     for row in verdict.rows:
-        # Errors of single domains are on the page: here they would not fit.
-        cells = [_cell(row.domains.get(name), error=False) for name in domains]
-        cells += [_cell(row.average), _cell(row.worst, error=False)]
         style = "bold" if row.algorithm == verdict.deploy else ""
-        known = f"{100 * verdict.inside[row.algorithm]:.1f}"
-        grid.add_row(Text(row.algorithm, style), *cells, known)
+        grid.add_column(Text(row.algorithm, style), justify="right", style=style)
+    for name in domains:
+        grid.add_row(Text(name), *(_cell(row.domains.get(name)) for row in verdict.rows))
+    grid.add_section()
+    grid.add_row("average", *(_cell(row.average) for row in verdict.rows))
+    grid.add_row("worst", *(_cell(row.worst) for row in verdict.rows))
+    inside = (verdict.inside[row.algorithm] for row in verdict.rows)
+    grid.add_row("known", *("–" if one is None else f"{100 * one:.1f}" for one in inside))
     console.print(grid)
+    told = " Known: on examples held out of the domains that were trained on."
+    console.print(Text(told, "dim"), soft_wrap=True)
     for sentence in verdict.sentences:
         console.print(Text(f" {sentence}"), soft_wrap=True)
     files = "model.safetensors, model.json, model.onnx, report.html"
     files = ", ".join(name for name in files.split(", ") if (out / name).exists())
     console.print(Text(f" {out}: {files} ({shown(seconds)})"), soft_wrap=True)
-    console.print(Text(f" Next: shoal predict {out} FILES..."), soft_wrap=True)
+    console.print(Text(f" Next: shoal predict {shlex.quote(str(out))} FILES..."), soft_wrap=True)
 
 
-def _cell(cell: Any, error: bool = True) -> str:
+def _cell(cell: Any) -> str:
     if cell is None:
         return "–"
-    shown = f" ± {100 * cell.error:.1f}" if error and cell.trials > 1 else ""
+    shown = f" ± {100 * cell.error:.1f}" if cell.trials > 1 else ""
     return f"{100 * cell.mean:.1f}{shown}"

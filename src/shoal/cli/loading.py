@@ -64,16 +64,12 @@ def dataset_of(options: argparse.Namespace) -> Any:
     return find(text)(options.data, trial)
 
 
-def cache_folder(dataset: Any, caches: Path) -> Path:
-    """Return where in ``caches`` the cache of a data set lies."""
-    return caches / f"{dataset.name}-{dataset.fingerprint[:12]}"
-
-
 def cache_of(dataset: Any, options: argparse.Namespace) -> Any:
     """Return the cache of a data set's files, built where there is none; None in memory."""
     from torch import Tensor
 
     from ..datasets.cache import build
+    from ..datasets.cache_places import cache_folder
 
     if isinstance(dataset.domains[0].images, Tensor):
         return None

@@ -3,6 +3,7 @@
 import argparse
 import csv
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "predict",
         help="classify new images or rows with a fitted model",
-        description="Class and probability of every file. A file that cannot be read is told on "
+        description="Class and probability of every image or row. What cannot be read is told on "
         "stderr and does not stop the rest; the exit status is then 1.",
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="the folder of a fit or a run")
@@ -23,7 +24,7 @@ def add(commands: Any) -> None:
         type=Path,
         nargs="+",
         metavar="FILES",
-        help="images, or folders of images; for a model of tables, .csv or .parquet files",
+        help="images, or folders of them; for a model of a table, .csv or .parquet files",
     )
     parser.add_argument(
         "--csv", action="store_true", help="print CSV, with the probability of every class"
@@ -36,15 +37,19 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..estimators.predictor import load
+    from ..estimators.loading import load
     from ..own import with_settings
 
     method = with_settings(options.algorithm)[0] if options.algorithm else None
-    model = load(options.model, device(options.device), method)
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always")
+        model = load(options.model, device(options.device), method)
+    for note in noted:
+        print(f"shoal: {note.message}", file=sys.stderr)
     failed, write = 0, csv.writer(sys.stdout)
     if options.csv:
         write.writerow(["source", "class", "probability", *model.classes, "error"])
-    for found in model.predictions(_sources(options.files)):
+    for found in model.predictions(_sources(options.files, model.takes_rows)):
         if found.error is not None:
             failed += 1
             print(f"shoal: {found.error}", file=sys.stderr)
@@ -60,17 +65,24 @@ def _run(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _sources(files: list[Path]) -> list[Path]:
-    """Return the files, and all images of the folders among them."""
+def _sources(files: list[Path], rows: bool) -> list[Path]:
+    """Return the files, and all images, or tables of rows, of the folders among them."""
     from ..datasets.faults import is_image
+    from ..datasets.table_files import is_table
 
-    found = []
+    found, wanted = [], is_table if rows else is_image
     for path in files:
         if path.is_dir():
-            inside = sorted(one for one in path.rglob("*") if one.is_file() and is_image(one))
-            if not inside:
-                raise ValueError(f"there are no images in {path}")
-            found += inside
+            inside = [one for one in path.rglob("*") if one.is_file() and wanted(one)]
+            # As in data that is fitted to: hidden files are other programs' business.
+            seen = sorted(one for one in inside if not _hidden(one.relative_to(path)))
+            if not seen:
+                raise ValueError(f"there are no {'tables' if rows else 'images'} in {path}")
+            found += seen
         else:
             found.append(path)
     return found
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 
@@ -23,7 +24,9 @@ def joined(device: Any) -> Iterator[Any]:
                 f"{torch.cuda.device_count()} GPUs; give --nproc-per-node as many as there are"
             )
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    # The first may read and decode images for hours; if it dies, torchrun ends the others.
+    patience = timedelta(days=1)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=patience)
     try:
         yield device
     finally:

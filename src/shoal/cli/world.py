@@ -42,8 +42,9 @@ class CommandWorld:
         from torch import Tensor
 
         from ..datasets.cache import open_cache
+        from ..datasets.cache_places import cache_folder
         from ..protocol.folder import locked
-        from .loading import cache_folder, cache_of
+        from .loading import cache_of
 
         dataset = self.dataset(name, trial)
         if isinstance(dataset.domains[0].images, Tensor):

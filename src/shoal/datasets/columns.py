@@ -1,6 +1,7 @@
 """One column of a table: numbers as they are, categories as one column for each of them."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from torch import Tensor
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
 # Of more different texts than this, where most stand in one or two rows, a model learns the rows.
 CATEGORIES = 50
+# A column of more different numbers than this is one of numbers, where but few rows have a text.
+NUMBERS, STRAY = 10, 10
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,10 @@ class Column:
 
     def _numbers(self, column: Sequence[Any]) -> Tensor:
         numbers = []
-        for row, value in enumerate(map(known, column), 1):
+        for value in map(known, column):
             number = math.nan if value is None else _number(value)
             if number is None:
-                raise ValueError(f"column {self.name!r}, row {row} must be a number, got {value!r}")
+                raise ValueError(f"column {self.name!r} must hold numbers, got {value!r}")
             numbers.append(number)
         found = torch.tensor(numbers, dtype=torch.float32)[:, None]
         return torch.cat([found, found.isnan().float()], 1) if self.gaps else found
@@ -68,12 +71,40 @@ def column_of(name: str, values: Sequence[Any]) -> Column | None:
     present = [value for value in given if value is not None]
     if not present:
         return None
+    if not name or _counts_rows(given):
+        return None
     if all(_number(value) is not None for value in present):
         return Column(name, None, len(present) < len(given))
+    _check_texts(name, given)
     different = sorted({_text(value) for value in given})
     if len(different) == 1 or (len(different) > CATEGORIES and 2 * len(different) > len(given)):
         return None
     return Column(name, tuple(different))
+
+
+def _counts_rows(values: Sequence[Any]) -> bool:
+    """Return whether a column is the number of the row, as programs write it beside a table."""
+    numbers = [None if value is None else _number(value) for value in values]
+    return len(numbers) > 2 and any(
+        all(number == row for row, number in enumerate(numbers, first)) for first in (0, 1)
+    )
+
+
+def _check_texts(name: str, values: Sequence[Any]) -> None:
+    """Raise where a few texts would turn a column of numbers into one of categories."""
+    texts = [(row, v) for row, v in enumerate(values, 1) if v is not None and _number(v) is None]
+    numbers = {v for v in values if v is not None and _number(v) is not None}
+    if all(isinstance(v, str) and re.fullmatch(r"[-+]?\d+,\d+", v) for _, v in texts):
+        raise ValueError(
+            f"column {name!r}, row {texts[0][0]} has a comma in its number, {texts[0][1]!r}; write "
+            "it with a point"
+        )
+    if len(numbers) > NUMBERS and STRAY * len(texts) < len(values):
+        row, value = texts[0]
+        raise ValueError(
+            f"column {name!r} has numbers, but {value!r} in row {row}; correct it, leave it empty, "
+            f"or leave the column out: --leave-out {name}"
+        )
 
 
 def known(value: Any) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from . import PUBLISHED, find
 from .base import DomainDataset
-from .faults import Faults, some
+from .faults import NAMED, Faults, some
 from .fetch import RECORD, recorded
 from .folder import survey_folders
 from .images import Published, Verification, verify
@@ -88,10 +88,13 @@ def unusual(dataset: DomainDataset) -> list[str]:
     counts = dataset.counts()
     if len(counts) == 1:
         notes.append(f"there is one domain only, {dataset.names[0]!r}; training needs two or more")
+    alone = []
     for kind in dataset.classes:
         where = [domain for domain in counts if counts[domain][kind]]
         if len(where) == 1 < len(counts):
-            notes.append(f"the class {kind!r} is in the domain {where[0]!r} only")
+            alone.append(f"the class {kind!r} is in the domain {where[0]!r} only")
+    few = len(alone) <= NAMED
+    notes += alone if few else [f"{len(alone):,} classes are in one domain only: {some(alone)}"]
     for name, missing in dataset.missing_classes().items():
         classes = "a class" if len(missing) == 1 else f"{len(missing):,} classes"
         notes.append(f"the domain {name!r} lacks {classes}: {some(missing)}")

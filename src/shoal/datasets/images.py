@@ -53,6 +53,17 @@ def read_image(path: Path) -> "Image":
         raise ValueError(f"cannot read {path}: {error}") from error
 
 
+def look_of(path: Path) -> tuple[int, int] | None:
+    """Return width and height as the file's beginning tells them; None where it does not."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return image.size
+    except Exception:  # as in ``read_image``, where it is said what is wrong
+        return None
+
+
 def planes(image: "Image") -> Tensor:
     """Return an RGB image as uint8 ``[3, H, W]``."""
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
@@ -118,7 +129,7 @@ def verify(
         for start in range(0, len(files), WAITING):
             some = files[start : start + WAITING]
             for (domain, path), why in zip(
-                some, pool.map(_why_broken, (path for _, path in some)), strict=True
+                some, pool.map(why_broken, (path for _, path in some)), strict=True
             ):
                 if why is not None:
                     broken.append(Broken(domain, path, why))
@@ -130,7 +141,8 @@ def verify(
     return Verification(tuple(broken), counts, differences, dataset.missing_classes())
 
 
-def _why_broken(path: Path) -> str | None:
+def why_broken(path: Path) -> str | None:
+    """Return why an image cannot be read; None where it can."""
     try:
         decode(path)
     except (ValueError, OSError) as error:

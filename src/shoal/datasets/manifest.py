@@ -1,6 +1,7 @@
 """Images listed in a table: CSV or JSON, with the columns path, class and domain."""
 
 import csv
+import io
 import json
 import os
 from collections.abc import Iterator
@@ -92,7 +93,8 @@ def _csv_rows(text: str) -> Iterator[Row]:
             break
     else:
         raise ValueError(f"line 1 must name the columns {', '.join(COLUMNS)}, got {first!r}")
-    reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter, strict=True)
+    # Not str.splitlines, which also splits within fields.
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         for fields in reader:
             if reader.line_num == 1 or not fields:

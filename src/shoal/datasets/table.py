@@ -1,46 +1,17 @@
 """Tables of numbers and categories with a column of domains, from CSV or Parquet files."""
 
-import csv
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..checks import choose
 from .base import Domain, DomainDataset
-from .columns import Column, column_of, known
-from .manifest import DELIMITERS
-
-SUFFIXES = (".csv", ".tsv", ".parquet")
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """How a row becomes a vector: its columns, and those that say nothing and are left out."""
-
-    columns: tuple[Column, ...]
-    left_out: tuple[str, ...] = ()
-
-    def __call__(self, table: Mapping[str, Sequence[Any]], where: str) -> Tensor:
-        """Return the rows as float32 ``[n, d]``; ``where`` names the table in an error."""
-        missing = [column.name for column in self.columns if column.name not in table]
-        if missing:
-            raise ValueError(
-                f"{where} lacks the columns {', '.join(missing)}; it has {', '.join(table)}"
-            )
-        return torch.cat([column.encode(table[column.name]) for column in self.columns], 1)
-
-    def as_json(self) -> list[dict[str, Any]]:
-        """Return the columns as plain values."""
-        return [column.as_json() for column in self.columns]
-
-    @staticmethod
-    def from_json(values: Sequence[Mapping[str, Any]]) -> "Encoding":
-        """Return what ``as_json`` wrote."""
-        return Encoding(tuple(Column.from_json(one) for one in values))
+from .columns import column_of, known
+from .encoding import Encoding
+from .table_files import read_table
 
 
 @dataclass(frozen=True)
@@ -50,21 +21,6 @@ class TableData:
     dataset: DomainDataset
     encoding: Encoding
     rows: Mapping[str, Sequence[int]]
-
-
-def read_table(path: Path) -> dict[str, Sequence[Any]]:
-    """Return the columns of a CSV or Parquet file by name; a missing value is None."""
-    if not path.is_file():
-        raise ValueError(f"no such file: {path}")
-    if path.suffix.lower() == ".parquet":
-        table = _parquet(path)
-    elif path.suffix.lower() in SUFFIXES:
-        table = _csv(path)
-    else:
-        raise ValueError(f"{path} must end in one of {', '.join(SUFFIXES)}")
-    if not table or not len(next(iter(table.values()))):
-        raise ValueError(f"{path} has no rows")
-    return table
 
 
 def table_data(
@@ -82,14 +38,14 @@ def table_data(
         leave_out: columns that a model must not see.
     """
     table = read_table(path)
-    for column in (class_column, domain_column, *leave_out):
-        choose(f"column of {path}", column, table)
+    _check_columns(path, table, class_column, domain_column, leave_out)
     labels, domains = _texts(table, class_column, path), _texts(table, domain_column, path)
     features = {
         key: values
         for key, values in table.items()
         if key not in (class_column, domain_column, *leave_out)
     }
+    _check_labels(labels, class_column, path)
     encoding = _encoding(features, path)
     vectors = encoding(table, str(path))
     classes, found, rows = sorted(set(labels)), [], {}
@@ -101,12 +57,50 @@ def table_data(
     return TableData(DomainDataset(name, tuple(classes), tuple(found)), encoding, rows)
 
 
+def _check_columns(
+    path: Path,
+    table: Mapping[str, Sequence[Any]],
+    class_column: str,
+    domain_column: str,
+    leave_out: Collection[str],
+) -> None:
+    """Raise where a column is not there."""
+    if "path" in table and not {class_column, domain_column} <= table.keys():
+        raise ValueError(
+            f"{path} has a column 'path': a list of images must call its columns path, class and "
+            f"domain; it has {', '.join(table)}"
+        )
+    for option, column in (("--class-column", class_column), ("--domain-column", domain_column)):
+        try:
+            choose(f"column of {path}", column, table)
+        except ValueError as error:
+            raise ValueError(f"{error}; {option} names it") from error
+    for column in leave_out:
+        choose(f"column of {path}", column, table)
+
+
+def _check_labels(labels: Sequence[str], column: str, path: Path) -> None:
+    """Raise where classes are rather numbers, or names of rows."""
+    different = len(set(labels))
+    if different > 2 and 2 * different > len(labels):
+        raise ValueError(
+            f"{path}: {column!r} has {different:,} different values in {len(labels):,} rows, and a "
+            "class must be in several; put numbers into ranges, or name another --class-column"
+        )
+
+
 def _encoding(features: Mapping[str, Sequence[Any]], path: Path) -> Encoding:
-    found = {name: column_of(name, values) for name, values in features.items()}
+    try:
+        found = {name: column_of(name, values) for name, values in features.items()}
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     columns = tuple(column for column in found.values() if column is not None)
     if not columns:
         raise ValueError(f"{path} has no column that a model could learn from")
-    return Encoding(columns, tuple(name for name, column in found.items() if column is None))
+    return Encoding(
+        columns,
+        tuple(name or "one without a name" for name, column in found.items() if column is None),
+    )
 
 
 def _texts(table: Mapping[str, Sequence[Any]], column: str, path: Path) -> list[str]:
@@ -118,46 +112,3 @@ def _texts(table: Mapping[str, Sequence[Any]], column: str, path: Path) -> list[
     # 1 and 1.0 are one class: a column of whole numbers with a gap is read as floats.
     whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
     return [str(value) for value in whole]
-
-
-def _csv(path: Path) -> dict[str, Sequence[Any]]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines(keepends=True)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text: {error}") from error
-    first = lines[0] if lines else ""
-    delimiter = max(DELIMITERS, key=first.count)
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        rows = []
-        for row in reader:
-            if not row:
-                continue
-            if len(row) != len(header):
-                raise ValueError(
-                    f"{path}: line {reader.line_num} must have {len(header)} fields, got {len(row)}"
-                )
-            rows.append(row)
-    except csv.Error as error:
-        raise ValueError(f"{path}: line {reader.line_num} is no CSV: {error}") from error
-    twice = sorted({name for name in header if header.count(name) > 1})
-    if twice:
-        raise ValueError(f"{path} has two columns {twice[0]!r}")
-    return {name: [row[k] for row in rows] for k, name in enumerate(header)}
-
-
-def _parquet(path: Path) -> dict[str, Sequence[Any]]:
-    try:
-        import pyarrow.parquet
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "Parquet files are read by pyarrow, which is not installed: "
-            "pip install 'shoal[tables]'",
-            name="pyarrow",
-        ) from error
-    try:
-        found = pyarrow.parquet.read_table(path)
-    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
-        raise ValueError(f"{path} cannot be read as Parquet: {error}") from error
-    return {name: found.column(name).to_pylist() for name in found.column_names}

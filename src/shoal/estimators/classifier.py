@@ -2,15 +2,16 @@
 
 import inspect
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..algorithms import VARIANTS, find
-from ..datasets import Domain, DomainDataset
-from ..datasets.cache import ImageCache
+from ..datasets import DomainDataset
+from ..datasets.cache import ImageCache, build
+from ..datasets.cache_places import cache_folder, cache_root
 from ..protocol.machine import Machine
 from ..protocol.model import Model
 from ..protocol.plan import Method
@@ -19,10 +20,11 @@ from ..protocol.run import Protocol, Run
 from ..training.evaluation import Evaluation
 from ..training.loop import Schedule, train
 from ..training.step import Kind, precision_context
+from .arrays import Array, dataset_of, files_of, inputs_of, labels_of, rows_of
+from .conventions import not_fitted, sklearn_routing, sklearn_tags
+from .loading import device_of
 from .predictor import Predictor
 from .setup import hparams_for
-
-Array = np.ndarray[Any, Any]
 
 
 class DomainClassifier:
@@ -32,8 +34,9 @@ class DomainClassifier:
         algorithm: a name of ``shoal list algorithms``.
         hparams: hyperparameters by name; what is left out has its default.
         steps: updates.
-        network: a name of ``shoal.networks``; None chooses: an MLP for vectors, by size for images.
-        weights: what the network begins with: "imagenet", or None to draw them.
+        network: a name of ``shoal.networks``; None chooses: an MLP for vectors, by size for images
+            in memory, and EfficientNet-Lite0 with its weights of ImageNet for files.
+        weights: what a network that is named begins with: "imagenet", or None to draw them.
         random_state: what weights and batches are drawn from.
         device: "cpu", "cuda", or None for a GPU where there is one.
 
@@ -70,17 +73,20 @@ class DomainClassifier:
                 or a ``DomainDataset``, which has labels and domains of its own.
             y: labels ``[n]``, numbers or texts.
             domains: where each example comes from ``[n]``, numbers or texts.
-            cache: of a data set of files, as ``shoal.datasets.cache.build`` makes it.
+            cache: of a data set of files, as ``shoal.datasets.cache.build`` makes it; by default
+                they are decoded to where ``shoal fit`` looks for it, once.
         """
         if isinstance(X, DomainDataset):
             dataset, classes, named = X, np.array(X.classes), np.array(X.names)
         else:
-            dataset, classes, named = _dataset(X, y, domains)
+            dataset, classes, named = dataset_of(X, y, domains)
         method = self._method()
         run = self._run(dataset, method)
-        on = torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        on = device_of(self.device)
         kind: Kind = "graph" if on.type == "cuda" else "eager"
-        machine = Machine(on, kind, weights=self.weights)
+        machine = Machine(on, kind, weights=run.protocol.weights)
+        if cache is None and not isinstance(dataset.domains[0].images, Tensor):
+            cache = build(dataset, cache_folder(dataset, cache_root()))
         placed, update = prepare(run, method[0], dataset, cache, machine)
         nothing = Evaluation(
             update.algorithm, {}, lambda x: x, lambda: precision_context("float32", on)
@@ -96,10 +102,17 @@ class DomainClassifier:
         return self
 
     def predict_proba(self, X: Any) -> Array:
-        """Return the probabilities of ``classes_``, ``[n, C]``."""
+        """Return the probabilities of ``classes_``, ``[n, C]``.
+
+        Args:
+            X: as in ``fit``, or names of files for a model of files; a data set's examples come
+                domain by domain.
+        """
         if not hasattr(self, "predictor_"):
-            raise _not_fitted()
-        inputs = _inputs(X)
+            raise not_fitted()
+        if (files := files_of(X)) is not None:
+            return self._of_files(files)
+        inputs = inputs_of(rows_of(X))
         expected = self.predictor_.card["shape"]
         if list(inputs.shape[1:]) != expected:
             raise ValueError(
@@ -113,8 +126,10 @@ class DomainClassifier:
         found = self.predict_proba(X).argmax(1)  # first, because it says what is wrong
         return cast(Array, self.classes_[found])
 
-    def score(self, X: Any, y: Any) -> float:
-        """Return the accuracy."""
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the accuracy; a data set has labels of its own."""
+        if y is None and isinstance(X, DomainDataset):
+            y = labels_of(X)
         return float(np.mean(self.predict(X) == np.asarray(y)))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -134,22 +149,18 @@ class DomainClassifier:
         return f"DomainClassifier({', '.join(given)})"
 
     def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
-
-        return Tags(
-            estimator_type="classifier",
-            target_tags=TargetTags(required=True),
-            classifier_tags=ClassifierTags(),
-            input_tags=InputTags(allow_nan=True),
-        )
+        return sklearn_tags()
 
     def get_metadata_routing(self) -> Any:
         """Return what scikit-learn may pass on, where its routing is enabled: domains, to fit."""
-        from sklearn.utils.metadata_routing import MetadataRequest
+        return sklearn_routing(self)
 
-        request = MetadataRequest(owner=self)
-        request.fit.add_request(param="domains", alias=True)
-        return request
+    def _of_files(self, files: list[Path]) -> Array:
+        found = self.predictor_.predict(files)
+        for one in found:
+            if one.error is not None:
+                raise ValueError(one.error)
+        return np.array([list(one.probabilities.values()) for one in found], dtype=np.float32)
 
     def _method(self) -> Method:
         if self.algorithm in VARIANTS:
@@ -161,6 +172,9 @@ class DomainClassifier:
         images = dataset.domains[0].images
         vectors = isinstance(images, Tensor) and images.ndim == 2
         network = self.network or ("standardised-mlp" if vectors else None)
+        weights = self.weights
+        if network is None and not isinstance(images, Tensor):
+            network, weights = "efficientnet-lite0", "imagenet"
         small = vectors or (isinstance(images, Tensor) and images.shape[-1] < 64)
         given = {key: str(value) for key, value in (self.hparams or {}).items()}
         protocol = Protocol(
@@ -168,15 +182,15 @@ class DomainClassifier:
             max(1, self.steps // 10),
             holdout=0.0,
             network=network,
-            weights=self.weights,
-            frozen_statistics=self.weights is not None,
+            weights=weights,
+            frozen_statistics=weights is not None,
         )
         return Run(
             dataset.name,
             "",
             self.algorithm,
             (),
-            self.random_state,
+            _seed(self.random_state),
             0,
             hparams_for(method, "small" if small else "large", self.steps, given),
             protocol,
@@ -186,52 +200,7 @@ class DomainClassifier:
 _PARAMETERS = tuple(inspect.signature(DomainClassifier).parameters)
 
 
-def _dataset(X: Any, y: Any, domains: Any) -> tuple[DomainDataset, Array, Array]:
-    """Return arrays as a data set, and its classes and domains as they came."""
-    if y is None or domains is None:
-        lacking = "y" if y is None else "domains"
-        raise ValueError(
-            f"fit needs {lacking}: fit(X, y, domains), with the domain of every example; in "
-            'cross-validation params={"domains": domains}'
-        )
-    inputs = _inputs(X)
-    classes, labels = np.unique(np.asarray(y), return_inverse=True)
-    names, places = np.unique(np.asarray(domains), return_inverse=True)
-    for what, given in (("y", labels), ("domains", places)):
-        if given.shape != (len(inputs),):
-            raise ValueError(f"{what} must be [n] with n = {len(inputs)}, got {list(given.shape)}")
-    if len(classes) < 2:
-        raise ValueError(f"y must have two classes or more, got {classes.tolist()}")
-    numbers = torch.from_numpy(labels.astype(np.int64))
-    found = []
-    for place, name in enumerate(names):
-        chosen = torch.from_numpy(np.flatnonzero(places == place))
-        found.append(Domain(str(name), numbers[chosen], inputs[chosen]))
-    return DomainDataset("arrays", tuple(map(str, classes)), tuple(found)), classes, names
-
-
-def _inputs(X: Any) -> Tensor:
-    array = X.numpy() if isinstance(X, Tensor) else np.asarray(X)
-    if array.ndim == 4 and array.dtype == np.uint8:
-        return torch.from_numpy(np.ascontiguousarray(array))
-    if array.ndim != 2:
-        raise ValueError(
-            f"X must be vectors [n, d] or images, uint8 [n, C, H, W], got {array.dtype} of shape "
-            f"{list(array.shape)}"
-        )
-    try:
-        return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"X must hold numbers ({error}); encode texts first, as with a OneHotEncoder in a "
-            "pipeline"
-        ) from error
-
-
-def _not_fitted() -> Exception:
-    told = "this DomainClassifier is not fitted yet; call fit first"
-    try:
-        from sklearn.exceptions import NotFittedError
-    except ModuleNotFoundError:
-        return ValueError(told)
-    return cast(Exception, NotFittedError(told))
+def _seed(random_state: Any) -> int:
+    if not isinstance(random_state, (int, np.integer)) or random_state < 0:
+        raise ValueError(f"random_state must be a whole number, 0 or more, got {random_state!r}")
+    return int(random_state)

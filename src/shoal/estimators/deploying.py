@@ -16,8 +16,9 @@ from ..protocol.run import Run
 from ..training.exact import exact_evaluation
 from .frozen import SHAPE, whole_network
 from .inspection import Material
+from .loading import load
 from .onnx_file import ONNX, onnx_missing, write_onnx
-from .predictor import Predictor, load
+from .predictor import Predictor
 from .setup import Setup
 from .verdict import Verdict
 
@@ -49,18 +50,29 @@ def write_model(
         "inputs": _inputs(material),
         "estimate": verdict.as_json(),
     }
+    (out / ONNX).unlink(missing_ok=True)  # it may be of another model
     models.save(out, algorithm, run, shape, material.dataset.classes, domains, card, about)
 
 
 def write_checked_onnx(out: Path, method: type[Algorithm], material: Material) -> str:
-    """Write the ONNX file of the model in ``out``; return a line about it."""
+    """Write the ONNX file of the model in ``out``; return a line about it.
+
+    Not every network of other packages can be written so; the model is there all the same.
+    """
     lacking = onnx_missing()
     if lacking is not None:
         return (
             f"no {ONNX}: it needs {lacking}; pip install 'shoal[onnx]' and give the command again"
         )
     predictor = load(out, "cpu", method)
-    gap = write_onnx(out / ONNX, predictor, examples_of(predictor, material.dataset))
+    inputs = examples_of(predictor, material.dataset)
+    try:
+        gap = write_onnx(out / ONNX, predictor, inputs)
+    except Exception as error:  # the exporter raises whatever a network drives it to
+        if isinstance(error, OSError):
+            raise
+        told = str(error).strip().partition("\n")[0] or type(error).__name__
+        return f"no {ONNX}: {told}"
     return f"{ONNX} agrees with the model to {gap:.1g} in every probability"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
+from ..distributed import rank
 from ..protocol.attempt import State, failure_of
 from ..protocol.hand import Hand
 from ..protocol.machine import Machine
@@ -21,6 +22,7 @@ from ..protocol.run import Run
 from ..training.loop import Progress
 from .budget import Budget
 from .setup import Setup
+from .together import END, agreed, follow, say
 
 # Seconds between two looks at a run that another command carries out.
 LOOK = 1.0
@@ -78,12 +80,15 @@ def estimate(
     hand, asked = Hand(out, world), list[Run]()
     total = sum(map(len, groups))
     for number, group in enumerate(groups):
-        if not budget.allows(out, groups, number):
+        if not agreed(partial(budget.allows, out, groups, number)):
             break
-        write_plan(out, group)
+        if rank() == 0:
+            write_plan(out, group)
         left = budget.left(out, groups, number)
         carry_out(hand, group, partial(_told, told, Ahead(len(asked), total, left), group))
         asked += group
+    if rank() > 0:
+        return []  # what came of it is for the first process to say
     found = finished(out, asked)
     if not found:
         raise ValueError(f"all {len(asked)} runs failed: {'; '.join(failures(out, asked)[:1])}")
@@ -100,21 +105,30 @@ def carry_out(
     hand: Hand, runs: Sequence[Run], told: Callable[[Run, Progress | None], object]
 ) -> None:
     """Carry out some runs; those that another command is at are waited for in the end."""
+    if rank() > 0:
+        return follow(hand, runs)
     waiting = list(runs)
     while waiting:
         for run in tuple(waiting):
-            if _tried(hand, run, partial(told, run)) is not State.RUNNING:
+            begin = partial(say, runs.index(run))
+            if _tried(hand, run, partial(told, run), begin) is not State.RUNNING:
                 waiting.remove(run)
         if waiting:
             time.sleep(LOOK)
+    return say(END)
 
 
-def _tried(hand: Hand, run: Run, told: Callable[[Progress | None], object]) -> State:
+def _tried(
+    hand: Hand,
+    run: Run,
+    told: Callable[[Progress | None], object],
+    begin: Callable[[], object],
+) -> State:
     told(None)
-    state = hand(run, told=told)
+    state = hand(run, told=told, begin=begin)
     if state is State.FAILED and (failure_of(folder_of(hand.out, run)) or {}).get("memory"):
         # What did not fit beside another program may fit now.
-        state = hand(run, alone=True, told=told)
+        state = hand(run, alone=True, told=told, begin=begin)
     return state
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ..datasets.cache import ImageCache, build
+from ..distributed import in_turn, rank
 from ..protocol.attempt import State, state_of
 from ..protocol.hand import Hand
 from ..protocol.machine import Machine
+from ..protocol.model import check_saving
 from ..protocol.plan import Method, folder_of, write_plan
 from ..protocol.run import Run
 from ..storage import write_json, write_text
@@ -23,6 +25,7 @@ from .mistakes import mistakes_of
 from .page_content import page_content
 from .setup import Setup
 from .threads import one_thread
+from .together import agreed
 from .verdict import Verdict, verdict_of
 
 ESTIMATE, PAGE = "estimate.json", "report.html"
@@ -61,19 +64,27 @@ def fit(
     budget: Budget,
     trials: int,
     told: Told,
-) -> Fitted:
+) -> Fitted | None:
     """Fit a model into the folder ``out``; the same again goes on where it was stopped.
+
+    In several processes all must call it; the first alone writes, and the others return None.
 
     Args:
         methods: by the names that runs have; the first ones are ERM and what is compared with it.
         cache_folder: of the decoded images.
         trials: how often every domain is left out at most, on other splits.
     """
+    from ..report.fit_page import check_drawing
+
+    check_saving()
+    check_drawing()
     if setup.frozen:
         for name, (method, _) in methods.items():
             check_frozen(name, method)
-    setup.keep(out)
-    world = _surroundings(material, setup, methods, out, machine, cache_folder, told)
+    with in_turn():
+        if rank() == 0:
+            setup.keep(out)
+        world = _surroundings(material, setup, methods, out, machine, cache_folder, told)
     groups = groups_of(setup, world, trials)
     vectors = setup.frozen or setup.kind == "table"
     with one_thread() if vectors and machine.device.type == "cpu" else nullcontext():
@@ -88,7 +99,7 @@ def _fitted(
     out: Path,
     budget: Budget,
     told: Told,
-) -> Fitted:
+) -> Fitted | None:
     finished = estimate(
         out,
         groups,
@@ -98,13 +109,21 @@ def _fitted(
             f"{run.algorithm} without {run.test_domains[0]}, trial {run.trial}", progress, ahead
         ),
     )
+    verdict = verdict_of(finished, world.dataset, setup.protocol.holdout) if finished else None
+    names = list(world.methods)
+    deploy = names[agreed(lambda: names.index(verdict.deploy) if verdict else 0)]
+    run = setup.run(world.dataset, deploy, world.methods[deploy], (), 0)
     failed = failures(out, [run for group in groups for run in group])
-    for line in failed:
-        told.note(f"failed: {line}")
-    verdict = verdict_of(finished, world.dataset, setup.protocol.holdout)
-    write_json(out / ESTIMATE, verdict.as_json())
-    _final(out, setup, world, material, verdict, told)
-    told.note(write_checked_onnx(out, world.methods[verdict.deploy][0], material))
+    if verdict is not None:
+        for line in failed:
+            told.note(f"failed: {line}")
+        write_json(out / ESTIMATE, verdict.as_json())
+        write_plan(out, [run])
+    _train(out, run, world, told)
+    if verdict is None:
+        return None
+    write_model(out, run, world.methods[deploy], setup, material, verdict)
+    told.note(write_checked_onnx(out, world.methods[deploy][0], material))
     mistakes = mistakes_of(finished, material)
     content = page_content(material, setup, verdict, mistakes, finished, failed)
     _write_page(out / PAGE, content)
@@ -140,24 +159,13 @@ def _surroundings(
     return Surroundings(methods, dataset, cache(), machine)
 
 
-def _final(
-    out: Path,
-    setup: Setup,
-    world: Surroundings,
-    material: Material,
-    verdict: Verdict,
-    told: Told,
-) -> None:
-    """Train what is to be deployed on all domains, and write it."""
-    method = world.methods[verdict.deploy]
-    run = setup.run(world.dataset, verdict.deploy, method, (), 0)
-    write_plan(out, [run])
-    title = f"{verdict.deploy} on all domains"
+def _train(out: Path, run: Run, world: Surroundings, told: Told) -> None:
+    """Train what is to be deployed on all domains."""
+    title = f"{run.algorithm} on all domains"
     carry_out(Hand(out, world), [run], lambda _, at: told.run(title, at, Ahead(0, 1, None)))
-    if state_of(folder_of(out, run)) is not State.DONE:
+    if rank() == 0 and state_of(folder_of(out, run)) is not State.DONE:
         why = "; ".join(failures(out, [run])) or f"see {folder_of(out, run)}"
         raise ValueError(f"the model could not be trained on all domains: {why}")
-    write_model(out, run, method, setup, material, verdict)
 
 
 def _write_page(path: Path, content: Mapping[str, Any]) -> None:

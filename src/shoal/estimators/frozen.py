@@ -44,11 +44,8 @@ def frozen_features(
         told: called with how many images are done, of how many.
     """
     about = f"{dataset.fingerprint} {backbone}"
-    if path.exists():
-        kept = load_tensors(path)
-        if kept.get("about") != about:
-            raise ValueError(f"{path} has the features of other images; choose another --out")
-    else:
+    kept = load_tensors(path) if path.exists() else {}
+    if kept.get("about") != about:
         found = _computed(dataset, cache(), backbone, device, told)
         kept = {"about": about, "features": found}
         save_tensors(path, kept)

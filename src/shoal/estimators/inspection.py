@@ -1,8 +1,8 @@
 """What a user's data is: read in full before anything is trained, and refused where it is wrong."""
 
-import re
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,26 +10,16 @@ import torch
 
 from ..datasets import DomainDataset, image_folders, image_manifest, verify
 from ..datasets.duplicates import Copies, find_copies
-from ..datasets.examination import unusual
 from ..datasets.faults import some
-from ..datasets.images import Broken
+from ..datasets.images import Broken, why_broken
 from ..datasets.manifest import COLUMNS
-from ..datasets.table import TableData, read_table, table_data
+from ..datasets.table import TableData, table_data
+from ..datasets.table_files import read_table
 from ..storage import read_json, write_json
+from .layout import arranged
+from .remarks import remarks
 
-LAYOUTS = ("domain/class", "class/domain")
-# A class or domain so much larger than another is worth a word.
-UNEVEN = 10
-# Words of folders that are domains more often than classes.
-PLACES = frozenset(
-    (
-        *("photo", "photos", "sketch", "sketches", "cartoon", "painting", "art", "clipart"),
-        *("infograph", "quickdraw", "real", "product", "hospital", "clinic", "site", "center"),
-        *("centre", "camera", "scanner", "location", "loc", "city", "country", "region", "lab"),
-        *("device", "sensor", "day", "night", "summer", "winter", "year", "batch", "source"),
-        *("domain", "env", "environment"),
-    )
-)
+SUFFIXES = (".csv", ".tsv", ".json", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -47,7 +37,7 @@ class Material:
     @property
     def notes(self) -> list[str]:
         """What is unusual and may be as it should, a line each."""
-        return [*unusual(self.dataset), *_uneven(self.dataset), *_copied(self.copies)]
+        return remarks(self.dataset, self.copies)
 
 
 def material_of(
@@ -74,17 +64,37 @@ def material_of(
         return Material(table.dataset, table=table)
     dataset = _images(data, layout)
     _check(dataset)
-    known = read_json(record) if record is not None and record.exists() else {}
-    if known.get("fingerprint") == dataset.fingerprint:
-        broken = tuple(Broken(one[0], Path(one[1]), one[2]) for one in known["broken"])
-    else:
-        broken = verify(dataset, progress=progress).broken
-        if record is not None:
-            lines = [[one.domain, str(one.path), one.why] for one in broken]
-            write_json(record, {"fingerprint": dataset.fingerprint, "broken": lines})
+    broken = _broken(dataset, progress, record)
     dataset = _without(dataset, {line.path for line in broken})
     _check(dataset)
     return Material(dataset, broken, tuple(find_copies(dataset)))
+
+
+def _broken(
+    dataset: DomainDataset,
+    progress: Callable[[int, int], object] | None,
+    record: Path | None,
+) -> tuple[Broken, ...]:
+    """Return the files that cannot be read.
+
+    The record knows them by domain and place, because the data may have moved; whether they can be
+    read by now is tried again.
+    """
+    known = read_json(record) if record is not None and record.exists() else {}
+    if known.get("fingerprint") == dataset.fingerprint:
+        again = [(domain, Path(str(dataset[domain].images[k]))) for domain, k, _ in known["broken"]]
+        found = [(domain, path, why_broken(path)) for domain, path in again]
+        return tuple(Broken(domain, path, why) for domain, path, why in found if why is not None)
+    broken = verify(dataset, progress=progress).broken
+    if record is not None:
+        places = {
+            (domain.name, path): k
+            for domain in dataset.domains
+            for k, path in enumerate(domain.images)
+        }
+        lines = [[one.domain, places[one.domain, one.path], one.why] for one in broken]
+        write_json(record, {"fingerprint": dataset.fingerprint, "broken": lines})
+    return broken
 
 
 def is_table(data: Path) -> bool:
@@ -98,41 +108,14 @@ def is_table(data: Path) -> bool:
 
 def _images(data: Path, layout: str | None) -> DomainDataset:
     if data.is_file():
+        if data.suffix.lower() not in SUFFIXES:
+            raise ValueError(
+                f"{data} must be a folder of images, or a file that ends in one of "
+                f"{', '.join(SUFFIXES)}"
+            )
         return image_manifest(data.stem, data)
     dataset = image_folders(data.resolve().name, data)
-    if layout == LAYOUTS[1]:
-        return _swapped(dataset)
-    if layout is None and looks_swapped(dataset.names, dataset.classes):
-        raise ValueError(
-            f"{data} looks like <class>/<domain>/<file>, expected <domain>/<class>/<file>: its "
-            f"domains would be {some(dataset.names)}, its classes {some(dataset.classes)}; if they "
-            f"are swapped, add --layout {LAYOUTS[1]}, if not, --layout {LAYOUTS[0]}"
-        )
-    return dataset
-
-
-def looks_swapped(domains: Sequence[str], classes: Sequence[str]) -> bool:
-    """Return whether classes have names of domains, and domains have not."""
-
-    def like_domains(names: Sequence[str]) -> int:
-        words = [set(re.split(r"[\W_\d]+", name.lower())) for name in names]
-        return sum(
-            bool(found & PLACES) or bool(re.fullmatch(r"(19|20)\d\d", name))
-            for found, name in zip(words, names, strict=True)
-        )
-
-    return like_domains(domains) == 0 and like_domains(classes) > len(classes) / 2
-
-
-def _swapped(dataset: DomainDataset) -> DomainDataset:
-    """Return the data set whose domains are the classes of this one, and the other way round."""
-    from ..datasets.folder import of_files
-
-    files: dict[str, list[tuple[str, Path]]] = {kind: [] for kind in dataset.classes}
-    for domain in dataset.domains:
-        for path, label in zip(domain.images, domain.labels.tolist(), strict=True):
-            files[dataset.classes[label]].append((domain.name, path))
-    return of_files(dataset.name, list(files), files)
+    return arranged(dataset, layout, data)
 
 
 def _check(dataset: DomainDataset) -> None:
@@ -145,13 +128,19 @@ def _check(dataset: DomainDataset) -> None:
     if len(dataset.classes) < 2:
         raise ValueError(f"{dataset.name} has one class only, {dataset.classes[0]!r}")
     for kind, names in (("classes", dataset.classes), ("domains", dataset.names)):
-        counts = Counter(name.lower() for name in names)
-        alike = [name for name in names if counts[name.lower()] > 1]
+        counts = Counter(map(_letters, names))
+        alike = [name for name in names if counts[_letters(name)] > 1]
         if alike:
             raise ValueError(
-                f"{dataset.name} has {kind} that differ by case only: {some(alike)}; give what "
-                "belongs together one name"
+                f"{dataset.name} has {kind} that differ by case, spaces or the encoding of their "
+                f"letters only: {some([repr(name) for name in alike])}; give what belongs together "
+                "one name"
             )
+
+
+def _letters(name: str) -> str:
+    """Return the name as people read it: an é may be one sign or two."""
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
 def _without(dataset: DomainDataset, broken: Collection[Path]) -> DomainDataset:
@@ -164,39 +153,11 @@ def _without(dataset: DomainDataset, broken: Collection[Path]) -> DomainDataset:
         kept = [(Path(path), label) for path, label in pairs if path not in broken]
         if not kept:
             raise ValueError(f"no image of the domain {domain.name!r} can be read")
-        labels = torch.tensor([label for _, label in kept])
+        labels = torch.tensor([label for _, label in kept], dtype=torch.int64)
         domains.append(replace(domain, labels=labels, images=tuple(path for path, _ in kept)))
-    return replace(dataset, domains=tuple(domains))
-
-
-def _uneven(dataset: DomainDataset) -> list[str]:
-    counts = dataset.counts()
-    by_class = {kind: sum(domain[kind] for domain in counts.values()) for kind in dataset.classes}
-    by_domain = {name: sum(domain.values()) for name, domain in counts.items()}
-    found = []
-    for kind, sizes in (("class", by_class), ("domain", by_domain)):
-        low, high = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
-        if sizes[high] > UNEVEN * sizes[low]:
-            found.append(
-                f"the {kind} {high!r} has {sizes[high]:,} examples and {low!r} {sizes[low]:,}"
-            )
-    return found
-
-
-def _copied(copies: Sequence[Copies]) -> list[str]:
-    found = []
-    across = [one for one in copies if one.across]
-    within = [one for one in copies if not one.across]
-    if across:
-        pairs = ["  =  ".join(map(str, one.paths[:3])) for one in across]
-        found.append(
-            f"{len(across):,} files are in several domains, so that a domain that is left out is "
-            f"partly known: {some(pairs)}"
-        )
-    if within:
-        found.append(f"{len(within):,} files are more than once in their domain")
-    if wrong := [one for one in copies if one.contradict]:
-        found.append(
-            f"{len(wrong):,} files are of several classes: {some([one.paths[0] for one in wrong])}"
-        )
-    return found
+    left = replace(dataset, domains=tuple(domains))
+    counts = left.counts().values()
+    for kind in left.classes:
+        if not any(domain[kind] for domain in counts):
+            raise ValueError(f"no image of the class {kind!r} can be read")
+    return left

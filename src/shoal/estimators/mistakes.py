@@ -24,7 +24,7 @@ def mistakes_of(runs: Sequence[Finished], material: Material) -> list[dict[str, 
 
     The mistakes that the method was surest of come first, with a small picture or the table's row.
     """
-    pictures: dict[Path, str] = {}
+    pictures: dict[Path, str | None] = {}
     found = []
     for run in runs:
         if run.trial != 0 or len(run.test_domains) != 1 or run.path is None:
@@ -57,7 +57,7 @@ def _lines(path: Path, domain: str) -> list[dict[str, Any]]:
 
 
 def _shown(
-    line: Mapping[str, Any], material: Material, pictures: dict[Path, str]
+    line: Mapping[str, Any], material: Material, pictures: dict[Path, str | None]
 ) -> dict[str, Any]:
     shown = {key: line[key] for key in ("label", "prediction", "probability")}
     images = material.dataset[line["domain"]].images
@@ -71,9 +71,12 @@ def _shown(
     return shown | {"what": path.name, "picture": pictures[path]}
 
 
-def _picture(path: Path) -> str:
-    """Return a small square picture as the address of a page's image."""
-    image = read_image(path)
+def _picture(path: Path) -> str | None:
+    """Return a small square picture as the address of a page's image; None without its file."""
+    try:
+        image = read_image(path)
+    except (ValueError, OSError):  # it may be gone by now: the runs saw a cache of it
+        return None
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
     image = image.crop((left, top, left + side, top + side)).resize((SIDE, SIDE))

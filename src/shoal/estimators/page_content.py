@@ -42,13 +42,13 @@ def page_content(
 
 
 def _method(row: Row, domains: Sequence[str], verdict: Verdict) -> dict[str, Any]:
-    one = verdict.comparisons.get(row.algorithm)
+    one, inside = verdict.comparisons.get(row.algorithm), verdict.inside[row.algorithm]
     return {
         "name": row.algorithm,
         "cells": [_cell(row.domains.get(domain)) for domain in domains],
         "average": _cell(row.average),
         "worst": _cell(row.worst),
-        "inside": 100 * verdict.inside[row.algorithm],
+        "inside": None if inside is None else 100 * inside,
         "calibration": row.calibration_error.mean if row.calibration_error else None,
         "difference": None
         if one is None

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import __version__
 from ..algorithms.base import Algorithm
-from ..datasets.table import Encoding, read_table
+from ..datasets.encoding import Encoding
+from ..datasets.table_files import read_table
 from ..protocol import model as models
-from ..storage import read_json
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import TOGETHER
 from ..training.exact import exact_evaluation
@@ -70,20 +69,25 @@ class Predictor:
         columns = self.card.get("inputs", {}).get("columns")
         self._encoding = Encoding.from_json(columns) if columns else None
 
+    @property
+    def takes_rows(self) -> bool:
+        """Whether it is a model of a table, and no one of images."""
+        return self._encoding is not None
+
     def predict(self, sources: Any) -> list[Prediction]:
         """Return what the model says of each file or row, in order.
 
         Args:
             sources: paths of images; or for a model of tables the path of one, CSV or Parquet, or
-                a mapping from columns to values. A file that cannot be read gets an ``error``, and
-                the others are classified all the same.
+                a mapping from columns to values, or several of them. A file or row that cannot be
+                read gets an ``error``, and the others are classified all the same.
         """
         return list(self.predictions(sources))
 
     def predictions(self, sources: Any) -> Iterator[Prediction]:
         """Yield what ``predict`` returns, as soon as it is known."""
         if self._encoding is not None:
-            yield from self._rows(sources)
+            yield from self._rows(self._encoding, sources)
         elif isinstance(sources, (str, Path)):
             yield from self._files([sources])
         else:
@@ -119,55 +123,41 @@ class Predictor:
             for path, image in zip(paths, read, strict=True)
         ]
 
-    def _rows(self, source: Any) -> Iterator[Prediction]:
-        if isinstance(source, Sequence) and not isinstance(source, (str, Path)):
-            for one in source:
-                yield from self._rows(one)
-            return
+    def _rows(self, encoding: Encoding, source: Any) -> Iterator[Prediction]:
         if isinstance(source, Mapping):
             table, where = source, "the table"
+        elif isinstance(source, (str, Path)):
+            where = str(source)
+            try:
+                table = read_table(Path(source))
+            except (ValueError, OSError) as error:
+                yield Prediction(where, None, None, {}, str(error))
+                return
         else:
-            table, where = read_table(Path(source)), str(source)
-        encoding = self._encoding
-        if encoding is not None:
-            for row, found in enumerate(self.probabilities(encoding(table, where)), 1):
-                yield self._prediction(f"{where}: row {row}", found)
+            for one in source:
+                yield from self._rows(encoding, one)
+            return
+        if lacking := encoding.lacks(table, where):
+            yield Prediction(where, None, None, {}, lacking)
+            return
+        yield from self._encoded_rows(encoding, table, where)
+
+    def _encoded_rows(
+        self, encoding: Encoding, table: Mapping[str, Sequence[Any]], where: str
+    ) -> Iterator[Prediction]:
+        vectors, wrong = encoding.readable(table, where)
+        found = iter(self.probabilities(vectors) if len(vectors) else ())
+        for row in range(len(vectors) + len(wrong)):
+            source = f"{where}: row {row + 1}"
+            if row in wrong:
+                yield Prediction(source, None, None, {}, wrong[row])
+            else:
+                yield self._prediction(source, next(found))
 
     def _prediction(self, source: str, row: Tensor) -> Prediction:
         values = dict(zip(self.classes, row.tolist(), strict=True))
         label = max(values, key=values.__getitem__)
         return Prediction(source, label, values[label], values)
-
-
-def load(
-    path: str | Path,
-    device: str | torch.device | None = None,
-    method: type[Algorithm] | None = None,
-) -> Predictor:
-    """Return the model that ``shoal fit`` or ``shoal train`` wrote to a folder.
-
-    Args:
-        device: where it predicts; a GPU where there is one.
-        method: the class of your own method, which a file cannot name.
-    """
-    folder = Path(path)
-    folder = folder.parent if folder.name == models.MODEL else folder
-    _check_version(folder / models.CARD)
-    on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    return Predictor(models.load(folder, on, method))
-
-
-def _check_version(card: Path) -> None:
-    if not card.is_file():
-        return  # there is a better word for it where it is read
-    found = read_json(card)
-    if isinstance(found, dict) and found.get("schema") != models.SCHEMA:
-        writer = f"shoal {found['shoal']}" if "shoal" in found else "another version of shoal"
-        raise ValueError(
-            f"{card} was written by {writer} (schema {found.get('schema')!r}), and this is shoal "
-            f"{__version__}, which reads schema {models.SCHEMA}; install the version that wrote "
-            "it, or fit the model again"
-        )
 
 
 def _batches(paths: Iterable[str | Path], size: int) -> Iterator[list[str | Path]]:

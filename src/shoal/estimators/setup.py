@@ -8,7 +8,7 @@ from typing import Any
 from ..algorithms.hparams import draw, searches
 from ..checks import choose
 from ..datasets import DomainDataset
-from ..protocol.plan import Method
+from ..protocol.plan import RUNS, Method
 from ..protocol.run import Protocol, Run
 from ..storage import read_json, write_json
 
@@ -76,21 +76,17 @@ class Setup:
             dataset: what the runs see: images, or vectors.
         """
         scale = "large" if self.kind == "images" and not self.frozen else "small"
-        declared = {f.name for f in fields(method[0].Hparams)}
-        # What one method has need not be known to the others.
-        given = {key: text for key, text in self.settings.items() if key in declared}
-        hparams = hparams_for(method, scale, self.steps, given)
+        hparams = hparams_for(method, scale, self.steps, _known(method, self.settings))
         protocol = self.protocol
         return Run(dataset.name, dataset.fingerprint, name, tests, trial, 0, hparams, protocol)
 
     def keep(self, out: Path) -> None:
-        """Write the setup to ``out``; raise where another one is there."""
-        path = out / SETUP
-        if not path.exists():
-            write_json(path, asdict(self) | {"settings": dict(self.settings)})
+        """Write the setup to ``out``; raise where there are runs of another one."""
+        path, mine = out / SETUP, asdict(self) | {"settings": dict(self.settings)}
+        found = read_json(path) if path.exists() else {}
+        if not found or not any((out / RUNS).glob("*")):
+            write_json(path, mine)
             return
-        found = read_json(path)
-        mine = asdict(self) | {"settings": dict(self.settings)}
         other = [key for key in mine if found.get(key) != mine[key]]
         if other:
             told = "; ".join(f"{key} {found.get(key)!r}, not {mine[key]!r}" for key in other[:3])
@@ -100,15 +96,24 @@ class Setup:
 def kept_setup(out: Path) -> dict[str, Any] | None:
     """Return what an earlier command chose for ``out``; None where there was none."""
     path = out / SETUP
-    found: dict[str, Any] | None = read_json(path) if path.exists() else None
+    begun = path.exists() and any((out / RUNS).glob("*"))
+    found: dict[str, Any] | None = read_json(path) if begun else None
     return found
 
 
 def check_settings(settings: Mapping[str, str], methods: Mapping[str, Method]) -> None:
-    """Raise where no method has a hyperparameter of this name."""
+    """Raise where no method has a hyperparameter of this name, or one cannot have this value."""
     declared = {f.name for kind, _ in methods.values() for f in fields(kind.Hparams)}
     for name in settings:
         choose("hyperparameter", name, declared)
+    for method in methods.values():
+        hparams_for(method, "small", USUAL, _known(method, settings))
+
+
+def _known(method: Method, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that a method has: what one has need not be known to the others."""
+    declared = {f.name for f in fields(method[0].Hparams)}
+    return {key: text for key, text in settings.items() if key in declared}
 
 
 def hparams_for(method: Method, scale: str, steps: int, given: Mapping[str, str]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Which method to deploy, and how sure that is: from runs that left each domain out in turn."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -11,7 +12,7 @@ from ..protocol.records import HELD_OUT, KEPT, Finished
 from ..protocol.selection import Choice, choose_runs
 
 BASELINE = "erm"
-# Student's t: beyond so many standard errors are 2.5 % of differences of nothing, by the pairs.
+# Student's t: beyond so many standard errors are 2.5 % of differences of nothing, by the domains.
 STUDENT = {2: 12.7, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
 MANY = 2.2
 
@@ -20,13 +21,13 @@ MANY = 2.2
 class Verdict:
     """Estimates of all methods, how each compares to ERM, and what follows.
 
-    ``inside`` is the accuracy on held-out examples of the domains that were trained on, by method;
-    ``sure`` is "clear", "likely", "undecided" or "untested".
+    ``inside`` is the accuracy on held-out examples of the domains that were trained on, by method,
+    None where there are too few; ``sure`` is "clear", "likely", "undecided" or "untested".
     """
 
     rows: tuple[Row, ...]
     comparisons: dict[str, Comparison]
-    inside: dict[str, float]
+    inside: dict[str, float | None]
     deploy: str
     sure: str
     sentences: tuple[str, ...]
@@ -61,24 +62,51 @@ def verdict_of(runs: Sequence[Finished], dataset: DomainDataset, holdout: float)
     choices = [_whole(one, dataset, holdout) for one in choose_runs(runs, "test-domain")]
     domains = [name for name in dataset.names if any(c.test_domain == name for c in choices)]
     rows = tuple(rows_of(choices, {dataset.name: domains}))
-    places = {row.algorithm: _places(choices, row.algorithm) for row in rows}
-    compared = {
-        name: compare(choices, name, BASELINE)
-        for name, mine in places.items()
-        if name != BASELINE and len(mine & places.get(BASELINE, set())) > 1
-    }
+    compared = _compared(choices, [row.algorithm for row in rows])
     inside = {
-        row.algorithm: fmean(_inside(c) for c in choices if c.algorithm == row.algorithm)
-        for row in rows
+        row.algorithm: _inside([c for c in choices if c.algorithm == row.algorithm]) for row in rows
     }
     deploy, sure = _decided(rows, compared)
     trials = len({choice.trial for choice in choices})
-    sentences = _sentences(deploy, sure, compared, rows, trials, len(domains))
+    share = f"{len(domains)} of {len(dataset.names)}" if len(domains) < len(dataset.names) else ""
+    measured = f"{share or len(domains)} domains left out, {trials} trial{'s' * (trials > 1)}"
+    sentences = _sentences(deploy, sure, compared, rows, measured)
     return Verdict(rows, compared, inside, deploy, sure, sentences, trials)
 
 
-def _places(choices: Sequence[Choice], algorithm: str) -> set[tuple[str, int]]:
-    return {(one.test_domain, one.trial) for one in choices if one.algorithm == algorithm}
+def _compared(choices: Sequence[Choice], names: Sequence[str]) -> dict[str, Comparison]:
+    """Return how each method compares to ERM, on the trials that both have; a pair is a domain.
+
+    Trials of one domain are no new domains: to count them as such would be surer than one can be.
+    """
+    places = {
+        name: {(one.test_domain, one.trial) for one in choices if one.algorithm == name}
+        for name in (*names, BASELINE)
+    }
+    found = {}
+    for name in names:
+        both = places[name] & places[BASELINE]
+        domains = sorted({domain for domain, _ in both})
+        means = [
+            _mean(choices, one, domain, both) for one in (name, BASELINE) for domain in domains
+        ]
+        if name != BASELINE and len(domains) > 1:
+            found[name] = compare(means, name, BASELINE)
+    return found
+
+
+def _mean(
+    choices: Sequence[Choice], algorithm: str, domain: str, places: Collection[tuple[str, int]]
+) -> Choice:
+    """Return a choice with the mean accuracy of those of a method on a domain."""
+    mine = [
+        one
+        for one in choices
+        if one.algorithm == algorithm
+        and one.test_domain == domain
+        and (domain, one.trial) in places
+    ]
+    return replace(mine[0], trial=0, accuracy=fmean(one.accuracy for one in mine))
 
 
 def _whole(choice: Choice, dataset: DomainDataset, holdout: float) -> Choice:
@@ -91,14 +119,17 @@ def _whole(choice: Choice, dataset: DomainDataset, holdout: float) -> Choice:
     return replace(choice, accuracy=right / sum(sizes.values()))
 
 
-def _inside(choice: Choice) -> float:
-    measured = next(one for one in choice.run.measured if one.step == choice.step)
-    found = [
-        splits[HELD_OUT]
-        for name, splits in measured.accuracy.items()
-        if name != choice.test_domain and HELD_OUT in splits
-    ]
-    return fmean(found) if found else float("nan")
+def _inside(choices: Sequence[Choice]) -> float | None:
+    found = []
+    for choice in choices:
+        measured = next(one for one in choice.run.measured if one.step == choice.step)
+        found += [
+            splits[HELD_OUT]
+            for name, splits in measured.accuracy.items()
+            if name != choice.test_domain and HELD_OUT in splits
+        ]
+    known = [value for value in found if not math.isnan(value)]
+    return fmean(known) if known else None
 
 
 def _decided(rows: Sequence[Row], compared: dict[str, Comparison]) -> tuple[str, str]:
@@ -120,10 +151,8 @@ def _sentences(
     sure: str,
     compared: dict[str, Comparison],
     rows: Sequence[Row],
-    trials: int,
-    domains: int,
+    measured: str,
 ) -> tuple[str, ...]:
-    measured = f"{domains} domains left out, {trials} trial{'s' if trials > 1 else ''}"
     row = next(row for row in rows if row.algorithm == deploy)
     mean = fmean(cell.mean for cell in row.domains.values())
     low = min(row.domains, key=lambda name: row.domains[name].mean)
@@ -139,11 +168,11 @@ def _sentences(
         one = compared[deploy]
         strength = "clearly better" if sure == "clear" else "probably better, not certainly"
         found.append(
-            f"It is {strength}: {_points(one)} over {BASELINE}, in {one.wins} of {one.pairs} "
-            f"comparisons ({measured})."
+            f"It is {strength}: {_points(one)} over {BASELINE}, on {one.wins} of {one.pairs} "
+            f"domains ({measured})."
         )
     found += [
-        f"{name}: {_points(one)} against {BASELINE}, better in {one.wins} of {one.pairs}."
+        f"{name}: {_points(one)} against {BASELINE}, better on {one.wins} of {one.pairs} domains."
         for name, one in compared.items()
         if name != deploy
     ]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..algorithms.base import Algorithm
+from ..distributed import processes
 from ..storage import read_json, write_json
 from ..training.checkpoints import Checkpoints
 from ..training.loop import Progress
@@ -26,6 +27,8 @@ DEATHS = 5
 # What would go wrong for the next run, too. An error without a number is our own word for a file
 # of the run that cannot be written.
 DISK = (None, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+# What goes wrong in one of several processes goes wrong in all of them.
+EVERYWHERE = (ValueError, FloatingPointError)
 # How torch says it where it does not raise OutOfMemoryError.
 EXHAUSTED = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
 
@@ -69,6 +72,7 @@ def attempt(
     machine: Machine,
     retry: Callable[[dict[str, Any]], bool] = lambda failure: False,
     told: Callable[[Progress], object] = lambda _: None,
+    begin: Callable[[], object] = lambda: None,
 ) -> State:
     """Carry out the run if nobody else does and it is not done; return how it stands then.
 
@@ -80,6 +84,7 @@ def attempt(
         method, data: called only where the run is to be carried out.
         retry: whether a run that failed in this way is tried again.
         told: as in ``train``.
+        begin: called where the run is carried out, just before.
     """
     if (path / DONE).exists() and not (path / CHECKPOINTS).exists():
         return State.DONE
@@ -96,7 +101,7 @@ def attempt(
                 (path / FAILED).unlink()
             if not _may_begin(folder):
                 return State.FAILED
-            return _carried_out(run, method, data, folder, machine, told)
+            return _carried_out(run, method, data, folder, machine, told, begin)
     except InUse:
         return State.RUNNING
     except ValueError as error:  # a folder that is not the run's, or damaged
@@ -128,12 +133,15 @@ def _carried_out(
     folder: Folder,
     machine: Machine,
     told: Callable[[Progress], object],
+    begin: Callable[[], object],
 ) -> State:
     try:
         dataset, cache = data()
         if dataset.fingerprint != run.fingerprint:
             raise ValueError(f"{dataset.name} is not what it was when the sweep was planned")
-        execute(run, method(), dataset, cache, folder, machine, told)
+        algorithm = method()
+        begin()
+        execute(run, algorithm, dataset, cache, folder, machine, told)
     except (KeyboardInterrupt, SystemExit):
         (folder.path / BEGUN).unlink(missing_ok=True)  # it was asked to end, and is no death
         raise
@@ -141,6 +149,8 @@ def _carried_out(
         if isinstance(error, OSError) and error.errno in DISK:
             (folder.path / BEGUN).unlink(missing_ok=True)
             raise
+        if processes() > 1 and not isinstance(error, EVERYWHERE):
+            raise  # the others may wait for this process, which would be for ever
         state = _failed(folder.path, error)
         if _lost(machine.device):
             raise DeviceLost(f"{machine.device} is lost after {error}") from error

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from ..training.loop import Progress
 from .attempt import State, attempt
-from .folder import locked
+from .execute import execute
+from .folder import Folder, locked
 from .machine import Machine
 from .plan import Data, Method, folder_of
 from .run import Run
@@ -46,16 +47,15 @@ class Hand:
         run: Run,
         alone: bool = False,
         told: Callable[[Progress], object] = lambda _: None,
+        begin: Callable[[], object] = lambda: None,
     ) -> State:
         """Return how the run stands after it, as ``attempt`` does.
 
         Args:
             alone: try again what ran out of memory, one at a time on this machine.
             told: as in ``train``.
+            begin: as in ``attempt``.
         """
-        machine = replace(self.machine, weights=run.protocol.weights)
-        if len(run.test_domains) != 1:  # no rule chooses its weights
-            machine = replace(machine, keep_best=())
         only = self.out / f"alone-{platform.node()}.lock"
         with locked(only) if alone else nullcontext():
             return attempt(
@@ -63,10 +63,22 @@ class Hand:
                 lambda: self.world.method(run.algorithm)[0],
                 lambda: self._data(run.dataset, run.trial),
                 folder_of(self.out, run),
-                machine,
+                self._machine(run),
                 lambda failure: alone and bool(failure["memory"]),
                 told,
+                begin,
             )
+
+    def assist(self, run: Run) -> None:
+        """Take part in a run that the first of several processes carries out."""
+        method, folder = self.world.method(run.algorithm)[0], Folder(folder_of(self.out, run))
+        execute(run, method, *self._data(run.dataset, run.trial), folder, self._machine(run))
+
+    def _machine(self, run: Run) -> Machine:
+        machine = replace(self.machine, weights=run.protocol.weights)
+        if len(run.test_domains) != 1:  # no rule chooses its weights
+            machine = replace(machine, keep_best=())
+        return machine
 
     def _data(self, name: str, trial: int) -> Data:
         """Return the data; where an image is broken, the next runs need not find it again."""

@@ -21,6 +21,7 @@ from .run import Run
 
 MODEL, CARD = "model.safetensors", "model.json"
 SCHEMA = 1
+NEEDED = ("classes", "training_domains", "shape", "sha256", "run")
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,8 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
     card = read_json(folder / CARD)
     if not isinstance(card, dict) or card.get("schema") != SCHEMA:
         raise ValueError(f"{folder / CARD} is no card of this version of shoal's")
+    if lacking := [key for key in NEEDED if key not in card]:
+        raise ValueError(f"{folder / CARD} lacks {', '.join(lacking)}; it is damaged")
     content = (folder / MODEL).read_bytes()
     if hashlib.sha256(content).hexdigest() != card["sha256"]:
         raise ValueError(f"{folder / MODEL} is damaged, or another than {CARD} tells of")

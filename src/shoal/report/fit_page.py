@@ -8,7 +8,19 @@ from typing import Any
 
 from shoal.report.fit_chart import chart
 
-__all__ = ["fit_page"]
+__all__ = ["check_drawing", "fit_page"]
+
+
+def check_drawing() -> None:
+    """Raise where pages cannot be made, before hours of training."""
+    try:
+        import jinja2  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "the page of a fit is made by jinja2, which is not installed: "
+            "pip install 'shoal[report]'",
+            name="jinja2",
+        ) from error
 
 
 def fit_page(content: Mapping[str, Any]) -> str:

@@ -1,0 +1,63 @@
+"""How ``shoal fit`` chooses what nobody asked for, and says so."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from .arguments import settings
+from .durations import shown
+
+
+def setup_of(options: argparse.Namespace, material: Any, on: Any, out: Path) -> Any:
+    """Return how the model is fitted; what was chosen in ``out`` before stays."""
+    from ..estimators.frozen import pretrained
+    from ..estimators.setup import STEPS, Setup, kept_setup
+    from ..networks.naming import backbone_name
+
+    before = kept_setup(out) or {}
+    kind = "images" if material.table is None else "table"
+    gpu = on.type == "cuda"
+    trained = options.train
+    if trained == "auto":
+        trained = before.get("trained", "all" if gpu or kind == "table" else "head")
+    usual = STEPS["table" if kind == "table" else trained]
+    backbone = None
+    if kind == "images":
+        backbone = backbone_name(options.backbone)
+        # Now, because what is not installed would be a failure of every run.
+        pretrained(backbone, len(material.dataset.classes), on)
+    return Setup(
+        material.dataset.name,
+        material.dataset.fingerprint,
+        kind,
+        trained,
+        backbone,
+        options.steps or before.get("steps", usual),
+        before.get("precision", "bf16" if gpu and trained == "all" else "float32"),
+        settings(options.set),
+    )
+
+
+def tell(
+    options: argparse.Namespace,
+    setup: Any,
+    on: Any,
+    material: Any,
+    methods: int,
+    seconds: float | None,
+) -> None:
+    """Say what will be done, and why."""
+    if setup.kind == "table":
+        print(f"An MLP of {setup.steps:,} updates in every run.")
+    elif setup.frozen:
+        why = "There is no GPU, so " if options.train == "auto" and on.type == "cpu" else ""
+        print(
+            f"{why}{'t' if why else 'T'}he features of {setup.backbone} stay as they are, and a "
+            "head is trained on them (--train all for the whole network, which takes hours on a "
+            "CPU)."
+        )
+    else:
+        print(f"All weights of {setup.backbone} are trained, {setup.steps:,} updates a run.")
+    most = min(methods * len(material.dataset.names) * options.trials, options.runs or 10**9)
+    within = f", within {shown(seconds)}" if seconds else ""
+    print(f"Up to {most} runs leave each domain out in turn{within}.")

@@ -1,0 +1,58 @@
+"""What is unusual in a user's data and may be as it should: imbalance, and files that are twice."""
+
+from collections.abc import Sequence
+
+from ..datasets import DomainDataset
+from ..datasets.duplicates import Copies
+from ..datasets.examination import unusual
+from ..datasets.faults import some
+
+# A class or domain so much larger than another is worth a word.
+UNEVEN = 10
+
+
+def remarks(dataset: DomainDataset, copies: Sequence[Copies]) -> list[str]:
+    """Return what a user should know, a line each."""
+    return [*_few(dataset), *unusual(dataset), *_uneven(dataset), *_copied(copies)]
+
+
+def _few(dataset: DomainDataset) -> list[str]:
+    if len(dataset.names) > 2:
+        return []
+    return [
+        "there are two domains, so that every estimate is of a model that was trained on one, "
+        "where methods that compare domains have nothing to compare; three or more tell more"
+    ]
+
+
+def _uneven(dataset: DomainDataset) -> list[str]:
+    counts = dataset.counts()
+    by_class = {kind: sum(domain[kind] for domain in counts.values()) for kind in dataset.classes}
+    by_domain = {name: sum(domain.values()) for name, domain in counts.items()}
+    found = []
+    for kind, sizes in (("class", by_class), ("domain", by_domain)):
+        low, high = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
+        if sizes[high] > UNEVEN * sizes[low]:
+            found.append(
+                f"the {kind} {high!r} has {sizes[high]:,} examples and {low!r} {sizes[low]:,}"
+            )
+    return found
+
+
+def _copied(copies: Sequence[Copies]) -> list[str]:
+    found = []
+    across = [one for one in copies if one.across]
+    within = [one for one in copies if not one.across]
+    if across:
+        pairs = ["  =  ".join(map(str, one.paths[:3])) for one in across]
+        found.append(
+            f"{len(across):,} files are in several domains, so that a domain that is left out is "
+            f"partly known: {some(pairs)}"
+        )
+    if within:
+        found.append(f"{len(within):,} files are more than once in their domain")
+    if wrong := [one for one in copies if one.contradict]:
+        found.append(
+            f"{len(wrong):,} files are of several classes: {some([one.paths[0] for one in wrong])}"
+        )
+    return found

@@ -1,0 +1,78 @@
+"""Several processes that fit one model: what the others do while the first decides."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from shoal.algorithms import find
+from shoal.datasets import Domain, DomainDataset
+from shoal.estimators import together
+from shoal.protocol import attempt as attempts
+from shoal.protocol.attempt import State, attempt
+from shoal.protocol.machine import Machine
+from shoal.protocol.run import Run
+
+
+def test_the_others_take_part_in_what_begins_and_outlive_what_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = [Run("x", "", name, ("a",)) for name in ("erm", "fishr", "coral")]
+    words, assisted = iter([2, 0, together.END]), list[str]()
+
+    class Hand:
+        def assist(self, run: Run) -> None:
+            assisted.append(run.algorithm)
+            raise FloatingPointError("in all processes alike")
+
+    monkeypatch.setattr(together, "agreed", lambda _: next(words))
+    together.follow(Hand(), runs)  # type: ignore[arg-type]
+    assert assisted == ["coral", "erm"]
+
+
+@pytest.mark.parametrize(
+    ("error", "processes", "raised"),
+    [
+        (FloatingPointError("loss"), 2, False),
+        (RuntimeError("of this process alone"), 1, False),
+        (RuntimeError("of this process alone"), 2, True),
+    ],
+)
+def test_what_fails_in_one_process_ends_all(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    processes: int,
+    raised: bool,
+) -> None:
+    data = DomainDataset("x", ("n", "y"), (Domain("a", torch.arange(2), torch.zeros(2, 1)),))
+    run = Run("x", data.fingerprint, "erm", ())
+    begun: list[int] = []
+
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(attempts, "execute", fails)
+    monkeypatch.setattr(attempts, "processes", lambda: processes)
+
+    def tried() -> State:
+        return attempt(
+            run,
+            lambda: find("erm"),
+            lambda: (data, None),
+            tmp_path / "run",
+            Machine(torch.device("cpu"), "eager"),
+            begin=lambda: begun.append(1),
+        )
+
+    if raised:
+        with pytest.raises(RuntimeError, match="alone"):
+            tried()
+    else:
+        assert tried() is State.FAILED
+        assert tried() is State.FAILED  # and does not begin again
+    assert begun == [1]
+
+
+def test_alone_everything_is_agreed() -> None:
+    assert together.agreed(lambda: 3) == 3
