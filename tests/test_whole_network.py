@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import shoal
-from shoal.gradients import budget, capture, sources
+from shoal.gradients import budget, capture, formed, verdict
 from shoal.gradients.anywhere import individual_gradients
+from shoal.gradients.moments import moments_over
 from shoal.networks.dropping import Dropout
 from shoal.randomness import stream
 from tests.oracles import autograd as oracle
@@ -112,7 +113,7 @@ def test_however_few_examples_a_layer_takes_at_a_time(
     numbers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Pieces of a layer's gradients end in the middle of domains, and at one example each.
-    monkeypatch.setattr(sources, "BUDGET", numbers)
+    monkeypatch.setattr(formed, "BUDGET", numbers)
     same(make_network(), *make_batch())
 
 
@@ -138,7 +139,7 @@ def test_one_pass_over_a_domains_gradients_gives_its_moments() -> None:
     """The road of a GPU, taken here by hand."""
     g = torch.randn(5, 7, dtype=torch.float64) + 10
     variance, mean = torch.var_mean(g, 0, correction=0)
-    ours = sources._moments(g.clone(), centered=True)
+    ours = moments_over(g.clone(), 0, centered=True)
     torch.testing.assert_close((mean, variance * 5), ours)
 
 
@@ -241,7 +242,7 @@ def test_layers_are_trusted_where_products_round(
 ) -> None:
     """What a kernel cuts off must not look like a weight that its layer does not account for."""
     monkeypatch.setattr(capture, "individual_gradients", individual_gradients)
-    monkeypatch.setattr(capture, "_products", lambda _: "tf32" if known else None)
+    monkeypatch.setattr(verdict, "rounding", lambda _: "tf32" if known else None)
     torch.manual_seed(0)
     blocks = [Block(8, 8, 8) for _ in range(3)]
     model = nn.Sequential(nn.Conv2d(3, 8, 3), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())

@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from .capture import Entry, record
-from .groups import Groups, Sorted
+from .capture import record
+from .groups import Sorted
 from .inputs import Examples
 from .losses import Loss
+from .masked import Groups
+from .recording import Entry
 
 
 @dataclass(frozen=True)

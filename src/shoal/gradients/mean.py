@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ..distributed import sum_over_ranks
 from .elementary import twice_differentiable
-from .inputs import precise
 from .job import Job, like_of
+from .precision import precise
 from .repeat import Modes, Randomness, autocast_now, first_order
 
 

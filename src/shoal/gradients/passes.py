@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from ..distributed import world_size
-from .capture import Entry
 from .groups import Sorted
 from .job import Job, like_of, outside_autocast
+from .moments import Moments
+from .recording import Entry
 from .repeat import Modes, Randomness, autocast_now, first_order
-from .sources import Moments
 from .variance import merge_ranks, moments_of, own_columns, variance_of
 
 
