@@ -157,7 +157,25 @@ def test_draws_of_a_network_are_repeated_in_the_second_pass() -> None:
     exact, differences = oracle.directional(ours, list(model.parameters()))
     assert exact == pytest.approx(differences, **oracle.DIFFERENCES)
     ours().backward()
-    assert int(count) == 5 + 3  # as after the three chunks of the first pass
+    assert int(count) == 5 + 1  # as after a whole batch
+
+
+@pytest.mark.parametrize("function", [shoal.gradient_variance, shoal.gradient_mean])
+@pytest.mark.parametrize("kind", ["torch's", "its own"])
+def test_chunks_have_the_masks_of_the_whole(kind: str, function: Any) -> None:
+    images, labels = make_batch()
+    model = make_network(dropout=0.5 if kind == "its own" else 0.0)
+    if kind == "torch's":
+        model[6] = nn.Sequential(nn.Flatten(), nn.Dropout(0.5))
+    found = []
+    for chunk_size in (None, 4, 2):
+        torch.manual_seed(7)
+        model[7].draws.count.fill_(5)
+        rows = function(model, images, labels, DOMAINS, chunk_size=chunk_size)
+        gradients = torch.autograd.grad(shoal.spread(rows), list(model.parameters()))
+        found.append([rows, *gradients, model[7].draws.count.clone(), torch.get_rng_state()])
+    torch.testing.assert_close(found[1], found[0])
+    torch.testing.assert_close(found[2], found[0])
 
 
 @pytest.fixture

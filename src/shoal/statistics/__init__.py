@@ -8,10 +8,12 @@ from .covariance import covariance_spread
 from .features import feature_moments, scale_slopes
 from .head import head_mean, head_rows, head_variance
 from .network import gradient_mean, gradient_variance, losses_and_variance
+from .recorded import Recorded
 
 __all__ = [
     "Form",
     "Loss",
+    "Recorded",
     "covariance_spread",
     "feature_moments",
     "gradient_mean",
