@@ -98,6 +98,7 @@ def test_autocast_hands_bf16_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def noting(self: Formed, tensors: Any, *rest: Any, kind: Any = kind, **how: Any) -> Any:
             seen.setdefault(kind, set()).update(t.dtype for t in tensors)
+            assert not torch.is_autocast_enabled("cpu"), "products would be rounded"
             return Formed.moments(self, tensors, *rest, **how)
 
         monkeypatch.setattr(kind, "moments", noting, raising=False)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from shoal.cli import main
 from shoal.cli.processes import joined
@@ -33,31 +34,37 @@ def records(folder: Path) -> list[dict[str, Any]]:
 def test_two_processes_train_what_one_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("efficientnet_lite_pytorch", reason="needs shoal[efficientnet]")
-    load_file = pytest.importorskip("safetensors.torch", reason="needs shoal[cli]").load_file
-    command = ["train", "--dataset", images(tmp_path / "data"), "--cache", tmp_path / "cache"]
-    command += ["--algorithm", "fishr", "--test-domain", "c", "--network", "efficientnet-lite0"]
-    command += ["--steps", 2, "--record-every", 1, "--set", "batch_size=3", "warmup_steps=0"]
-    command += ["--device", "cpu", "--json", "--holdout", 0.4, "--out"]
+    pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
+    command = ["train", "--dataset", images(tmp_path / "data"), "--test-domain", "c"]
+    command += ["--algorithm", "fishr", "--set", "batch_size=3", "warmup_steps=0"]
+    command += ["--network", "efficientnet-lite0", "--steps", 2, "--record-every", 1]
+    command += ["--holdout", 0.4, "--device", "cpu", "--json"]
+    one, two = (
+        [*map(str, command), "--out", str(tmp_path / name), "--cache", str(tmp_path / f"{name}-")]
+        for name in ("one", "two")
+    )
     source = Path(__file__).resolve().parent.parent / "src"
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    told = subprocess.run(
-        [sys.executable, *torchrun, "-m", "shoal", *map(str, command), str(tmp_path / "two")],
+    with subprocess.Popen(
+        [sys.executable, *torchrun, "-m", "shoal", *two],
         env=os.environ
         | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert told.returncode == 0, told.stderr[-3000:]
-    assert main([*map(str, command), str(tmp_path / "one")]) == 0
+    ) as processes:
+        try:
+            assert main(one) == 0  # meanwhile
+            stdout, stderr = processes.communicate(timeout=PATIENCE)
+        finally:
+            processes.kill()
+    assert processes.returncode == 0, stderr[-3000:]
     # The last record, printed once.
-    assert json.loads(told.stdout)["step"] == 1
-    assert len(told.stdout.splitlines()) == 1
-    one, two = records(tmp_path / "one"), records(tmp_path / "two")
-    assert [record["accuracy"] for record in one] == [record["accuracy"] for record in two]
-    for ours, theirs in zip(one, two, strict=True):
+    assert json.loads(stdout)["step"] == 1
+    assert len(stdout.splitlines()) == 1
+    records_of = [records(tmp_path / name) for name in ("one", "two")]
+    for ours, theirs in zip(*records_of, strict=True):
+        assert ours["accuracy"] == theirs["accuracy"]
         assert ours["terms"] == pytest.approx(theirs["terms"], rel=1e-5)
     mine, other = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     assert mine.keys() == other.keys()

@@ -31,7 +31,7 @@ def resnet50(torchvision: Any) -> nn.Module:
 
 
 def efficientnet(torchvision: Any) -> nn.Module:
-    pytest.importorskip("efficientnet_lite_pytorch", reason="needs shoal[efficientnet]")
+    pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
     return efficientnet_lite0(CLASSES, generator=stream("efficientnet"))
 
 

@@ -107,9 +107,10 @@ def _accounts_for(entry: Entry, whole: Tensor, random: Tensor) -> bool:
     for k in range(1, len(scaled), 2):
         scaled[k] = scaled[k] * random.reshape(-1, *[1] * (scaled[k].ndim - 1)).to(scaled[k])
     together = Sorted((len(random),), random.device)
-    mean, squares = entry.source.moments(scaled, together, centered=False)
-    gap, size = (mean[0] * len(random) - whole).norm(), squares.sum().sqrt()
     digits = rounding(whole)
+    with torch.autocast(whole.device.type, enabled=False):
+        mean, squares = entry.source.moments(scaled, together, centered=False)
+    gap, size = (mean[0] * len(random) - whole).norm(), squares.sum().sqrt()
     if digits is not None:
         size = torch.maximum(size, whole.norm())
     tolerance = TOLERANCES[whole.dtype] if digits is None else ROUNDED[digits]
