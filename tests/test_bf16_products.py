@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import shoal
-from shoal.gradients import capture
+from shoal.gradients import capture, formed, moments
 from shoal.gradients.convolved import OfConvolution
 from shoal.gradients.formed import Formed
 from shoal.gradients.groups import Sorted
@@ -48,15 +48,26 @@ def distance(found: Tensor, expected: Tensor) -> float:
 
 @pytest.mark.parametrize("sizes", GROUPS)
 @pytest.mark.parametrize("centered", [True, False])
+@pytest.mark.parametrize("as_on_a_gpu", [True, False])
 @pytest.mark.parametrize(("name", "last"), CASES)
 def test_moments_are_those_of_double_precision(
-    name: str, last: bool, centered: bool, sizes: tuple[int, ...]
+    name: str,
+    last: bool,
+    as_on_a_gpu: bool,
+    centered: bool,
+    sizes: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for module in (moments, formed):
+        monkeypatch.setattr(module, "in_one_pass", lambda g, centered: centered and as_on_a_gpu)
     source, tensors = make(name, last)
     groups = Sorted(sizes, torch.device("cpu"))
-    doubles = [t.detach().double() for t in tensors]
+    g = source.individual([t.detach().double() for t in tensors])
+    parts = g.split(sizes)
+    mean = torch.stack([part.mean(0) for part in parts])
+    deviations = [part - row * centered for part, row in zip(parts, mean, strict=True)]
+    expected = mean, torch.stack([part.square().sum(0) for part in deviations])
     found = source.moments(tensors, groups, centered)
-    expected = source.moments(doubles, groups, centered)
     for ours, truth in zip(found, expected, strict=True):
         assert ours.dtype == torch.float32
         assert distance(ours, truth) < 1e-5  # gradients in bf16 would be 1e-2 away

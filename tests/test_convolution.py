@@ -149,6 +149,8 @@ def test_autocast_has_our_derivatives_too(
     assert calls.count(frozen_norm._Gradients) == 1
     their_out, *theirs = derivatives(nullcontext(), dtype)
     _, *exact = derivatives(nullcontext(), None)
+    with torch.autocast("cpu", dtype), OrdinaryConvolutions():
+        assert network()[:1](torch.randn(1, 3, 8, 8)).dtype == dtype  # with its bias
     assert out.dtype == dtype
     close = 2e-2 if dtype == torch.bfloat16 else 4e-3
     torch.testing.assert_close(out, their_out, rtol=close, atol=close)  # a bias comes after

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .groups import Sorted
-from .moments import Moments, moments_over
+from .moments import Moments, in_one_pass, moments_over
 from .sources import Grads
 
 # At most this many numbers in the [chunk, P_l] tensor of one layer: 1 GiB in float32.
@@ -84,7 +84,8 @@ class Formed(ABC):
         kept: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         chunks = self._chunks(tensors, groups)
-        if len(chunks) == 1 and groups.equal:
+        # Else a domain at a time, so that what is as large as g is of one domain.
+        if len(chunks) == 1 and groups.equal and in_one_pass(tensors[0], centered):
             g = self.values(tensors) if kept is None else kept
             return moments_over(groups.cube(g), 1, centered)
         total = Moments.zero(groups.num_domains, self.size, tensors)

@@ -40,9 +40,14 @@ class Moments:
 
 def moments_over(g: Tensor, axis: int, centered: bool) -> tuple[Tensor, Tensor]:
     """Return ḡ and M2 of the gradients along an axis, which disappears."""
-    if centered and g.device.type == "cuda":  # one pass over what is largest
+    if in_one_pass(g, centered):
         variance, mean = torch.var_mean(g, axis, correction=0)
         return mean, variance.mul_(g.shape[axis])
     mean = g.mean(axis, keepdim=True)
-    squares = (g - mean if centered else g).square()
+    squares = (g - mean).square_() if centered else g.square()
     return mean.squeeze(axis), squares.sum(axis)
+
+
+def in_one_pass(g: Tensor, centered: bool) -> bool:
+    """Return whether moments need one pass over g and no other tensor of its size."""
+    return centered and g.device.type == "cuda"
