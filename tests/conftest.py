@@ -20,6 +20,8 @@ EXPECTED_SKIPS = {
     "no timm": "the extra vision",
     "no ray": "the extra ray, a quarter of a gigabyte",
     "no efficientnet_lite_pytorch": "the extra efficientnet",
+    "no lightning": "the extra loops",
+    "no transformers": "the extra loops",
     "data not present: ": "data that may not be redistributed lies beside the repository or not",
 }
 

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 import shoal
 from shoal.checks import values_unseen
-from shoal.gradients.groups import Masked
+from shoal.gradients.masked import Masked
 
 E, N, INPUTS, FEATURES, CLASSES = 3, 18, 6, 5, 4
 
@@ -108,7 +108,7 @@ def device_domains(monkeypatch: pytest.MonkeyPatch, invisible: None) -> None:
     def groups(domains: Tensor, num_domains: int, device: torch.device) -> tuple[Masked, None]:
         return Masked.of(domains.to(device).long(), num_domains), None
 
-    monkeypatch.setattr("shoal.statistics._groups", groups)
+    monkeypatch.setattr("shoal.statistics.head._groups", groups)
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ def test_both_kinds_of_domains_give_the_same_step(monkeypatch: pytest.MonkeyPatc
     def groups(domains: Tensor, num_domains: int, device: torch.device) -> tuple[Masked, None]:
         return Masked.of(domains, num_domains), None
 
-    monkeypatch.setattr("shoal.statistics._groups", groups)
+    monkeypatch.setattr("shoal.statistics.head._groups", groups)
     device, _ = make_step("classes")
     for seed, loss in enumerate(losses):
         assert torch.allclose(device(*make_batch(seed)), loss, rtol=1e-5, atol=1e-6)

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import shoal
+from shoal.gradients.precision import rounding
 from tests.oracles import autograd as oracle
 
 N, E = 9, 3
@@ -166,16 +168,22 @@ def test_rows_of_half_precision_are_matched_in_float32() -> None:
     assert penalty.dtype == fishr.v_bar.dtype == torch.float32
 
 
-def test_the_newer_precision_setting_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_newer_precision_setting_is_respected(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     matmul = torch.backends.cuda.matmul
     if not hasattr(matmul, "fp32_precision"):
         pytest.skip("no newer precision setting")
-    monkeypatch.setattr(shoal.statistics, "DENSE", 0)
+    monkeypatch.setattr(shoal.statistics.covariance, "DENSE", 0)
     before = matmul.fp32_precision
     try:
         matmul.fp32_precision = "tf32"
-        model, inputs = mlp(), torch.randn(N, 4, dtype=torch.float64)
+        model, inputs = mlp().to(dtype), torch.randn(N, 4, dtype=dtype)
         shoal.covariance_spread(model, inputs, LABELS, DOMAINS).backward()
         assert matmul.fp32_precision == "tf32"
+        # As a GPU would round, which takes no more than to be asked about one.
+        there = SimpleNamespace(dtype=dtype, device=torch.device("cuda"))
+        assert rounding(there) == ("tf32" if dtype == torch.float32 else None)
     finally:
         matmul.fp32_precision = before

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import shoal
+from shoal.gradients import convolution, frozen_norm
 from shoal.gradients.convolution import OrdinaryConvolutions, _Gradients
 
 CASES: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -110,10 +111,59 @@ def test_batch_norm_that_learns_is_left_to_torch() -> None:
     assert torch.equal(norm.running_mean, twin.running_mean)
 
 
-def test_autocast_is_left_to_torch() -> None:
-    x, w = torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3)
+HALVES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(6).eval()
+    nn.init.uniform_(norm.running_mean)
+    nn.init.uniform_(norm.running_var, 0.5, 2.0)
+    nn.init.uniform_(norm.weight)
+    convs = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 6, 3, stride=2, groups=6, bias=False)
+    return nn.Sequential(convs[0], norm, nn.ReLU6(inplace=True), convs[1])
+
+
+def derivatives(mode: Any, dtype: torch.dtype | None) -> Any:
+    """Return the value, and both derivatives as one vector each, under autocast to ``dtype``."""
+    net, x = network(), torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    leaves = [x.requires_grad_(), *net.parameters()]
+    with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None), mode:
+        out = net(x)
+    first = torch.autograd.grad(out.float().square().sum(), leaves, create_graph=True)
+    second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+    return out, *(torch.cat([g.flatten() for g in grads]) for grads in (first, second))
+
+
+@HALVES
+def test_autocast_has_our_derivatives_too(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    for kind in (convolution._Gradients, frozen_norm._Gradients):
+        backward = kind.backward
+        noting = staticmethod(lambda *a, back=backward, k=kind: calls.append(k) or back(*a))
+        monkeypatch.setattr(kind, "backward", noting)
+    out, *ours = derivatives(OrdinaryConvolutions(), dtype)
+    assert calls.count(convolution._Gradients) == 2
+    assert calls.count(frozen_norm._Gradients) == 1
+    their_out, *theirs = derivatives(nullcontext(), dtype)
+    _, *exact = derivatives(nullcontext(), None)
+    with torch.autocast("cpu", dtype), OrdinaryConvolutions():
+        assert network()[:1](torch.randn(1, 3, 8, 8)).dtype == dtype  # with its bias
+    assert out.dtype == dtype
+    close = 2e-2 if dtype == torch.bfloat16 else 4e-3
+    torch.testing.assert_close(out, their_out, rtol=close, atol=close)  # a bias comes after
+    for mine, torchs, truth in zip(ours, theirs, exact, strict=True):
+        size = truth.norm()
+        assert mine.dtype == torch.float32
+        assert 0 < (mine - truth).norm() < max(close * size, 1.5 * (torchs - truth).norm())
+
+
+def test_double_precision_is_not_cast() -> None:
+    x, w, _ = tensors((2, 3, 5, 5), (4, 3, 3, 3))
     with torch.autocast("cpu", dtype=torch.bfloat16), OrdinaryConvolutions():
-        assert F.conv2d(x, w).dtype == torch.bfloat16
+        assert F.conv2d(x, w).dtype == torch.float64
 
 
 def test_statistics_of_a_convolutional_network_use_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def test_it_runs(
         try:
             import_module(NEEDS[path.stem])
         except ModuleNotFoundError:
-            pytest.skip(f"needs {NEEDS[path.stem]}: pip install 'shoal[loops]'")
+            pytest.skip(f"no {NEEDS[path.stem]}: pip install 'shoal[loops]'")
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(path), run_name="__main__")
     said = capsys.readouterr().out

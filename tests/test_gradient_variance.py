@@ -824,7 +824,7 @@ def test_chunk_sizes_agree(make: Callable[[], Case], centered: bool) -> None:
 def test_chunks_of_one_layer_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     case = build(conv2d)
     whole = variance_of(case)
-    monkeypatch.setattr(shoal.gradients.sources, "BUDGET", 60)  # two examples of the largest layer
+    monkeypatch.setattr(shoal.gradients.formed, "BUDGET", 60)  # two examples of the largest layer
     oracle.same_function(variance_of(case), whole, leaves_of(case.model))
     oracle.same_function(variance_of(case, chunk_size=3), whole, leaves_of(case.model))
 

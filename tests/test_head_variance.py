@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import shoal
 import shoal.checks
 import shoal.statistics
-from shoal.gradients.groups import Masked
+from shoal.gradients.masked import Masked
 from tests.oracles import autograd as oracle
 
 # Unsorted, imbalanced: five, four and three examples.
@@ -33,7 +33,7 @@ def force_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     def masked(domains: Tensor, num_domains: int | None, device: torch.device) -> Any:
         return Masked.of(domains.long(), num_domains or int(domains.max()) + 1), None
 
-    monkeypatch.setattr(shoal.statistics, "_groups", masked)
+    monkeypatch.setattr(shoal.statistics.head, "_groups", masked)
 
 
 @dataclass

@@ -70,6 +70,31 @@ def test_micro_batches_of_their_own_losses_are_another_penalty() -> None:
     assert torch.stack(parts).mean() > 1.1 * whole
 
 
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("kind", ["torch's", "its own", "in place"])
+def test_masks_are_those_of_the_whole_batch(kind: str, grad: bool) -> None:
+    dropouts = {
+        "torch's": nn.Dropout(0.5),
+        "its own": Dropout(0.5, stream("masks")),
+        "in place": nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Dropout(0.3, inplace=True)),
+    }
+    network, inputs = Network(dropouts[kind]), make_batch()[0]
+    found = []
+    with torch.set_grad_enabled(grad):
+        for size in (N, 5):
+            torch.manual_seed(3)
+            if kind == "its own":
+                network.dropout.draws.count.fill_(4)
+            outputs = shoal.in_micro_batches(network, inputs, size)
+            row = [*outputs, torch.get_rng_state(), *network.buffers()]
+            if grad:
+                loss = outputs[1].square().sum()
+                row += torch.autograd.grad(loss, list(network.parameters()))
+            found.append([tensor.clone() for tensor in row])
+    torch.testing.assert_close(found[1], found[0], **CLOSE)
+    assert (found[0][0] == 0).float().mean() > 0.2
+
+
 @pytest.mark.parametrize("kind", ["torch's", "its own"])
 def test_masks_are_drawn_again_as_they_were(kind: str) -> None:
     """By differences: the gradient belongs to the masks of the value."""

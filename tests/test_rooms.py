@@ -14,7 +14,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "shoal"
 # Each row: the rooms that this one may import, beside itself. A dotted name opens one module only.
 PLAIN = {"checks", "randomness", "scalars"}
 LAYERS = {"gradients", "penalties", "statistics", "regularizers", "networks", "distributed"}
-LAYERS |= {"micro_batches"}
+LAYERS |= {"micro_batches", "parts"}
 BELOW_TRAINING = PLAIN | LAYERS | {"algorithms", "datasets"}
 CORE = BELOW_TRAINING | {"curvature", "training", "protocol"}
 EVERYTHING = CORE | {"reference", "report", "shoal", "storage"}
@@ -25,13 +25,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "distributed": set(),
     "reference": set(),
     "storage": set(),  # files written aside and moved
-    "gradients": {"checks", "distributed"},
+    "parts": set(),  # of a batch
+    "gradients": {"checks", "distributed", "parts"},
     "penalties": {"checks"},
     "statistics": PLAIN | {"gradients", "penalties", "distributed"},
     "curvature": PLAIN | {"gradients", "penalties"},
     "regularizers": PLAIN | {"statistics", "penalties"},
-    "micro_batches": {"gradients"},
-    "networks": PLAIN,
+    "micro_batches": {"gradients", "parts"},
+    "networks": PLAIN | {"parts"},
     "datasets": PLAIN | {"storage"},
     "algorithms": PLAIN | {"statistics", "penalties", "regularizers", "networks"},
     "training": PLAIN
@@ -59,6 +60,7 @@ MAY_INSTALL: dict[str, set[str]] = {
     "distributed": {"torch"},
     "gradients": {"torch"},
     "micro_batches": {"torch"},
+    "parts": {"torch"},
     "penalties": {"torch"},
     "randomness": {"torch", "numpy"},
     "reference": set(),

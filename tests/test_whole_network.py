@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import shoal
-from shoal.gradients import budget, capture, sources
+from shoal.gradients import budget, capture, formed, verdict
 from shoal.gradients.anywhere import individual_gradients
+from shoal.gradients.moments import moments_over
 from shoal.networks.dropping import Dropout
 from shoal.randomness import stream
 from tests.oracles import autograd as oracle
@@ -112,7 +113,7 @@ def test_however_few_examples_a_layer_takes_at_a_time(
     numbers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Pieces of a layer's gradients end in the middle of domains, and at one example each.
-    monkeypatch.setattr(sources, "BUDGET", numbers)
+    monkeypatch.setattr(formed, "BUDGET", numbers)
     same(make_network(), *make_batch())
 
 
@@ -138,7 +139,7 @@ def test_one_pass_over_a_domains_gradients_gives_its_moments() -> None:
     """The road of a GPU, taken here by hand."""
     g = torch.randn(5, 7, dtype=torch.float64) + 10
     variance, mean = torch.var_mean(g, 0, correction=0)
-    ours = sources._moments(g.clone(), centered=True)
+    ours = moments_over(g.clone(), 0, centered=True)
     torch.testing.assert_close((mean, variance * 5), ours)
 
 
@@ -156,7 +157,25 @@ def test_draws_of_a_network_are_repeated_in_the_second_pass() -> None:
     exact, differences = oracle.directional(ours, list(model.parameters()))
     assert exact == pytest.approx(differences, **oracle.DIFFERENCES)
     ours().backward()
-    assert int(count) == 5 + 3  # as after the three chunks of the first pass
+    assert int(count) == 5 + 1  # as after a whole batch
+
+
+@pytest.mark.parametrize("function", [shoal.gradient_variance, shoal.gradient_mean])
+@pytest.mark.parametrize("kind", ["torch's", "its own"])
+def test_chunks_have_the_masks_of_the_whole(kind: str, function: Any) -> None:
+    images, labels = make_batch()
+    model = make_network(dropout=0.5 if kind == "its own" else 0.0)
+    if kind == "torch's":
+        model[6] = nn.Sequential(nn.Flatten(), nn.Dropout(0.5))
+    found = []
+    for chunk_size in (None, 4, 2):
+        torch.manual_seed(7)
+        model[7].draws.count.fill_(5)
+        rows = function(model, images, labels, DOMAINS, chunk_size=chunk_size)
+        gradients = torch.autograd.grad(shoal.spread(rows), list(model.parameters()))
+        found.append([rows, *gradients, model[7].draws.count.clone(), torch.get_rng_state()])
+    torch.testing.assert_close(found[1], found[0])
+    torch.testing.assert_close(found[2], found[0])
 
 
 @pytest.fixture
@@ -241,7 +260,7 @@ def test_layers_are_trusted_where_products_round(
 ) -> None:
     """What a kernel cuts off must not look like a weight that its layer does not account for."""
     monkeypatch.setattr(capture, "individual_gradients", individual_gradients)
-    monkeypatch.setattr(capture, "_products", lambda _: "tf32" if known else None)
+    monkeypatch.setattr(verdict, "rounding", lambda _: "tf32" if known else None)
     torch.manual_seed(0)
     blocks = [Block(8, 8, 8) for _ in range(3)]
     model = nn.Sequential(nn.Conv2d(3, 8, 3), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())

@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from .gradients.repeat import Randomness
+from .parts import part_of_batch
 
 Inputs = Tensor | tuple[Tensor, ...] | list[Tensor] | Mapping[str, Tensor]
 
@@ -44,15 +45,24 @@ def in_micro_batches(network: Callable[..., Any], inputs: Inputs, size: int) -> 
         _check_independent(model)
         network = _with_weights_of_now(model)
 
-    def run(*parts: Tensor) -> Any:
-        return call(network, list(parts))
-
+    compiled = isinstance(model, torch._dynamo.OptimizedModule)
+    state = Randomness.now(tensors[0].device, model)
     found = []
     for start in range(0, n, size):
-        parts = [tensor[start : start + size] for tensor in tensors]
-        found.append(
-            _again_in_backward(run, parts, model) if torch.is_grad_enabled() else run(*parts)
-        )
+        stop = min(start + size, n)
+
+        def run(*parts: Tensor, start: int = start, stop: int = stop) -> Any:
+            # A compiled network draws for the part alone.
+            with nullcontext() if compiled else part_of_batch(start, stop, n):
+                return call(network, list(parts))
+
+        first = nullcontext() if start == 0 else _Restored(state)
+        parts = [tensor[start:stop] for tensor in tensors]
+        if torch.is_grad_enabled():
+            found.append(_again_in_backward(run, parts, first, state))
+        else:
+            with first:
+                found.append(run(*parts))
     leaves = [tree_flatten(outputs)[0] for outputs in found]
     return tree_unflatten([torch.cat(parts) for parts in zip(*leaves, strict=True)], _tree(found))
 
@@ -72,12 +82,10 @@ def _tree(found: list[Any]) -> Any:
 
 
 def _again_in_backward(
-    run: Callable[..., Any], parts: list[Tensor], model: nn.Module | None
+    run: Callable[..., Any], parts: list[Tensor], first: Any, state: Randomness
 ) -> Any:
-    state = Randomness.now(parts[0].device, model)
-
     def contexts() -> tuple[AbstractContextManager[Any], Any]:
-        return nullcontext(), _Restored(state)
+        return first, _Restored(state)
 
     return checkpoint(
         run, *parts, use_reentrant=False, preserve_rng_state=False, context_fn=contexts

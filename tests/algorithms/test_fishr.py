@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from shoal.algorithms.forward import Batch
+from shoal.algorithms.forward import Batch, Forward
 from shoal.networks import Network, drawn
 from shoal.randomness import stream
 
@@ -140,3 +140,22 @@ def test_how_far_it_can_be_captured() -> None:
     assert make_fishr(3, {}).capture == "compiled"
     assert make_fishr(3, {"parameters": "all"}).capture == "graph"
     assert make_fishr(3, {}, deep_head()).capture == "graph"
+
+
+@pytest.mark.parametrize("micro_batch", [None, 4])
+def test_all_weights_take_one_forward(micro_batch: int | None) -> None:
+    """In micro-batches the chunks of the statistic are run again, without one they are not."""
+    algorithm = make_fishr(3, {"parameters": "all", "weight": 300.0})
+    algorithm.micro_batch = micro_batch
+    seen: list[int] = []
+    algorithm.model.features[0].register_forward_hook(lambda _, args, __: seen.append(len(args[0])))
+    batches = make_batches(0)
+    algorithm.update(batches)
+    n = sum(len(labels) for _, labels in batches)
+    assert seen == [n] if micro_batch is None else sum(seen) == 3 * n
+
+
+def test_variances_that_no_method_has_asked_for() -> None:
+    forward = Forward.of(deep_head(), make_batches(0))
+    with pytest.raises(RuntimeError, match="no layers were recorded; name their weights"):
+        forward.variance()

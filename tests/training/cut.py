@@ -47,8 +47,6 @@ def make(method: str, **how: Any) -> Algorithm:
     wanted = {"lr": 0.01, "lr_g": 0.01, "lr_d": 0.01, "warmup_steps": 2, "tau": 0.5, **settings}
     known = {field.name for field in fields(kind.Hparams)}
     hparams = replace(kind.Hparams(), **{k: v for k, v in wanted.items() if k in known})
-    if settings.get("parameters") == "all":
-        how = {"dropout": 0.0} | how  # a chunk of its statistic draws masks of its own
     model = large(CHANNELS + kind.extra_channels, **how).double()
     return kind(model, len(SIZES), hparams)
 

@@ -43,14 +43,18 @@ class Given(Batches):
 class Narrow(nn.Module):
     """Room for so many images at a time."""
 
-    def __init__(self, network: nn.Module, room: int) -> None:
+    def __init__(self, network: nn.Module, room: int, captured: bool = False) -> None:
         super().__init__()
-        self.network, self.room = network, room
+        self.network, self.room, self.captured = network, room, captured
         self.most = 0
 
     def forward(self, images: Tensor) -> Tensor:
         if len(images) > self.room:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+            try:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+            finally:
+                if self.captured:
+                    raise RuntimeError("operation failed due to a previous error during capture")
         self.most = max(self.most, len(images))
         return self.network(images)
 
@@ -65,12 +69,14 @@ def updates(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch) -> tuple[Upda
     return update, notes
 
 
-def test_memory_that_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, silence = updates(make("fishr"), monkeypatch)
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("method", ["fishr", "fishr-theta"])
+def test_memory_that_runs_out(method: str, captured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, silence = updates(make(method), monkeypatch)
     assert silence == []
-    algorithm = make("fishr")
+    algorithm = make(method)
     features = algorithm.model.features
-    features.network = Narrow(features.network, room=5)
+    features.network = Narrow(features.network, 5, captured)
     update, notes = updates(algorithm, monkeypatch)
     assert notes == [
         f"memory ran out: images go through the network {size} at a time" for size in (8, 4)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_labels, values_unseen
+from ..statistics import Recorded
 from .forward import Batch, Forward
 from .hparams import Hparams as BaseHparams
 from .optimisation import Optimisation
@@ -241,6 +242,8 @@ class Objective(Classifying):
     # Whether the domains run apart, so that one's gradient costs no pass over the others and can
     # be differentiated itself.
     apart: bool = False
+    # Weights whose individual gradients the penalty takes of the same pass; None for none.
+    individual: str | None = None
 
     def __init__(
         self, model: nn.Module, num_domains: int, hparams: BaseHparams | None = None, seed: int = 0
@@ -254,7 +257,9 @@ class Objective(Classifying):
 
     def forward(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Return the terms of the loss on one batch per training domain."""
-        return self.objective(Forward.of(self.model, batches, self.apart))
+        wanted = self.individual
+        recorded = None if wanted is None else Recorded(self.model, wanted, self.micro_batch)
+        return self.objective(Forward.of(self.model, batches, self.apart, recorded))
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Make one step down the loss."""

@@ -7,7 +7,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from .. import regularizers
-from ..statistics import gradient_mean, gradient_variance, head_mean
+from ..statistics import gradient_mean, head_mean
 from .base import Capture, Penalised
 from .forward import Forward
 from .hparams import Hparams, fixed, hparam, later, power, uniform, whole
@@ -43,6 +43,7 @@ class Fishr(Penalised):
         schedule, self.reset_step = (decay, h.warmup_steps), h.warmup_steps
         self.closed_form = h.parameters == "classifier" and isinstance(head, nn.Linear)
         self.capture = "compiled" if self.closed_form else "graph"
+        self.individual = None if self.closed_form else h.parameters
         # 1/n, as in the released code: the published numbers and the range of λ are its.
         self.form: dict[str, Any] = {"centered": h.centered, "unbiased": False}
         weights = pull * h.penalty_weight, pull * h.mean_weight
@@ -58,7 +59,6 @@ class Fishr(Penalised):
             means = partial(head_mean, *forward.head, E, self.variances.bias)
         else:
             of = self.model, forward.inputs, forward.labels, forward.domains, h.parameters
-            how: dict[str, Any] = {"num_domains": E, "chunk_size": self.micro_batch}
-            penalty = self.variances.match(gradient_variance(*of, **(how | self.form)))
-            means = partial(gradient_mean, *of, **how)
+            penalty = self.variances.match(forward.variance(**self.form))
+            means = partial(gradient_mean, *of, num_domains=E, chunk_size=self.micro_batch)
         return penalty + self.means.match(means()) if h.mean_weight > 0 else penalty

@@ -1,12 +1,13 @@
 """One forward pass over the batches of all training domains, and what methods take from it."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from ..statistics import individual_losses, precise, twice_differentiable
+from ..statistics import Recorded, individual_losses, precise, twice_differentiable
 
 # One training domain's share of a step: inputs [n_e, ...] and labels [n_e].
 Batch = tuple[Tensor, Tensor]
@@ -23,9 +24,15 @@ class Forward:
     logits: Tensor
     losses: Tensor  # ℓ_i, [n]
     domain_losses: tuple[Tensor, ...]  # the same for each domain; run apart, each a graph alone
+    recorded: Recorded | None = None  # its layers, where their individual gradients are wanted
 
     @staticmethod
-    def of(model: nn.Module, batches: Sequence[Batch], apart: bool = False) -> "Forward":
+    def of(
+        model: nn.Module,
+        batches: Sequence[Batch],
+        apart: bool = False,
+        recorded: Recorded | None = None,
+    ) -> "Forward":
         """Run ``model`` on all batches together, or apart.
 
         Apart, each domain has a pass and a graph of its own, whose gradient can be differentiated.
@@ -34,8 +41,10 @@ class Forward:
         labels = torch.cat([labels for _, labels in batches])
         sizes = sizes_of(batches)
         if not apart:
-            features, logits, losses = _run(model, inputs, labels)
-            return Forward(inputs, labels, sizes, features, logits, losses, losses.split(sizes))
+            with nullcontext() if recorded is None else recorded.running():
+                features, logits, losses = _run(model, inputs, labels)
+            parts = (features, logits, losses, losses.split(sizes))
+            return Forward(inputs, labels, sizes, *parts, recorded)
         with twice_differentiable(model):
             runs = [_run(model, *batch) for batch in batches]
         features, logits, losses = (torch.cat(parts) for parts in zip(*runs, strict=True))
@@ -56,6 +65,17 @@ class Forward:
     def head(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What statistics of the classifier are taken of."""
         return self.features, self.logits, self.labels, self.domains
+
+    def variance(self, centered: bool = True, unbiased: bool = True) -> Tensor:
+        """Return v_e of the weights that the method has asked for in ``individual``, ``[E, P]``."""
+        if self.recorded is None:
+            raise RuntimeError(
+                "no layers were recorded; name their weights in the method's individual"
+            )
+        of = (self.inputs, self.losses, self.labels, self.domains)
+        return self.recorded.variance(
+            *of, centered=centered, unbiased=unbiased, num_domains=len(self.sizes)
+        )
 
     @property
     def domains(self) -> Tensor:

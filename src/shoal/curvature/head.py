@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from ..checks import check_domains, check_features, check_labels, check_logits
-from ..gradients.gram import full_precision
 from ..gradients.groups import Sorted, host_order
-from ..gradients.inputs import precise
 from ..gradients.losses import individual_losses, residuals
+from ..gradients.precision import full_precision, precise
 from ..gradients.sources import LinearOnVectors
 from .diagonals import Diagonals, from_moments
 from .logits import check_targets, curvature

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from ..checks import check_labels, check_logits, choose
 from ..gradients.asked import job_of
-from ..gradients.capture import Entry, Recording, finish
-from ..gradients.gram import full_precision
-from ..gradients.inputs import Examples, Inputs, precise
+from ..gradients.capture import finish
+from ..gradients.inputs import Examples, Inputs
 from ..gradients.job import Form, Job, like_of
 from ..gradients.losses import individual_losses
+from ..gradients.moments import Moments
+from ..gradients.precision import full_precision, precise
+from ..gradients.recording import Entry, Recording
 from ..gradients.selection import Parameters
-from ..gradients.sources import Moments
 from ..gradients.variance import moments_of
 from .backpack import backpack_diagonal
 from .diagonals import Diagonals, from_moments

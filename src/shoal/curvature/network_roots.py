@@ -6,13 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from ..gradients.asked import job_of
-from ..gradients.capture import Entry
-from ..gradients.gram import full_precision
+from ..gradients.formed import BUDGET
 from ..gradients.groups import Sorted
 from ..gradients.inputs import Inputs
 from ..gradients.job import Form, Job
+from ..gradients.precision import full_precision
+from ..gradients.recording import Entry
 from ..gradients.selection import Parameters
-from ..gradients.sources import BUDGET, LinearOnVectors
+from ..gradients.sources import LinearOnVectors
 from .network import recorded, root_entries
 from .roots import Roots, check_rows
 

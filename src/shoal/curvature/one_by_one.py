@@ -11,9 +11,10 @@ from torch import Tensor
 
 from ..gradients.anywhere import Functional
 from ..gradients.elementary import twice_differentiable
-from ..gradients.inputs import Examples, precise
+from ..gradients.inputs import Examples
 from ..gradients.job import Job, like_of
 from ..gradients.losses import individual_losses
+from ..gradients.precision import precise
 
 # Examples that are looked at for curvature, and weights that are differentiated together.
 LOOKED_AT, TOGETHER = 8, 64

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..gradients.formed import BUDGET
 from ..gradients.groups import Sorted
-from ..gradients.sources import BUDGET
 from .head import sorted_head
 from .logits import roots
 

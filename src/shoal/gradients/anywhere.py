@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from .elementary import twice_differentiable
-from .inputs import Examples, precise
+from .inputs import Examples
 from .losses import Loss, individual_losses
+from .precision import precise
 from .repeat import Modes, Randomness
 
 

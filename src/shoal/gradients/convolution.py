@@ -21,6 +21,7 @@ CONVOLUTIONS = {
     **dict.fromkeys((F.conv2d, torch.conv2d), 2),
     **dict.fromkeys((F.conv3d, torch.conv3d), 3),
 }
+OURS = {F.batch_norm, *CONVOLUTIONS, *ENDS}
 
 
 class Geometry(NamedTuple):
@@ -42,25 +43,32 @@ class OrdinaryConvolutions(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         found = None
-        if func in CONVOLUTIONS and _plain(args[0] if args else kwargs["input"]):
-            found = _convolution(CONVOLUTIONS[func], *args, **kwargs)
-        elif func is F.batch_norm and _plain(args[0] if args else kwargs["input"]):
-            found = frozen_batch_norm(*args, **kwargs)
-        elif func in ENDS and _plain(args[0] if args else kwargs["input"], cast=True):
-            found = rectified(func, *args, **kwargs)
+        if func in OURS and _plain(args[0] if args else kwargs["input"]):
+            if func in CONVOLUTIONS:
+                found = _convolution(CONVOLUTIONS[func], *args, **kwargs)
+            elif func in ENDS:
+                found = rectified(func, *args, **kwargs)
+            else:
+                found = frozen_batch_norm(*args, **kwargs)
         return func(*args, **kwargs) if found is None else found
 
 
-def _plain(input: Tensor, cast: bool = False) -> bool:
-    """Return whether nothing stands between: autocast, torch.func, or a checkpoint's recomputation.
+def _plain(input: Tensor) -> bool:
+    """Return whether nothing stands between: torch.func, or a checkpoint's recomputation.
 
     A checkpoint runs its part again outside of this mode, and must find the same operations.
-    Autocast is no matter (``cast``) to what works in the precision that it finds.
     """
     checkpointed = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
     transformed = torch._C._functorch.peek_interpreter_stack() is not None
-    cast = torch.is_autocast_enabled(input.device.type) and not cast
-    return not (cast or checkpointed or transformed or input.is_complex())
+    return not (checkpointed or transformed or input.is_complex())
+
+
+def _cast(tensor: Tensor) -> Tensor:
+    """Return the tensor as autocast, where it is on, has it enter a convolution."""
+    device = tensor.device.type
+    if tensor.dtype == torch.float64 or not torch.is_autocast_enabled(device):
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(device))
 
 
 def _convolution(
@@ -80,9 +88,9 @@ def _convolution(
     steps = [x * axes if len(x) == 1 else x for x in steps]
     geometry = Geometry(steps[0], steps[1], steps[2], False, [0] * axes, groups)
     # A view, because the engine does not say of a leaf whether it is asked for.
-    weight = weight.view_as(weight)
-    out: Tensor = _Convolution.apply(input, weight, geometry)  # type: ignore[no-untyped-call]
-    return out if bias is None else out + bias.reshape(1, -1, *[1] * axes)
+    weight = _cast(weight.view_as(weight))
+    out: Tensor = _Convolution.apply(_cast(input), weight, geometry)  # type: ignore[no-untyped-call]
+    return out if bias is None else out + _cast(bias).reshape(1, -1, *[1] * axes)
 
 
 def _forward(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:

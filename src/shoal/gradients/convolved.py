@@ -1,14 +1,13 @@
-"""Individual gradients of a convolution's weight and of a frozen batch norm, pulled back by hand.
+"""Individual gradients of a convolution's weight, pulled back by hand.
 
 A convolution's g_i = Σ_t r_it ⊗ (the taps of z_i at t) is one matrix product per example, and both
-its derivatives are one more each; a depthwise convolution, which has no product in it, takes the
-three from a convolution with the examples as further groups.
+its derivatives are one more each.
 Letters: n examples, g groups, o outputs, i inputs, k taps, t positions.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import product as pairs
 from math import prod
 from typing import Any
 
@@ -16,18 +15,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .sources import Formed, Grads, Pull
+from .formed import Formed, Pull
+from .precision import precise, product
+from .sources import Grads
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 @dataclass(frozen=True)
 class OfConvolution(Formed):
-    """g_i of a convolution's weight, with tensors (z, r); padding must be of zeros."""
+    """g_i of a convolution's weight, with tensors (z, r); padding must be of zeros.
+
+    Of z and r in bf16 the products are too, and g_i in float32.
+    """
 
     module: Convolution
     shared: int = 0
     keeps = True
+    takes_bf16 = True
 
     @property
     def size(self) -> int:  # type: ignore[override]
@@ -35,36 +40,37 @@ class OfConvolution(Formed):
 
     def width(self, tensors: Sequence[Tensor]) -> int:
         z, r = tensors
-        if self._depthwise:
-            return max(self.size, z[0].numel())
         return max(self.size, z.shape[1] * prod(self.module.kernel_size) * r[0, 0].numel())
 
-    @property
-    def _depthwise(self) -> bool:
-        return self.module.groups == self.module.in_channels > 1
+    def cotangent_dtype(self, tensors: Sequence[Tensor], g: Tensor) -> torch.dtype:
+        return tensors[1].dtype
 
     def individual(self, tensors: Sequence[Tensor]) -> Tensor:
-        z, r = tensors
-        if self._depthwise:
-            apart = [t.reshape(1, -1, *t.shape[2:]) for t in (self._padded(z), r)]
-            return _depthwise_weight(self.module, *apart).reshape(len(z), -1)
+        z, r = (precise(t) for t in tensors)
         return (self._by_group(r) @ self._taps(z).mT).flatten(1)
 
+    def values(self, tensors: Sequence[Tensor]) -> Tensor:
+        z, r = (t.detach() for t in tensors)
+        return product(self._by_group(r), self._taps(z).mT).flatten(1)
+
     def formed(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, Pull]:
-        z, r = tensors
-        if self._depthwise:
-            return self._formed_depthwise(z, r, g)
+        z, r = (t.detach() for t in tensors)
+        want_z, want_r = (t.requires_grad for t in tensors)
         taps, by_group = self._taps(z), self._by_group(r)
 
         def pull(c: Tensor) -> Grads:
             c = c.view(len(z), self.module.groups, by_group.shape[2], -1)
-            d_r = (c @ taps).view(r.shape) if r.requires_grad else None
-            d_z = self._folded(c.mT @ by_group, z) if z.requires_grad else None
+            d_r = _laid_out(c, taps, self._last(r)).view(r.shape) if want_r else None
+            alone = prod(self.module.kernel_size) == 1 and self._last(z)
+            d_z = self._folded(_laid_out(c.mT, by_group, alone), z) if want_z else None
             return d_z, d_r
 
         if g is None:
-            g = (by_group.detach() @ taps.detach().mT).flatten(1)
+            g = product(by_group, taps.mT).flatten(1)
         return g, pull
+
+    def _last(self, t: Tensor) -> bool:
+        return self.module.groups == 1 and _channels_last(t)
 
     def _by_group(self, r: Tensor) -> Tensor:
         """Return r as ``[n, g, o, t]``."""
@@ -89,7 +95,7 @@ class OfConvolution(Formed):
         windows = self._windows(self._padded(z))
         positions, taps = range(2, 2 + axes), range(2 + axes, 2 + 2 * axes)
         inner = z.shape[1] // groups * prod(self.module.kernel_size)
-        if groups == 1 and _channels_last(z):  # and so is the copy
+        if self._last(z):  # and so is the copy
             last = windows.permute(0, *positions, 1, *taps)
             return last.reshape(len(z), 1, -1, inner).mT
         return windows.permute(0, 1, *taps, *positions).reshape(len(z), groups, inner, -1)
@@ -117,50 +123,10 @@ class OfConvolution(Formed):
         ).zero_()
         windows = self._windows(padded)
         c = c.reshape(*z.shape[:2], *module.kernel_size, *windows.shape[2 : z.ndim])
-        taps: list[Any] = list(product(*map(range, module.kernel_size)))
+        taps: list[Any] = list(pairs(*map(range, module.kernel_size)))
         for tap in taps:
             windows[(..., *tap)].add_(c[(slice(None), slice(None), *tap)])
         return F.pad(padded, [-side for side in padding]) if any(padding) else padded
-
-    def _formed_depthwise(self, z: Tensor, r: Tensor, g: Tensor | None) -> tuple[Tensor, Pull]:
-        module = self.module
-        padded = self._padded(z.detach())
-        n, channels = len(z), padded.shape[1]
-        x, r_apart = (t.detach().reshape(1, -1, *t.shape[2:]) for t in (padded, r))
-
-        def pull(c: Tensor) -> Grads:
-            weight = c.view(-1, 1, *module.kernel_size)
-            d_r = d_z = None
-            if r.requires_grad:
-                d_r = torch.ops.aten.convolution(x, weight, None, *_geometry(module, n))
-                d_r = d_r.view(r.shape)
-            if z.requires_grad:
-                d_z, _, _ = torch.ops.aten.convolution_backward(
-                    r_apart, x, weight, None, *_geometry(module, n), [True, False, False]
-                )
-                padding = module._reversed_padding_repeated_twice
-                d_z = F.pad(d_z.view(n, channels, *x.shape[2:]), [-side for side in padding])
-            return d_z, d_r
-
-        if g is None:
-            g = _depthwise_weight(module, x, r_apart).view(n, -1)
-        return g, pull
-
-
-def _geometry(module: Convolution, n: int) -> tuple[Any, ...]:
-    """Return torch's arguments for n padded examples side by side as further groups."""
-    none = [0] * len(module.stride)
-    groups = n * module.groups
-    return list(module.stride), none, list(module.dilation), False, none, groups
-
-
-def _depthwise_weight(module: Convolution, x: Tensor, r: Tensor) -> Tensor:
-    n = r.shape[1] // module.out_channels
-    weight = x.new_empty(r.shape[1], 1, *module.kernel_size)
-    geometry, mask = _geometry(module, n), [False, True, False]
-    found = torch.ops.aten.convolution_backward(r, x, weight, None, *geometry, mask)
-    d_weight: Tensor = found[1]
-    return d_weight
 
 
 def _channels_last(z: Tensor) -> bool:
@@ -168,57 +134,6 @@ def _channels_last(z: Tensor) -> bool:
     return z.ndim == 4 and z.is_contiguous(memory_format=last) and not z.is_contiguous()
 
 
-@dataclass(frozen=True)
-class OfFrozenNorm(Formed):
-    """g_i of weight and bias of a batch norm with frozen statistics, with tensors (z, r).
-
-    With x̂ = (z − μ)/σ these are Σ_t r x̂ and Σ_t r for each channel.
-    """
-
-    module: nn.modules.batchnorm._BatchNorm
-    shared: int = 0
-    keeps = True
-
-    @property
-    def size(self) -> int:  # type: ignore[override]
-        return 2 * self.module.num_features
-
-    def _statistics(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return μ and 1/σ, each ``[channels, 1]``."""
-        module: Any = self.module
-        mean, var = (t.to(z.dtype)[:, None] for t in (module.running_mean, module.running_var))
-        return mean, (var + module.eps).rsqrt()
-
-    def individual(self, tensors: Sequence[Tensor]) -> Tensor:
-        z, r = (t.reshape(*t.shape[:2], -1) for t in tensors)
-        mean, rsigma = self._statistics(z)
-        weight = ((z - mean) * r).sum(2) * rsigma[:, 0]
-        return torch.cat([weight, r.sum(2)], 1)
-
-    def values(self, tensors: Sequence[Tensor]) -> Tensor:
-        # The gradients of a batch norm over one image, whose channels are those of all examples.
-        z, r = (t.detach().reshape(1, -1, t[0, 0].numel()) for t in tensors)
-        n, module = len(tensors[0]), self.module
-        statistics: Any = (module.running_mean, module.running_var)
-        mean, var = (t.to(z.dtype).repeat(n) for t in statistics)
-        masks = (None, None, False, module.eps, [False, True, True])
-        one = torch.ones_like(mean)
-        _, weight, bias = torch.ops.aten.native_batch_norm_backward(r, z, one, mean, var, *masks)
-        return torch.cat([weight.view(n, -1), bias.view(n, -1)], 1)
-
-    def formed(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, Pull]:
-        z, r = (t.detach() for t in tensors)
-        want_z, want_r = (t.requires_grad for t in tensors)
-        mean, rsigma = self._statistics(z)
-
-        def pull(c: Tensor) -> Grads:
-            shape = (*z.shape[:2], *[1] * (z.ndim - 2))
-            weight, bias = (part[..., None] for part in c.chunk(2, 1))
-            weight = weight * rsigma
-            shift = (bias - weight * mean).view(shape)
-            weight = weight.view(shape)
-            d_z = weight * r if want_z else None
-            d_r = torch.addcmul(shift, weight, z) if want_r else None
-            return d_z, d_r
-
-        return self.values(tensors) if g is None else g, pull
+def _laid_out(a: Tensor, b: Tensor, last: bool) -> Tensor:
+    """Return a @ b; in memory its transpose, if the channels go last."""
+    return (b.mT @ a.mT).mT if last else a @ b

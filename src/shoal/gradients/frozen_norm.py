@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+HALVES = (torch.float16, torch.bfloat16)
+
 
 def asked_for(ctx: Any, index: int) -> bool:
     """Return whether the backward under way goes on to an input; the input must be no leaf."""
@@ -33,7 +35,9 @@ def frozen_batch_norm(
         return None
     if weight is None or bias is None:
         weight, bias = torch.ones_like(running_mean), torch.zeros_like(running_mean)
-    if any(t.dtype != input.dtype for t in (running_mean, running_var, weight, bias)):
+    # Under autocast half-precision images meet parameters in float32, and the kernels know it.
+    dtypes = {t.dtype for t in (running_mean, running_var, weight, bias)}
+    if dtypes != {input.dtype} and (dtypes != {torch.float32} or input.dtype not in HALVES):
         return None
     # Views, because the engine does not say of a leaf whether it is asked for.
     trained = weight.view_as(weight), bias.view_as(bias)
@@ -90,10 +94,11 @@ class _Gradients(torch.autograd.Function):
         rsigma = (var + ctx.eps).rsqrt()
         if c_w is not None:
             slope = (c_w * rsigma).view(shape)
-            d_x = slope * g if want_x else None
+            d_x = (slope * g).to(x.dtype) if want_x else None
             d_g = _sum(d_g, slope * (x - mean.view(shape))) if want_g else None
         if c_b is not None and want_g:
             d_g = _sum(d_g, c_b.view(shape).expand_as(g))
+        d_g = None if d_g is None else d_g.to(g.dtype)
         return d_g, d_x, d_w, *[None] * 6
 
 

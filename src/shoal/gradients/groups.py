@@ -1,7 +1,7 @@
 """Which examples belong to which domain, and sums over each domain's examples.
 
-Two forms with one interface. ``Sorted`` knows the domain sizes on the host and works on slices;
-``Masked`` knows only a device vector of ids, never asks the host, and pays E times the products.
+``Sorted`` knows the domain sizes on the host and works on slices; ``masked.Masked`` has the same
+interface and knows only a device vector of ids.
 Letters: n examples, E domains, a and b feature axes.
 """
 
@@ -45,14 +45,15 @@ class Sorted:
         return torch.cat(ones)
 
     @property
-    def _equal(self) -> bool:
+    def equal(self) -> bool:
+        """Whether all domains have equally many examples, and at least one."""
         # Not by a set: a size that is hashed is a constant of what is compiled.
         return self.sizes[0] > 0 and self.sizes == self.sizes[:1] * len(self.sizes)
 
     @property
     def few(self) -> bool:
         """Whether the domains have equally many examples, and so few that a device is idle."""
-        return self._equal and self.sizes[0] <= FEW
+        return self.equal and self.sizes[0] <= FEW
 
     def cube(self, x: Tensor) -> Tensor:
         """Return x with an axis for the domains, ``[n, a] -> [E, n_e, a]``; they must be equal."""
@@ -60,25 +61,25 @@ class Sorted:
 
     def total(self, x: Tensor) -> Tensor:
         """Return Σ_{i∈e} x_i, ``[n, ...] -> [E, ...]``."""
-        if self._equal:
+        if self.equal:
             return self.cube(x).sum(1)
         return torch.stack([part.sum(0) for part in x.split(self.sizes)])
 
     def mean(self, x: Tensor) -> Tensor:
         """Return each domain's mean of x_i, ``[n, ...] -> [E, ...]``; zero where it has none."""
-        if self._equal:
+        if self.equal:
             return self.cube(x).mean(1)
         return self.total(x) / self.counts.to(x.dtype).clamp(min=1)[:, None]
 
     def shared(self, x: Tensor) -> Tensor:
         """Return x_i / n_e, ``[n, a]``."""
-        if self._equal:
+        if self.equal:
             return x / self.sizes[0]
         return x / self.expand(self.counts.to(x.dtype).clamp(min=1))[:, None]
 
     def expand(self, rows: Tensor) -> Tensor:
         """Return each example's row, ``[E, ...] -> [n, ...]``."""
-        if self._equal:
+        if self.equal:
             shape = (len(self.sizes), self.sizes[0], *rows.shape[1:])
             return rows[:, None].expand(shape).reshape(-1, *rows.shape[1:])
         return torch.cat(
@@ -87,27 +88,27 @@ class Sorted:
 
     def centre(self, x: Tensor, mean: Tensor) -> Tensor:
         """Return x_i − mean_{e(i)}."""
-        if self._equal:
+        if self.equal:
             return (self.cube(x) - mean[:, None]).reshape(x.shape)
         return x - self.expand(mean)
 
     def add_(self, out: Tensor, rows: Tensor, sign: int = 1) -> Tensor:
         """Add (or subtract) each example's row to ``out`` in place."""
-        if self._equal:
+        if self.equal:
             self.cube(out).add_(rows[:, None], alpha=sign)
             return out
         return out.add_(self.expand(rows), alpha=sign)
 
     def outer(self, a: Tensor, b: Tensor) -> Tensor:
         """Return Σ_{i∈e} a_i ⊗ b_i, ``[n, a], [n, b] -> [E, a, b]``."""
-        if self._equal and self.sizes[0] < TALL:
+        if self.equal and self.sizes[0] < TALL:
             return torch.bmm(self.cube(a).mT, self.cube(b))
         pairs = zip(a.split(self.sizes), b.split(self.sizes), strict=True)
         return torch.stack([_tall_product(x, y) for x, y in pairs])
 
     def apply(self, x: Tensor, matrices: Tensor) -> Tensor:
         """Return x_i M_{e(i)}, ``[n, a], [E, a, b] -> [n, b]``."""
-        if self._equal:
+        if self.equal:
             return torch.bmm(self.cube(x), matrices).reshape(len(x), -1)
         pairs = zip(x.split(self.sizes), matrices, strict=True)
         return torch.cat([part @ matrix for part, matrix in pairs])
@@ -123,7 +124,7 @@ class Sorted:
             return out.mul_(weights).sub_(other)
         out = self.apply(x, matrices[0])
         out = (out if offset is None else self.add_(out, offset)).mul_(weights)
-        if self._equal:
+        if self.equal:
             self.cube(out).baddbmm_(self.cube(y), matrices[1], alpha=-1)
             return out
         parts = zip(out.split(self.sizes), y.split(self.sizes), matrices[1], strict=True)
@@ -133,7 +134,7 @@ class Sorted:
 
     def subtract_squares(self, sums: Tensor, means: Tensor) -> Tensor:
         """Return Σ − n_e m², ``[E, a, b]``."""
-        if self._equal:
+        if self.equal:
             return torch.addcmul(sums, means, means, value=-self.sizes[0])
         return sums - self.counts.to(sums.dtype)[:, None, None] * means.square()
 
@@ -158,68 +159,6 @@ class Sorted:
             sizes.append(max(overlap, 0))
             start += length
         return Sorted(tuple(sizes), self.device)
-
-
-@dataclass(frozen=True)
-class Masked:
-    """Domain ids on the device, in any order."""
-
-    domains: Tensor
-    mask: Tensor  # 1 where example i belongs to domain e, float32 [E, n]
-    counts: Tensor  # n_e, float32 [E]
-
-    @staticmethod
-    def of(domains: Tensor, num_domains: int) -> "Masked":
-        ids = torch.arange(num_domains, device=domains.device)
-        mask = (ids[:, None] == domains[None]).float()
-        return Masked(domains, mask, mask.sum(1))
-
-    @property
-    def num_domains(self) -> int:
-        return len(self.counts)
-
-    def _spread_out(self, x: Tensor) -> Tensor:
-        return self.mask.to(x.dtype)[:, :, None] * x
-
-    def total(self, x: Tensor) -> Tensor:
-        # Not a product with the mask: reduced-precision products would round the means.
-        return self._spread_out(x).sum(1)
-
-    def mean(self, x: Tensor) -> Tensor:
-        return self.total(x) / self.counts.to(x.dtype).clamp(min=1)[:, None]
-
-    def shared(self, x: Tensor) -> Tensor:
-        return x / self.expand(self.counts.to(x.dtype).clamp(min=1))[:, None]
-
-    def expand(self, rows: Tensor) -> Tensor:
-        return rows.index_select(0, self.domains)
-
-    def centre(self, x: Tensor, mean: Tensor) -> Tensor:
-        return x - self.expand(mean)
-
-    def add_(self, out: Tensor, rows: Tensor, sign: int = 1) -> Tensor:
-        return out.add_(self.expand(rows), alpha=sign)
-
-    def outer(self, a: Tensor, b: Tensor) -> Tensor:
-        if a.shape[1] <= b.shape[1]:
-            return self._spread_out(a).mT @ b
-        return a.mT @ self._spread_out(b)
-
-    def apply(self, x: Tensor, matrices: Tensor) -> Tensor:
-        return (self.mask.to(x.dtype)[:, :, None] * (x @ matrices)).sum(0)
-
-    def less(
-        self, weights: Tensor, x: Tensor, y: Tensor, matrices: Tensor, offset: Tensor | None
-    ) -> Tensor:
-        out = self.apply(x, matrices[0])
-        out = (out if offset is None else self.add_(out, offset)).mul_(weights)
-        return out.sub_(self.apply(y, matrices[1]))
-
-    def subtract_squares(self, sums: Tensor, means: Tensor) -> Tensor:
-        return sums - self.counts.to(sums.dtype)[:, None, None] * means.square()
-
-
-Groups = Sorted | Masked
 
 
 def _tall_product(a: Tensor, b: Tensor) -> Tensor:

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..checks import check_floating, check_labels, check_logits
 from .losses import Loss, individual_losses
+from .precision import precise
 
 Inputs = Tensor | tuple[Tensor, ...] | list[Tensor] | Mapping[str, Tensor]
 
@@ -102,10 +102,3 @@ def _check(tensors: list[Tensor], keys: list[str] | None, labels: Tensor) -> Non
         raise ValueError(
             f"labels must have one entry per example (n = {n}), got shape {list(labels.shape)}"
         )
-
-
-def precise(tensor: Tensor) -> Tensor:
-    """Return ``tensor`` in the precision of statistics: float64 stays, the rest is float32."""
-    if not tensor.is_floating_point() or tensor.dtype in (torch.float32, torch.float64):
-        return tensor
-    return tensor.float()

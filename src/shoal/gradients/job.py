@@ -6,10 +6,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from .capture import Entry, record
-from .groups import Groups, Sorted
+from ..parts import part_of_batch
+from .capture import record
+from .groups import Sorted
 from .inputs import Examples
 from .losses import Loss
+from .masked import Groups
+from .recording import Entry
 
 
 @dataclass(frozen=True)
@@ -68,14 +71,22 @@ class Job:
         size = self.chunk_size or max(n, 1)
         return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
-    def record(self, part: slice | None, create_graph: bool) -> tuple[Tensor, list[Entry]]:
-        """Return ℓ_i and the entries of these examples, or of all."""
-        examples = self.examples if part is None else self.examples.take(part)
-        return record(self.model, self.weights, examples, self.loss, create_graph, self.trusted)
+    def record(
+        self, part: slice | None, create_graph: bool, leaves: list[Tensor] | None = None
+    ) -> tuple[Tensor, list[Entry]]:
+        """Return ℓ_i and the entries of these examples, or of all.
 
-    def with_leaves(self, examples: Examples, leaves: list[Tensor]) -> "Job":
-        """Return the job of these examples with other tensors for their inputs."""
-        return replace(self, examples=examples.with_tensors(leaves, examples.labels))
+        Args:
+            leaves: other tensors for the inputs of these examples.
+        """
+        examples = self.examples if part is None else self.examples.take(part)
+        if leaves is not None:
+            examples = examples.with_tensors(leaves, examples.labels)
+        how = (self.loss, create_graph, self.trusted)
+        if part is None:
+            return record(self.model, self.weights, examples, *how)
+        with part_of_batch(part.start, part.stop, len(self.examples)):
+            return record(self.model, self.weights, examples, *how)
 
     def first(self, count: int) -> "Job":
         """Return the job of the first ``count`` examples, one chunk, whose layers are trusted."""

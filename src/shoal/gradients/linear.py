@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .groups import Groups, Sorted
+from .groups import Sorted
+from .masked import Groups
 
 
 class Centre(NamedTuple):

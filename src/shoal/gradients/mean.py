@@ -1,14 +1,16 @@
 """g_e, the mean gradient of each domain, by ordinary autograd: exact for every layer."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..distributed import sum_over_ranks
+from ..parts import part_of_batch
 from .elementary import twice_differentiable
-from .inputs import precise
 from .job import Job, like_of
+from .precision import precise
 from .repeat import Modes, Randomness, autocast_now, first_order
 
 
@@ -55,17 +57,28 @@ def _gradient(
         return torch.cat(pieces)
 
 
+def _drawing(job: Job, domain: int, part: slice) -> AbstractContextManager[None]:
+    """Return the context in which a chunk draws what it would in the pass of its domain."""
+    start = sum(job.groups.sizes[:domain])
+    return part_of_batch(part.start - start, part.stop - start, job.groups.sizes[domain])
+
+
 class _TwoPasses(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, job: Job, *wanted: Tensor) -> Tensor:
         total = like_of(job).new_zeros(job.groups.num_domains, _size(job))
-        ctx.job, ctx.autocast, ctx.states = job, autocast_now(job.device), []
+        states: dict[int, Randomness] = {}
+        ctx.job, ctx.autocast, ctx.states = job, autocast_now(job.device), states
         ctx.modes, ctx.wanted = Modes.now(job.model), len(wanted)
         # Torch then notices when a weight or an input was changed before the second pass.
         ctx.save_for_backward(*wanted, *job.examples.tensors, job.examples.labels)
         for domain, part in job.groups.chunks(job.chunk_size or 1):
-            ctx.states.append(Randomness.now(job.device, job.model))
-            total[domain] += _gradient(job, part, create_graph=False)
+            first = domain not in states
+            if first:
+                states[domain] = Randomness.now(job.device, job.model)
+            # A domain's chunks draw what the domain draws, and leave behind what it leaves.
+            with nullcontext() if first else states[domain].restored(), _drawing(job, domain, part):
+                total[domain] += _gradient(job, part, create_graph=False)
         return total
 
     @staticmethod
@@ -77,11 +90,12 @@ class _TwoPasses(torch.autograd.Function):
         weights = wanted[: len(wanted) - len(inputs)]
         sums = [torch.zeros_like(t) for t in wanted]
         chunks = job.groups.chunks(job.chunk_size or 1)
-        for (domain, part), state in zip(chunks, ctx.states, strict=True):
+        for domain, part in chunks:
+            state, drawing = ctx.states[domain], _drawing(job, domain, part)
             leaves = [
                 t[part].detach().requires_grad_(t.requires_grad) for t in job.examples.tensors
             ]
-            with state.restored(), ctx.modes.restored(), ctx.autocast():
+            with state.restored(), ctx.modes.restored(), ctx.autocast(), drawing:
                 total = _gradient(job, part, create_graph=True, leaves=leaves)
             if not total.requires_grad:
                 continue

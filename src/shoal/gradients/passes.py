@@ -5,6 +5,7 @@ gradients; the second runs each chunk again and sends the cotangents of losses a
 through it, with the global mean held fixed: the derivative of a variance in it vanishes.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +13,11 @@ import torch
 from torch import Tensor
 
 from ..distributed import world_size
-from .capture import Entry
 from .groups import Sorted
 from .job import Job, like_of, outside_autocast
+from .moments import Moments
+from .recording import Entry
 from .repeat import Modes, Randomness, autocast_now, first_order
-from .sources import Moments
 from .variance import merge_ranks, moments_of, own_columns, variance_of
 
 
@@ -42,7 +43,7 @@ def wanted_of(job: Job) -> list[Tensor]:
 class Kept:
     """What the first pass leaves for the second: how each chunk was run."""
 
-    states: list[Randomness]
+    state: Randomness
     modes: Modes
     autocast: Any
 
@@ -51,12 +52,14 @@ def first_pass(job: Job) -> tuple[Tensor, Moments, Kept]:
     """Return ℓ_i, the moments of all chunks together, and how they were run."""
     size = sum(weight.numel() for weight in job.weights.values())
     total = Moments.zero(job.groups.num_domains, size, [like_of(job)])
-    kept = Kept([], Modes.now(job.model), autocast_now(job.device))
+    state = Randomness.now(job.device, job.model)
+    kept = Kept(state, Modes.now(job.model), autocast_now(job.device))
     losses = [like_of(job)]
     for part in job.chunks():
-        kept.states.append(Randomness.now(job.device, job.model))
         groups = job.groups.within(part)
-        found, entries = job.record(part, create_graph=False)
+        # All draw what the whole draws, and leave behind what it leaves.
+        with state.restored() if part.start else nullcontext():
+            found, entries = job.record(part, create_graph=False)
         losses.append(found.detach())
         mean, m2 = moments_of(job, entries, groups)
         for domain, n in enumerate(groups.sizes):
@@ -72,11 +75,10 @@ def second_pass(
     inputs = [k for k, t in enumerate(job.examples.tensors) if t.requires_grad]
     weights = len(wanted) - len(inputs)
     sums = [torch.zeros_like(t) for t in wanted]
-    for part, state in zip(job.chunks(), kept.states, strict=True):
-        examples = job.examples.take(part)
-        leaves = [t.detach().requires_grad_(t.requires_grad) for t in examples.tensors]
-        with state.restored(), kept.modes.restored(), kept.autocast():
-            losses, entries = job.with_leaves(examples, leaves).record(None, create_graph=True)
+    for part in job.chunks():
+        leaves = [t[part].detach().requires_grad_(t.requires_grad) for t in job.examples.tensors]
+        with kept.state.restored(), kept.modes.restored(), kept.autocast():
+            losses, entries = job.record(part, create_graph=True, leaves=leaves)
         outputs: list[Tensor] = []
         cotangents: list[Tensor] = []
         if c is not None:

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from ..distributed import all_ranks, world_size
-from .capture import Entry
-from .groups import Groups, Sorted
+from .formed import Formed
+from .groups import Sorted
 from .job import Form, Job, like_of, outside_autocast
+from .masked import Groups
+from .recording import Entry
 from .repeat import first_order
-from .sources import Formed, Source
+from .sources import Source
 
 
 def rows_at_once(source: Source, tensors: Sequence[Tensor], groups: Groups, form: Form) -> Tensor:

@@ -3,9 +3,12 @@
 torch's own layer draws from the global generator, which a resumed run finds in another state.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 
+from ..parts import part_now
 from ..randomness import Draws
 
 
@@ -13,8 +16,13 @@ def dropout(inputs: Tensor, rate: float, draws: Draws) -> Tensor:
     """Return ``inputs`` with a share ``rate`` set to zero, as ``draws`` has it, the rest scaled."""
     if rate == 0:
         return inputs
-    kept = draws.uniform(inputs.numel()).view_as(inputs) >= rate
-    return inputs * kept / (1 - rate)
+    part = part_now(inputs)
+    if part is None:
+        drawn = draws.uniform(inputs.numel()).view_as(inputs)
+    else:
+        shape = (part.total, *inputs.shape[1:])
+        drawn = part.take(draws.uniform(math.prod(shape)).view(shape))
+    return inputs * (drawn >= rate) / (1 - rate)
 
 
 class Dropout(nn.Module):

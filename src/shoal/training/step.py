@@ -80,6 +80,13 @@ class Update(nn.Module):
         return dict(zip(self.names, found.tolist(), strict=False))
 
 
+def _out_of_memory(error: BaseException | None) -> bool:
+    """Return whether memory ran out, also where a broken capture is what came of it."""
+    while error is not None and not isinstance(error, torch.OutOfMemoryError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 class Step:
     """Call to make one update, as fast as the device and the method allow.
 
@@ -150,8 +157,9 @@ class Step:
         # In a function of its own, so that no traceback holds on to what did not fit.
         try:
             attempt()
-        except torch.OutOfMemoryError:
-            if processes() > 1:  # the others wait for this one in the middle of an update
+        except RuntimeError as error:
+            # In several processes, the others wait for this one in the middle of an update.
+            if processes() > 1 or not _out_of_memory(error):
                 raise
             return False
         return True

@@ -1,0 +1,187 @@
+"""Individual gradients that are formed, ``[chunk, P]`` at a time, reduced and forgotten."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from .groups import Sorted
+from .moments import Moments, in_one_pass, moments_over
+from .sources import Grads
+
+# At most this many numbers in the [chunk, P_l] tensor of one layer: 1 GiB in float32.
+BUDGET = 2**28
+# Up to so many in [n, P_l] are kept for the backward, which forms them again otherwise.
+KEPT = 2**26
+
+Pull = Callable[[Tensor], Grads]
+
+
+class Formed(ABC):
+    """A source whose individual gradients are formed, ``[chunk, P]`` at a time.
+
+    Its moments are reduced and its cotangents sent back chunk by chunk, so that no ``[n, P]``
+    exists where that is large.
+    """
+
+    size: int
+    shared: int = 0
+
+    # Whether ``formed`` has use for g_i that were kept.
+    keeps: ClassVar[bool] = False
+    # Whether tensors may be bf16, where others are given float32.
+    takes_bf16: ClassVar[bool] = False
+
+    @abstractmethod
+    def formed(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, Pull]:
+        """Return g_i, ``[n, P]``, and what takes a cotangent of g to gradients in ``tensors``.
+
+        Args:
+            g: what ``values`` returned, where it was kept.
+        """
+
+    @abstractmethod
+    def individual(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return g_i, ``[n, P]``, differentiable in ``tensors``."""
+
+    def values(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return g_i, ``[n, P]``, without a graph."""
+        with torch.no_grad():
+            return self.individual(tensors)
+
+    def cotangent_dtype(self, tensors: Sequence[Tensor], g: Tensor) -> torch.dtype:
+        """Return in what a cotangent of g is wanted by what takes it back."""
+        return g.dtype
+
+    def width(self, tensors: Sequence[Tensor]) -> int:
+        """Return how many numbers the largest tensor of one example has while g_i is formed."""
+        return self.size
+
+    def kept(self, tensors: Sequence[Tensor], groups: Sorted) -> Tensor | None:
+        """Return g_i of all examples, where that is worth keeping."""
+        if not self.keeps or sum(groups.sizes) * self.size > KEPT:
+            return None
+        parts = [self.values(self._cut(tensors, part)) for part in self._chunks(tensors, groups)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _chunks(self, tensors: Sequence[Tensor], groups: Sorted) -> list[slice]:
+        n = sum(groups.sizes)
+        step = max(BUDGET // max(self.width(tensors), 1), 1)
+        return [slice(start, min(start + step, n)) for start in range(0, n, step)]
+
+    def _cut(self, tensors: Sequence[Tensor], part: slice) -> list[Tensor]:
+        batched = len(tensors) - self.shared
+        return [t[part] if k < batched else t for k, t in enumerate(tensors)]
+
+    def moments(
+        self,
+        tensors: Sequence[Tensor],
+        groups: Sorted,
+        centered: bool,
+        kept: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        chunks = self._chunks(tensors, groups)
+        # Else a domain at a time, so that what is as large as g is of one domain.
+        if len(chunks) == 1 and groups.equal and in_one_pass(tensors[0], centered):
+            g = self.values(tensors) if kept is None else kept
+            return moments_over(groups.cube(g), 1, centered)
+        total = Moments.zero(groups.num_domains, self.size, tensors)
+        for part in chunks:
+            g = self.values(self._cut(tensors, part)) if kept is None else kept[part]
+            for domain, own in groups.within(part).runs():
+                n = float(own.stop - own.start)
+                total.add(domain, n, *moments_over(g[own], 0, centered), centered)
+            del g  # before the next is formed
+        return total.mean, total.m2
+
+    def pull_back(
+        self,
+        tensors: Sequence[Tensor],
+        groups: Sorted,
+        c: Tensor,
+        mean: Tensor | None,
+        kept: Tensor | None = None,
+    ) -> Grads:
+        parts = self._chunks(tensors, groups)
+        if len(parts) == 1:
+            return self._pulled(tensors, groups, c, mean, kept)
+        batched = len(tensors) - self.shared
+        grads = [
+            (torch.empty_like if k < batched else torch.zeros_like)(t) if t.requires_grad else None
+            for k, t in enumerate(tensors)
+        ]
+        for part in parts:
+            own = None if kept is None else kept[part]
+            found = self._pulled(self._cut(tensors, part), groups.within(part), c, mean, own)
+            for k, (into, one) in enumerate(zip(grads, found, strict=True)):
+                if into is None:
+                    continue
+                if k < batched:
+                    into[part] = 0 if one is None else one
+                elif one is not None:
+                    into.add_(one)
+        return tuple(grads)
+
+    def _pulled(
+        self,
+        tensors: Sequence[Tensor],
+        groups: Sorted,
+        c: Tensor,
+        mean: Tensor | None,
+        kept: Tensor | None,
+    ) -> Grads:
+        cut = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
+        g, pull = self.formed(cut, kept)
+        dtype = self.cotangent_dtype(tensors, g)
+        fresh = kept is not None or dtype != g.dtype
+        cotangent = torch.empty_like(g, dtype=dtype) if fresh else g
+        shift = None if mean is None else -(c * mean)
+        if groups.equal:
+            g, into, c = groups.cube(g), groups.cube(cotangent), c[:, None]
+            _weighed(g, c, None if shift is None else shift[:, None], into)
+        else:
+            for domain, own in groups.runs():
+                held = None if shift is None else shift[domain]
+                _weighed(g[own], c[domain], held, cotangent[own])
+        return pull(cotangent)
+
+
+def _weighed(g: Tensor, c: Tensor, shift: Tensor | None, out: Tensor) -> None:
+    """Write c (g − ḡ), with shift −cḡ, in one pass over what is largest."""
+    if shift is None:
+        torch.mul(g, c, out=out)
+    else:
+        torch.addcmul(shift, g, c, out=out)
+
+
+@dataclass(frozen=True)
+class Individual(Formed):
+    """g_i = function(*tensors), with derivatives by autograd."""
+
+    size: int
+    function: Callable[..., Tensor]
+    shared: int = 0
+
+    def individual(self, tensors: Sequence[Tensor]) -> Tensor:
+        return self.function(*tensors)
+
+    def formed(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, Pull]:
+        with torch.enable_grad():
+            g = self.individual(tensors)
+        wanted = [k for k, t in enumerate(tensors) if t.requires_grad]
+
+        def pull(c: Tensor) -> Grads:
+            grads: list[Tensor | None] = [None] * len(tensors)
+            if g.requires_grad:
+                leaves = [tensors[k] for k in wanted]
+                found = torch.autograd.grad(g, leaves, c, allow_unused=True)
+                for k, one in zip(wanted, found, strict=True):
+                    # A sum's gradient is one number for many places; a caller may write to them.
+                    grads[k] = one if one is None or all(one.stride()) else one.clone()
+            return tuple(grads)
+
+        # A copy, which a caller may overwrite: the graph may hold on to what it returned.
+        return g.detach().clone(), pull

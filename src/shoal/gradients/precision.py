@@ -1,0 +1,80 @@
+"""What products of float32 numbers keep of their factors, and products that keep all of it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PRECISE = (torch.float32, torch.float64)
+
+
+def precise(tensor: Tensor) -> Tensor:
+    """Return ``tensor`` in the precision of statistics: float64 stays, the rest is float32."""
+    if not tensor.is_floating_point() or tensor.dtype in PRECISE:
+        return tensor
+    return tensor.float()
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """Return a @ b of matrices ``[..., i, k], [..., k, j]`` in the precision of statistics.
+
+    Products of bf16 numbers are exact in float32, so that only their sum rounds.
+    """
+    if a.dtype in PRECISE:
+        return a @ b
+    if a.device.type != "cuda":
+        return a.float() @ b.float()
+    shape = (*a.shape[:-1], b.shape[-1])
+    flat: Tensor = torch.bmm(a.flatten(0, -3), b.flatten(0, -3), out_dtype=torch.float32)
+    return flat.view(shape)
+
+
+def rounding(like: Tensor) -> str | None:
+    """Return to what products of such weights round their factors; None where they do not."""
+    if like.dtype not in PRECISE or torch.is_autocast_enabled(like.device.type):
+        return "half"
+    if like.dtype == torch.float64:
+        return None
+    if like.device.type == "cpu":  # "high" does not change it there
+        return "half" if _matmul_precision() == "medium" else None
+    return "tf32" if _matmul_precision() != "highest" or _cudnn_rounds() else None
+
+
+def _matmul_precision() -> str:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # set through the newer attributes, which do not mix with the call
+        backends: Any = torch.backends
+        asked = {backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision}
+        return "medium" if "bf16" in asked else "high" if "tf32" in asked else "highest"
+
+
+def _cudnn_rounds() -> bool:
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:  # convolutions and recurrent networks differ
+        cudnn: Any = torch.backends.cudnn
+        return bool(cudnn.conv.fp32_precision == "tf32")
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Switch reduced-precision float32 products off inside the block."""
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:  # set through the newer attributes, which do not mix with the call
+        matmul: Any = torch.backends.cuda.matmul
+        newer = matmul.fp32_precision
+        matmul.fp32_precision = "ieee"
+        try:
+            yield
+        finally:
+            matmul.fp32_precision = newer
+        return
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

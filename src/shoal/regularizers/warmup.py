@@ -1,0 +1,53 @@
+"""λ times any penalty, with a warm-up."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..scalars import Number, Scalars
+
+
+class Warmup(nn.Module):
+    """λ times any penalty, with a warm-up: a weight of its own before ``warmup_steps``.
+
+    Args:
+        penalty_weight: λ.
+        warmup_steps: the call from which λ acts; made with 0, it never has a warm-up.
+        warmup_weight: the weight until then; IRM and V-REx have 1, Fishr 0.
+    """
+
+    penalty_weight, warmup_steps, warmup_weight = Number(), Number(), Number()
+    steps: Tensor
+
+    def __init__(
+        self, penalty_weight: float, warmup_steps: int = 0, warmup_weight: float = 1.0
+    ) -> None:
+        super().__init__()
+        check_schedule(penalty_weight, warmup_steps, warmup_weight)
+        self.scalars = Scalars(
+            penalty_weight=penalty_weight, warmup_weight=warmup_weight, warmup_steps=warmup_steps
+        )
+        self.scheduled = warmup_steps > 0
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, penalty: Tensor) -> Tensor:
+        """Return the weighted penalty, a scalar to add to the loss."""
+        if self.steps.device != penalty.device:
+            self.to(penalty.device)
+        weight, before, warmup_steps = self.scalars.values.unbind()
+        if self.scheduled:
+            weight = torch.where(self.steps >= warmup_steps, weight, before)
+            if self.training:
+                self.steps += 1  # in place: a captured step replays addresses
+        return weight.to(penalty.dtype) * penalty
+
+
+def check_schedule(penalty_weight: float, warmup_steps: int, warmup_weight: float) -> None:
+    """Raise unless the weights are finite and nothing is negative."""
+    if not (math.isfinite(penalty_weight) and penalty_weight >= 0):
+        raise ValueError(f"penalty_weight must be finite and 0 or more, got {penalty_weight}")
+    if warmup_steps < 0:
+        raise ValueError(f"warmup_steps must be 0 or more, got {warmup_steps}")
+    if not (math.isfinite(warmup_weight) and warmup_weight >= 0):
+        raise ValueError(f"warmup_weight must be finite and 0 or more, got {warmup_weight}")

@@ -1,0 +1,117 @@
+"""Variances and means of the gradients in a dense linear classifier, of its input and output."""
+
+import torch
+from torch import Tensor
+
+from ..checks import check_domains, check_features, check_labels, check_logits
+from ..distributed import gather_rows, world_size
+from ..gradients.groups import Sorted, host_order
+from ..gradients.job import Form
+from ..gradients.losses import Loss, residuals
+from ..gradients.masked import Groups, Masked
+from ..gradients.precision import precise
+from ..gradients.sources import LinearOnVectors
+from ..gradients.variance import rows_at_once
+
+
+def head_variance(
+    features: Tensor,
+    logits: Tensor,
+    labels: Tensor,
+    domains: Tensor,
+    *,
+    centered: bool = True,
+    unbiased: bool = True,
+    bias: bool = True,
+    loss: Loss | None = None,
+    num_domains: int | None = None,
+) -> Tensor:
+    """Return v_e = Var(G_e), Eq. 2, of the gradients in a dense linear classifier, ``[E, P]``.
+
+    The gradient of example i is r_i ⊗ z_i with r = ∂ℓ/∂logits, so the classifier itself is not
+    needed and no per-example gradient is formed. A domain with fewer than two examples is absent
+    and has a row of zeros. With processes in a group every rank must call, and gets the rows of
+    the whole batch.
+
+    Args:
+        features: z, the classifier's input, ``[n, p]``.
+        logits: ``[n, C]``, or ``[n]`` / ``[n, 1]`` for a binary loss.
+        labels: class indices ``[n]``, soft targets ``[n, C]``, or 0/1 for a binary loss.
+        domains: integer ids ``[n]``, in any order. On the host (CPU) their sizes are known and
+            the products are not repeated per domain, also for features on a GPU.
+        centered: False for E[g²], the diagonal of the empirical Fisher matrix over n.
+        unbiased: 1/(n−1); False for the released code's 1/n. Uncentred it is always 1/n.
+        bias: whether P holds the bias ``[C]`` after the weight ``[C, p]``.
+        loss: any function of (logits, labels) with one value per example.
+        num_domains: E; by default the largest id + 1, which waits for a GPU vector.
+    """
+    rows, _ = head_rows(
+        features, logits, labels, domains, Form(centered, unbiased), bias, loss, num_domains
+    )
+    return rows
+
+
+def head_rows(
+    features: Tensor,
+    logits: Tensor,
+    labels: Tensor,
+    domains: Tensor,
+    form: Form,
+    bias: bool,
+    loss: Loss | None,
+    num_domains: int | None,
+) -> tuple[Tensor, Tensor | None]:
+    """Return the rows of ``head_variance`` and which domains are present, bool ``[E]``.
+
+    None where the host knows that all are.
+    """
+    check_features(features)
+    check_logits(logits, len(features))
+    if loss is None:
+        check_labels(logits, labels)
+    check_domains(domains, len(features), num_domains)
+    if world_size() > 1:
+        features, logits, labels, domains = gather_rows(features, logits, labels, domains)
+    with torch.autocast(features.device.type, enabled=False):
+        z, logits = precise(features), precise(logits)
+        if z.dtype != logits.dtype:
+            z, logits = z.double(), logits.double()
+        groups, order = _groups(domains, num_domains, z.device)
+        r = residuals(logits, labels, loss)
+        if order is not None:
+            z, r = z.index_select(0, order), r.index_select(0, order)
+        source = LinearOnVectors(r.shape[1], z.shape[1], bias)
+        rows = rows_at_once(source, (z, r), groups, form)
+        if isinstance(groups, Sorted) and min(groups.sizes) >= 2:
+            return rows, None
+        return rows, groups.counts >= 2
+
+
+def head_mean(
+    features: Tensor, logits: Tensor, labels: Tensor, domains: Tensor, E: int, bias: bool = True
+) -> Tensor:
+    """Return g_e, the mean gradient of each of E domains in a linear classifier, ``[E, P]``.
+
+    One matrix product: g_e = E[r ⊗ z], weight then bias.
+    """
+    with torch.autocast(features.device.type, enabled=False):
+        z, logits = precise(features), precise(logits)
+        groups, order = _groups(domains, E, z.device)
+        r = residuals(logits, labels, None)
+        if order is not None:
+            z, r = z.index_select(0, order), r.index_select(0, order)
+        counts = groups.counts.to(z.dtype).clamp(min=1)[:, None, None]
+        weight = (groups.outer(r, z) / counts).flatten(1)
+        return torch.cat([weight, groups.mean(r)], 1) if bias else weight
+
+
+def _groups(
+    domains: Tensor, num_domains: int | None, device: torch.device
+) -> tuple[Groups, Tensor | None]:
+    """Return the cheapest groups that force no wait, and the order that sorts the examples."""
+    on_host = domains.device.type == "cpu" and not torch.compiler.is_compiling()
+    if num_domains is not None and not on_host:
+        return Masked.of(domains.to(device).long(), num_domains), None
+    total = num_domains if num_domains is not None else int(domains.max()) + 1
+    order, sizes = host_order(domains, total)
+    return Sorted(sizes, device), None if order is None else order.to(device)
