@@ -9,10 +9,14 @@ from urllib.parse import unquote
 import pytest
 
 from shoal.cli import _parser
+from tests.datasets.pictures import photograph
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+# Their commands and snippets work on files, and run in test_docs_own_data.py; own-algorithm.md is
+# held by tests of its own.
+ELSEWHERE = {"own-data.md", "getting-started.md", "own-algorithm.md"}
 RESULTS = sorted((ROOT / "benchmarks" / "results").rglob("*.json"))
 
 FENCE = re.compile(r"^ *(```+|~~~+)([^\n]*)\n(.*?)^ *\1 *$", re.MULTILINE | re.DOTALL)
@@ -80,15 +84,28 @@ def python_blocks(path: Path) -> list[tuple[int, str]]:
     ]
 
 
-def test_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+WITH_CODE = [path for path in DOCUMENTS if python_blocks(path) and path.name not in ELSEWHERE]
+
+
+def test_the_readme_shows_how_to_call_it() -> None:
+    assert python_blocks(README)
+
+
+@pytest.mark.parametrize("path", WITH_CODE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_python_in_the_documents_runs(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every block by itself: what a reader copies has all that it needs."""
-    blocks = python_blocks(README)
-    assert blocks, "a README of a library shows how to call it"
     monkeypatch.chdir(tmp_path)
-    for line, code in blocks:
+    made = [Path(f"path/to/images/{domain}/{kind}/1.png") for domain in "ab" for kind in "xy"]
+    for number, image in enumerate(made):
+        photograph(image, 20, 20, number)
+    rows = [f"{image},{image.parts[4]},{image.parts[3]}\n" for image in made]
+    Path("images.csv").write_text("".join(["path,class,domain\n", *rows]))
+    for line, code in python_blocks(path):
         # Blank lines, so that a traceback names the line of the document.
-        program = compile("\n" * line + code, str(README), "exec")
-        exec(program, {"__name__": "readme"})
+        program = compile("\n" * line + code, str(path), "exec")
+        exec(program, {"__name__": "document"})
 
 
 def commands(path: Path) -> list[str]:

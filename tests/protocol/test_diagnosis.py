@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -11,10 +12,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from shoal.algorithms import find
 from shoal.curvature import network_diagonals
 from shoal.protocol import subject
-from shoal.protocol.diagnosis import Question, diagnose
+from shoal.protocol.diagnosis import Diagnoses, Question, diagnose
+from shoal.protocol.machine import Machine
 from shoal.protocol.model import Model, load
+from shoal.protocol.preparing import prepare
+from shoal.training.batches import scaled
+from shoal.training.evaluation import Evaluation
 from tests.oracles import curvature
 
 from .small import CPU, carry_out, tiny, tiny_run
@@ -177,3 +183,32 @@ def test_what_cannot_be_diagnosed_is_said(model: Model, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="ARM predicts images together"):
         asked(arm, parameters="all")
     assert asked(arm)["weights"] == 258
+
+
+def test_a_run_records_what_a_diagnosis_of_its_model_says(tmp_path: Path) -> None:
+    run = tiny_run("fishr", steps=3)
+    plain = carry_out(tmp_path / "plain", run).records[-1]
+    last = carry_out(tmp_path / "run", run, machine={"log": "diagnosis"}).records[-1]
+    assert last["accuracy"] == plain["accuracy"] and last["terms"] == plain["terms"]
+    found = last["diagnosis"]
+    assert found["gaps"]["all"]["hessian"] == pytest.approx(last["gaps"]["hessian"])
+    assert set(found["domains"]) == {"a", "b"} and "points" not in found
+    # The same of the model that the run left, on the same images.
+    left = load(tmp_path / "run", CPU).algorithm
+    machine = Machine(CPU, "eager", log="diagnosis")
+    placed, _ = prepare(run, find("fishr"), tiny(), None, machine)
+    expected = Diagnoses(Evaluation(left, placed.samples, scaled, nullcontext))()["diagnosis"]
+    for name, said in found["domains"].items():
+        assert said["risk"] == pytest.approx(expected["domains"][name]["risk"], rel=1e-5)
+        theirs = expected["domains"][name]["tangent"]
+        for key in ("trace", "step_limit"):
+            assert said["tangent"][key] == pytest.approx(theirs[key], rel=1e-4)
+    scores = [one["inconsistency"]["diagonal"]["largest"] for one in (found, expected)]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-4)
+    json.dumps(last, allow_nan=False)
+
+
+def test_one_training_domain_cannot_be_compared(tmp_path: Path) -> None:
+    run = replace(tiny_run("erm", steps=2), test_domains=("b", "c"))
+    with pytest.raises(ValueError, match="compares training domains, and there is one"):
+        carry_out(tmp_path, run, machine={"log": "diagnosis"})

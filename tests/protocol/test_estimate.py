@@ -72,7 +72,7 @@ def test_a_record_evaluates_so_many_images(evaluate: str, tests: tuple[str, ...]
     placed, _ = prepare(run, find("erm"), tiny(), None, Squares().machine())
     subject = Subject.of(run, tiny())
     assert subject.evaluated == sum(map(len, placed.parts.values()))
-    machine = replace(Squares().machine(), gaps=True)
+    machine = replace(Squares().machine(), log="gaps")
     placed, _ = prepare(run, find("erm"), tiny(), None, machine)
     assert subject.sampled == sum(map(len, placed.samples.values()))
 
@@ -82,7 +82,7 @@ def test_gaps_are_counted_where_they_are_recorded(monkeypatch: pytest.MonkeyPatc
     dataset, machine = tiny(), Squares().machine()
     subject = Subject.of(tiny_run("erm"), dataset)
     without, with_gaps = (
-        probe(subject, find("erm"), replace(machine, gaps=gaps)).evaluation for gaps in (0, 1)
+        probe(subject, find("erm"), replace(machine, log=log)).evaluation for log in (None, "gaps")
     )
     assert with_gaps / without == pytest.approx(1 + subject.sampled / subject.evaluated)
 

@@ -25,7 +25,7 @@ KEYS = {"risk", "variance", "hessian"}
 
 
 def test_records_hold_gaps_where_they_are_asked_for(tmp_path: Path) -> None:
-    with_gaps = carry_out(tmp_path / "with", tiny_run(), machine={"gaps": True}).records
+    with_gaps = carry_out(tmp_path / "with", tiny_run(), machine={"log": "gaps"}).records
     without = carry_out(tmp_path / "without", tiny_run()).records
     for record, plain in zip(with_gaps, without, strict=True):
         found, cosines = record.pop("gaps"), record.pop("cosine")
@@ -39,7 +39,7 @@ def test_records_hold_gaps_where_they_are_asked_for(tmp_path: Path) -> None:
 
 def test_gaps_are_those_of_the_model_on_what_it_is_trained_on(tmp_path: Path) -> None:
     """By plain definitions, on the saved model and the kept images of both training domains."""
-    record = carry_out(tmp_path, tiny_run(), machine={"gaps": True}).records[-1]
+    record = carry_out(tmp_path, tiny_run(), machine={"log": "gaps"}).records[-1]
     network, dataset = load(tmp_path, CPU).algorithm.model, tiny()
     risks, variances, hessians = [], [], []
     for name in ("a", "b"):
@@ -66,8 +66,8 @@ def test_gaps_are_those_of_the_model_on_what_it_is_trained_on(tmp_path: Path) ->
 
 
 def test_the_sample_is_fixed_and_of_training_domains() -> None:
-    for gaps, expected in ((True, {"a", "b"}), (False, set())):
-        machine = Machine(CPU, "eager", gaps=gaps)
+    for log, expected in (("gaps", {"a", "b"}), (None, set())):
+        machine = Machine(CPU, "eager", log=log)
         placed, _ = prepare(tiny_run(), find("fishr"), tiny(), None, machine)
         assert {domain for domain, _ in placed.samples} == expected
         for (domain, split), part in placed.samples.items():
@@ -79,7 +79,7 @@ def test_the_sample_is_fixed_and_of_training_domains() -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_method_can_record_gaps(name: str, tmp_path: Path) -> None:
     run = tiny_run(name, steps=2)
-    last = carry_out(tmp_path, run, machine={"gaps": True}).records[-1]
+    last = carry_out(tmp_path, run, machine={"log": "gaps"}).records[-1]
     plain = carry_out(tmp_path / "plain", run).records[-1]
     assert last["gaps"].keys() == KEYS
     assert last["accuracy"] == plain["accuracy"] and last["terms"] == plain["terms"]
@@ -87,7 +87,7 @@ def test_every_method_can_record_gaps(name: str, tmp_path: Path) -> None:
 
 
 def test_looking_at_a_head_leaves_no_hook() -> None:
-    machine = Machine(CPU, "eager", gaps=True)
+    machine = Machine(CPU, "eager", log="gaps")
     placed, update = prepare(tiny_run(), find("fishr"), tiny(), None, machine)
     evaluate = Evaluation(update.algorithm, placed.samples, scaled, nullcontext)
     first, second = head_passes(evaluate), head_passes(evaluate)
@@ -99,7 +99,7 @@ def test_looking_at_a_head_leaves_no_hook() -> None:
 
 
 def test_a_method_that_passes_by_its_classifier_is_told() -> None:
-    machine = Machine(CPU, "eager", gaps=True)
+    machine = Machine(CPU, "eager", log="gaps")
     placed, update = prepare(tiny_run(), find("fishr"), tiny(), None, machine)
     update.algorithm.predict = lambda inputs: torch.zeros(len(inputs), 2)  # type: ignore[method-assign]
     evaluate = Evaluation(update.algorithm, placed.samples, scaled, nullcontext)
@@ -108,7 +108,7 @@ def test_a_method_that_passes_by_its_classifier_is_told() -> None:
 
 
 def test_resumed_records_are_those_of_a_run_that_was_not_stopped(tmp_path: Path) -> None:
-    whole = carry_out(tmp_path / "whole", tiny_run(), machine={"gaps": True}).records
+    whole = carry_out(tmp_path / "whole", tiny_run(), machine={"log": "gaps"}).records
 
     class Kill(Exception):
         pass
@@ -118,8 +118,8 @@ def test_resumed_records_are_those_of_a_run_that_was_not_stopped(tmp_path: Path)
             raise Kill
 
     with pytest.raises(Kill):
-        carry_out(tmp_path / "cut", tiny_run(), 0.0, machine={"gaps": True}, recorded=kill)
-    resumed = carry_out(tmp_path / "cut", tiny_run(), 0.0, machine={"gaps": True}).records
+        carry_out(tmp_path / "cut", tiny_run(), 0.0, machine={"log": "gaps"}, recorded=kill)
+    resumed = carry_out(tmp_path / "cut", tiny_run(), 0.0, machine={"log": "gaps"}).records
     assert resumed == whole
 
 

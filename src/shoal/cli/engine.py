@@ -50,7 +50,7 @@ def world_of(options: argparse.Namespace, methods: Any, datasets: Any) -> Any:
         options.cache,
         options.device,
         options.step,
-        options.log == "gaps",
+        options.log,
         tuple(options.keep_best),
     )
 

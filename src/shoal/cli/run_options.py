@@ -154,7 +154,8 @@ def add_log(parser: Any) -> None:
     """Add what records hold beside accuracies."""
     parser.add_argument(
         "--log",
-        choices=("gaps",),
+        choices=("gaps", "diagnosis"),
         help="also record, in the head, the gaps between training domains in risk, gradient "
-        "variance and Hessian diagonal, and the cosine of the last two; changes no update",
+        "variance and Hessian diagonal, and the cosine of the last two; or with them all that "
+        "diagnose says; changes no update",
     )

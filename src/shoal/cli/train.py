@@ -71,7 +71,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
         weights,
         options.checkpoint_every,
         options.predictions,
-        options.log == "gaps",
+        options.log,
         tuple(options.keep_best),
         options.micro_batch,
     )

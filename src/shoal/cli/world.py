@@ -19,7 +19,7 @@ class CommandWorld:
     cache_folder: Path
     device: str
     step: str
-    gaps: bool = False
+    log: str | None = None
     keep_best: tuple[str, ...] = ()
 
     def method(self, name: str) -> Any:
@@ -64,4 +64,4 @@ class CommandWorld:
         kind: Any = self.step
         if kind == "auto":
             kind = "compiled" if on.type == "cuda" else "eager"
-        return Machine(on, kind, gaps=self.gaps, keep_best=self.keep_best)
+        return Machine(on, kind, log=self.log, keep_best=self.keep_best)

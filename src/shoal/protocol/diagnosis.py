@@ -22,6 +22,8 @@ from ..curvature import (
 from ..curvature.comparison import KINDS
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
+from ..training.evaluation import Evaluation
+from .gaps import Gaps
 from .model import Model
 from .subject import Subject, head_subject, network_subject
 from .testing import evaluation_of
@@ -76,6 +78,24 @@ def diagnose(
         "question": asdict(question),
         **_answers(subject, question, list(domains), trained),
     }
+
+
+class Diagnoses:
+    """Call for a diagnosis of the head on the fixed sample of each domain, as a record holds it."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self._evaluation, self._gaps = evaluation, Gaps(evaluation)
+        self._names = [domain for domain, _ in evaluation.parts]
+        if len(self._names) < 2:
+            raise ValueError(
+                "a diagnosis compares training domains, and there is one; record none, or the gaps"
+            )
+
+    def __call__(self) -> dict[str, Any]:
+        subject, names = head_subject(self._evaluation), self._names
+        found = _answers(subject, Question(), names, [True] * len(names))
+        del found["points"]  # thousands of numbers, for a figure
+        return {**self._gaps(), "diagnosis": found}
 
 
 def _answers(

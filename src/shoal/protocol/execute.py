@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms.base import Algorithm
+from ..checks import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..distributed import rank
 from ..storage import write_json
 from ..training.checkpoints import Checkpoints
+from ..training.evaluation import Evaluation
 from ..training.loop import Progress, Schedule, Timing, train
 from ..training.placing import Placed
 from ..training.step import Update
 from . import model
+from .diagnosis import Diagnoses
 from .folder import Folder, writing
 from .gaps import Gaps
 from .keeping import Keeping
@@ -131,7 +134,12 @@ def _assist(
 
 def _measured(update: Update, placed: Placed, machine: Machine) -> Callable[[], Record]:
     """Return what measures what records hold beside accuracies."""
-    return Gaps(evaluation_of(update, placed.samples, False)) if machine.gaps else dict
+    if machine.log is None:
+        return dict
+    kinds: dict[str, Callable[[Evaluation], Callable[[], Record]]]
+    kinds = {"gaps": Gaps, "diagnosis": Diagnoses}
+    kind = kinds[choose("log", machine.log, kinds)]
+    return kind(evaluation_of(update, placed.samples, False))
 
 
 def _schedule(run: Run) -> Schedule:

@@ -21,7 +21,8 @@ class Machine:
         weights: what the network begins with: "imagenet", a file, or None.
         checkpoint_every: seconds; by default as few checkpoints as cost 2 % of the time.
         predictions: whether to write what the model says of every image.
-        gaps: whether records hold the gaps between the training domains.
+        log: what records hold of the training domains beside accuracies: "gaps" between them, a
+            "diagnosis" of the head, or None.
         keep_best: rules of selection; weights that they may choose are kept.
         micro_batch: images that go through a large network at a time; by default all of an
             update, and fewer where memory runs out.
@@ -33,7 +34,7 @@ class Machine:
     weights: str | Path | None = None
     checkpoint_every: float | None = None
     predictions: bool = False
-    gaps: bool = False
+    log: str | None = None
     keep_best: tuple[str, ...] = ()
     micro_batch: int | None = None
 

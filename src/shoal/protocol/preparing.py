@@ -37,7 +37,7 @@ def prepare(
         protocol.augment,
         protocol.images == "exact",
         protocol.evaluate,
-        EXAMPLES if machine.gaps else 0,
+        EXAMPLES if machine.log else 0,
     )
     parts = splits(dataset, run.trial, protocol.holdout)
     placed = place(dataset, parts, cache, wanted, device, machine.place)

@@ -87,7 +87,7 @@ def probe(subject: Subject, method: type[Algorithm], machine: Machine) -> Rates:
         times[size * trained] = _repeated(partial(_make, Step(update, kind)))
     evaluate = evaluation_of(update, placed.parts, False)
     each = _repeated(lambda _: evaluate()) / sum(map(len, placed.parts.values()))
-    looked_at = subject.evaluated + (subject.sampled if machine.gaps else 0)
+    looked_at = subject.evaluated + (subject.sampled if machine.log else 0)
     return Rates(*_line(times), each * looked_at, len(few.domains))
 
 
