@@ -62,6 +62,12 @@ def test_records_have_no_time_and_no_machine(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("size", [None, 3])
+def test_micro_batches_are_told(size: int | None, tmp_path: Path) -> None:
+    carry_out(tmp_path, tiny_run("erm", steps=1), machine={"micro_batch": size})
+    assert json.loads((tmp_path / "timing.json").read_text())["micro_batch"] == size
+
+
 def test_evaluated_is_what_selection_needs(tmp_path: Path) -> None:
     needed = carry_out(tmp_path / "needed", tiny_run()).records[-1]["accuracy"]
     everything = carry_out(tmp_path / "all", tiny_run(evaluate="all")).records[-1]["accuracy"]

@@ -96,7 +96,9 @@ def execute(
     records, timing = train(
         update, evaluate, _schedule(run), machine.step, checkpoints, told, write, measured, noted
     )
+    # What it took, and with how many images at a time where memory did not hold all of an update.
     about = asdict(timing) | {"machine": about_machine(machine), "place": placed.where}
+    about["micro_batch"] = update.algorithm.micro_batch
     with writing(folder.path):
         save(folder.path, records[-1])
         keep.finish(records)
