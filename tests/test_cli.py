@@ -57,7 +57,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"shoal {shoal.__version__}\n"
 
 
-@pytest.mark.serial
 def test_as_a_module() -> None:
     found = subprocess.run(
         [sys.executable, "-m", "shoal", "--version"],

@@ -437,7 +437,6 @@ def test_lines_where_there_is_no_terminal(capsys: Output, monkeypatch: pytest.Mo
     ]
 
 
-@pytest.mark.serial
 def test_no_network_in_a_process_of_its_own(tmp_path: Path) -> None:
     """The name cannot exist, so that nothing is fetched even where there is a network."""
     url = "http://nowhere.invalid/PACS.zip"

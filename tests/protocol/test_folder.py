@@ -208,7 +208,6 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise AssertionError("opened")
 
 
-@pytest.mark.serial
 def test_a_real_second_process_and_its_death(tmp_path: Path) -> None:
     script = (
         "import sys, signal; from pathlib import Path\n"

@@ -8,7 +8,6 @@ import pytest
 from tests.protocol.killing import content, finish_with_kills, timed, tiny_in
 
 
-@pytest.mark.serial
 @pytest.mark.timeout(300)
 def test_killed_runs_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
     moments, kills, lives = random.Random(0), 0, 0
@@ -16,7 +15,7 @@ def test_killed_runs_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
     for algorithm in ("fishr", "dann"):
         seconds = timed(tmp_path / algorithm, tiny_in, algorithm)
         whole[algorithm] = content(tmp_path / algorithm), seconds
-    while kills < 12:
+    while kills < 8:
         algorithm = ("fishr", "dann")[lives % 2]
         expected, seconds = whole[algorithm]
         path = tmp_path / f"killed-{lives}"

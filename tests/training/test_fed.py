@@ -228,7 +228,6 @@ train(update, evaluate, Schedule(100, 50), "eager")
     yield path
 
 
-@pytest.mark.serial
 def test_no_thread_keeps_a_process_alive_that_has_failed(script: Path) -> None:
     found = subprocess.run(
         [sys.executable, script],
