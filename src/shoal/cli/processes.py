@@ -29,5 +29,6 @@ def joined(device: Any) -> Iterator[Any]:
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=patience)
     try:
         yield device
+        dist.barrier()  # who ends while another still works aborts now and then
     finally:
         dist.destroy_process_group()
