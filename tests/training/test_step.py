@@ -185,6 +185,7 @@ def test_another_batch_size_compiles_nothing(
     for size in (4, 9):
         for source in update.batches.sources:
             source.size = size  # type: ignore[assignment]
+        assert {len(labels) for _, labels in update.batches()} == {size}
         for _ in range(2):
             step(0)
     assert len(graphs) == compiled

@@ -38,16 +38,16 @@ class InMemory(Source):
         self.register_buffer("labels", labels.to(device), persistent=False)
         self.sampler = sampler
         self.size = size
-        # As long as a batch: the size of a tensor may change and leave what is compiled valid.
-        self._rows = torch.empty(size, device=device)
         self._draw = _drawn
 
     def fuse(self) -> None:
-        torch._dynamo.maybe_mark_dynamic(self._rows, 0)
         self._draw = torch.compile(_drawn)
 
     def forward(self) -> Batch:
-        return self._draw(self.images, self.labels, self.sampler, self._rows)
+        # As long as a batch: the size of a tensor may change and leave what is compiled valid.
+        rows = self.labels.new_empty(self.size)
+        torch._dynamo.maybe_mark_dynamic(rows, 0)
+        return self._draw(self.images, self.labels, self.sampler, rows)
 
 
 def _drawn(images: Tensor, labels: Tensor, sampler: Sampler, rows: Tensor) -> Batch:
