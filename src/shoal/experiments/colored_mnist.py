@@ -7,19 +7,18 @@ weight is 1 until step 190 and then 91,257; every method uses the hyperparameter
 """
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..datasets.mnist import train_digits
 from ..gradients.losses import individual_losses
 from ..networks import MLP
 from ..penalties import spread
 from ..randomness import stream
 from ..statistics import covariance_spread, head_variance, losses_and_variance
 from ..training.captured import CapturedStep
+from .coloured_digits import Domain, coloured
 
 LEARNING_RATE = 0.0004898536566546834
 L2_WEIGHT = 0.00110794568
@@ -39,60 +38,17 @@ class Setup:
     tf32: bool = False
 
 
-@dataclass(frozen=True)
-class Domain:
-    """Coloured digits ``[n, 392]`` and labels ``[n, 1]``; ``digits`` are the ten classes."""
-
-    inputs: Tensor
-    labels: Tensor
-    digits: Tensor
-
-    def to(self, device: torch.device) -> "Domain":
-        return Domain(self.inputs.to(device), self.labels.to(device), self.digits.to(device))
-
-
 def domains_of(setup: Setup, restart: int) -> dict[str, Domain]:
     """Return the domains 80 %, 90 %, 10 % (test) and gray of one restart."""
-    images, digits = _small_digits()
     order = torch.randperm(50_000, generator=stream("colored-mnist", "order", restart))
     train = order[: 2 * setup.examples]
     test = torch.arange(50_000, 60_000)
     return {
-        "80%": _domain("80%", restart, images, digits, train[0::2], setup.flip, 0.2),
-        "90%": _domain("90%", restart, images, digits, train[1::2], setup.flip, 0.1),
-        "10%": _domain("10%", restart, images, digits, test, setup.flip, 0.9),
-        "gray": _domain("gray", restart, images, digits, test, setup.flip, None),
+        "80%": coloured("80%", restart, train[0::2], setup.flip, 0.2),
+        "90%": coloured("90%", restart, train[1::2], setup.flip, 0.1),
+        "10%": coloured("10%", restart, test, setup.flip, 0.9),
+        "gray": coloured("gray", restart, test, setup.flip, None),
     }
-
-
-@cache
-def _small_digits() -> tuple[Tensor, Tensor]:
-    """Return every second pixel of MNIST's training images, ``[60000, 14, 14]``, and the digits."""
-    images, digits = train_digits()
-    return torch.tensor(images[:, ::2, ::2]).float() / 255, torch.tensor(digits)
-
-
-def _domain(
-    name: str,
-    restart: int,
-    images: Tensor,
-    digits: Tensor,
-    which: Tensor,
-    flip: float,
-    colour_flip: float | None,
-) -> Domain:
-    draws = stream("colored-mnist", name, restart)
-
-    def noise(probability: float) -> Tensor:
-        return torch.rand(len(which), generator=draws) < probability
-
-    small = images[which]
-    labels = (digits[which] < 5) ^ noise(flip)
-    channels = torch.stack([small, small], 1)
-    if colour_flip is not None:  # gray keeps both channels
-        colours = labels ^ noise(colour_flip)
-        channels[torch.arange(len(which)), 1 - colours.long()] = 0
-    return Domain(channels.flatten(1), labels.float()[:, None], digits[which].long())
 
 
 @dataclass(frozen=True)
