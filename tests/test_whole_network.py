@@ -108,6 +108,37 @@ def test_losses_rows_and_gradients_are_the_loops(layout: str, chunk_size: int | 
     same(model, images, labels, chunk_size=chunk_size)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("chunk_size", [None, 4])
+@pytest.mark.parametrize("layout", ["channels first", "channels last"])
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [("highest", 1e-5), ("high", 0.01), ("bf16", 0.1)]
+)
+def test_a_gpu_finds_the_loops_rows_and_gradients(
+    precision: str, tolerance: float, layout: str, chunk_size: int | None
+) -> None:
+    model, (images, labels) = make_network(), make_batch()
+    true_rows, true_losses = expected(model, images, labels)
+    truth = [true_rows, *torch.autograd.grad(step(true_rows, true_losses), [*model.parameters()])]
+    memory = torch.channels_last if layout == "channels last" else torch.contiguous_format
+    model = model.float().cuda().to(memory_format=memory)
+    images = images.float().cuda().contiguous(memory_format=memory)
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest" if precision == "highest" else "high")
+    torch.backends.cudnn.allow_tf32 = precision != "highest"
+    try:
+        with torch.autocast("cuda", torch.bfloat16, precision == "bf16", cache_enabled=False):
+            losses, rows = shoal.losses_and_variance(
+                model, images, labels.cuda(), DOMAINS, chunk_size=chunk_size
+            )
+        found = [rows, *torch.autograd.grad(step(rows, losses), [*model.parameters()])]
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+    for ours, true in zip(found, truth, strict=True):
+        assert (ours.cpu().double() - true).norm() <= tolerance * true.norm()
+
+
 @pytest.mark.parametrize("numbers", [1, 500, 2000])
 def test_however_few_examples_a_layer_takes_at_a_time(
     numbers: int, monkeypatch: pytest.MonkeyPatch

@@ -49,8 +49,10 @@ def _gradients(
     g: Tensor, x: Tensor, w: Tensor, mean: Tensor, var: Tensor, eps: float, *wanted: bool
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of ⟨g, y⟩ in x, w and b where wanted, else None."""
-    masks = (None, None, False, eps, list(wanted))
-    found: Any = torch.ops.aten.native_batch_norm_backward(g, x, w, mean, var, *masks)
+    none = mean.new_empty(0)  # the kernels of a GPU want no statistics of the batch as tensors
+    found: Any = torch.ops.aten.native_batch_norm_backward(
+        g, x, w, mean, var, none, none, False, eps, list(wanted)
+    )
     return tuple(one if want else None for one, want in zip(found, wanted, strict=True))
 
 

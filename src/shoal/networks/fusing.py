@@ -25,7 +25,10 @@ def _group_norm(norm: nn.GroupNorm, inputs: Tensor) -> Tensor:
     groups, inner = norm.num_groups, tuple(range(2, inputs.ndim))
     # Channel by channel first, which reads memory in order where channels lie last; then the
     # channels of a group: its variance is the mean of theirs and the variance of their means.
-    variances, means = torch.var_mean(precise, inner, correction=0)
+    # Two sums each, because the compiler makes one slow pass of ``var_mean``.
+    means = precise.mean(inner, keepdim=True)
+    variances = (precise - means).square().mean(inner)
+    means = means.flatten(1)
     variances, means = variances.unflatten(1, (groups, -1)), means.unflatten(1, (groups, -1))
     between, mean = torch.var_mean(means, 2, correction=0, keepdim=True)
     scale = torch.rsqrt(variances.mean(2, keepdim=True) + between + norm.eps).expand_as(means)
