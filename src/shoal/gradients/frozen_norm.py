@@ -45,10 +45,10 @@ def frozen_batch_norm(
     return out
 
 
-def _gradients(
+def norm_gradients(
     g: Tensor, x: Tensor, w: Tensor, mean: Tensor, var: Tensor, eps: float, *wanted: bool
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of ⟨g, y⟩ in x, w and b where wanted, else None."""
+    """Return the gradients of ⟨g, y⟩ in x, w and b, a bool for each: where not wanted, None."""
     none = mean.new_empty(0)  # the kernels of a GPU want no statistics of the batch as tensors
     found: Any = torch.ops.aten.native_batch_norm_backward(
         g, x, w, mean, var, none, none, False, eps, list(wanted)
@@ -79,7 +79,7 @@ class _Gradients(torch.autograd.Function):
         ctx.save_for_backward(*arguments[:5])
         ctx.eps = arguments[5]
         ctx.set_materialize_grads(False)
-        return _gradients(*arguments)
+        return norm_gradients(*arguments)
 
     @staticmethod
     def backward(
@@ -91,7 +91,7 @@ class _Gradients(torch.autograd.Function):
         d_g = d_x = d_w = None
         if c_x is not None:  # the gradients of ⟨c_x, y⟩ at x = g and μ = 0
             zero = torch.zeros_like(mean)
-            d_g, d_w, _ = _gradients(c_x, g, w, zero, var, ctx.eps, want_g, want_w, False)
+            d_g, d_w, _ = norm_gradients(c_x, g, w, zero, var, ctx.eps, want_g, want_w, False)
         shape = (1, -1, *[1] * (g.ndim - 2))
         rsigma = (var + ctx.eps).rsqrt()
         if c_w is not None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .formed import Formed, Pull
+from .frozen_norm import norm_gradients
 from .precision import precise
 from .sources import Grads
 
@@ -45,10 +46,9 @@ class OfFrozenNorm(Formed):
         z, r = (t.detach().reshape(1, -1, t[0, 0].numel()) for t in tensors)
         n = len(tensors[0])
         mean, var = (t.repeat(n) for t in self._statistics(z))
-        masks = (None, None, False, self.module.eps, [False, True, True])
-        one = torch.ones_like(mean)
-        _, weight, bias = torch.ops.aten.native_batch_norm_backward(r, z, one, mean, var, *masks)
-        return torch.cat([weight.view(n, -1), bias.view(n, -1)], 1)
+        wanted = (False, True, True)
+        found = norm_gradients(r, z, torch.ones_like(mean), mean, var, self.module.eps, *wanted)
+        return torch.cat([one.view(n, -1) for one in found if one is not None], 1)
 
     def formed(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, Pull]:
         z, r = (t.detach() for t in tensors)
