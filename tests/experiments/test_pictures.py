@@ -58,6 +58,7 @@ def test_hessians_and_plane(training: Training) -> None:
         value = risk(head, z[e], labels[e][:, None])
         torch.testing.assert_close(found[e], dense_hessian(value, [head.weight]))
     plane = landscape.plane_of(found)
+    assert (plane.amax(0) == plane.abs().amax(0)).all()
     torch.testing.assert_close(plane.mT @ plane, torch.eye(2, dtype=torch.float64))
     curved = torch.diagonal(plane.mT @ found.mean(0) @ plane)
     values = torch.linalg.eigvalsh(found.mean(0))
@@ -109,6 +110,23 @@ def test_inconsistency_in_the_plane(training: Training) -> None:
     assert found["cut"] == [
         bool(torch.cat([mine[0], mine[-1], mine[:, 0], mine[:, -1]]).any()) for mine in sets
     ]
+
+
+def test_axes_grow_until_no_level_set_is_cut(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = landscape.landscape(training, 0.05)
+    monkeypatch.setattr(landscape, "WIDENINGS", 0)
+    narrow = landscape.landscape(training, 0.05)
+    assert any(narrow["cut"])
+    assert not any(wide["cut"])
+    sets = torch.stack([landscape.level_set(torch.tensor(r), 0.05) for r in narrow["risks"]])
+    grown = [
+        ours[-1] > theirs[-1] for ours, theirs in zip(wide["axes"], narrow["axes"], strict=True)
+    ]
+    assert grown[0] == bool(sets[:, [0, -1]].any())
+    assert grown[1] == bool(sets[:, :, [0, -1]].any())
+    assert wide["pairs"]["90%, 80%"]["H"] == narrow["pairs"]["90%, 80%"]["H"]
 
 
 def test_clouds(training: Training) -> None:

@@ -20,6 +20,8 @@ from .trained import SHOWN, head_inputs, trained
 
 DOMAINS = ("90%", "80%")
 POINTS = 61
+# How often an axis grows by half, for level sets that reach further than those of a bowl.
+WIDENINGS = 5
 
 
 def run(
@@ -44,12 +46,17 @@ def landscape(training: Training, epsilon: float) -> dict[str, Any]:
     hessians = head_hessians(z, logits)
     plane = plane_of(hessians)
     within = plane.mT @ hessians @ plane
-    # Twice as far as the level sets of a bowl reach: a set that goes further is cut there.
+    # Twice as far as the level sets of a bowl reach, to begin with.
     reach = 2.0 * (2 * epsilon / torch.diagonal(within, dim1=1, dim2=2).amin(0)).sqrt()
-    ticks = [torch.linspace(-float(r), float(r), POINTS) for r in reach]
-    risks = risks_on(z @ plane, logits, labels, ticks)
+    for widening in range(WIDENINGS + 1):
+        ticks = [torch.linspace(-float(r), float(r), POINTS) for r in reach]
+        risks = risks_on(z @ plane, logits, labels, ticks)
+        sets = torch.stack([level_set(mine, epsilon) for mine in risks])
+        cut = cut_at(sets)
+        if widening == WIDENINGS or not cut.any():
+            break
+        reach = reach * torch.where(cut.any(0), 1.5, 1.0).to(reach)
     centre = risks[:, POINTS // 2, POINTS // 2]
-    sets = torch.stack([level_set(mine, epsilon) for mine in risks])
     scores = inconsistency(of_matrices(within), centre, epsilon)
     pairs = {}
     for a, b in ((0, 1), (1, 0)):
@@ -66,7 +73,7 @@ def landscape(training: Training, epsilon: float) -> dict[str, Any]:
         "axes": [tick.tolist() for tick in ticks],
         "risks": [[[round(v, 5) for v in row] for row in mine] for mine in risks.tolist()],
         "curvatures": within.tolist(),
-        "cut": [bool(_edge(mine).any()) for mine in sets],
+        "cut": cut.any(1).tolist(),
         "pairs": pairs,
     }
 
@@ -78,9 +85,13 @@ def head_hessians(z: Tensor, logits: Tensor) -> Tensor:
 
 
 def plane_of(hessians: Tensor) -> Tensor:
-    """Return the two directions ``[P, 2]`` in which the domains' mean risk is most curved."""
-    vectors: Tensor = torch.linalg.eigh(hessians.mean(0))[1]
-    return vectors[:, [-1, -2]]
+    """Return the two directions ``[P, 2]`` in which the domains' mean risk is most curved.
+
+    Their largest entries are positive, so that a picture is not turned on another machine.
+    """
+    plane: Tensor = torch.linalg.eigh(hessians.mean(0))[1][:, [-1, -2]]
+    largest = plane.gather(0, plane.abs().argmax(0, keepdim=True))
+    return plane * largest.sign()
 
 
 def risks_on(steps: Tensor, logits: Tensor, labels: Tensor, ticks: list[Tensor]) -> Tensor:
@@ -112,5 +123,6 @@ def level_set(risks: Tensor, epsilon: float) -> Tensor:
         found = grown
 
 
-def _edge(inside: Tensor) -> Tensor:
-    return torch.cat([inside[0], inside[-1], inside[:, 0], inside[:, -1]])
+def cut_at(sets: Tensor) -> Tensor:
+    """Return which sets reach an end of which axis, ``[sets, 2]``."""
+    return torch.stack([sets[:, [0, -1]].any((1, 2)), sets[:, :, [0, -1]].any((1, 2))], 1)
