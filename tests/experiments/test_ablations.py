@@ -73,6 +73,13 @@ def test_cells_beside_the_papers() -> None:
     assert by_name["erm"]["cells"]["-90%"] is None
 
 
+def test_an_average_says_how_many_of_its_runs_are_done() -> None:
+    runs = [run for d in ("+90%", "+80%", "-90%") for run in made_up("fishr-v15", d, 1, 2)]
+    rows = table(ABLATIONS["ablation-lambda"], "colored-mnist", RULES[0], runs[1:], 2)
+    (average,) = [row["cells"]["average"] for row in rows if row["row"] == "fishr-v15"]
+    assert (average["runs"], average["planned"]) == (5, 6)
+
+
 def test_an_average_needs_all_domains() -> None:
     runs = [run for d in ("+90%", "+80%", "-90%") for run in made_up("fishr-v15", d, 2, 1)]
     ablation = ABLATIONS["ablation-lambda"]
@@ -80,6 +87,7 @@ def test_an_average_needs_all_domains() -> None:
     average = rows["fishr-v15"]["cells"]["average"]
     cells = [rows["fishr-v15"]["cells"][d]["mean"] for d in ("+90%", "+80%", "-90%")]
     assert average["mean"] == pytest.approx(fmean(cells))
+    assert (average["runs"], average["planned"]) == (6, 6)
     assert rows["fishr-v15"]["paper"] == {"average": [51.8, 0.3]}
     # The paper prints λ = 0 by domain under ERM's name.
     assert rows["fishr-lambda-0"]["paper"]["-90%"] == [10.0, 0.1]

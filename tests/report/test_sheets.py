@@ -52,11 +52,13 @@ def test_cells_that_were_not_run_say_so() -> None:
         },
         {"row": "ours", "cells": {"-90%": cell | {"runs": 60}, "average": None}, "paper": {}},
     ]
-    (sheet,) = ablation_sheets("ablation-ema", "colored-mnist", "table:x", {"test-domain": rows})
+    tables = {"test-domain": rows}
+    (sheet,) = ablation_sheets("ablation-ema", "colored-mnist", "table:x", tables, "bf16")
     assert list(sheet.head) == ["Method", "-90%", "Avg"]
     assert sheet.rows[0][1] == "34.2 ± 1.5, 24 of 60 runs (58.9 ± 3.7)"
     assert sheet.rows[0][2] == "not run (68.8)"
     assert sheet.rows[1][1:] == ["34.2 ± 1.5 (–)", "not run (–)"]
+    assert sheet.note.endswith("Trained in bf16.")
 
 
 def test_batches() -> None:
@@ -65,7 +67,7 @@ def test_batches() -> None:
         cell | {"batch_size": 8, "mean": 12.0},
         cell | {"batch_size": 32, "mean": None, "error": None},
     ]
-    sheet = batch_sheet(cells)
+    sheet = batch_sheet(cells, "float32")
     assert tuple(sheet.head) == ("", "λ", "batch 8", "batch 32")
     assert sheet.rows == [("a, γ = 0.5", "8,090", "12.0 ± 0.5", "not run")]
 

@@ -109,7 +109,9 @@ def table(
             cell = found[name].domains[domain] if done else None
             cells[domain] = cell and _cell(cell) | {"runs": done, "planned": planned}
         average = found[name].average if name in found else None
-        cells[AVERAGE] = average and _cell(average)
+        done = sum(cell["runs"] for cell in cells.values() if cell)
+        counted = {"runs": done, "planned": planned * len(cells)}
+        cells[AVERAGE] = average and _cell(average) | counted
         rows.append({"row": name, "cells": cells, "paper": _paper(ablation, dataset, rule, name)})
     return rows
 

@@ -13,7 +13,11 @@ NOT_RUN = "not run"
 
 
 def ablation_sheets(
-    name: str, dataset: str, label: str, tables: Mapping[str, Sequence[Mapping[str, Any]]]
+    name: str,
+    dataset: str,
+    label: str,
+    tables: Mapping[str, Sequence[Mapping[str, Any]]],
+    precision: str,
 ) -> list[Sheet]:
     """Return a table for each selection rule.
 
@@ -26,17 +30,17 @@ def ablation_sheets(
         head = ["Method", *["Avg" if column == "average" else column for column in columns]]
         lines = [[row["row"], *[_cell(row, column) for column in columns]] for row in rows]
         title = f"{name}, {dataset}, models selected by {rule} ({label})"
-        sheets.append(Sheet(title, head, lines, ABOUT))
+        sheets.append(Sheet(title, head, lines, ABOUT.format(precision)))
     return sheets
 
 
 ABOUT = (
     "Accuracy in %, mean ± standard error over trials, and in brackets the paper's. Where not all "
-    "draws and trials are done, the cell says how many."
+    "draws and trials are done, the cell says how many. Trained in {}."
 )
 
 
-def batch_sheet(cells: Sequence[Mapping[str, Any]]) -> Sheet:
+def batch_sheet(cells: Sequence[Mapping[str, Any]], precision: str) -> Sheet:
     """Return accuracies by γ and batch size, for either choice of λ."""
     sizes = list(dict.fromkeys(cell["batch_size"] for cell in cells))
     lines = []
@@ -51,7 +55,7 @@ def batch_sheet(cells: Sequence[Mapping[str, Any]]) -> Sheet:
         "γ against batch size: accuracy in % on -90% of Colored MNIST after the last update",
         ("", "λ", *[f"batch {size}" for size in sizes]),
         lines,
-        "Mean ± standard error over trials; no model is selected.",
+        f"Mean ± standard error over trials; no model is selected. Trained in {precision}.",
     )
 
 
@@ -63,8 +67,9 @@ def _ours(cell: Mapping[str, Any] | None) -> str:
     if cell is None:
         return NOT_RUN
     text = f"{cell['mean']:.1f} ± {cell['error']:.1f}"
-    part = cell.get("runs") is not None and cell["runs"] != cell["planned"]
-    return f"{text}, {cell['runs']} of {cell['planned']} runs" if part else text
+    if cell["runs"] == cell["planned"]:
+        return text
+    return f"{text}, {cell['runs']} of {cell['planned']} runs"
 
 
 def _paper(cell: Sequence[float] | None) -> str:

@@ -36,6 +36,7 @@ def add(experiments: Any) -> None:
     )
     parser.add_argument("--trials", type=positive, default=3, help="default: %(default)s")
     parser.add_argument("--steps", type=positive, default=5001, help="default: %(default)s")
+    _add_precision(parser)
     add_places(parser)
     add_engine_options(parser)
     parser.set_defaults(run=_run_batches, after_interrupt=GOES_ON)
@@ -64,8 +65,12 @@ def _what(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--steps", type=positive, default=5001, help="default: %(default)s")
     what.add_argument("--network", metavar="NAME", help="for large images, as in train")
     what.add_argument("--weights", choices=("imagenet", "none"), default="imagenet")
-    what.add_argument("--precision", choices=("float32", "bf16"), default="float32")
+    _add_precision(what)
     add_engine_options(parser)
+
+
+def _add_precision(what: Any) -> None:
+    what.add_argument("--precision", choices=("float32", "bf16"), default="float32")
 
 
 def _run(name: str, options: argparse.Namespace) -> int:
@@ -93,8 +98,9 @@ def _run(name: str, options: argparse.Namespace) -> int:
     planned = options.trials * options.draws
     tables = {rule: table(ablation, dataset, rule, runs, planned) for rule in RULES}
     result = {"dataset": dataset, "tables": tables, "machine": _machines(runs)}
-    sheets = ablation_sheets(name, dataset, ablation.averages or ablation.tables[dataset], tables)
-    command = f"shoal reproduce {name} --dataset {dataset}"
+    label = ablation.averages or ablation.tables[dataset]
+    sheets = ablation_sheets(name, dataset, label, tables, options.precision)
+    command = f"shoal reproduce {name} --dataset {dataset} --precision {options.precision}"
     write(options.out, command, result, sheets, {})
     return status
 
@@ -110,9 +116,10 @@ def _run_batches(options: argparse.Namespace) -> int:
     check_engine(options)
     world = world_of(options, {batches.ROW: batches.ROW}, {batches.DATASET: batches.DATASET})
     dataset = cache(world.dataset)  # the same for all configurations
+    protocol = Protocol(options.steps, precision=options.precision)
     planned = {
         run.identity: run
-        for sweep in batches.sweeps(options.trials, Protocol(options.steps))
+        for sweep in batches.sweeps(options.trials, protocol)
         for run in runs_of(sweep, world.method, dataset)
         if run.test_domains == (batches.TEST_DOMAIN,)
     }
@@ -121,7 +128,8 @@ def _run_batches(options: argparse.Namespace) -> int:
     cells = batches.cells(runs)
     result = {"cells": cells, "machine": _machines(runs)}
     figures = {"ema-batch": batch_figure(cells)} if runs else {}
-    write(options.out, "shoal reproduce ablation-batch", result, [batch_sheet(cells)], figures)
+    command = f"shoal reproduce ablation-batch --precision {options.precision}"
+    write(options.out, command, result, [batch_sheet(cells, options.precision)], figures)
     return status
 
 
