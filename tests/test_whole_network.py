@@ -239,7 +239,7 @@ def test_a_budget_chooses_chunks_that_stay_within_it(chosen: list[int | None]) -
         (in_chunks, 4, 3),
         (in_chunks, 1, 1),
     ):
-        memory = int((need.fixed + (fitting + 0.5) * need.each) / budget.SHARE)
+        memory = int((need.fixed + (fitting + 0.5) * need.each) / budget.SHARES["cpu"])
         with budget.Living() as living:
             losses, rows = shoal.losses_and_variance(model, images, labels, DOMAINS, memory=memory)
             step(rows, losses).backward()
@@ -255,7 +255,7 @@ def test_too_small_a_budget_says_how_much_is_needed(chosen: list[int | None]) ->
     with pytest.raises(ValueError, match=r"memory=1,000 bytes is too little .* at least [\d,]+"):
         shoal.gradient_variance(model, images, labels, DOMAINS, memory=1000)
     _, need = measured(model)
-    enough = -int(-(need.fixed + need.each) // budget.SHARE)
+    enough = -int(-(need.fixed + need.each) // budget.SHARES["cpu"])
     shoal.gradient_variance(model, images, labels, DOMAINS, memory=enough)
     assert chosen == [1]
 
