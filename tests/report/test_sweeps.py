@@ -48,6 +48,28 @@ def test_a_chapter_has_averages_domains_and_published_cells() -> None:
     assert not any("without colored-mnist" in line for line in chapter.lines)
 
 
+def test_unequally_many_draws_are_told_before_the_tables() -> None:
+    more = [
+        run("fishr", test, trial, 0.1, draw)
+        for test in DOMAINS
+        for trial in (0, 1)
+        for draw in (1, 2)
+    ]
+    (chapter,) = chapters([*sweep(), *more], ["test-domain"])
+    (caution,) = chapter.cautions
+    assert "colored-mnist: chosen of unequally many draws (fishr 1 to 3, erm 1)" in caution
+    (even,) = chapters(sweep(), ["test-domain"])
+    assert even.cautions == ()
+
+
+def test_one_trial_has_no_error_and_no_difference_no_minus() -> None:
+    runs = [run("fishr", test, 0, 0.5 - 1e-5) for test in DOMAINS]
+    runs += [run("erm", test, 0, 0.5) for test in DOMAINS]
+    (chapter,) = chapters(runs, ["test-domain"])
+    assert any("fishr: 50.0 % on the worst domain" in line for line in chapter.lines)
+    assert any(line.startswith("fishr less erm, paired: +0.0 ± 0.0") for line in chapter.lines)
+
+
 def test_the_average_without_colored_mnist() -> None:
     """As in the paper's text; a method that lacks a data set has none."""
     other = [replace(one, dataset="other") for one in sweep() if one.algorithm == "erm"]

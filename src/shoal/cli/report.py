@@ -160,6 +160,8 @@ def _sweep_terminal(chapters: list[Any], file: io.StringIO | None) -> None:
 
     console = Console(file=file)
     for chapter in chapters:
+        for line in chapter.cautions:
+            console.print(f" {line}\n", style="bold", highlight=False, markup=False)
         for shown in chapter.tables:
             for piece in terminal(shown, console.width):
                 console.print(piece)
@@ -173,6 +175,8 @@ def _sweep_markdown(chapters: list[Any], file: io.StringIO | None) -> None:
 
     for chapter in chapters:
         print(f"## {chapter.rule}\n", file=file)
+        for line in chapter.cautions:
+            print(f"**{line}**\n", file=file)
         for shown in chapter.tables:
             print(markdown(shown), file=file)
         print("\n".join(f"- {line}" for line in chapter.lines) + "\n", file=file)

@@ -186,4 +186,4 @@ def _sentences(
 
 
 def _points(one: Comparison) -> str:
-    return f"{100 * one.difference:+.1f} ± {100 * one.error:.1f} points"
+    return f"{100 * one.difference:+z.1f} ± {100 * one.error:.1f} points"

@@ -19,7 +19,7 @@ NEAR = 0.005
 
 @dataclass(frozen=True)
 class Choice:
-    """What a rule chose for one test domain in one trial."""
+    """What a rule chose for one test domain in one trial, of so many ``draws``."""
 
     dataset: str
     algorithm: str
@@ -31,6 +31,7 @@ class Choice:
     accuracy: float
     calibration_error: float
     run: Finished
+    draws: int = 1
 
 
 # From a run and all runs of its data set, method and trial, to the score and what is read.
@@ -142,6 +143,7 @@ def _chosen(candidates: Sequence[Finished], mates: Sequence[Finished], rule: str
         measured.of(test, KEPT),
         error,
         run,
+        len({run.draw for run in candidates}),
     )
 
 

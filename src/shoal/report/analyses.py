@@ -195,7 +195,7 @@ def gradient_sheet(result: Mapping[str, Any]) -> Sheet:
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.3f}".replace("-", "−")
+    return f"{value:+z.3f}".replace("-", "−")
 
 
 def overhead_sheet(result: Mapping[str, Any]) -> Sheet:
@@ -231,4 +231,4 @@ def _gigabytes(count: int | None) -> str:
 
 
 def _percent(value: float | None) -> str:
-    return "not measured" if value is None else f"{value:+.1f} %".replace("-", "−")
+    return "not measured" if value is None else f"{value:+z.1f} %".replace("-", "−")

@@ -32,7 +32,7 @@ def fit_page(content: Mapping[str, Any]) -> str:
     )
     environment.filters["number"] = lambda value: f"{value:,}"
     environment.filters["percent"] = lambda value: f"{value:.1f}"
-    environment.filters["signed"] = lambda value: f"{value:+.1f}"
+    environment.filters["signed"] = lambda value: f"{value:+z.1f}"
     return environment.from_string(_file("fit.html.jinja")).render(
         **content, style=_file("fit.css"), chart=chart(content)
     )

@@ -68,6 +68,7 @@ def _chapter(found: Chapter, choices: Sequence[Choice], runs: Sequence[Finished]
         "published": [_grid(table) for table in others if not table.summary],
         "by_domain": [_grid(table) for table in others if table.summary],
         "lines": found.lines,
+        "cautions": found.cautions,
         "readings": readings,
         "chosen": chosen,
     }

@@ -67,6 +67,7 @@ function showRule() {
   const chapter = data.chapters[current];
   [...$("rules").children].forEach((button, index) => button.setAttribute("aria-pressed", String(index === current)));
   $("words").textContent = chapter.words;
+  $("cautions").replaceChildren(...chapter.cautions.map((line) => make("p", {}, line)));
   gridTable($("leaderboard-table"), "leaderboard", chapter.leaderboard, { name: "Avg", descending: true });
   gridTables($("published"), "published", chapter.published);
   gridTables($("domains-tables"), "domains", chapter.by_domain);

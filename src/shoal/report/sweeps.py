@@ -22,11 +22,15 @@ ALL_RULES = (*RULES, CALIBRATED)
 
 @dataclass(frozen=True)
 class Chapter:
-    """What one selection rule gives: tables, and lines that say what to know of them."""
+    """What one selection rule gives: tables, and lines that say what to know of them.
+
+    ``cautions`` are to be read before the tables.
+    """
 
     rule: str
     tables: tuple[Grid, ...]
     lines: tuple[str, ...]
+    cautions: tuple[str, ...] = ()
 
 
 def chapters(runs: Sequence[Finished], rules: Iterable[str]) -> list[Chapter]:
@@ -67,7 +71,7 @@ def chapter(
         mine = [row for row in rows if row.dataset == dataset]
         tables.append(grid(_by_domain(dataset, mine, domains[dataset]), ranked=False))
     lines = [*_lines(choices, rows), *_without_colored_mnist(whole)]
-    return Chapter(rule, tuple(tables), tuple(lines))
+    return Chapter(rule, tuple(tables), tuple(lines), tuple(_uneven(choices)))
 
 
 def _benchmark(rule: str, rows: Sequence[Row]) -> Benchmark:
@@ -105,6 +109,26 @@ def _methods(rows: Sequence[Row]) -> list[str]:
     return sorted(names, key=lambda name: name != BASELINE)
 
 
+def _uneven(choices: Sequence[Choice]) -> Iterable[str]:
+    """Yield which data sets have results that were chosen of unequally many draws."""
+    for dataset in dict.fromkeys(choice.dataset for choice in choices):
+        draws: dict[str, list[int]] = {}
+        for choice in choices:
+            if choice.dataset == dataset:
+                draws.setdefault(choice.algorithm, []).append(choice.draws)
+        if len({count for counts in draws.values() for count in counts}) > 1:
+            listed = ", ".join(f"{name} {_range(counts)}" for name, counts in draws.items())
+            yield (
+                f"{dataset}: chosen of unequally many draws ({listed}), of which the best of more "
+                "is better; finish the sweep before you compare"
+            )
+
+
+def _range(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
 def _lines(choices: Sequence[Choice], rows: Sequence[Row]) -> Iterable[str]:
     for row in rows:
         if row.worst is not None and row.calibration_error is not None:
@@ -136,7 +160,7 @@ def _without_colored_mnist(whole: Benchmark) -> Iterable[str]:
 def _compared(found: Comparison) -> str:
     difference, error = 100 * found.difference, 100 * found.error
     return (
-        f"{difference:+.1f} ± {error:.1f} points over {found.pairs} of (data set, test domain, "
+        f"{difference:+z.1f} ± {error:.1f} points over {found.pairs} of (data set, test domain, "
         f"trial), {found.wins} won and {found.losses} lost, p = {found.p:.3f} by the sign test"
     )
 
@@ -148,7 +172,8 @@ def _percent(cell: Cell) -> Accuracy:
 def _text(cell: Cell) -> str:
     if math.isnan(cell.mean):
         return "not recorded"
-    return f"{100 * cell.mean:.1f} ± {100 * cell.error:.1f} %"
+    error = f" ± {100 * cell.error:.1f}" if cell.trials > 1 else ""
+    return f"{100 * cell.mean:.1f}{error} %"
 
 
 def _counted(number: int, what: str) -> str:

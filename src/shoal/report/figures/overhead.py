@@ -50,7 +50,7 @@ def _bar(axis: Any, place: float, whose: str, value: float | None) -> None:
     colour, hatch = BARS[whose]
     if value is not None:
         axis.bar(place, value, 0.34, color=colour, edgecolor=INK, linewidth=0.6, hatch=hatch)
-    text = "not\nmeasured" if value is None else f"{value:+.1f}".replace("-", "−")
+    text = "not\nmeasured" if value is None else f"{value:+z.1f}".replace("-", "−")
     axis.annotate(
         text,
         (place, max(value or 0.0, 0.0)),
