@@ -39,7 +39,7 @@ def some(data: DomainDataset, folder: Path, images: int) -> DomainDataset:
             path = Path(domain.images[index])  # type: ignore[arg-type]
             link = folder / domain.name / path.parent.name / path.name
             link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(path)
+            link.symlink_to(path.resolve())
     return image_folders(folder.name, folder)
 
 
