@@ -1,6 +1,7 @@
 """The walls between rooms: what each part of shoal may import, and what it never touches."""
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -335,3 +336,35 @@ def test_a_core_that_needs_an_extra_is_found(tmp_path: Path) -> None:
     done = import_without_extras(["greedy"], tmp_path)
     assert done.returncode != 0
     assert "refused: rich" in done.stderr
+
+
+WITHOUT_THE_COMPILER = """
+import sys
+import torch
+import shoal
+from shoal.algorithms import find
+from shoal.networks import MLP
+
+batches = [(torch.randn(4, 3), torch.tensor([0, 1, 0, 1])) for _ in range(2)]
+algorithm = find({name!r})(MLP(3, 4, 2), num_domains=2)
+algorithm.check(algorithm.update(batches))
+inputs, labels = (torch.cat(tensors) for tensors in zip(*batches))
+shoal.gradient_variance(algorithm.model, inputs, labels, torch.arange(8) // 4)
+assert "torch._dynamo" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("name", ["fishr", "dann"])
+def test_training_does_not_load_the_compiler(name: str) -> None:
+    """It takes every process of a sweep more than a second, and every first step of a user's."""
+    code = WITHOUT_THE_COMPILER.format(name=name)
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .optimisation import Optimisation
-from .rules import Tensors, clipped, first_step, fused, kept
+from .rules import Tensors, clipped, first_step, fused_step, kept
 
 
 class Optimiser(nn.Module):
@@ -36,7 +36,6 @@ class Optimiser(nn.Module):
         super().__init__()
         self.weights = [weight for weight in weights if weight.requires_grad]
         self.lr, self.weight_decay, self.betas = lr, weight_decay, betas
-        self._rule: torch.optim.Optimizer
         device = self.weights[0].device if self.weights else None
         sound = torch.ones((), dtype=torch.bool, device=device)
         self.register_buffer("sound", sound, persistent=False)
@@ -68,15 +67,11 @@ class Optimiser(nn.Module):
                     f"shape {list(weight.shape)} with strides {list(weight.stride())}; call "
                     "contiguous()"
                 )
-        names = kept(self.optimisation)
         every = range(len(self.weights))
-        self._kept = {name: [self.get_buffer(f"{name}_{k}") for k in every] for name in names}
-        if not self.weights:  # all frozen: nothing to do, and torch knows no such optimiser
-            return
-        options = self.lr, self.weight_decay, self.betas
-        self._rule = fused(self.optimisation, self.weights, *options)
-        for k, weight in enumerate(self.weights):
-            self._rule.state[weight] = {name: self._kept[ours][k] for ours, name in names.items()}
+        self._kept = {
+            name: [self.get_buffer(f"{name}_{k}") for k in every]
+            for name in kept(self.optimisation)
+        }
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Optimiser":
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -109,12 +104,11 @@ class Optimiser(nn.Module):
             if any(moment.stride() != weight.stride() for moment in mine):
                 self.follow(lambda weight: weight)
                 break
-        trained, found = [], []
-        for weight, grad in zip(self.weights, grads, strict=True):
-            weight.grad = None
+        places, found = [], []
+        for place, (weight, grad) in enumerate(zip(self.weights, grads, strict=True)):
             if grad is not None:
                 alike = grad.stride() == weight.stride()
-                trained.append(weight)
+                places.append(place)
                 found.append(grad if alike else torch.empty_like(weight).copy_(grad))
         if not found:
             return
@@ -123,16 +117,16 @@ class Optimiser(nn.Module):
         one = torch.ones((), device=found[0].device)
         torch._amp_foreach_non_finite_check_and_unscale_(found, stop, one)
         self.sound.logical_and_(stop == 0)
-        rule: Any = self._rule
-        rule.grad_scale = None
-        rule.found_inf = stop if active is None else torch.maximum(stop, (~active).float())
-        if self._scheduled:
-            rule.param_groups[0]["lr"] = self._rate()
-        for weight, grad in zip(trained, self._clipped(found), strict=True):
-            weight.grad = grad
-        rule.step()
-        for weight in trained:
-            weight.grad = None
+        fused_step(
+            self.optimisation,
+            [self.weights[k] for k in places],
+            self._clipped(found),
+            {name: [values[k] for k in places] for name, values in self._kept.items()},
+            self._rate(),
+            self.weight_decay,
+            self.betas,
+            stop if active is None else torch.maximum(stop, (~active).float()),
+        )
         torch.clear_autocast_cache()  # it holds the weights of before
 
     def first_step(self, grads: Tensors) -> list[Tensor]:

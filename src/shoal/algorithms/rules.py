@@ -1,10 +1,10 @@
-"""What a step is by each rule: torch's fused one, and the first of all in closed form."""
+"""What a step is by each rule: torch's fused kernels, and the first of all in closed form."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .optimisation import Optimisation
 
@@ -12,26 +12,55 @@ Tensors = tuple[Tensor, ...] | list[Tensor]  # what torch's functions of many te
 EPS = 1e-8  # torch's
 
 
-def kept(optimisation: Optimisation) -> dict[str, str]:
-    """Return what a rule keeps of each weight: our names, and torch's for the same."""
+def kept(optimisation: Optimisation) -> tuple[str, ...]:
+    """Return the names of what a rule keeps of each weight."""
     if optimisation.rule == "sgd":
-        return {"velocity": "momentum_buffer"} if optimisation.momentum > 0 else {}
-    return {"count": "step", "mean": "exp_avg", "square": "exp_avg_sq"}
+        return ("velocity",) if optimisation.momentum > 0 else ()
+    return "count", "mean", "square"
 
 
-def fused(
+@torch.no_grad()
+def fused_step(
     optimisation: Optimisation,
-    weights: Sequence[nn.Parameter],
-    lr: float,
+    weights: Tensors,
+    grads: Tensors,
+    state: Mapping[str, Tensors],
+    lr: float | Tensor,
     weight_decay: float,
     betas: tuple[float, float],
-) -> torch.optim.Optimizer:
-    """Return torch's optimiser of this rule, one whose steps a tensor can switch off."""
-    shared: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay, "fused": True}
-    if optimisation.rule == "sgd":
-        return torch.optim.SGD(weights, momentum=optimisation.momentum, **shared)
-    kind = torch.optim.AdamW if optimisation.rule == "adamw" else torch.optim.Adam
-    return kind(weights, betas=betas, eps=EPS, capturable=True, **shared)
+    stop: Tensor,
+) -> None:
+    """Make one step in place, by torch's kernel for many weights at once.
+
+    Not by ``torch.optim``, which brings the compiler with it: seconds of every process.
+
+    Args:
+        state: what ``kept`` names, of each weight; zeros before the first step.
+        stop: a float scalar on the device; where it is 1, neither weights nor state change.
+    """
+    shared: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay, "maximize": False}
+    shared |= {"grad_scale": None, "found_inf": stop}
+    for places in _alike(weights):
+        mine, slopes = [weights[k] for k in places], [grads[k] for k in places]
+        has = {name: [values[k] for k in places] for name, values in state.items()}
+        if optimisation.rule == "sgd":
+            shared |= {"momentum": optimisation.momentum, "dampening": 0.0, "nesterov": False}
+            velocities = has.get("velocity", [])
+            torch._fused_sgd_(mine, slopes, velocities, is_first_step=False, **shared)
+        else:
+            step: Any = torch._fused_adamw_ if optimisation.rule == "adamw" else torch._fused_adam_
+            shared |= {"beta1": betas[0], "beta2": betas[1], "eps": EPS, "amsgrad": False}
+            torch._foreach_add_(has["count"], 1)
+            step(mine, slopes, has["mean"], has["square"], [], has["count"], **shared)
+            torch._foreach_sub_(has["count"], [stop] * len(places))
+
+
+def _alike(weights: Tensors) -> Iterable[list[int]]:
+    """Return the places of the weights of each kind of numbers, which one kernel takes."""
+    found: dict[torch.dtype, list[int]] = {}
+    for place, weight in enumerate(weights):
+        found.setdefault(weight.dtype, []).append(place)
+    return found.values()
 
 
 @torch.no_grad()

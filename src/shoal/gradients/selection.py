@@ -1,5 +1,6 @@
 """Which weights a statistic is taken over, and in which order: the meaning of P."""
 
+import sys
 from collections.abc import Iterable
 
 import torch
@@ -24,9 +25,10 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def _compiled(module: nn.Module) -> bool:
-    return isinstance(module, torch._dynamo.OptimizedModule) or (
-        getattr(module, "_compiled_call_impl", None) is not None
-    )
+    # The compiler is not loaded for the question: that takes seconds.
+    dynamo = sys.modules.get("torch._dynamo")
+    returned = dynamo is not None and isinstance(module, dynamo.OptimizedModule)
+    return returned or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def select(model: nn.Module, parameters: Parameters) -> dict[str, Tensor]:
