@@ -18,7 +18,7 @@ EXPECTED_SKIPS = {
     "no chromium": "the report page is also looked at in a browser, where there is one",
     "no torchvision": "the extra vision",
     "no timm": "the extra vision",
-    "no ray": "the extra ray, a quarter of a gigabyte",
+    "no ray": "the extra ray, which has no wheels for some machines",
     "no efficientnet_lite_pytorch": "the extra efficientnet",
     "no lightning": "the extra loops",
     "no transformers": "the extra loops",
