@@ -37,8 +37,6 @@ class Update(nn.Module):
     """A method and the batches that it is trained on; all state of a training is in here."""
 
     sums: Tensor
-    # Whether the method is compiled, once for all sizes of batches.
-    compiled = False
 
     def __init__(self, algorithm: Algorithm, batches: Batches, precision: str) -> None:
         super().__init__()
@@ -55,8 +53,10 @@ class Update(nn.Module):
         """Make one update and add up its terms."""
         with precision_context(self.precision, self.algorithm.device), alone():
             batches = self.batches()
-            for tensor in (tensor for batch in batches if self.compiled for tensor in batch):
-                torch._dynamo.maybe_mark_dynamic(tensor, 0)
+            if self.algorithm._compiled_call_impl is not None:
+                for tensor in (tensor for batch in batches for tensor in batch):
+                    # Compiled once for all batch sizes, and for these images.
+                    torch._dynamo.maybe_mark_dynamic(tensor, 0)
             terms = self.algorithm.update(batches)
         self.names = tuple(terms)
         if len(terms) > TERMS:
@@ -127,8 +127,7 @@ class Step:
 
     def _capture(self) -> CapturedStep:
         algorithm, device = self.update.algorithm, self.update.algorithm.device
-        self.update.compiled = self.kind == "compiled"
-        if self.update.compiled:
+        if self.kind == "compiled":
             # Methods share the code that is compiled, and a process may train many of them.
             config: Any = torch._dynamo.config
             config.recompile_limit = max(config.recompile_limit, GRAPHS)
