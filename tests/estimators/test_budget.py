@@ -47,6 +47,17 @@ def test_a_group_must_fit_beside_the_last_run(tmp_path: Path) -> None:
     assert not tight.allows(tmp_path, all_groups, 2)
 
 
+def test_a_first_run_that_was_compiled_says_nothing_of_the_next_ones(tmp_path: Path) -> None:
+    all_groups = groups(4)
+    for group, (erm, fishr) in zip(all_groups, ((90.0, 120.0), (10.0, 40.0)), strict=False):
+        done(tmp_path, group[0], erm, age=1000)
+        done(tmp_path, group[1], fishr, age=1000)
+    # 260 s are spent; 10 and 40 s are ahead, and one and a half times 40 s for the last.
+    assert Budget(seconds=371.0).allows(tmp_path, all_groups, 2)
+    assert not Budget(seconds=369.0).allows(tmp_path, all_groups, 2)
+    assert Budget().left(tmp_path, all_groups, 2) == pytest.approx(160.0)
+
+
 def test_what_earlier_commands_spent_counts(tmp_path: Path) -> None:
     all_groups = groups(4)
     for run in (*all_groups[0], *all_groups[1]):

@@ -1,7 +1,7 @@
 """How much may be tried: runs by number, or by the time that they take."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,10 +38,8 @@ class Budget:
             return False
         if self.seconds is None:
             return True
-        taken = _taken(out, [run for group in groups[:number] for run in group])
-        each = sum(taken) / max(len(taken), 1)
-        ahead = each * (len(groups[number]) + LAST)
-        return self.spent(out, groups) + ahead <= self.seconds
+        usual = _usual(out, groups[:number])
+        return self.spent(out, groups) + _ahead(usual, groups[number]) <= self.seconds
 
     def spent(self, out: Path, groups: Sequence[Sequence[Run]]) -> float:
         """Return the seconds of this command, and of the runs that others made before it."""
@@ -51,14 +49,29 @@ class Budget:
 
     def left(self, out: Path, groups: Sequence[Sequence[Run]], number: int) -> float | None:
         """Return about how many seconds the groups from ``number`` on take; None if unknown."""
-        taken = _taken(out, [run for group in groups for run in group])
-        if not taken:
+        usual = _usual(out, groups)
+        if not usual:
             return None
-        each = sum(taken) / len(taken)
-        seconds = each * (sum(map(len, groups[number:])) + LAST)
+        seconds = _ahead(usual, [run for group in groups[number:] for run in group])
         if self.seconds is not None:
-            seconds = min(seconds, max(self.seconds - self.spent(out, groups), each * LAST))
+            last = _ahead(usual, [])
+            seconds = min(seconds, max(self.seconds - self.spent(out, groups), last))
         return seconds
+
+
+def _usual(out: Path, groups: Sequence[Sequence[Run]]) -> dict[str, float]:
+    """Return what a run of each method takes: the quickest, because the first may be compiled."""
+    found: dict[str, float] = {}
+    for run in (run for group in groups for run in group):
+        for seconds in _taken(out, [run]):
+            found[run.algorithm] = min(seconds, found.get(run.algorithm, seconds))
+    return found
+
+
+def _ahead(usual: Mapping[str, float], runs: Sequence[Run]) -> float:
+    """Return about how many seconds these runs take, and the last one after them."""
+    slowest = max(usual.values(), default=0.0)
+    return sum(usual.get(run.algorithm, slowest) for run in runs) + LAST * slowest
 
 
 def _taken(out: Path, runs: Sequence[Run], before: float | None = None) -> list[float]:
