@@ -6,14 +6,17 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from shoal.algorithms import ALGORITHMS
 from shoal.networks import Network, drawn
 from shoal.networks.backbones import Features
 from shoal.networks.dropping import Dropout
+from shoal.protocol.preparing import evaluation_of
 from shoal.randomness import stream
-from shoal.training.batches import scaled
+from shoal.training.batches import Batches, Normalise, scaled
 from shoal.training.evaluation import ALONE, BINS, TOGETHER, Evaluation, Outcome, Part
+from shoal.training.step import Update
 from tests.algorithms.test_contract import CHANNELS, CLASSES, SIDE, make
 
 from .little import training
@@ -251,6 +254,27 @@ def test_compiled_batches_have_one_size(monkeypatch: pytest.MonkeyPatch) -> None
     together.warm_up()
     together()
     assert not seen
+
+
+def test_one_compiled_judgement_serves_all_runs_of_a_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Runs have other networks, data and normalisations of the same kinds."""
+    monkeypatch.setitem(ALONE, "cpu", (16, 16))
+    torch._dynamo.reset()
+    graphs = CompileCounterWithBackend("eager")
+    compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function: compile(function, backend=graphs))
+    parts = {("a", "kept"): part(37)}
+    for method in ("erm", "erm", "fishr"):
+        algorithm = make(method, dtype=torch.float32)
+        normalise = Normalise(None, False, torch.device("cpu"))
+        evaluate = evaluation_of(Update(algorithm, Batches([], normalise), "float32"), parts, True)
+        evaluate.warm_up()
+        found = evaluate()["a", "kept"]
+        plain = Evaluation(algorithm, parts, scaled, nullcontext)()["a", "kept"]
+        assert torch.equal(found.predictions, plain.predictions)
+        assert graphs.frame_count <= (1 if method == "erm" else 2)
 
 
 def test_no_parts_at_all() -> None:

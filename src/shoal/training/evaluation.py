@@ -75,7 +75,7 @@ class Evaluation:
     Args:
         prepare: from uint8 images on the device to the network's inputs.
         precision: returns the context in which the network runs.
-        compiled: whether ``predict`` is compiled, for batches of one size.
+        compiled: whether all from images to predictions is compiled, for batches of one size.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Evaluation:
         self.algorithm, self.prepare, self._precision = algorithm, prepare, precision
         self._device = algorithm.device
         self._compiled = compiled and not algorithm.together
-        self._predict: Images = algorithm.predict
+        self._classify = self._judge
 
     def __call__(self) -> dict[Place, Outcome]:
         with evaluating(self.algorithm):
@@ -113,22 +113,25 @@ class Evaluation:
         # In micro-batches the network comes many times in one call, and would be compiled so often.
         self._compiled = self._compiled and self.algorithm.micro_batch is None
         if self._compiled:
-            self._predict = torch.compile(self.algorithm.predict)
+            self._classify = torch.compile(self._judge)
         with evaluating(self.algorithm):
             for part in list(self.parts.values())[:1]:
                 self._classified(next(self.batches(part)))
 
     def _classified(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the probability of each prediction, and the prediction."""
-        inputs = self.prepare(images)
-        n, size = len(inputs), self.size(inputs)
+        n, size = len(images), self.size(images)
         if self._compiled and n < size:
             # One size for all: the last images are joined by some that do not count.
-            inputs = inputs[torch.arange(size, device=inputs.device) % n]
+            images = images[torch.arange(size, device=images.device) % n]
         with self._precision():
-            logits = self._predict(inputs)[:n]
-        confidence, prediction = logits.double().softmax(-1).max(-1)
-        return confidence, prediction
+            confidences, predictions = self._classify(images)
+        return confidences[:n], predictions[:n]
+
+    def _judge(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.algorithm.predict(self.prepare(images))
+        confidences, predictions = logits.double().softmax(-1).max(-1)
+        return confidences, predictions
 
     def batches(self, part: Part) -> Iterator[Tensor]:
         """Yield the part's images on the method's device."""
