@@ -1,7 +1,7 @@
 # make demo and make test set everything up by themselves, given Python 3.11 or newer.
 PYTHON ?= python3
 BIN := .venv/bin
-# -qq leaves errors only; --no-compile leaves byte code to who imports a module, which few are.
+# -qq leaves errors only.
 PIP := $(BIN)/pip -qq --disable-pip-version-check
 # One thread each: two workers with two threads each would fight over two cores.
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=20
@@ -37,5 +37,6 @@ clean:
 	    "Name another one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@echo "Installing shoal[$(EXTRAS)] into .venv (a few minutes the first time)"
+	@# Byte code of all modules would take as long as the rest; those that are imported make it.
 	@$(PIP) install --no-compile -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@

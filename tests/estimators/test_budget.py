@@ -18,10 +18,12 @@ def groups(number: int) -> list[list[Run]]:
     ]
 
 
-def done(out: Path, run: Run, seconds: float, age: float = 0.0) -> None:
+def done(out: Path, run: Run, seconds: float, age: float = 0.0, share: float = 1.0) -> None:
+    """Write what a run leaves that took so long, for so many of its updates."""
     folder = folder_of(out, run)
     folder.mkdir(parents=True)
     timing = {"preparing": seconds / 2, "updating": seconds / 2, "evaluating": 0.0}
+    timing["updates"] = round(share * run.protocol.steps)
     (folder / "timing.json").write_text(json.dumps(timing))
     (folder / "done").touch()
     then = time.time() - age
@@ -52,10 +54,20 @@ def test_a_first_run_that_was_compiled_says_nothing_of_the_next_ones(tmp_path: P
     for group, (erm, fishr) in zip(all_groups, ((90.0, 120.0), (10.0, 40.0)), strict=False):
         done(tmp_path, group[0], erm, age=1000)
         done(tmp_path, group[1], fishr, age=1000)
-    # 260 s are spent; 10 and 40 s are ahead, and one and a half times 40 s for the last.
-    assert Budget(seconds=371.0).allows(tmp_path, all_groups, 2)
-    assert not Budget(seconds=369.0).allows(tmp_path, all_groups, 2)
-    assert Budget().left(tmp_path, all_groups, 2) == pytest.approx(160.0)
+    # 260 s are spent; 10 and 40 s are ahead, and the last: one and a half times the slowest.
+    assert Budget(seconds=491.0).allows(tmp_path, all_groups, 2)
+    assert not Budget(seconds=489.0).allows(tmp_path, all_groups, 2)
+    assert Budget().left(tmp_path, all_groups, 2) == pytest.approx(280.0)
+
+
+def test_a_run_that_went_on_counts_as_a_whole_one(tmp_path: Path) -> None:
+    all_groups = groups(3)
+    for run in all_groups[0]:
+        done(tmp_path, run, 100.0)
+    for run in all_groups[1]:
+        done(tmp_path, run, 2.0, share=0.01)
+    # Half of it are updates: 1 s for a hundredth of them, so 101 s for a run, and not 2.
+    assert Budget().left(tmp_path, all_groups, 2) == pytest.approx(100 + 100 + 150)
 
 
 def test_what_earlier_commands_spent_counts(tmp_path: Path) -> None:

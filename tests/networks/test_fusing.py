@@ -36,6 +36,13 @@ def test_a_compiled_group_norm_is_torchs(affine: bool, layout: str) -> None:
         torch.testing.assert_close(mine, torchs, rtol=1e-10, atol=1e-10)
 
 
+def test_a_compiled_group_norm_of_vectors_is_torchs() -> None:
+    norm, vectors = nn.GroupNorm(2, 8), torch.randn(5, 8)
+    expected = norm(vectors)
+    fuse(norm)
+    torch.testing.assert_close(torch.compile(norm, backend="aot_eager")(vectors), expected)
+
+
 def test_compiled_images_stay_channels_last() -> None:
     norm = network(torch.float32)[2]
     fuse(norm)

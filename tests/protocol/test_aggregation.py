@@ -12,7 +12,7 @@ RUN = Finished("set", "erm", ("a",), 0, 0, {}, ())
 
 
 def choice(trial: int, domain: str, accuracy: float, algorithm: str = "erm") -> Choice:
-    return Choice("set", algorithm, domain, trial, 0, 0, 0.0, accuracy, accuracy / 10, RUN)
+    return Choice("set", algorithm, domain, trial, 0, 0, 0.0, accuracy, accuracy / 10, RUN, 1)
 
 
 def test_three_trials_as_domainbed_prints_them() -> None:

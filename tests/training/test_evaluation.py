@@ -1,6 +1,8 @@
 """Accuracy, calibration and confusion against plain loops; what an evaluation leaves alone."""
 
+import gc
 import math
+import weakref
 from contextlib import AbstractContextManager, nullcontext
 
 import pytest
@@ -230,9 +232,9 @@ def test_compiled_batches_have_one_size(monkeypatch: pytest.MonkeyPatch) -> None
     seen: list[int] = []
 
     def compile(function: nn.Module) -> object:
-        def compiled(inputs: Tensor) -> Tensor:
-            seen.append(len(inputs))
-            return function(inputs)
+        def compiled(method: nn.Module, prepare: object, images: Tensor) -> object:
+            seen.append(len(images))
+            return function(method, prepare, images)
 
         return compiled
 
@@ -274,7 +276,22 @@ def test_one_compiled_judgement_serves_all_runs_of_a_process(
         found = evaluate()["a", "kept"]
         plain = Evaluation(algorithm, parts, scaled, nullcontext)()["a", "kept"]
         assert torch.equal(found.predictions, plain.predictions)
-        assert graphs.frame_count <= (1 if method == "erm" else 2)
+        torch.testing.assert_close(found.confidences, plain.confidences)
+        assert graphs.frame_count == (1 if method == "erm" else 2)
+
+
+def test_nothing_holds_on_to_an_evaluation_that_is_over() -> None:
+    """Nor to its data: they may fill a device, and the next run begins at once."""
+    algorithm, mine = make("erm", dtype=torch.float32), part(20)
+    evaluate = Evaluation(algorithm, {("a", "kept"): mine}, scaled, nullcontext)
+    evaluate()
+    gone = weakref.ref(evaluate), weakref.ref(mine)
+    gc.disable()
+    try:
+        del evaluate, mine
+        assert [found() for found in gone] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_no_parts_at_all() -> None:

@@ -1,7 +1,7 @@
 """How much may be tried: runs by number, or by the time that they take."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,51 +38,75 @@ class Budget:
             return False
         if self.seconds is None:
             return True
-        usual = _usual(out, groups[:number])
-        return self.spent(out, groups) + _ahead(usual, groups[number]) <= self.seconds
+        pace = _Pace.of(out, groups[:number])
+        return self.spent(out, groups) + pace.ahead(groups[number]) <= self.seconds
 
     def spent(self, out: Path, groups: Sequence[Sequence[Run]]) -> float:
         """Return the seconds of this command, and of the runs that others made before it."""
         now = time.monotonic() - self._begun
-        before = _taken(out, [run for group in groups for run in group], before=now)
-        return now + sum(before)
+        timings = _timings(out, groups, before=now)
+        return now + sum(timing.seconds for _, timing in timings)
 
     def left(self, out: Path, groups: Sequence[Sequence[Run]], number: int) -> float | None:
         """Return about how many seconds the groups from ``number`` on take; None if unknown."""
-        usual = _usual(out, groups)
-        if not usual:
+        pace = _Pace.of(out, groups)
+        if not pace.each:
             return None
-        seconds = _ahead(usual, [run for group in groups[number:] for run in group])
+        seconds = pace.ahead([run for group in groups[number:] for run in group])
         if self.seconds is not None:
-            last = _ahead(usual, [])
-            seconds = min(seconds, max(self.seconds - self.spent(out, groups), last))
+            seconds = min(seconds, max(self.seconds - self.spent(out, groups), pace.ahead([])))
         return seconds
 
 
-def _usual(out: Path, groups: Sequence[Sequence[Run]]) -> dict[str, float]:
-    """Return what a run of each method takes: the quickest, because the first may be compiled."""
-    found: dict[str, float] = {}
+@dataclass(frozen=True)
+class _Pace:
+    """What the runs ahead will take, by those that are done.
+
+    Args:
+        each: seconds of a run of each method, the quickest: on a GPU its first one is compiled.
+        slowest: of all; the last run has more domains than they, and is compiled, too.
+    """
+
+    each: Mapping[str, float]
+    slowest: float
+
+    @staticmethod
+    def of(out: Path, groups: Sequence[Sequence[Run]]) -> "_Pace":
+        each: dict[str, float] = {}
+        slowest = 0.0
+        for run, timing in _timings(out, groups):
+            # Of a run that went on after an interruption only the rest was timed.
+            share = run.protocol.steps / max(timing.updates, 1)
+            seconds = timing.seconds + (share - 1) * timing.updating
+            each[run.algorithm] = min(seconds, each.get(run.algorithm, seconds))
+            slowest = max(slowest, timing.seconds)
+        return _Pace(each, slowest)
+
+    def ahead(self, runs: Sequence[Run]) -> float:
+        """Return about how many seconds these runs take, and the last one after them."""
+        known = sum(self.each.get(run.algorithm, self.slowest) for run in runs)
+        return known + LAST * self.slowest
+
+
+@dataclass(frozen=True)
+class _Timing:
+    """What a finished run took: in all, for its updates, and how many these were."""
+
+    seconds: float
+    updating: float
+    updates: int
+
+
+def _timings(
+    out: Path, groups: Sequence[Sequence[Run]], before: float | None = None
+) -> Iterable[tuple[Run, _Timing]]:
+    """Yield the finished runs and their timings; only those older than ``before`` seconds."""
     for run in (run for group in groups for run in group):
-        for seconds in _taken(out, [run]):
-            found[run.algorithm] = min(seconds, found.get(run.algorithm, seconds))
-    return found
-
-
-def _ahead(usual: Mapping[str, float], runs: Sequence[Run]) -> float:
-    """Return about how many seconds these runs take, and the last one after them."""
-    slowest = max(usual.values(), default=0.0)
-    return sum(usual.get(run.algorithm, slowest) for run in runs) + LAST * slowest
-
-
-def _taken(out: Path, runs: Sequence[Run], before: float | None = None) -> list[float]:
-    """Return what finished runs took, in seconds; only those older than ``before`` seconds."""
-    found = []
-    for run in runs:
         folder = folder_of(out, run)
         done, timing = folder / DONE, folder / TIMING
         if not done.exists() or not timing.exists():
             continue
         if before is None or time.time() - done.stat().st_mtime > before:
             one = read_json(timing)
-            found.append(one["preparing"] + one["updating"] + one["evaluating"])
-    return found
+            seconds = one["preparing"] + one["updating"] + one["evaluating"]
+            yield run, _Timing(seconds, one["updating"], one["updates"])

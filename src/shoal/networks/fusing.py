@@ -18,7 +18,7 @@ def fuse(network: nn.Module) -> None:
 
 def _group_norm(norm: nn.GroupNorm, inputs: Tensor) -> Tensor:
     """Return what ``nn.GroupNorm`` returns, in the inputs' layout."""
-    if not torch.compiler.is_compiling():
+    if inputs.ndim == 2 or not torch.compiler.is_compiling():
         plain: Tensor = nn.GroupNorm.forward(norm, inputs)
         return plain
     precise = inputs.to(torch.promote_types(inputs.dtype, torch.float32))

@@ -31,7 +31,7 @@ class Choice:
     accuracy: float
     calibration_error: float
     run: Finished
-    draws: int = 1
+    draws: int
 
 
 # From a run and all runs of its data set, method and trial, to the score and what is read.

@@ -119,8 +119,8 @@ def _uneven(choices: Sequence[Choice]) -> Iterable[str]:
         if len({count for counts in draws.values() for count in counts}) > 1:
             listed = ", ".join(f"{name} {_range(counts)}" for name, counts in draws.items())
             yield (
-                f"{dataset}: chosen of unequally many draws ({listed}), of which the best of more "
-                "is better; finish the sweep before you compare"
+                f"{dataset}: chosen of unequally many draws ({listed}). The best of more draws is "
+                "better, so finish the sweep before you compare"
             )
 
 

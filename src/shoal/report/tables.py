@@ -177,7 +177,7 @@ def _entry(ours: Cell | None, paper: Cell | str) -> _Entry:
     if ours is None or isinstance(paper, str):
         return _Entry(shown, str(paper), NO_NUMBER, False)
     difference = f"{ours.difference(paper):+z.1f}"
-    if difference in ("+0.0", "-0.0"):
+    if difference == "+0.0":
         difference = "0.0"
     return _Entry(shown, str(paper), difference.replace("-", "−"), ours.departs(paper))
 

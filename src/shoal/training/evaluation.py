@@ -90,7 +90,7 @@ class Evaluation:
         self.algorithm, self.prepare, self._precision = algorithm, prepare, precision
         self._device = algorithm.device
         self._compiled = compiled and not algorithm.together
-        self._classify = self._judge
+        self._classify = _classify
 
     def __call__(self) -> dict[Place, Outcome]:
         with evaluating(self.algorithm):
@@ -113,7 +113,7 @@ class Evaluation:
         # In micro-batches the network comes many times in one call, and would be compiled so often.
         self._compiled = self._compiled and self.algorithm.micro_batch is None
         if self._compiled:
-            self._classify = torch.compile(self._judge)
+            self._classify = torch.compile(_classify)
         with evaluating(self.algorithm):
             for part in list(self.parts.values())[:1]:
                 self._classified(next(self.batches(part)))
@@ -125,13 +125,8 @@ class Evaluation:
             # One size for all: the last images are joined by some that do not count.
             images = images[torch.arange(size, device=images.device) % n]
         with self._precision():
-            confidences, predictions = self._classify(images)
+            confidences, predictions = self._classify(self.algorithm, self.prepare, images)
         return confidences[:n], predictions[:n]
-
-    def _judge(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        logits = self.algorithm.predict(self.prepare(images))
-        confidences, predictions = logits.double().softmax(-1).max(-1)
-        return confidences, predictions
 
     def batches(self, part: Part) -> Iterator[Tensor]:
         """Yield the part's images on the method's device."""
@@ -153,6 +148,13 @@ class Evaluation:
         if self.algorithm.together:
             return TOGETHER
         return ALONE[self._device.type][images.ndim == 4 and images.shape[-1] >= 64]
+
+
+def _classify(algorithm: Algorithm, prepare: Images, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the probability of each prediction, and the prediction."""
+    logits = algorithm.predict(prepare(images))
+    confidences, predictions = logits.double().softmax(-1).max(-1)
+    return confidences, predictions
 
 
 @contextmanager
