@@ -227,6 +227,20 @@ def test_near_its_end_a_schedule_is_still_exact() -> None:
     assert -weight.item() == pytest.approx(cosine(4998, 5000), rel=1e-6)
 
 
+def test_clipping_keeps_the_precision_of_every_weight() -> None:
+    """By one norm of all; a scalar in float32 must not become float64 beside a float64 one."""
+    weights = [
+        nn.Parameter(torch.ones(3, dtype=torch.float64)),
+        nn.Parameter(torch.ones((), dtype=torch.float32)),
+    ]
+    optimiser = Optimiser(weights, lr=1.0)
+    optimiser.use(Optimisation(rule="sgd", momentum=0.0, clip=2.0))
+    optimiser.step([torch.full((3,), 2.0, dtype=torch.float64), torch.tensor(2.0)])
+    # The norm of all gradients is 4, so half of each is left.
+    for weight in weights:
+        torch.testing.assert_close(weight, torch.zeros_like(weight), rtol=0, atol=1e-6)
+
+
 def test_clipping_leaves_the_callers_gradients_alone() -> None:
     """Two weights may have one gradient tensor, which is clipped once."""
     one, two = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))

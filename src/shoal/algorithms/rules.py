@@ -55,11 +55,11 @@ def fused_step(
             torch._foreach_sub_(has["count"], [stop] * len(places))
 
 
-def _alike(weights: Tensors) -> Iterable[list[int]]:
-    """Return the places of the weights of each kind of numbers, which one kernel takes."""
+def _alike(tensors: Tensors) -> Iterable[list[int]]:
+    """Return the places of the tensors of each kind of numbers, which one kernel takes."""
     found: dict[torch.dtype, list[int]] = {}
-    for place, weight in enumerate(weights):
-        found.setdefault(weight.dtype, []).append(place)
+    for place, tensor in enumerate(tensors):
+        found.setdefault(tensor.dtype, []).append(place)
     return found.values()
 
 
@@ -69,8 +69,12 @@ def clipped(grads: Tensors, norm: float) -> Tensors:
     # In float64, where the square of no float32 overflows.
     norms = torch.stack(torch._foreach_norm(grads, 2, torch.float64))
     share = (norm / (torch.linalg.vector_norm(norms) + 1e-6)).clamp(max=1)
-    # Not in place: two weights may have one and the same gradient tensor.
-    return torch._foreach_mul(grads, share.to(grads[0].dtype))
+    found = list(grads)  # not in place: two weights may have one and the same gradient tensor
+    for places in _alike(grads):
+        mine = torch._foreach_mul([grads[k] for k in places], share.to(grads[places[0]].dtype))
+        for place, grad in zip(places, mine, strict=True):
+            found[place] = grad
+    return found
 
 
 @torch.no_grad()
