@@ -130,6 +130,10 @@ def test_an_ablation_shows_what_is_done(tmp_path: Path, capsys: pytest.CaptureFi
     assert main([*command, "--draws", "20"]) == 0
     assert ", 3 of 20 runs (66.3 ± 2.9)" in _row(tmp_path, "fishr-iga")
     assert _row(tmp_path, "fishr-plain").count("not run") == 4
+    # Of another precision, so not what this table is of.
+    assert main([*command, "--precision", "bf16"]) == 0
+    assert _row(tmp_path, "fishr-iga").count("not run") == 4
+    assert "Trained in bf16." in (tmp_path / "results.md").read_text("utf-8")
 
 
 def _row(folder: Path, name: str) -> str:

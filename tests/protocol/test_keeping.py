@@ -249,7 +249,7 @@ def test_a_damaged_model_is_not_saved(tmp_path: Path) -> None:
     (choice,) = choose_runs(runs, "test-domain")
     (tmp_path / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(ValueError, match="is damaged"):
-        save_chosen(choice, "test-domain", runs, tmp_path / "out")
+        save_chosen(choice, "test-domain", tmp_path / "out")
 
 
 def test_names_of_folders_hold_no_path(tmp_path: Path) -> None:
@@ -257,6 +257,6 @@ def test_names_of_folders_hold_no_path(tmp_path: Path) -> None:
     runs = read_runs([tmp_path / "run"])
     (choice,) = choose_runs(runs, "test-domain")
     choice = replace(choice, algorithm="../x:Own@1", test_domain="a/b")
-    folder = save_chosen(choice, "test-domain", runs, tmp_path / "out")
+    folder = save_chosen(choice, "test-domain", tmp_path / "out")
     assert folder.parent == tmp_path / "out" and folder.name == "tiny-..~2fx~3aOwn~401-a~2fb-t0"
-    assert json.loads((folder / "model.json").read_text())["selection"]["of_draws"] == 0
+    assert json.loads((folder / "model.json").read_text())["selection"]["of_draws"] == 1

@@ -69,14 +69,16 @@ def write_run(root: Path, run: Finished) -> Finished:
     folder = root / name
     folder.mkdir(parents=True)
     keys = ("dataset", "algorithm", "test_domains", "trial", "draw", "hparams")
-    (folder / "run.json").write_text(json.dumps({key: getattr(run, key) for key in keys}))
+    about = {key: getattr(run, key) for key in keys}
+    about["protocol"] = {"precision": run.precision or "float32"}
+    (folder / "run.json").write_text(json.dumps(about))
     lines = (json.dumps(vars(one)) + "\n" for one in run.measured)
     (folder / "records.jsonl").write_text("".join(lines))
     seconds = {"preparing": 1.0, "updating": 80.0 + run.draw, "evaluating": 9.0, "updates": 1000}
     machine = {"device": "cpu", "threads": 1}
     (folder / "timing.json").write_text(json.dumps({**seconds, "machine": machine}))
     (folder / "done").touch()
-    return replace(run, path=folder)
+    return replace(run, path=folder, precision=run.precision or "float32")
 
 
 def write_failure(root: Path, run: Finished, reason: str) -> None:

@@ -83,6 +83,7 @@ def test_every_section_has_something(browser: Browser, page: Path) -> None:
     assert count(browser, "#terms svg") == 3
     assert count(browser, f"{BOARD} tr.baseline") == 1
     assert text(browser, f"{BOARD} tr.baseline th") == "erm"
+    assert "pacs: chosen of unequally many draws" in text(browser, "#cautions p")
     assert browser.value("!document.querySelector('main').innerHTML.includes('NaN')")
 
 

@@ -48,6 +48,18 @@ def add_keep_best(parser: Any) -> None:
     )
 
 
+def add_settings(parser: Any, told: str) -> None:
+    """Add hyperparameters by name; ``settings`` reads them."""
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help=told
+    )
+
+
+def add_precision(parser: Any) -> None:
+    """Add the numbers that a network computes with."""
+    parser.add_argument("--precision", choices=("float32", "bf16"), default="float32")
+
+
 def name_domains(parser: argparse.ArgumentParser) -> None:
     """Let what follows an option be ``-90%``, which is a domain and no option."""
     parser._negative_number_matcher = re.compile(r"-\d")

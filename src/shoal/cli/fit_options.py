@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from .arguments import positive
+from .arguments import add_settings, positive
 from .durations import duration
 from .loading import add_cache_folder
 
@@ -46,14 +46,7 @@ def _add_what(group: Any) -> None:
         metavar="N",
         help="splits of the data, at most (default: %(default)s)",
     )
-    group.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME=VALUE",
-        help="hyperparameters, for the methods that have them; see 'shoal hparams'",
-    )
+    add_settings(group, "hyperparameters, for the methods that have them; see 'shoal hparams'")
 
 
 def _add_how(group: Any) -> None:

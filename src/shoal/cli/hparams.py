@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict, fields
 from typing import Any
 
-from .arguments import settings, whole
+from .arguments import add_settings, settings, whole
 from .terminal import table
 
 
@@ -34,13 +34,9 @@ def add(commands: Any) -> None:
         metavar="K",
         help="hparams_seed; 0 is the defaults (default: %(default)s)",
     )
-    parser.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a value for every draw, a search, or both: lr=0.01, 'penalty_weight=10^U(1, 5)', "
+    add_settings(
+        parser,
+        "a value for every draw, a search, or both: lr=0.01, 'penalty_weight=10^U(1, 5)', "
         "'ema_decay=0.95 ~ U(0.9, 0.99)'",
     )
     parser.add_argument("--json", action="store_true", help="print names and values as JSON")

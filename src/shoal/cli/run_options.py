@@ -4,7 +4,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .arguments import add_keep_best, name_domains, positive, whole
+from .arguments import (
+    add_keep_best,
+    add_precision,
+    add_settings,
+    name_domains,
+    positive,
+    whole,
+)
 from .loading import add_data_options
 
 
@@ -38,14 +45,7 @@ def _what(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--draw", type=whole, default=0, metavar="K", help="of the hyperparameters; 0: defaults"
     )
-    group.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME=VALUE",
-        help="hyperparameters: lr=0.01, penalty_weight=100",
-    )
+    add_settings(group, "hyperparameters: lr=0.01, penalty_weight=100")
 
 
 def _how(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +69,7 @@ def _how(parser: argparse.ArgumentParser) -> None:
         metavar="WHICH",
         help="what a large network begins with: imagenet (default), none, or a file",
     )
-    group.add_argument("--precision", choices=("float32", "bf16"), default="float32")
+    add_precision(group)
     group.add_argument(
         "--exact",
         action="store_true",

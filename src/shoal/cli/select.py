@@ -48,7 +48,7 @@ def _run(options: argparse.Namespace) -> int:
     missing = 0
     for choice in choices:
         try:
-            folder = save_chosen(choice, options.rule, runs, options.out)
+            folder = save_chosen(choice, options.rule, options.out)
         except NotKept as error:
             missing += 1
             print(f"shoal: {error}", file=sys.stderr)

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from .arguments import positive, settings
+from .arguments import add_precision, add_settings, positive, settings
 from .engine import add_engine_options, carry_out, check_engine, world_of
 from .loading import add_places
 
@@ -32,14 +32,12 @@ def add(commands: Any) -> None:
         default="singles",
         help="each domain in turn, or also every two, for leave-one-domain-out selection",
     )
-    what.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="as in hparams"
-    )
+    add_settings(what, "as in hparams")
     what.add_argument("--steps", type=positive, default=5001, help="default: %(default)s")
     what.add_argument("--record-every", type=positive, metavar="N")
     what.add_argument("--network", metavar="NAME", help="for large images, as in train")
     what.add_argument("--weights", choices=("imagenet", "none"), default="imagenet")
-    what.add_argument("--precision", choices=("float32", "bf16"), default="float32")
+    add_precision(what)
     add_engine_options(parser)
     parser.set_defaults(run=_run, after_interrupt="the same command goes on from here")
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..protocol.plan import folder_of
-from ..protocol.records import DONE, TIMING
+from ..protocol.records import DONE, Timing, read_timing
 from ..protocol.run import Run
-from ..storage import read_json
 
 # Domains that every method is measured on at least, or nothing could be compared.
 LEAST = 2
@@ -88,25 +87,14 @@ class _Pace:
         return known + LAST * self.slowest
 
 
-@dataclass(frozen=True)
-class _Timing:
-    """What a finished run took: in all, for its updates, and how many these were."""
-
-    seconds: float
-    updating: float
-    updates: int
-
-
 def _timings(
     out: Path, groups: Sequence[Sequence[Run]], before: float | None = None
-) -> Iterable[tuple[Run, _Timing]]:
+) -> Iterable[tuple[Run, Timing]]:
     """Yield the finished runs and their timings; only those older than ``before`` seconds."""
     for run in (run for group in groups for run in group):
         folder = folder_of(out, run)
-        done, timing = folder / DONE, folder / TIMING
-        if not done.exists() or not timing.exists():
+        done, timing = folder / DONE, read_timing(folder)
+        if timing is None or not done.exists():
             continue
         if before is None or time.time() - done.stat().st_mtime > before:
-            one = read_json(timing)
-            seconds = one["preparing"] + one["updating"] + one["evaluating"]
-            yield run, _Timing(seconds, one["updating"], one["updates"])
+            yield run, timing

@@ -2,14 +2,12 @@
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..storage import read_json, write_aside, write_json
 from .keeping import kept_model
 from .model import CARD, MODEL
-from .records import Finished
 from .selection import WORDS, Choice
 
 LEFT_OUT = (
@@ -36,37 +34,26 @@ def model_of(choice: Choice) -> Path:
     )
 
 
-def save_chosen(choice: Choice, rule: str, runs: Sequence[Finished], out: Path) -> Path:
-    """Copy the model of a choice into a folder below ``out``, and return it.
-
-    Args:
-        runs: all runs that the rule chose from.
-    """
+def save_chosen(choice: Choice, rule: str, out: Path) -> Path:
+    """Copy the model of a choice into a folder below ``out``, and return it."""
     source, folder = model_of(choice), out / _name(choice)
     card = read_json(source / CARD)
     content = (source / MODEL).read_bytes()
     if hashlib.sha256(content).hexdigest() != card["sha256"]:
         raise ValueError(f"{source / MODEL} is damaged, or another than {CARD} tells of")
     write_aside(folder / MODEL, lambda file: file.write(content))
-    write_json(folder / CARD, {**card, "selection": _about(choice, rule, runs)})
+    write_json(folder / CARD, {**card, "selection": _about(choice, rule)})
     return folder
 
 
-def _about(choice: Choice, rule: str, runs: Iterable[Finished]) -> dict[str, Any]:
-    mates = [
-        run
-        for run in runs
-        if (run.dataset, run.algorithm, run.trial)
-        == (choice.dataset, choice.algorithm, choice.trial)
-        and run.test_domains == (choice.test_domain,)
-    ]
+def _about(choice: Choice, rule: str) -> dict[str, Any]:
     return {
         "rule": rule,
         "how": WORDS[rule] + (LEFT_OUT if rule == "leave-one-domain-out" else ""),
         "test_domain": choice.test_domain,
         "trial": choice.trial,
         "draw": choice.draw,
-        "of_draws": len({run.draw for run in mates}),
+        "of_draws": choice.draws,
         "step": choice.step,
         "of_records": len(choice.run.measured),
         "score": _number(choice.score),

@@ -56,6 +56,7 @@ class Finished:
     measured: tuple[Measured, ...]
     path: Path | None = None
     fingerprint: str = ""
+    precision: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,9 +140,14 @@ def failures(folders: Sequence[Path]) -> list[Failure]:
 
 def timing_of(run: Finished) -> Timing | None:
     """Return what the run took; None where that was not written down."""
-    if run.path is None or not (run.path / TIMING).exists():
+    return None if run.path is None else read_timing(run.path)
+
+
+def read_timing(folder: Path) -> Timing | None:
+    """Return what the run in this folder took; None where that was not written down."""
+    if not (folder / TIMING).exists():
         return None
-    found = _json(run.path / TIMING)
+    found = _json(folder / TIMING)
     machine = found.get("machine", {})
     return Timing(
         float(found.get("preparing", 0)),
@@ -167,6 +173,7 @@ def _read(folder: Path) -> Finished:
         measured,
         folder,
         run.get("fingerprint", ""),
+        run.get("protocol", {}).get("precision", ""),
     )
 
 

@@ -30,7 +30,7 @@ class Chapter:
     rule: str
     tables: tuple[Grid, ...]
     lines: tuple[str, ...]
-    cautions: tuple[str, ...] = ()
+    cautions: tuple[str, ...]
 
 
 def chapters(runs: Sequence[Finished], rules: Iterable[str]) -> list[Chapter]:

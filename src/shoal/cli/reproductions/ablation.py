@@ -4,7 +4,7 @@ import argparse
 from functools import cache, partial
 from typing import Any
 
-from ..arguments import name_domains, positive
+from ..arguments import add_precision, name_domains, positive
 from ..engine import add_engine_options, carry_out, check_engine, world_of
 from ..finished import note_twins
 from ..loading import add_places
@@ -36,7 +36,7 @@ def add(experiments: Any) -> None:
     )
     parser.add_argument("--trials", type=positive, default=3, help="default: %(default)s")
     parser.add_argument("--steps", type=positive, default=5001, help="default: %(default)s")
-    _add_precision(parser)
+    add_precision(parser)
     add_places(parser)
     add_engine_options(parser)
     parser.set_defaults(run=_run_batches, after_interrupt=GOES_ON)
@@ -65,19 +65,14 @@ def _what(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--steps", type=positive, default=5001, help="default: %(default)s")
     what.add_argument("--network", metavar="NAME", help="for large images, as in train")
     what.add_argument("--weights", choices=("imagenet", "none"), default="imagenet")
-    _add_precision(what)
+    add_precision(what)
     add_engine_options(parser)
-
-
-def _add_precision(what: Any) -> None:
-    what.add_argument("--precision", choices=("float32", "bf16"), default="float32")
 
 
 def _run(name: str, options: argparse.Namespace) -> int:
     from ...checks import choose
     from ...experiments.ablations import ABLATIONS, RULES, ordered, table
     from ...protocol.plan import Sweep, runs_of
-    from ...protocol.records import read_runs
     from ...report.ablations import ablation_sheets
 
     check_engine(options)
@@ -93,7 +88,7 @@ def _run(name: str, options: argparse.Namespace) -> int:
     status = carry_out(
         options, ordered(runs_of(sweep, world.method, world.dataset), rows, asked), world
     )
-    runs = read_runs([options.out]) if (options.out / "runs").is_dir() else []
+    runs = _finished(options)
     note_twins(runs)
     planned = options.trials * options.draws
     tables = {rule: table(ablation, dataset, rule, runs, planned) for rule in RULES}
@@ -108,7 +103,6 @@ def _run(name: str, options: argparse.Namespace) -> int:
 def _run_batches(options: argparse.Namespace) -> int:
     from ...experiments import batches
     from ...protocol.plan import runs_of
-    from ...protocol.records import read_runs
     from ...protocol.run import Protocol
     from ...report.ablations import batch_sheet
     from ...report.figures.batches import batch_figure
@@ -124,7 +118,7 @@ def _run_batches(options: argparse.Namespace) -> int:
         if run.test_domains == (batches.TEST_DOMAIN,)
     }
     status = carry_out(options, list(planned.values()), world)
-    runs = read_runs([options.out]) if (options.out / "runs").is_dir() else []
+    runs = _finished(options)
     cells = batches.cells(runs)
     result = {"cells": cells, "machine": _machines(runs)}
     figures = {"ema-batch": batch_figure(cells)} if runs else {}
@@ -140,6 +134,14 @@ def _protocol(options: argparse.Namespace) -> Any:
     return Protocol(
         options.steps, network=options.network, weights=weights, precision=options.precision
     )
+
+
+def _finished(options: argparse.Namespace) -> list[Any]:
+    """Return the finished runs of the folder in the precision that was asked for."""
+    from ...protocol.records import read_runs
+
+    found = read_runs([options.out]) if (options.out / "runs").is_dir() else []
+    return [run for run in found if run.precision == options.precision]
 
 
 def _machines(runs: Any) -> list[str]:

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from ..arguments import device, positive
+from ..arguments import add_precision, device, positive
 from .outcome import add_device, add_out, write
 
 
@@ -21,7 +21,7 @@ def add(experiments: Any) -> None:
         "--batch", type=positive, default=32, help="images of each domain (default: %(default)s)"
     )
     parser.add_argument("--rounds", type=positive, default=100, help="default: %(default)s")
-    parser.add_argument("--precision", choices=("float32", "bf16"), default="float32")
+    add_precision(parser)
     add_device(parser)
     add_out(parser, "overhead")
     parser.set_defaults(run=_run, after_interrupt="nothing was written")
