@@ -32,7 +32,7 @@ def fused_step(
 ) -> None:
     """Make one step in place, by torch's kernel for many weights at once.
 
-    Not by ``torch.optim``, which brings the compiler with it: seconds of every process.
+    Not by ``torch.optim``, which loads the compiler: more than a second of every process.
 
     Args:
         state: what ``kept`` names, of each weight; zeros before the first step.

@@ -25,7 +25,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def _compiled(module: nn.Module) -> bool:
-    # The compiler is not loaded for the question: that takes seconds.
+    # The compiler is not loaded for the question: that takes more than a second.
     dynamo = sys.modules.get("torch._dynamo")
     returned = dynamo is not None and isinstance(module, dynamo.OptimizedModule)
     return returned or getattr(module, "_compiled_call_impl", None) is not None

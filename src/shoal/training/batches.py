@@ -38,16 +38,15 @@ class InMemory(Source):
         self.register_buffer("labels", labels.to(device), persistent=False)
         self.sampler = sampler
         self.size = size
-        self._fused = False
         self._draw = _drawn
 
     def fuse(self) -> None:
-        self._fused, self._draw = True, torch.compile(_drawn)
+        self._draw = torch.compile(_drawn)
 
     def forward(self) -> Batch:
         # As long as a batch: the size of a tensor may change and leave what is compiled valid.
         rows = self.labels.new_empty(self.size)
-        if self._fused:
+        if self._draw is not _drawn:  # compiled
             torch._dynamo.maybe_mark_dynamic(rows, 0)
         return self._draw(self.images, self.labels, self.sampler, rows)
 
