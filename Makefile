@@ -37,6 +37,6 @@ clean:
 	    "Name another one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@echo "Installing shoal[$(EXTRAS)] into .venv (a few minutes the first time)"
-	@# Byte code of all modules would take as long as the rest; those that are imported make it.
+	@# Byte code of all modules would take half as long again; those that are imported make it.
 	@$(PIP) install --no-compile -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
