@@ -1,5 +1,6 @@
 """A whole residual network with frozen batch norm: every road to its variances is the loop's."""
 
+import math
 import warnings
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import shoal
 from shoal.gradients import budget, capture, formed, verdict
 from shoal.gradients.anywhere import individual_gradients
+from shoal.gradients.job import Job
 from shoal.gradients.moments import moments_over
 from shoal.networks.dropping import Dropout
 from shoal.randomness import stream
@@ -239,7 +241,7 @@ def test_a_budget_chooses_chunks_that_stay_within_it(chosen: list[int | None]) -
         (in_chunks, 4, 3),
         (in_chunks, 1, 1),
     ):
-        memory = int((need.fixed + (fitting + 0.5) * need.each) / budget.SHARES["cpu"])
+        memory = int(need.at(fitting + 0.5) / budget.SHARES["cpu"])
         with budget.Living() as living:
             losses, rows = shoal.losses_and_variance(model, images, labels, DOMAINS, memory=memory)
             step(rows, losses).backward()
@@ -250,12 +252,39 @@ def test_a_budget_chooses_chunks_that_stay_within_it(chosen: list[int | None]) -
     same(model, images, labels, memory=memory)
 
 
+def test_what_many_examples_need_is_foretold_of_two() -> None:
+    # One example's peak is among the wide layer's weights, that of many among the activations.
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 3), nn.ReLU())
+    model.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 3000), nn.ReLU()])
+    model.append(nn.Linear(3000, CLASSES))
+    n = 12
+    images, labels = torch.randn(n, 3, 15, 14), torch.randint(CLASSES, (n,))
+    domains, asked = torch.zeros(n, dtype=torch.int64), list[Job]()
+
+    def ask(job: Job, memory: int) -> int:
+        asked.append(job)
+        return n
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(budget, "chunk_within", ask)
+        shoal.gradient_variance(model, images, labels, domains, num_domains=2, memory=1)
+    for step in (budget._at_once, budget._in_two_passes):
+        need = budget._need(step, asked[0])
+        assert len(need.moments) > 1
+        for count in (1, 2, 5, n):
+            with torch.enable_grad(), budget.Living() as living:
+                step(asked[0].first(count))
+            assert need.at(count) == pytest.approx(living.peak, rel=0.02)
+            assert need.fitting(need.at(count)) == count
+            assert need.fitting(need.at(count) - 1) == count - 1
+
+
 def test_too_small_a_budget_says_how_much_is_needed(chosen: list[int | None]) -> None:
     model, (images, labels) = make_network(), make_batch()
     with pytest.raises(ValueError, match=r"memory=1,000 bytes is too little .* at least [\d,]+"):
         shoal.gradient_variance(model, images, labels, DOMAINS, memory=1000)
     _, need = measured(model)
-    enough = -int(-(need.fixed + need.each) // budget.SHARES["cpu"])
+    enough = math.ceil(need.at(1) / budget.SHARES["cpu"])
     shoal.gradient_variance(model, images, labels, DOMAINS, memory=enough)
     assert chosen == [1]
 

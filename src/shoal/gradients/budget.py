@@ -1,7 +1,8 @@
 """How many examples can be run at once within a number of bytes."""
 
+import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -45,36 +46,55 @@ def chunk_within(job: Job, memory: int) -> int | None:
         return None
     fitting = in_chunks.fitting(room)
     if fitting < 1:
-        least = ceil((in_chunks.fixed + in_chunks.each) / share)
         raise ValueError(
             f"memory={memory:,} bytes is too little for {type(job.model).__name__}: the statistics "
-            f"of {job.groups.num_domains} domains take {in_chunks.fixed:,} and each example "
-            f"{in_chunks.each:,}; give at least {least:,} bytes, or choose fewer parameters"
+            f"of {job.groups.num_domains} domains take {in_chunks.at(1):,} for one example at a "
+            f"time; give at least {ceil(in_chunks.at(1) / share):,} bytes, or choose fewer "
+            "parameters"
         )
     return ceil(n / ceil(n / fitting))  # chunks of about one size
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes that a step takes whatever it is taken of, and those of each example."""
+    """Bytes that a step takes of n examples: the largest of all its moments' fixed + n · each."""
 
-    fixed: int
-    each: int
+    moments: tuple[tuple[int, int], ...]
+
+    def at(self, n: float) -> float:
+        """Return the bytes of n examples."""
+        return max(fixed + n * each for fixed, each in self.moments)
 
     def fitting(self, room: float) -> int:
         """Return how many examples fit into so many bytes."""
-        return int((room - self.fixed) // self.each)
+        return min(
+            int((room - fixed) // each) if each > 0 else sys.maxsize * (fixed + each <= room)
+            for fixed, each in self.moments
+        )
 
 
 def _need(step: Callable[[Job], None], job: Job) -> Need:
-    peaks = []
+    traces = []
     for count in (1, 2):
         living = Living()
         with torch.enable_grad(), living:
             step(job.first(count))
-        peaks.append(living.peak)
-    each = max(peaks[1] - peaks[0], 1)
-    return Need(max(peaks[0] - each, 0), each)
+        traces.append(living.trace)
+    if len(traces[0]) != len(traces[1]):  # one example goes another way: only the peaks are alike
+        traces = [[max(trace, default=0)] for trace in traces]
+    # The moment that is the peak of few examples need not be that of many.
+    return Need(_upper({(2 * one - two, two - one) for one, two in zip(*traces, strict=True)}))
+
+
+def _upper(lines: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return the lines (fixed, each), without those that another is above for all n from 1 on."""
+    found: list[tuple[int, int]] = []
+    highest = dict(sorted((each, fixed) for fixed, each in lines))  # the last of a slope stays
+    for each, fixed in highest.items():
+        while found and fixed + each >= sum(found[-1]):
+            found.pop()  # less steep, and not higher for one example
+        found.append((fixed, each))
+    return tuple(found) or ((0, 1),)
 
 
 def _at_once(job: Job) -> None:
@@ -100,7 +120,12 @@ class Living(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._sizes: dict[int, int] = {}
-        self.now, self.peak = 0, 0
+        self.now = 0
+        self.trace: list[int] = []  # bytes alive after each tensor that was made
+
+    @property
+    def peak(self) -> int:
+        return max(self.trace, default=0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -116,7 +141,7 @@ class Living(TorchDispatchMode):
             return
         self._sizes[key] = storage.nbytes()
         self.now += storage.nbytes()
-        self.peak = max(self.peak, self.now)
+        self.trace.append(self.now)
         weakref.finalize(storage, self._forget, key)
 
     def _forget(self, key: int) -> None:
