@@ -7,7 +7,14 @@ import pytest
 
 from shoal.algorithms import ALGORITHMS, VARIANTS
 from shoal.experiments import batches
-from shoal.experiments.ablations import ABLATIONS, DATASETS, RULES, ordered, table
+from shoal.experiments.ablations import (
+    ABLATIONS,
+    DATASETS,
+    RULES,
+    draw_by_draw,
+    ordered,
+    table,
+)
 from shoal.protocol.plan import Sweep, runs_of
 from shoal.protocol.records import Finished, Measured
 from shoal.protocol.run import Protocol
@@ -101,6 +108,39 @@ def test_every_table_can_be_made_of_nothing(name: str, dataset: str, rule: str) 
     for row in table(ABLATIONS[name], dataset, rule, [], 60):
         assert set(row["cells"].values()) == {None}
         assert row["paper"] or row["row"] == "fishr-rescaled"
+
+
+def drawn(row: str, domain: str, draw: int, accuracy: float, **hparams: float) -> Finished:
+    last = Measured(2, {domain: {"kept": accuracy, "held_out": 1.0}}, {}, {})
+    before = Measured(0, {domain: {"kept": 0.9}}, {}, {})
+    return Finished("colored-mnist", row, (domain,), 0, draw, hparams, (last, before))
+
+
+def test_rows_are_held_against_the_same_draw_of_fishr() -> None:
+    strong, weak = {"penalty_weight": 1000.0}, {"penalty_weight": 999.0}
+    runs = [
+        drawn("fishr", "-90%", 0, 0.5, batch_size=64, **strong),
+        drawn("fishr", "-90%", 1, 0.4, batch_size=65, **strong),
+        drawn("fishr", "-90%", 2, 0.1, batch_size=8, **weak),
+        drawn("fishr", "+80%", 0, 0.7, batch_size=8, **weak),
+        # The row's own numbers do not say which group a draw is in.
+        drawn("fishr-no-ema", "-90%", 0, 0.3, batch_size=512, **weak),
+        drawn("fishr-no-ema", "-90%", 1, 0.5, batch_size=8, **weak),
+        drawn("fishr-no-ema", "-90%", 2, 0.1, batch_size=8, **strong),
+        drawn("fishr-no-ema", "-90%", 3, 0.9, batch_size=8, **strong),  # fishr's is not done
+        drawn("erm", "+80%", 0, 0.6),
+        drawn("iga", "-90%", 0, 0.6),  # of another ablation
+    ]
+    erm, no_ema = draw_by_draw(ABLATIONS["ablation-ema"], "colored-mnist", runs)
+    assert (erm["row"], erm["domain"], list(erm["gaps"])) == ("erm", "+80%", ["all"])
+    assert erm["gaps"]["all"]["mean"] == pytest.approx(-10)
+    assert (no_ema["row"], no_ema["domain"]) == ("fishr-no-ema", "-90%")
+    gaps = no_ema["gaps"]
+    assert {group: gap["runs"] for group, gap in gaps.items()} == {"all": 3, "small": 1, "large": 1}
+    assert gaps["all"]["mean"] == pytest.approx((-20 + 10 + 0) / 3)
+    assert gaps["all"]["error"] == pytest.approx(((500 / 3 - 100 / 9) / 3) ** 0.5)
+    assert (gaps["small"]["mean"], gaps["large"]["mean"]) == pytest.approx((-20, 10))
+    assert draw_by_draw(ABLATIONS["ablation-ema"], "office-home", runs) == []
 
 
 # γ against the batch size

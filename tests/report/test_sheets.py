@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from shoal.report.ablations import ablation_sheets, batch_sheet
+from shoal.report.ablations import ablation_sheets, batch_sheet, draws_sheet
 from shoal.report.analyses import overhead_sheet
 from shoal.report.sheets import Sheet, markdown, power, terminal
 
@@ -59,6 +59,15 @@ def test_cells_that_were_not_run_say_so() -> None:
     assert sheet.rows[0][2] == "not run (68.8)"
     assert sheet.rows[1][1:] == ["34.2 ± 1.5 (–)", "not run (–)"]
     assert sheet.note.endswith("Trained in bf16.")
+
+
+def test_draws() -> None:
+    gap = {"mean": -6.25, "error": 1.31, "runs": 60}
+    rows = [{"row": "fishr-no-ema", "domain": "-90%", "gaps": {"all": gap, "large": gap}}]
+    sheet = draws_sheet("ablation-ema", "colored-mnist", rows, "bf16")
+    assert sheet.head[2:] == ("all draws", "λ ≥ 1,000, batch ≤ 64", "λ ≥ 1,000, batch > 64")
+    shown = "-6.2 ± 1.3 (60)"
+    assert sheet.rows == [("fishr-no-ema", "-90%", shown, "–", shown)]
 
 
 def test_batches() -> None:

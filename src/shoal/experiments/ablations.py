@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..protocol.aggregation import rows_of
+from ..protocol.aggregation import Cell, rows_of
 from ..protocol.records import Finished
 from ..protocol.run import Run
 from ..protocol.selection import choose_runs
@@ -20,6 +20,9 @@ from ..reference import published_table
 DATASETS = ("colored-mnist", "office-home")
 RULES = ("test-domain", "training-domain")
 AVERAGE = "average"
+# What rows are held against draw by draw, where its penalty is strong, in batches of both kinds:
+# at least the default λ, at most the default batch of small images and more.
+BASE, STRONG, SMALL = "fishr", 1000, 64
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,51 @@ def table(
         cells[AVERAGE] = average and _cell(average) | counted
         rows.append({"row": name, "cells": cells, "paper": _paper(ablation, dataset, rule, name)})
     return rows
+
+
+def draw_by_draw(
+    ablation: Ablation, dataset: str, runs: Sequence[Finished]
+) -> list[dict[str, Any]]:
+    """Return how each row differs from `fishr` with the same draw after the last update, in %.
+
+    No model is selected: every draw of every trial counts, so that a few lucky ones do not decide.
+    """
+    mine = [run for run in runs if run.dataset == dataset and len(run.test_domains) == 1]
+    base = {_place(run): run for run in mine if run.algorithm == BASE}
+    found = []
+    for name in ablation.rows:
+        theirs = [run for run in mine if run.algorithm == name != BASE and _place(run) in base]
+        for domain in sorted({run.test_domains[0] for run in theirs}):
+            gaps: dict[str, list[float]] = {"all": [], "small": [], "large": []}
+            for run in theirs:
+                if run.test_domains == (domain,):
+                    other = base[_place(run)]
+                    gap = run.last_accuracy - other.last_accuracy
+                    for group in _groups(other):
+                        gaps[group].append(100 * gap)
+            cells = {group: Cell.of(values) for group, values in gaps.items() if values}
+            found.append(
+                {
+                    "row": name,
+                    "domain": domain,
+                    "gaps": {
+                        group: {"mean": cell.mean, "error": cell.error, "runs": cell.trials}
+                        for group, cell in cells.items()
+                    },
+                }
+            )
+    return found
+
+
+def _place(run: Finished) -> tuple[Any, ...]:
+    return run.test_domains, run.trial, run.draw
+
+
+def _groups(base: Finished) -> list[str]:
+    """Return the groups of draws that this one is in."""
+    if base.hparams["penalty_weight"] < STRONG:
+        return ["all"]
+    return ["all", "small" if base.hparams["batch_size"] <= SMALL else "large"]
 
 
 def _cell(cell: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from ..algorithms import find
 from ..algorithms.hparams import draw
 from ..protocol.aggregation import Cell
 from ..protocol.plan import Sweep
-from ..protocol.records import HELD_OUT, KEPT, Finished
+from ..protocol.records import Finished
 from ..protocol.run import Protocol
 
 DATASET, TEST_DOMAIN, ROW = "colored-mnist", "-90%", "fishr"
@@ -56,7 +56,7 @@ def cells(runs: Sequence[Finished]) -> list[dict[str, Any]]:
         for decay in DECAYS:
             for size in BATCHES:
                 wanted = (strength(decay, pull), decay, size)
-                values = [_accuracy(run) for run in runs if _varied(run) == wanted]
+                values = [run.last_accuracy for run in runs if _varied(run) == wanted]
                 cell = Cell.of(values) if values else None
                 found.append(
                     {
@@ -75,9 +75,3 @@ def cells(runs: Sequence[Finished]) -> list[dict[str, Any]]:
 def _varied(run: Finished) -> tuple[float, float, int]:
     hparams = run.hparams
     return hparams["penalty_weight"], hparams["ema_decay"], hparams["batch_size"]
-
-
-def _accuracy(run: Finished) -> float:
-    last = max(run.measured, key=lambda measured: measured.step)
-    parts = last.accuracy[run.test_domains[0]]
-    return parts.get(KEPT, parts.get(HELD_OUT, float("nan")))

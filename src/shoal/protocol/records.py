@@ -2,6 +2,7 @@
 
 import gc
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -57,6 +58,13 @@ class Finished:
     path: Path | None = None
     fingerprint: str = ""
     precision: str = ""
+
+    @property
+    def last_accuracy(self) -> float:
+        """The accuracy on the first test domain after the last update."""
+        last = max(self.measured, key=lambda measured: measured.step)
+        parts = last.accuracy[self.test_domains[0]]
+        return parts.get(KEPT, parts.get(HELD_OUT, math.nan))
 
 
 @dataclass(frozen=True)

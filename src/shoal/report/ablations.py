@@ -7,7 +7,7 @@ from typing import Any
 
 from .sheets import Sheet
 
-__all__ = ["ablation_sheets", "batch_sheet"]
+__all__ = ["ablation_sheets", "batch_sheet", "draws_sheet"]
 
 NOT_RUN = "not run"
 
@@ -38,6 +38,28 @@ ABOUT = (
     "Accuracy in %, mean ± standard error over trials, and in brackets the paper's. Where not all "
     "draws and trials are done, the cell says how many. Trained in {}."
 )
+
+
+def draws_sheet(
+    name: str, dataset: str, rows: Sequence[Mapping[str, Any]], precision: str
+) -> Sheet:
+    """Return how rows differ from `fishr` draw by draw: `row`, `domain` and `gaps` by group."""
+    groups = ("all", "small", "large")
+    lines = [
+        (row["row"], row["domain"], *[_gap(row["gaps"].get(group)) for group in groups])
+        for row in rows
+    ]
+    return Sheet(
+        f"{name}, {dataset}: accuracy less that of fishr with the same draw, after the last update",
+        ("Method", "domain", "all draws", "λ ≥ 1,000, batch ≤ 64", "λ ≥ 1,000, batch > 64"),
+        lines,
+        "In points of %, mean ± standard error over the draws of all trials, and their number; no "
+        f"model is selected. Trained in {precision}.",
+    )
+
+
+def _gap(gap: Mapping[str, Any] | None) -> str:
+    return "–" if gap is None else f"{gap['mean']:+.1f} ± {gap['error']:.1f} ({gap['runs']})"
 
 
 def batch_sheet(cells: Sequence[Mapping[str, Any]], precision: str) -> Sheet:

@@ -71,9 +71,9 @@ def _what(parser: argparse.ArgumentParser) -> None:
 
 def _run(name: str, options: argparse.Namespace) -> int:
     from ...checks import choose
-    from ...experiments.ablations import ABLATIONS, RULES, ordered, table
+    from ...experiments.ablations import ABLATIONS, RULES, draw_by_draw, ordered, table
     from ...protocol.plan import Sweep, runs_of
-    from ...report.ablations import ablation_sheets
+    from ...report.ablations import ablation_sheets, draws_sheet
 
     check_engine(options)
     ablation, dataset = ABLATIONS[name], options.dataset
@@ -92,9 +92,12 @@ def _run(name: str, options: argparse.Namespace) -> int:
     note_twins(runs)
     planned = options.trials * options.draws
     tables = {rule: table(ablation, dataset, rule, runs, planned) for rule in RULES}
-    result = {"dataset": dataset, "tables": tables, "machine": _machines(runs)}
+    gaps = draw_by_draw(ablation, dataset, runs)
+    result = {"dataset": dataset, "tables": tables, "gaps": gaps, "machine": _machines(runs)}
     label = ablation.averages or ablation.tables[dataset]
     sheets = ablation_sheets(name, dataset, label, tables, options.precision)
+    if gaps:
+        sheets.append(draws_sheet(name, dataset, gaps, options.precision))
     command = f"shoal reproduce {name} --dataset {dataset} --precision {options.precision}"
     write(options.out, command, result, sheets, {})
     return status
