@@ -1,7 +1,7 @@
 """A whole residual network with frozen batch norm: every road to its variances is the loop's."""
 
-import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import shoal
 from shoal.gradients import budget, capture, formed, verdict
 from shoal.gradients.anywhere import individual_gradients
-from shoal.gradients.job import Job
 from shoal.gradients.moments import moments_over
 from shoal.networks.dropping import Dropout
 from shoal.randomness import stream
@@ -225,68 +224,57 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     return found
 
 
-def measured(model: nn.Module) -> tuple[budget.Need, budget.Need]:
-    """Return what a step needs at once, and in chunks."""
-    (numbers,) = budget._measured[model].values()
-    return numbers
-
-
-def test_a_budget_chooses_chunks_that_stay_within_it(chosen: list[int | None]) -> None:
-    model, (images, labels) = make_network(), make_batch()
-    same(model, images, labels, memory=10**9)
-    at_once, in_chunks = measured(model)
-    for need, fitting, chunk in (
-        (at_once, 9, None),
-        (in_chunks, 8, 5),
-        (in_chunks, 4, 3),
-        (in_chunks, 1, 1),
-    ):
-        memory = int(need.at(fitting + 0.5) / budget.SHARES["cpu"])
-        with budget.Living() as living:
-            losses, rows = shoal.losses_and_variance(model, images, labels, DOMAINS, memory=memory)
-            step(rows, losses).backward()
-        assert chosen[-1] == chunk
-        # Beside it: the images sorted by domain, and torch's random state before each chunk.
-        assert living.peak <= memory + images.nbytes + N * torch.get_rng_state().nbytes
-        assert living.peak >= 0.5 * memory
-    same(model, images, labels, memory=memory)
-
-
-def test_what_many_examples_need_is_foretold_of_two() -> None:
-    # One example's peak is among the wide layer's weights, that of many among the activations.
+def peaked() -> nn.Module:
+    """Return a network whose peak moves: of few examples among weights, of many in activations."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 3), nn.ReLU())
-    model.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 3000), nn.ReLU()])
-    model.append(nn.Linear(3000, CLASSES))
-    n = 12
-    images, labels = torch.randn(n, 3, 15, 14), torch.randint(CLASSES, (n,))
-    domains, asked = torch.zeros(n, dtype=torch.int64), list[Job]()
-
-    def ask(job: Job, memory: int) -> int:
-        asked.append(job)
-        return n
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(budget, "chunk_within", ask)
-        shoal.gradient_variance(model, images, labels, domains, num_domains=2, memory=1)
-    for step in (budget._at_once, budget._in_two_passes):
-        need = budget._need(step, asked[0])
-        assert len(need.moments) > 1
-        for count in (1, 2, 5, n):
-            with torch.enable_grad(), budget.Living() as living:
-                step(asked[0].first(count))
-            assert need.at(count) == pytest.approx(living.peak, rel=0.02)
-            assert need.fitting(need.at(count)) == count
-            assert need.fitting(need.at(count) - 1) == count - 1
+    model.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 300), nn.ReLU()])
+    return model.append(nn.Linear(300, CLASSES)).double()
 
 
-def test_too_small_a_budget_says_how_much_is_needed(chosen: list[int | None]) -> None:
+@pytest.mark.parametrize("make", [make_network, peaked])
+@pytest.mark.parametrize("sizes", [(9,), (3, 3, 3), (5, 1, 3), (4, 0, 5)])
+def test_a_step_stays_within_its_budget(
+    make: Callable[[], nn.Module], sizes: tuple[int, ...], chosen: list[int | None]
+) -> None:
+    model, (images, labels) = make(), make_batch()
+    domains = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    memory, chunks = 10**9, []
+    with pytest.raises(ValueError, match=r"is too little .* at least [\d,]+ bytes") as error:
+        while True:  # less and less, always less than the step before took
+            options = {"num_domains": len(sizes), "memory": memory}
+            shoal.losses_and_variance(model, images, labels, domains, **options)  # tries it
+            with budget.Living() as living:
+                losses, rows = shoal.losses_and_variance(model, images, labels, domains, **options)
+                step(rows, losses).backward()
+            # Beside it: what the step makes of rows, and torch's random state before each chunk.
+            beside = 4 * rows.nbytes + 9 * torch.get_rng_state().nbytes
+            assert living.peak <= memory + beside
+            chunks += chosen[-1:]
+            memory = int(0.95 * living.peak)
+    assert chunks[0] is None and None not in chunks[1:]
+    assert chunks[1:] == sorted(chunks[1:], reverse=True)
+    enough = int(str(error.value).split("at least ")[1].split(" ")[0].replace(",", ""))
+    shoal.gradient_variance(model, images, labels, domains, num_domains=len(sizes), memory=enough)
+    assert chosen[-1] == 1
+
+
+def test_a_budget_gives_the_loops_results(chosen: list[int | None]) -> None:
     model, (images, labels) = make_network(), make_batch()
-    with pytest.raises(ValueError, match=r"memory=1,000 bytes is too little .* at least [\d,]+"):
-        shoal.gradient_variance(model, images, labels, DOMAINS, memory=1000)
-    _, need = measured(model)
-    enough = math.ceil(need.at(1) / budget.SHARES["cpu"])
-    shoal.gradient_variance(model, images, labels, DOMAINS, memory=enough)
-    assert chosen == [1]
+    for memory in (10**9, 330_000, 220_000):
+        same(model, images, labels, memory=memory)
+    assert chosen[0] is None and len(set(chosen)) == 3
+
+
+def test_a_budget_is_measured_once_and_draws_nothing() -> None:
+    images, labels = make_batch()
+    plain = shoal.gradient_variance(make_network(0.5), images, labels, DOMAINS)
+    model = make_network(0.5)
+    with budget.Living() as first:
+        rows = shoal.gradient_variance(model, images, labels, DOMAINS, memory=10**9)
+    torch.testing.assert_close(rows, plain)
+    with budget.Living() as second:
+        shoal.gradient_variance(model, images, labels, DOMAINS, memory=10**9)
+    assert len(second.trace) < len(first.trace) / 3
 
 
 def test_a_budget_and_a_chunk_are_one_too_many() -> None:

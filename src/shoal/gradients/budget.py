@@ -1,9 +1,9 @@
 """How many examples can be run at once within a number of bytes."""
 
-import sys
+import math
 import weakref
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from math import ceil
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,86 +15,79 @@ from torch.utils._pytree import tree_leaves
 
 from .job import Job, outside_autocast
 from .passes import first_pass, second_pass, wanted_of
+from .repeat import Randomness
 from .variance import rows_at_once
 
 # The share of the bytes that tensors may take. Kernels want some for themselves, and those of a GPU
 # more; its allocator leaves gaps, too.
 SHARES = {"cpu": 0.9, "cuda": 0.75}
-# What identifies a measurement beside the model.
-Key = tuple[Any, ...]
-_measured: WeakKeyDictionary[nn.Module, dict[Key, tuple["Need", "Need"]]] = WeakKeyDictionary()
+Step = Callable[[Job], None]
+_measured: WeakKeyDictionary[nn.Module, dict[Any, list[int]]] = WeakKeyDictionary()
 
 
 def chunk_within(job: Job, memory: int) -> int | None:
     """Return how many examples fit into ``memory`` bytes at a time; None if all do at once.
 
-    Measured on one and on two examples the first time that a model is asked for.
+    Guessed of one and two examples and then tried, the first time that a model is asked for.
     """
-    n = len(job.examples)
+    n, job = len(job.examples), replace(job, trusted=True)
     if n < 2:
         return None
-    shapes = tuple((t.shape[1:], t.dtype) for t in job.examples.tensors)
-    cast = torch.is_autocast_enabled(job.device.type)
-    key = (*job.weights, *shapes, job.groups.num_domains, cast)
-    known = _measured.setdefault(job.model, {})
-    if key not in known:
-        known[key] = _need(_at_once, job), _need(_in_two_passes, job)
-    at_once, in_chunks = known[key]
     share = SHARES.get(job.device.type, min(SHARES.values()))
     room = share * memory
-    if at_once.fitting(room) >= n:
+    if _guess(_at_once, job, room) >= n and _peak(_at_once, job) <= room:
         return None
-    fitting = in_chunks.fitting(room)
-    if fitting < 1:
-        raise ValueError(
-            f"memory={memory:,} bytes is too little for {type(job.model).__name__}: the statistics "
-            f"of {job.groups.num_domains} domains take {in_chunks.at(1):,} for one example at a "
-            f"time; give at least {ceil(in_chunks.at(1) / share):,} bytes, or choose fewer "
-            "parameters"
-        )
-    return ceil(n / ceil(n / fitting))  # chunks of about one size
+    fitting = max(_guess(_in_two_passes, job, room), 1)
+    while True:
+        chunk = ceil(n / ceil(n / fitting))  # chunks of about one size
+        # Many examples may go another way than few, and the later chunks beside the earlier ones'.
+        peak = _peak(_in_two_passes, replace(job, chunk_size=chunk))
+        if peak <= room:
+            return chunk
+        if chunk == 1:
+            raise ValueError(
+                f"memory={memory:,} bytes is too little for {type(job.model).__name__}: the "
+                f"statistics of {job.groups.num_domains} domains take {peak:,} for one example at "
+                f"a time; give at least {ceil(peak / share):,} bytes, or choose fewer parameters"
+            )
+        fitting = min(chunk - 1, max(int(chunk * room / min(peak, 2 * room)), 1))
 
 
-@dataclass(frozen=True)
-class Need:
-    """Bytes that a step takes of n examples: the largest of all its moments' fixed + n · each."""
-
-    moments: tuple[tuple[int, int], ...]
-
-    def at(self, n: float) -> float:
-        """Return the bytes of n examples."""
-        return max(fixed + n * each for fixed, each in self.moments)
-
-    def fitting(self, room: float) -> int:
-        """Return how many examples fit into so many bytes."""
-        return min(
-            int((room - fixed) // each) if each > 0 else sys.maxsize * (fixed + each <= room)
-            for fixed, each in self.moments
-        )
+def _guess(step: Step, job: Job, room: float) -> int:
+    """Return how many examples fit into so many bytes, as far as one and two tell."""
+    before, after = (_trace(step, job.first(count)) for count in (1, 2))
+    if len(before) != len(after):  # they went different ways: only the peaks are alike
+        before, after = [max(before)], [max(after)]
+    found = len(job.examples)
+    # Every moment has its line: the peak of few examples need not be that of many.
+    for one, two in zip(before, after, strict=True):
+        each = max(two - one, 1)
+        found = min(found, int((room - one) // each) + 1)
+    return found
 
 
-def _need(step: Callable[[Job], None], job: Job) -> Need:
-    traces = []
-    for count in (1, 2):
+def _peak(step: Step, job: Job) -> float:
+    try:
+        return max(_trace(step, job))
+    except torch.OutOfMemoryError:
+        if job.chunk_size == 1:
+            raise
+        return math.inf
+
+
+def _trace(step: Step, job: Job) -> list[int]:
+    """Return the bytes alive after each tensor that a step makes; nothing else is left of it."""
+    shapes = tuple((t.shape, t.dtype) for t in job.examples.tensors)
+    groups, cast = job.groups, torch.is_autocast_enabled(job.device.type)
+    # Not the sizes of the domains, which may be others in every batch.
+    what = (*job.weights, *shapes, groups.num_domains, groups.equal, job.form, cast)
+    known, key = _measured.setdefault(job.model, {}), (step, job.chunk_size, what)
+    if key not in known:
         living = Living()
-        with torch.enable_grad(), living:
-            step(job.first(count))
-        traces.append(living.trace)
-    if len(traces[0]) != len(traces[1]):  # one example goes another way: only the peaks are alike
-        traces = [[max(trace, default=0)] for trace in traces]
-    # The moment that is the peak of few examples need not be that of many.
-    return Need(_upper({(2 * one - two, two - one) for one, two in zip(*traces, strict=True)}))
-
-
-def _upper(lines: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return the lines (fixed, each), without those that another is above for all n from 1 on."""
-    found: list[tuple[int, int]] = []
-    highest = dict(sorted((each, fixed) for fixed, each in lines))  # the last of a slope stays
-    for each, fixed in highest.items():
-        while found and fixed + each >= sum(found[-1]):
-            found.pop()  # less steep, and not higher for one example
-        found.append((fixed, each))
-    return tuple(found) or ((0, 1),)
+        with torch.enable_grad(), Randomness.now(job.device, job.model).restored(), living:
+            step(job)
+        known[key] = living.trace
+    return known[key]
 
 
 def _at_once(job: Job) -> None:
@@ -111,7 +104,8 @@ def _at_once(job: Job) -> None:
 def _in_two_passes(job: Job) -> None:
     losses, total, kept = first_pass(job)
     with torch.no_grad():
-        second_pass(job, kept, wanted_of(job), losses, total.m2, total.mean)
+        c = torch.zeros_like(total.m2)  # the cotangent of v, and of ½ M2 beside it
+        second_pass(job, kept, wanted_of(job), losses, c * 2, total.mean)
 
 
 class Living(TorchDispatchMode):

@@ -89,15 +89,10 @@ class Job:
             return record(self.model, self.weights, examples, *how)
 
     def first(self, count: int) -> "Job":
-        """Return the job of the first ``count`` examples, one chunk, whose layers are trusted."""
+        """Return the job of the first ``count`` examples, one chunk."""
         part = slice(0, count)
-        return replace(
-            self,
-            examples=self.examples.take(part),
-            groups=self.groups.within(part),
-            chunk_size=count,
-            trusted=True,
-        )
+        examples, groups = self.examples.take(part), self.groups.within(part)
+        return replace(self, examples=examples, groups=groups, chunk_size=count)
 
     def unsorted(self, losses: Tensor) -> Tensor:
         """Return ℓ_i in the order in which the examples came."""

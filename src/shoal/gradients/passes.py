@@ -64,7 +64,7 @@ def first_pass(job: Job) -> tuple[Tensor, Moments, Kept]:
         mean, m2 = moments_of(job, entries, groups)
         for domain, n in enumerate(groups.sizes):
             total.add(domain, float(n), mean[domain], m2[domain], job.form.centered)
-        del entries, found  # before the next chunk is run
+        del entries, found, mean, m2  # before the next chunk is run
     return torch.cat(losses), total, kept
 
 
@@ -99,6 +99,7 @@ def second_pass(
         for k, g in enumerate(found):
             if g is not None:
                 (sums[k] if k < weights else sums[k][part]).add_(g)
+        del found, g  # before the next chunk is run
     return sums
 
 
