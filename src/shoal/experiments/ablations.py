@@ -6,12 +6,14 @@ weakens the penalty, because v̄/(1 − γ) sums gaps that persist up to 1/(1 �
 that pull and drops the memory.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Any
 
-from ..protocol.aggregation import Cell, rows_of
+from ..protocol.aggregation import rows_of
 from ..protocol.records import Finished
 from ..protocol.run import Run
 from ..protocol.selection import choose_runs
@@ -20,8 +22,8 @@ from ..reference import published_table
 DATASETS = ("colored-mnist", "office-home")
 RULES = ("test-domain", "training-domain")
 AVERAGE = "average"
-# What rows are held against draw by draw, where its penalty is strong, in batches of both kinds:
-# at least the default λ, at most the default batch of small images and more.
+# What rows are held against draw by draw, and from which λ on its penalty is strong and up to
+# which size its batches are small: the defaults, which every draw 0 has.
 BASE, STRONG, SMALL = "fishr", 1000, 64
 
 
@@ -139,18 +141,15 @@ def draw_by_draw(
                     gap = run.last_accuracy - other.last_accuracy
                     for group in _groups(other):
                         gaps[group].append(100 * gap)
-            cells = {group: Cell.of(values) for group, values in gaps.items() if values}
-            found.append(
-                {
-                    "row": name,
-                    "domain": domain,
-                    "gaps": {
-                        group: {"mean": cell.mean, "error": cell.error, "runs": cell.trials}
-                        for group, cell in cells.items()
-                    },
-                }
-            )
+            cells = {group: _spread(values) for group, values in gaps.items() if values}
+            found.append({"row": name, "domain": domain, "gaps": cells})
     return found
+
+
+def _spread(values: Sequence[float]) -> dict[str, Any]:
+    """Return the mean of independent values and its standard error, by n − 1."""
+    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return {"mean": fmean(values), "error": error, "runs": len(values)}
 
 
 def _place(run: Finished) -> tuple[Any, ...]:

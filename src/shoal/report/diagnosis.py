@@ -1,4 +1,4 @@
-"""Figures of a diagnosis, PNG and PDF, readable in grey: hatches, markers and numbers."""
+"""Figures of a diagnosis, PNG and PDF, readable in grey: hatches, dashes, markers and numbers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .figures.style import styled
+from .figures.style import GRID, INK, look_of, styled
 
 Found = dict[str, Any]
+Cells = dict[tuple[str, str], float]
 
-GREYS = ("0.15", "0.45", "0.65", "0.82")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-LINES = ("-", "--", ":", "-.")
+HATCHES = ("", "//", "..", "xx")
+SIZE = (7.5, 3.2)
+SIZES = {"inconsistency": (7.5, 5.4)}
 
 
 def check_drawing() -> None:
@@ -37,11 +38,12 @@ def draw(found: Found, folder: Path) -> list[Path]:
         "pairs": _pairs,
         "inconsistency": _inconsistency,
         "spectra": _spectra,
+        "alignment": _alignment,
     }
     written = []
     with styled():
         for name, paint in figures.items():
-            figure = Figure(figsize=(7.5, 3.2), layout="constrained")
+            figure = Figure(figsize=SIZES.get(name, SIZE), layout="constrained")
             paint(found, figure)
             for kind in ("png", "pdf"):
                 path = folder / f"{name}.{kind}"
@@ -51,7 +53,8 @@ def draw(found: Found, folder: Path) -> list[Path]:
 
 
 def _bars(axes: Any, names: list[str], values: list[float], title: str) -> None:
-    axes.bar(range(len(names)), values, color=GREYS[2], edgecolor="0.1")
+    axes.bar(range(len(names)), values, color=look_of(0).colour, edgecolor=INK, linewidth=0.6)
+    axes.grid(False, axis="x")
     axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
     axes.set_title(title, loc="left")
 
@@ -62,14 +65,22 @@ def _domains(found: Found, figure: Any) -> None:
     names = list(found["domains"])
     _bars(left, names, [one["risk"] for one in found["domains"].values()], "Risk")
     kinds = {"hessian": "H", "fisher": "F", "empirical": "F̃", "variance": "C"}
-    hatches = ("", "//", "..", "xx")
     for k, (kind, label) in enumerate(kinds.items()):
         places = [e + 0.2 * (k - 1.5) for e in range(len(names))]
         values = [one["chain"][f"trace:{kind}"] for one in found["domains"].values()]
-        right.bar(places, values, 0.2, label=label, color=GREYS[k], hatch=hatches[k], ec="0.1")
+        style = {"facecolor": _pale(k), "edgecolor": INK, "linewidth": 0.6, "hatch": HATCHES[k]}
+        right.bar(places, values, 0.2, label=label, **style)
+    right.grid(False, axis="x")
     right.set_xticks(range(len(names)), names, rotation=30, ha="right")
     right.set_title("Trace, a mean over examples", loc="left")
     right.legend(ncols=4)
+
+
+def _pale(number: int) -> Any:
+    """Return the colour of a series as a hatch can be seen on it."""
+    from matplotlib.colors import to_rgb
+
+    return tuple(1 - 0.55 * (1 - part) for part in to_rgb(look_of(number).colour))
 
 
 def _diagonals(found: Found, figure: Any) -> None:
@@ -84,9 +95,9 @@ def _diagonals(found: Found, figure: Any) -> None:
             [h for h, _ in pairs],
             [v for _, v in pairs],
             s=9,
-            marker=MARKERS[k % len(MARKERS)],
+            marker=look_of(k).marker,
             facecolor="none",
-            edgecolor=GREYS[k % len(GREYS)],
+            edgecolor=look_of(k).colour,
             linewidth=0.7,
             label=f"{name}, cos {cosine:.4f}",
         )
@@ -95,21 +106,27 @@ def _diagonals(found: Found, figure: Any) -> None:
     axes.legend(markerscale=2)
 
 
-def _matrix(axes: Any, names: list[str], cells: dict[tuple[str, str], float], title: str) -> None:
-    """Cells in grey by their logarithm, with their numbers."""
+def _matrix(axes: Any, names: list[str], cells: Cells, title: str, powers: bool = True) -> None:
+    """Cells in grey by their logarithm, or from 0 to 1 by their value, with their numbers."""
     from math import log10
 
-    logs = {pair: log10(value) for pair, value in cells.items() if value > 0}
-    low, high = (min(logs.values()), max(logs.values())) if logs else (0.0, 1.0)
+    from matplotlib.patches import Rectangle
+
+    depths = {pair: log10(value) if powers else value for pair, value in cells.items() if value > 0}
     # A power of ten at least: what is nearly equal is to look it.
-    span = max(high - low, 1.0)
-    for (a, b), value in cells.items():
-        depth = (logs[a, b] - low) / span if (a, b) in logs else 0.0
-        x, y = names.index(b), names.index(a)
-        grey = 1 - 0.75 * depth
-        axes.fill_between([x - 0.5, x + 0.5], y - 0.5, y + 0.5, color=str(grey), lw=0)
-        colour = "white" if grey < 0.5 else "black"
-        axes.text(x, y, f"{value:.2g}", ha="center", va="center", color=colour, fontsize=7)
+    low = min(depths.values(), default=0.0) if powers else 0.0
+    span = max(max(depths.values(), default=0.0) - low, 1.0)
+    for y, a in enumerate(names):
+        for x, b in enumerate(names):
+            corner = (x - 0.5, y - 0.5)
+            if (a, b) not in cells:
+                axes.add_patch(Rectangle(corner, 1, 1, fc="white", ec=GRID, hatch="////", lw=0))
+                continue
+            grey = 0.95 - 0.75 * max(depths.get((a, b), low) - low, 0.0) / span
+            axes.add_patch(Rectangle(corner, 1, 1, fc=str(grey), lw=0))
+            ink = "white" if grey < 0.5 else INK
+            text = f"{cells[a, b]:.2g}" if powers else f"{cells[a, b]:.3f}"
+            axes.text(x, y, text, ha="center", va="center", color=ink, fontsize=7)
     axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(names) - 0.5, -0.5))
     axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
     axes.set_yticks(range(len(names)), names)
@@ -117,38 +134,54 @@ def _matrix(axes: Any, names: list[str], cells: dict[tuple[str, str], float], ti
     axes.grid(False)
 
 
+def _either_way(found: Found, value: Callable[[Found], float]) -> Cells:
+    """Return a value of every pair of domains, for both of its orders."""
+    cells = {}
+    for one in found["pairs"]:
+        a, b = one["domains"]
+        cells[a, b] = cells[b, a] = value(one)
+    return cells
+
+
 def _pairs(found: Found, figure: Any) -> None:
     """Squared distances between domains: of risks, variances and Hessian diagonals."""
-    names = list(found["domains"])
     titles = {"risk": "|ΔR|²", "variance": "‖ΔVar(G)‖²", "hessian": "‖ΔDiag(H)‖²"}
     for axes, (kind, title) in zip(figure.subplots(1, 3), titles.items(), strict=True):
-        cells = {}
-        for one in found["pairs"]:
-            a, b = one["domains"]
-            cells[a, b] = cells[b, a] = one[kind]
-        _matrix(axes, names, cells, title)
+        cells = _either_way(found, lambda pair, kind=kind: pair[kind])  # type: ignore[misc]
+        _matrix(axes, list(found["domains"]), cells, title)
 
 
 def _inconsistency(found: Found, figure: Any) -> None:
-    """I(A, B) of every pair, A in rows: full matrices and diagonals."""
-    names = list(found["domains"])
-    titles = {"full": "I(A, B), full matrices", "diagonal": "I(A, B), diagonals"}
-    for axes, (kind, title) in zip(figure.subplots(1, 2), titles.items(), strict=True):
-        scores = found["inconsistency"][kind]
-        cells = {(one["a"], one["b"]): one["inconsistency"] for one in scores["pairs"]}
-        _matrix(axes, names, cells, title)
-        axes.set(xlabel="B", ylabel="A")
+    """I(A, B) of every pair and its two terms, A in rows: full matrices and diagonals."""
+    kinds = {"full": "full matrices", "diagonal": "diagonals"}
+    terms = {"inconsistency": "I(A, B)", "risk": "its term R", "curvature": "its term H"}
+    for row, (kind, label) in zip(figure.subplots(2, 3), kinds.items(), strict=True):
+        pairs = found["inconsistency"][kind]["pairs"]
+        for axes, (term, title) in zip(row, terms.items(), strict=True):
+            cells = {(one["a"], one["b"]): one[term] for one in pairs}
+            _matrix(axes, list(found["domains"]), cells, f"{title}, {label}")
+            axes.set(xlabel="B", ylabel="A")
 
 
 def _spectra(found: Found, figure: Any) -> None:
     """The largest eigenvalues of tangent kernel and Fisher matrix."""
+    from matplotlib.ticker import MaxNLocator
+
     titles = {"tangent": "Tangent kernel K / n", "fisher": "Fisher matrix F / n"}
     for axes, (kind, title) in zip(figure.subplots(1, 2), titles.items(), strict=True):
         for k, (name, one) in enumerate(found["domains"].items()):
-            values = one[kind]["largest"]
-            style = {"marker": MARKERS[k % len(MARKERS)], "ls": LINES[k % len(LINES)]}
-            grey = GREYS[k % 3]
-            axes.plot(range(1, len(values) + 1), values, color=grey, label=name, **style)
+            values, look = one[kind]["largest"], look_of(k)
+            places = range(1, len(values) + 1)
+            axes.plot(places, values, marker=look.marker, label=name, **look.line)
         axes.set(yscale="log", xlabel="eigenvalue")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_title(title, loc="left")
     figure.axes[0].legend()
+
+
+def _alignment(found: Found, figure: Any) -> None:
+    """How far the top eigenvectors of the domains' Fisher matrices agree, 1 for the same."""
+    titles = {"first": "First eigenvectors", "subspace": "Top eigenvectors together"}
+    for axes, (kind, title) in zip(figure.subplots(1, 2), titles.items(), strict=True):
+        cells = _either_way(found, lambda pair, kind=kind: pair["alignment"][kind])  # type: ignore[misc]
+        _matrix(axes, list(found["domains"]), cells, f"{title} of F", powers=False)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["DOMAINS", "INK", "Look", "canvas", "look_of", "rendered", "styled"]
+__all__ = ["DOMAINS", "GRID", "INK", "Look", "canvas", "look_of", "rendered", "styled"]
 
 INK, GRID = "#222222", "#D9D9D9"
 WIDTH, PANEL = 3.4, 2.6
