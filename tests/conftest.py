@@ -1,7 +1,9 @@
 """One thread per worker, optional data, and a policy: a skip that nobody expects is a failure."""
 
+import io
 import os
 from pathlib import Path
+from typing import Any
 
 # Before torch: its thread pools read these once.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -42,6 +44,17 @@ def data_root() -> Path:
 def no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known of what runs cost; probes have tests of their own."""
     monkeypatch.setattr("shoal.protocol.estimate.find_rates", lambda *_: None)
+
+
+@pytest.fixture
+def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw figures small, and no PDF, whose letters take a second; their own tests make both."""
+
+    def rendered(figure: Any) -> dict[str, bytes]:
+        figure.savefig(file := io.BytesIO(), format="png", dpi=30)
+        return {"png": file.getvalue(), "pdf": b"a page"}
+
+    monkeypatch.setattr("shoal.report.figures.style.rendered", rendered)
 
 
 def _unexpected_skips(config: pytest.Config) -> list[str]:

@@ -1,12 +1,10 @@
 """``shoal reproduce``: the analyses and ablations, whole and tiny."""
 
-import io
 import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from matplotlib.figure import Figure
 
 from shoal.cli import main
 from shoal.experiments import colored_mnist, demo, linear, overhead
@@ -26,17 +24,6 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make both sizes tiny; the small one has fewer updates."""
     monkeypatch.setattr(colored_mnist, "Setup", lambda: Setup(**TINY))
     monkeypatch.setattr(demo, "SETUP", Setup(**TINY | {"updates": 3}))
-
-
-@pytest.fixture
-def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw figures small, and no PDF, whose letters take a second; their own tests make both."""
-
-    def rendered(figure: Figure) -> dict[str, bytes]:
-        figure.savefig(file := io.BytesIO(), format="png", dpi=30)
-        return {"png": file.getvalue(), "pdf": b"a page"}
-
-    monkeypatch.setattr("shoal.report.figures.style.rendered", rendered)
 
 
 def pictures(folder: Path) -> list[str]:
