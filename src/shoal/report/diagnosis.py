@@ -107,12 +107,12 @@ def _diagonals(found: Found, figure: Any) -> None:
 
 
 def _matrix(axes: Any, names: list[str], cells: Cells, title: str, powers: bool = True) -> None:
-    """Cells in grey by their logarithm, or from 0 to 1 by their value, with their numbers."""
+    """Cells in grey by the logarithm of their size, or from 0 to 1, with their numbers."""
     from math import log10
 
     from matplotlib.patches import Rectangle
 
-    depths = {pair: log10(value) if powers else value for pair, value in cells.items() if value > 0}
+    depths = {pair: log10(abs(v)) if powers else v for pair, v in cells.items() if v != 0}
     # A power of ten at least: what is nearly equal is to look it.
     low = min(depths.values(), default=0.0) if powers else 0.0
     span = max(max(depths.values(), default=0.0) - low, 1.0)
