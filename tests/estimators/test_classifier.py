@@ -109,6 +109,54 @@ def test_metadata_routing_passes_domains_on() -> None:
     assert len(found["test_score"]) == 3
 
 
+@pytest.mark.parametrize("routing", [True, False])
+def test_cross_validation_of_a_pipeline(routing: bool) -> None:
+    X, y, domains = arrays()
+    pipeline = make_pipeline(StandardScaler(), make())
+    given: dict[str, Any] = {"params": {"domainclassifier__domains": domains}, "groups": domains}
+    if routing:
+        given = {"params": {"domains": domains, "groups": domains}}
+    with config_context(enable_metadata_routing=routing):
+        scores = cross_val_score(
+            pipeline, X, y, cv=LeaveOneGroupOut(), error_score="raise", **given
+        )
+    assert len(scores) == 3
+    assert scores.min() > 0.8
+
+
+def test_requests_are_changed_and_cloned() -> None:
+    X, y, domains = arrays()
+    weights = np.random.RandomState(1).rand(len(X))
+    params = {"site": domains, "groups": domains, "sample_weight": weights}
+    model = make(steps=2)
+    with config_context(enable_metadata_routing=True):
+        assert model.set_fit_request(domains="site") is model
+        scaler = StandardScaler().set_fit_request(sample_weight=False)
+        given: dict[str, Any] = {"cv": LeaveOneGroupOut(), "params": params, "error_score": "raise"}
+        with pytest.raises(ValueError, match=r"sample_weight.* DomainClassifier\.score"):
+            cross_val_score(make_pipeline(scaler, clone(model)), X, y, **given)
+        model.set_score_request(sample_weight=True)
+        pipeline = make_pipeline(scaler, model)
+        found = cross_validate(pipeline, X, y, return_estimator=True, **given)
+    for name, one, score in zip(
+        np.unique(domains), found["estimator"], found["test_score"], strict=True
+    ):
+        out = domains == name
+        assert score == pytest.approx(
+            np.average(one.predict(X[out]) == y[out], weights=weights[out])
+        )
+
+
+def test_a_score_may_be_weighted() -> None:
+    X, y, domains = arrays()
+    model = make(steps=1).fit(X, y, domains)
+    right = model.predict(X) == y
+    assert 0 < right.sum() < len(y)
+    assert model.score(X, y) == pytest.approx(right.mean())
+    assert model.score(X, y, sample_weight=right + 0.0) == 1
+    assert make_pipeline(model).score(X, y, sample_weight=1.0 - right) == 0
+
+
 def test_a_data_set_gives_what_its_arrays_give() -> None:
     X, y, domains = arrays()
     labels = torch.from_numpy((y == "yes").astype(np.int64))
@@ -148,6 +196,8 @@ def test_a_data_set_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (protocol.network, protocol.weights) == ("efficientnet-lite0", "imagenet")
     with pytest.raises(ValueError, match="there is no file"):
         model.predict([tmp_path / "gone.png"])
+    with pytest.raises(ValueError, match="one file for each example, got the folder"):
+        model.predict([paths[0], tmp_path / "data"])
 
 
 def test_images_in_memory() -> None:
@@ -157,6 +207,22 @@ def test_images_in_memory() -> None:
     model = make(steps=10, hparams={"batch_size": 4, "lr": 0.003}).fit(X, y, np.arange(24) // 8)
     assert model.predict(X).tolist() == y.tolist()
     assert not hasattr(model, "n_features_in_")
+
+
+def test_sizes_of_images_in_memory() -> None:
+    y, domains = np.arange(12) % 2, np.arange(12) // 4
+    X = np.zeros((12, 3, 64, 64), np.uint8)
+    with pytest.raises(ValueError, match=r"64 × 64, and .* 28 × 28, 32 × 32, 224 × 224 alone"):
+        make().fit(X, y, domains)
+    with pytest.raises(ValueError, match="images of 28 × 32"):
+        make().fit(X[:, :, :28, :32], y, domains)
+    any_size = make(steps=1, network="mnist-cnn", hparams={"batch_size": 2}).fit(X, y, domains)
+    assert any_size.predict_proba(X).shape == (12, 2)
+    last = np.moveaxis(X, 1, 3)
+    for refuse in (lambda: make().fit(last, y, domains), lambda: any_size.predict(last)):
+        with pytest.raises(ValueError, match=r"channels last; give np\.moveaxis\(X, 3, 1\)"):
+            refuse()
+    assert (np.moveaxis(last, 3, 1) == X).all()
 
 
 def test_missing_values_are_fine() -> None:

@@ -49,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
     failed, write = 0, csv.writer(sys.stdout)
     if options.csv:
         write.writerow(["source", "class", "probability", *model.classes, "error"])
-    for found in model.predictions(_sources(options.files, model.takes_rows)):
+    for found in model.predictions(options.files):
         if found.error is not None:
             failed += 1
             print(f"shoal: {found.error}", file=sys.stderr)
@@ -63,26 +63,3 @@ def _run(options: argparse.Namespace) -> int:
         elif found.probability is not None:
             print(f"{found.source}: {found.label} ({100 * found.probability:.1f} %)")
     return 1 if failed else 0
-
-
-def _sources(files: list[Path], rows: bool) -> list[Path]:
-    """Return the files, and all images, or tables of rows, of the folders among them."""
-    from ..datasets.faults import is_image
-    from ..datasets.table_files import is_table
-
-    found, wanted = [], is_table if rows else is_image
-    for path in files:
-        if path.is_dir():
-            inside = [one for one in path.rglob("*") if one.is_file() and wanted(one)]
-            # As in data that is fitted to: hidden files are other programs' business.
-            seen = sorted(one for one in inside if not _hidden(one.relative_to(path)))
-            if not seen:
-                raise ValueError(f"there are no {'tables' if rows else 'images'} in {path}")
-            found += seen
-        else:
-            found.append(path)
-    return found
-
-
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)

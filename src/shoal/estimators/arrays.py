@@ -1,5 +1,6 @@
-"""What a user holds in memory, as data sets and tensors: arrays, tensors, lists, names of files."""
+"""What a user holds: arrays, tensors, tables, pictures, names of files."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,15 @@ import torch
 from torch import Tensor
 
 from ..datasets import Domain, DomainDataset
+from ..datasets.faults import is_image
+from ..datasets.images import planes
+from ..datasets.table_files import is_table
+from ..networks.by_shape import BY_SIZE
+from ..training.exact import SIZE
 
 Array = np.ndarray[Any, Any]
+# Of grey, coloured and partly transparent images.
+CHANNELS = (1, 3, 4)
 
 
 def dataset_of(X: Any, y: Any, domains: Any) -> tuple[DomainDataset, Array, Array]:
@@ -54,6 +62,11 @@ def inputs_of(X: Any) -> Tensor:
         raise ValueError("X is sparse, expected a dense array; give X.toarray()")
     array = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
     if array.ndim == 4 and array.dtype == np.uint8:
+        if array.shape[3] in CHANNELS and array.shape[1] not in CHANNELS:
+            raise ValueError(
+                f"X must be images [n, C, H, W], and {list(array.shape)} looks like channels last; "
+                "give np.moveaxis(X, 3, 1)"
+            )
         return torch.from_numpy(np.ascontiguousarray(array))
     if array.ndim != 2:
         raise ValueError(
@@ -77,6 +90,18 @@ def inputs_of(X: Any) -> Tensor:
     return torch.from_numpy(vectors)
 
 
+def check_size(images: Tensor) -> None:
+    """Raise where no network is chosen for images ``[n, C, H, W]`` of this size."""
+    height, width = images.shape[2:]
+    if height != width or height not in BY_SIZE:
+        sizes = ", ".join(f"{size} × {size}" for size in BY_SIZE)
+        raise ValueError(
+            f"X has images of {height} × {width}, and a network is chosen for {sizes} alone; "
+            "resize them to one of these, or name a network that takes any size, "
+            'network="mnist-cnn" for small images or "resnet18" for large ones'
+        )
+
+
 def files_of(X: Any) -> list[Path] | None:
     """Return the files that X names, or those of a data set in its order; None without files."""
     if isinstance(X, DomainDataset):
@@ -98,3 +123,74 @@ def labels_of(dataset: DomainDataset) -> Array:
     """Return the class of every example, by name, in the data set's order."""
     labels = torch.cat([one.labels for one in dataset.domains])
     return np.array([dataset.classes[label] for label in labels.tolist()])
+
+
+def files_in(folder: Path, rows: bool) -> list[Path]:
+    """Return all images of a folder, or all tables where these are wanted, but hidden ones."""
+    wanted = is_table if rows else is_image
+    inside = [one for one in folder.rglob("*") if one.is_file() and wanted(one)]
+    # As in data that is fitted to: hidden files are other programs' business.
+    found = sorted(one for one in inside if not _hidden(one.relative_to(folder)))
+    if not found:
+        raise ValueError(f"there are no {'tables' if rows else 'images'} in {folder}")
+    return found
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def is_picture(source: Any) -> bool:
+    """Return whether this is an image of Pillow, or an array ``[H, W, 3]`` of uint8."""
+    if isinstance(source, np.ndarray):
+        return source.dtype == np.uint8 and source.ndim == 3 and source.shape[2] == 3
+    return hasattr(source, "getbands")
+
+
+def picture_of(source: Any) -> Tensor:
+    """Return a picture as files are read: uint8 ``[3, 224, 224]``."""
+    from PIL import Image
+
+    image = Image.fromarray(source) if isinstance(source, np.ndarray) else source
+    if image.mode[0] in "IF":
+        raise ValueError(f"it has more than 8 bits a channel (Pillow's {image.mode!r})")
+    return planes(image.convert("RGB").resize(SIZE, Image.Resampling.BILINEAR))
+
+
+def has_columns(source: Any) -> bool:
+    """Return whether this is a mapping from columns, or a data frame of pandas or polars."""
+    return isinstance(source, Mapping) or (
+        hasattr(source, "columns") and hasattr(source, "to_dict")
+    )
+
+
+def is_row(source: Any) -> bool:
+    """Return whether this is a mapping with one value for every column."""
+    return isinstance(source, Mapping) and not any(map(_is_column, source.values()))
+
+
+def columns_of(source: Any) -> dict[str, list[Any]]:
+    """Return the columns of a row, a mapping or a data frame as plain values."""
+    names = source if isinstance(source, Mapping) else source.columns
+    table = {str(name): _values(source[name]) for name in names}
+    if len({len(values) for values in table.values()}) > 1:
+        counts = ", ".join(f"{len(values)} in {name!r}" for name, values in table.items())
+        raise ValueError(f"the columns of a table must be equally long, got {counts}")
+    return table
+
+
+def _is_column(value: Any) -> bool:
+    if isinstance(value, str) or getattr(value, "ndim", 1) == 0:
+        return False
+    return hasattr(value, "__len__")
+
+
+def _values(given: Any) -> list[Any]:
+    column = given if _is_column(given) else np.array([given])
+    return list(column.tolist() if hasattr(column, "tolist") else column)
+
+
+def described(source: Any) -> str:
+    """Return what came, as an error tells it: its type, and the shape of an array."""
+    name = type(source).__name__
+    return f"{name} {source.dtype} {list(source.shape)}" if hasattr(source, "dtype") else name

@@ -20,8 +20,8 @@ from ..protocol.run import Protocol, Run
 from ..training.evaluation import Evaluation
 from ..training.loop import Schedule, train
 from ..training.step import Kind, precision_context
-from .arrays import Array, dataset_of, files_of, inputs_of, labels_of, rows_of
-from .conventions import not_fitted, sklearn_routing, sklearn_tags
+from .arrays import Array, check_size, dataset_of, files_of, inputs_of, labels_of, rows_of
+from .conventions import not_fitted, request, sklearn_routing, sklearn_tags
 from .loading import device_of
 from .predictor import Predictor
 from .setup import hparams_for
@@ -35,7 +35,8 @@ class DomainClassifier:
         hparams: hyperparameters by name; what is left out has its default.
         steps: updates.
         network: a name of ``shoal.networks``; None chooses: an MLP for vectors, by size for images
-            in memory, and EfficientNet-Lite0 with its weights of ImageNet for files.
+            in memory of 28 × 28, 32 × 32 or 224 × 224, and EfficientNet-Lite0 with its weights of
+            ImageNet for files.
         weights: what a network that is named begins with: "imagenet", or None to draw them.
         random_state: what weights and batches are drawn from.
         device: "cpu", "cuda", or None for a GPU where there is one.
@@ -69,8 +70,9 @@ class DomainClassifier:
         """Train on all examples.
 
         Args:
-            X: vectors ``[n, d]``, NaN where a value is missing; or images, uint8 ``[n, C, H, W]``;
-                or a ``DomainDataset``, which has labels and domains of its own.
+            X: vectors ``[n, d]``, NaN where a value is missing; or images, uint8 ``[n, C, H, W]``,
+                of a size that ``network`` takes; or a ``DomainDataset``, which has labels and
+                domains of its own.
             y: labels ``[n]``, numbers or texts.
             domains: where each example comes from ``[n]``, numbers or texts.
             cache: of a data set of files, as ``shoal.datasets.cache.build`` makes it; by default
@@ -126,11 +128,14 @@ class DomainClassifier:
         found = self.predict_proba(X).argmax(1)  # first, because it says what is wrong
         return cast(Array, self.classes_[found])
 
-    def score(self, X: Any, y: Any = None) -> float:
-        """Return the accuracy; a data set has labels of its own."""
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the accuracy, weighted where there are weights ``[n]``.
+
+        A data set has labels of its own.
+        """
         if y is None and isinstance(X, DomainDataset):
             y = labels_of(X)
-        return float(np.mean(self.predict(X) == np.asarray(y)))
+        return float(np.average(self.predict(X) == np.asarray(y), weights=sample_weight))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments that this was made with."""
@@ -152,10 +157,20 @@ class DomainClassifier:
         return sklearn_tags()
 
     def get_metadata_routing(self) -> Any:
-        """Return what scikit-learn may pass on, where its routing is enabled: domains, to fit."""
+        """Return what scikit-learn may pass on, where its routing is enabled."""
         return sklearn_routing(self)
 
+    def set_fit_request(self, *, domains: bool | str | None) -> "DomainClassifier":
+        """Request domains for ``fit``, as is the default, or under another name, or not."""
+        return cast(DomainClassifier, request(self, "fit", domains=domains))
+
+    def set_score_request(self, *, sample_weight: bool | str | None) -> "DomainClassifier":
+        """Request weights for ``score``, by this name or another; they are not by default."""
+        return cast(DomainClassifier, request(self, "score", sample_weight=sample_weight))
+
     def _of_files(self, files: list[Path]) -> Array:
+        if folders := [path for path in files if path.is_dir()]:
+            raise ValueError(f"X must name one file for each example, got the folder {folders[0]}")
         found = self.predictor_.predict(files)
         for one in found:
             if one.error is not None:
@@ -173,6 +188,8 @@ class DomainClassifier:
         vectors = isinstance(images, Tensor) and images.ndim == 2
         network = self.network or ("standardised-mlp" if vectors else None)
         weights = self.weights
+        if network is None and isinstance(images, Tensor):
+            check_size(images)
         if network is None and not isinstance(images, Tensor):
             network, weights = "efficientnet-lite0", "imagenet"
         small = vectors or (isinstance(images, Tensor) and images.shape[-1] < 64)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,15 @@ from ..protocol import model as models
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import TOGETHER
 from ..training.exact import exact_evaluation
+from .arrays import (
+    columns_of,
+    described,
+    files_in,
+    has_columns,
+    is_picture,
+    is_row,
+    picture_of,
+)
 from .threads import in_threads
 
 # Images that are classified together: on a CPU more would not stay in its caches.
@@ -25,9 +34,9 @@ IMAGE = [3, 224, 224]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of one file or row.
+    """What a model says of one image or row.
 
-    ``error`` says why there is no label: the file could not be read. ``probabilities`` are of all
+    ``error`` says why there is no label: it could not be read. ``probabilities`` are of all
     classes, by name.
     """
 
@@ -75,12 +84,14 @@ class Predictor:
         return self._encoding is not None
 
     def predict(self, sources: Any) -> list[Prediction]:
-        """Return what the model says of each file or row, in order.
+        """Return what the model says of each image or row, in order.
 
         Args:
-            sources: paths of images; or for a model of tables the path of one, CSV or Parquet, or
-                a mapping from columns to values, or several of them. A file or row that cannot be
-                read gets an ``error``, and the others are classified all the same.
+            sources: files, or folders of them, images of Pillow, or uint8 arrays ``[H, W, 3]``; or
+                for a model of tables files, CSV or Parquet, or folders of them, data frames,
+                mappings from columns to values, or rows: mappings from columns to one value each.
+                One or several of these. An image or row that cannot be read gets an ``error``, and
+                the others are classified all the same.
         """
         return list(self.predictions(sources))
 
@@ -88,10 +99,8 @@ class Predictor:
         """Yield what ``predict`` returns, as soon as it is known."""
         if self._encoding is not None:
             yield from self._rows(self._encoding, sources)
-        elif isinstance(sources, (str, Path)):
-            yield from self._files([sources])
         else:
-            yield from self._files(sources)
+            yield from self._pictures(sources)
 
     def probabilities(self, inputs: Tensor) -> Tensor:
         """Return ``[n, C]`` for uint8 images ``[n, 3, 224, 224]`` or float32 vectors ``[n, d]``."""
@@ -102,53 +111,95 @@ class Predictor:
             found: Tensor = self.module(inputs.to(self.device))
         return found.cpu()
 
-    def _files(self, paths: Iterable[str | Path]) -> Iterator[Prediction]:
+    def _each(self, sources: Any) -> Iterator[Any]:
+        """Yield the sources one by one, with files for a folder; raise on what is none."""
+        if self._takes(sources):
+            sources = [sources]
+        elif has_columns(sources) or not isinstance(sources, Iterable):
+            raise self._refusal(described(sources))
+        for one in sources:
+            if not self._takes(one):
+                whole = described(sources)
+                array = hasattr(sources, "dtype")
+                raise self._refusal(whole if array else f"{whole} of {described(one)}")
+            if isinstance(one, (str, Path)) and Path(one).is_dir():
+                yield from files_in(Path(one), self.takes_rows)
+            else:
+                yield one
+
+    def _takes(self, source: Any) -> bool:
+        held = has_columns if self.takes_rows else is_picture
+        return isinstance(source, (str, Path)) or held(source)
+
+    def _refusal(self, came: str) -> ValueError:
+        if self.takes_rows:
+            taken = "CSV or Parquet files, folders, data frames, or dicts of columns or of one row"
+        else:
+            taken = "image files, folders, PIL images, or uint8 arrays [H, W, 3]"
+        kind = "uint8" if self._images else "float32"
+        shape = ", ".join(map(str, self.card["shape"]))
+        return ValueError(
+            f"predict of this model takes {taken}, one or several, got {came}; inputs as the "
+            f"network sees them, a tensor {kind} [n, {shape}], go to probabilities()"
+        )
+
+    def _pictures(self, sources: Any) -> Iterator[Prediction]:
         if list(self.card["shape"]) != IMAGE:
             raise ValueError(
                 f"the model takes inputs of shape {self.card['shape']}; files can only be given to "
-                f"models of {IMAGE}"
+                f"models of {IMAGE}, and tensors to probabilities()"
             )
-        batches = _batches(paths, self._size)
+        batches = _batches(self._each(sources), self._size)
         for found in in_threads(self._classified, batches, self.device):
             yield from found
 
-    def _classified(self, paths: Sequence[str | Path]) -> list[Prediction]:
-        read = [_read(Path(path)) for path in paths]
+    def _classified(self, sources: Sequence[tuple[str, Any]]) -> list[Prediction]:
+        read = [_read(name, one) for name, one in sources]
         good = [image for image in read if isinstance(image, Tensor)]
         rows = iter(self._run(torch.stack(good)) if good else ())
         return [
-            self._prediction(str(path), next(rows))
+            self._prediction(name, next(rows))
             if isinstance(image, Tensor)
-            else Prediction(str(path), None, None, {}, image)
-            for path, image in zip(paths, read, strict=True)
+            else Prediction(name, None, None, {}, image)
+            for (name, _), image in zip(sources, read, strict=True)
         ]
 
-    def _rows(self, encoding: Encoding, source: Any) -> Iterator[Prediction]:
-        if isinstance(source, Mapping):
-            table, where = source, "the table"
-        elif isinstance(source, (str, Path)):
-            where = str(source)
-            try:
-                table = read_table(Path(source))
-            except (ValueError, OSError) as error:
-                yield Prediction(where, None, None, {}, str(error))
-                return
-        else:
-            for one in source:
-                yield from self._rows(encoding, one)
-            return
-        if lacking := encoding.lacks(table, where):
-            yield Prediction(where, None, None, {}, lacking)
-            return
-        yield from self._encoded_rows(encoding, table, where)
+    def _rows(self, encoding: Encoding, sources: Any) -> Iterator[Prediction]:
+        for alone, run in groupby(self._each(sources), is_row):
+            if alone:
+                yield from self._single_rows(encoding, run)
+            else:
+                for one in run:
+                    yield from self._table(encoding, one)
 
-    def _encoded_rows(
-        self, encoding: Encoding, table: Mapping[str, Sequence[Any]], where: str
+    def _table(self, encoding: Encoding, source: Any) -> Iterator[Prediction]:
+        file = isinstance(source, (str, Path))
+        where = str(source) if file else "the table"
+        try:
+            table = read_table(Path(source)) if file else columns_of(source)
+            lacking = encoding.lacks(table, where)
+        except (ValueError, OSError) as error:
+            lacking = str(error)
+        if lacking:
+            yield Prediction(where, None, None, {}, lacking)
+        else:
+            yield from self._encoded(*encoding.readable(table, where), f"{where}: ")
+
+    def _single_rows(self, encoding: Encoding, rows: Iterable[Any]) -> Iterator[Prediction]:
+        good, wrong = [], dict[int, str]()
+        for number, row in enumerate(rows):
+            try:
+                good.append(encoding(columns_of(row), "it"))
+            except ValueError as error:
+                wrong[number] = f"row {number + 1}: {error}"
+        yield from self._encoded(torch.cat(good) if good else torch.empty(0), wrong, "")
+
+    def _encoded(
+        self, vectors: Tensor, wrong: Mapping[int, str], where: str
     ) -> Iterator[Prediction]:
-        vectors, wrong = encoding.readable(table, where)
         found = iter(self.probabilities(vectors) if len(vectors) else ())
         for row in range(len(vectors) + len(wrong)):
-            source = f"{where}: row {row + 1}"
+            source = f"{where}row {row + 1}"
             if row in wrong:
                 yield Prediction(source, None, None, {}, wrong[row])
             else:
@@ -160,17 +211,22 @@ class Predictor:
         return Prediction(source, label, values[label], values)
 
 
-def _batches(paths: Iterable[str | Path], size: int) -> Iterator[list[str | Path]]:
-    left = iter(paths)
+def _batches(sources: Iterable[Any], size: int) -> Iterator[list[tuple[str, Any]]]:
+    """Yield the sources with their names: a file's own, and the number of what has none."""
+    left = (
+        (str(one) if isinstance(one, (str, Path)) else f"image {number}", one)
+        for number, one in enumerate(sources, 1)
+    )
     while batch := list(islice(left, size)):
         yield batch
 
 
-def _read(path: Path) -> Tensor | str:
+def _read(name: str, source: Any) -> Tensor | str:
     """Return the image as the model was measured on, or why it cannot be read."""
+    held = is_picture(source)
     try:
-        return exact_evaluation(path)
+        return picture_of(source) if held else exact_evaluation(Path(source))
     except FileNotFoundError:
-        return f"there is no file {path}"
+        return f"there is no file {name}"
     except (ValueError, OSError) as error:
-        return str(error)
+        return f"{name}: {error}" if held else str(error)

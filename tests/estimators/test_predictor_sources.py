@@ -1,0 +1,159 @@
+"""What ``predict`` takes: files, folders, pictures, tables and rows; and what it says of others."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from shoal.algorithms import find
+from shoal.estimators.predictor import Predictor
+from shoal.networks import Network
+from shoal.protocol.model import Model
+from tests.estimators.made import write_images
+from tests.estimators.test_predictor import small
+
+COLUMNS = [
+    {"name": "age", "kind": "number", "gaps": False},
+    {"name": "colour", "kind": "category", "values": ["green", "red"]},
+]
+ROWS = [
+    {"age": 1.0, "colour": "red"},
+    {"age": torch.tensor(-2.0), "colour": "green"},
+    {"age": np.float32(3), "colour": "blue"},
+]
+TABLE = {"age": [1.0, -2.0, 3.0], "colour": ["red", "green", "blue"]}
+
+
+class Frame:
+    """As much of a data frame as is asked for."""
+
+    def __init__(self, table: dict[Any, list[Any]]) -> None:
+        self.table = table
+        self.columns = list(table)
+
+    def __getitem__(self, name: Any) -> Any:
+        return np.array(self.table[name])
+
+    def __iter__(self) -> Any:
+        return iter(self.columns)
+
+    def to_dict(self) -> None: ...
+
+
+def of_tables() -> Predictor:
+    """Return a model of two columns."""
+    torch.manual_seed(0)
+    algorithm = find("erm")(Network(nn.Identity(), nn.Linear(3, 2)), 2)
+    card = {"shape": [3], "classes": ["young", "old"], "inputs": {"columns": COLUMNS}}
+    return Predictor(Model(algorithm.eval(), card))
+
+
+def expected() -> list[dict[str, float]]:
+    vectors = torch.tensor([[1.0, 0, 1], [-2, 1, 0], [3, 0, 0]])
+    return [dict(zip(("young", "old"), row, strict=True)) for row in _chances(vectors)]
+
+
+def _chances(vectors: torch.Tensor) -> list[list[float]]:
+    found: list[list[float]] = of_tables().probabilities(vectors).tolist()
+    return found
+
+
+@pytest.mark.parametrize("sources", [TABLE, Frame(TABLE), ROWS, iter(ROWS), tuple(ROWS)])
+def test_tables_and_rows_in_memory(sources: Any) -> None:
+    found = of_tables().predict(sources)
+    assert [one.error for one in found] == [None] * 3
+    for one, values in zip(found, expected(), strict=True):
+        assert one.probabilities == pytest.approx(values)
+
+
+def test_one_row_and_columns_of_arrays() -> None:
+    (one,) = of_tables().predict(ROWS[0])
+    assert one.source == "row 1"
+    assert one.probabilities == pytest.approx(expected()[0])
+    columns = {"age": np.array([1, -2], np.float32), "colour": np.array(["red", "green"])}
+    several = of_tables().predict([columns, ROWS[2]])
+    assert [one.source for one in several] == ["the table: row 1", "the table: row 2", "row 1"]
+    assert [one.probabilities for one in several] == [pytest.approx(row) for row in expected()]
+
+
+def test_rows_that_cannot_be_read_do_not_stop_the_rest() -> None:
+    missing = {"age": np.float32("nan"), "colour": "red"}
+    found = of_tables().predict([ROWS[0], {"age": 1}, {"age": "x", "colour": "red"}, missing])
+    assert [one.source for one in found] == [f"row {k}" for k in (1, 2, 3, 4)]
+    assert [one.label is None for one in found] == [False, True, True, False]
+    assert found[1].error == "row 2: it lacks the columns colour; it has age"
+    assert found[2].error == "row 3: column 'age' must hold numbers, got 'x'"
+    (uneven,) = of_tables().predict({"age": [1, 2], "colour": ["red"]})
+    assert uneven.error is not None
+    assert "equally long, got 2 in 'age', 1 in 'colour'" in uneven.error
+    assert of_tables().predict([]) == []
+
+
+def test_a_folder_stands_for_its_files(tmp_path: Path) -> None:
+    write_images(tmp_path, each=2)
+    (tmp_path / "hospital_a/.hidden/none").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "hospital_a/.hidden/0.png")
+    (tmp_path / "table.csv").write_text("age,colour\n1,red\n")
+    images = sorted(tmp_path.glob("hospital_?/[bd]*/*.png"))
+    assert [one.source for one in small().predict(tmp_path)] == list(map(str, images))
+    listed = small().predict([str(images[3]), str(tmp_path / "hospital_b")])
+    assert [one.source for one in listed] == list(map(str, [images[3], *images[4:8]]))
+    assert [one.source for one in of_tables().predict(tmp_path)] == [f"{tmp_path}/table.csv: row 1"]
+    for model, kind in ((small(), "images"), (of_tables(), "tables")):
+        with pytest.raises(ValueError, match=f"there are no {kind} in .*none"):
+            model.predict(tmp_path / "hospital_a/.hidden/none")
+
+
+def test_pictures_are_answered_as_their_files(tmp_path: Path) -> None:
+    paths = sorted(write_images(tmp_path).rglob("*.png"))[:3]
+    files = [one.probabilities for one in small().predict(paths)]
+    pictures = [Image.open(path) for path in paths]
+    arrays = np.stack([np.array(picture) for picture in pictures])
+    for given in (pictures, arrays, [paths[0], pictures[1], arrays[2]]):
+        found = small().predict(given)
+        assert [one.probabilities for one in found] == [pytest.approx(row) for row in files]
+        assert found[2].source == "image 3"
+    for given in (pictures[0], arrays[0]):
+        (one,) = small().predict(given)
+        assert one.probabilities == pytest.approx(files[0])
+    deep, *rest = small().predict([Image.new("I;16", (8, 8)), pictures[0]])
+    assert deep.error == "image 1: it has more than 8 bits a channel (Pillow's 'I;16')"
+    assert rest[0].probabilities == pytest.approx(files[0])
+
+
+@pytest.mark.parametrize(
+    ("sources", "came"),
+    [
+        (np.zeros((3, 2)), r"ndarray float64 \[3, 2\]"),
+        (torch.zeros(3, 2), r"Tensor torch.float32 \[3, 2\]"),
+        ([[1.0, "red"]], "list of list"),
+        (Image.new("RGB", (8, 8)), "Image"),
+        (7, "int"),
+    ],
+)
+def test_what_a_model_of_tables_does_not_take(sources: Any, came: str) -> None:
+    told = rf"data frames, or dicts .* got {came}; .* float32 \[n, 3\], go to probabilities\(\)"
+    with pytest.raises(ValueError, match=told):
+        of_tables().predict(sources)
+
+
+@pytest.mark.parametrize(
+    ("sources", "came"),
+    [
+        (np.zeros((3, 8, 8), np.uint8), r"ndarray uint8 \[3, 8, 8\]"),
+        (np.zeros((8, 8, 3)), r"ndarray float64 \[8, 8, 3\]"),
+        (torch.zeros(2, 3, 224, 224), r"Tensor torch.float32 \[2, 3, 224, 224\]"),
+        (Frame(TABLE), "Frame"),
+        (ROWS[0], "dict"),
+        (ROWS, "list of dict"),
+        (None, "NoneType"),
+    ],
+)
+def test_what_a_model_of_images_does_not_take(sources: Any, came: str) -> None:
+    told = rf"PIL images, .* got {came}; .* uint8 \[n, 3, 224, 224\], go to probabilities\(\)"
+    with pytest.raises(ValueError, match=told):
+        small().predict(sources)
