@@ -22,6 +22,7 @@ EXPECTED_SKIPS = {
     "no timm": "the extra vision",
     "no ray": "the extra ray, which has no wheels for some machines",
     "no efficientnet_lite_pytorch": "the extra efficientnet",
+    "no onnxruntime": "the extra onnx",
     "no lightning": "the extra loops",
     "no transformers": "the extra loops",
     "data not present: ": "data that may not be redistributed lies beside the repository or not",

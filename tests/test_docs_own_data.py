@@ -1,5 +1,6 @@
 """Every command and snippet of the guides to one's own data, run as it stands."""
 
+import ast
 import csv
 import re
 import shlex
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import shoal
 from shoal.cli import fit_options, main
 from shoal.estimators import deploying, setup
 from tests.estimators.made import DOMAINS, write_images, write_table
@@ -60,10 +62,31 @@ def test_commands_and_snippets_run(
         assert main(command[1:]) == 0, capsys.readouterr().err
     (tmp_path / "new/broken.png").write_bytes(b"no image")
     for code in blocks(page, "python"):
+        if "onnxruntime" in code:
+            continue  # in a test of its own, which writes the file
         exec(compile(code, page, "exec"), {"__name__": "guide"})
     out = capsys.readouterr().out
     if page == "own-data.md":
         assert "new/broken.png None None cannot read new/broken.png" in out
+        assert re.search(r"^the table: row 2 (big|small) 0\.\d+ None$", out, re.MULTILINE)
+        assert re.search(r"^row 2 (big|small) 0\.\d+ None$", out, re.MULTILINE)
+        assert len(re.findall(r"^\[(?:[01]\.\d* *){3}\]$", out, re.MULTILINE)) == 3
+
+
+def test_the_onnx_file_says_what_the_model_does(
+    surroundings: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
+    pytest.importorskip("onnxruntime", reason="no onnxruntime")
+    monkeypatch.setattr(deploying, "onnx_missing", lambda: None)
+    (code,) = [code for code in blocks("own-data.md", "python") if "onnxruntime" in code]
+    assert main(["fit", "photos"]) == 0
+    capsys.readouterr()
+    exec(compile(code, "own-data.md", "exec"), {"__name__": "guide"})
+    found = ast.literal_eval(capsys.readouterr().out)
+    (expected,) = shoal.load("out/photos-fit", "cpu").predict("new/0001.png")
+    assert found == pytest.approx(expected.probabilities, abs=1e-4)
+    assert list(found) == list(expected.probabilities)
 
 
 @pytest.mark.parametrize("page", ["own-data.md", "getting-started.md"])

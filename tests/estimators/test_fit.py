@@ -4,7 +4,10 @@ import contextlib
 import csv
 import io
 import json
+import random
+import re
 import shutil
+from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -97,7 +100,109 @@ def test_a_table(
     assert {run.identity: _changed(run) for run in runs} == before
     capsys.readouterr()
     write_table(Path("t.csv"), rows=30)
-    assert "out is of another fit (fingerprint" in refused(capsys, *TABLE)
+    told = refused(capsys, *TABLE)
+    assert "out is of another fit (the rows have changed since: 120 then, 90 now)" in told
+    assert "choose another --out, such as out-2" in told
+
+
+def guesses(path: Path) -> dict[str, float]:
+    """Return how often the most frequent class of the other domains is right on each, in %."""
+    with path.open() as file:
+        rows = [(row["domain"], row["class"]) for row in csv.DictReader(file)]
+    found = {}
+    for left_out in DOMAINS:
+        counts = Counter(label for domain, label in rows if domain != left_out)
+        mine = [label for domain, label in rows if domain == left_out]
+        found[left_out] = 100 * mine.count(max(counts, key=counts.__getitem__)) / len(mine)
+    return found
+
+
+def check_guess(folder: Path, out: str) -> None:
+    """Check that terminal, card and page show the most frequent class as it is in the table."""
+    expected = guesses(folder / "t.csv")
+    average = np.mean(list(expected.values()))
+    table = [line.split() for line in out.splitlines()]
+    shown = {line[0]: line[-1] for line in table if line and line[0] in (*DOMAINS, "average")}
+    assert shown == {
+        name: f"{value:.1f}" for name, value in (expected | {"average": average}).items()
+    }
+    assert "most frequent class" in out
+    card = json.loads((folder / "out/model.json").read_text())
+    told = card["estimate"]["most_frequent_class"]
+    assert {name: 100 * cell["mean"] for name, cell in told["domains"].items()} == pytest.approx(
+        expected
+    )
+    assert 100 * told["average"]["mean"] == pytest.approx(average)
+    page = (folder / "out/report.html").read_text()
+    (row,) = re.findall(r'<tr class="guess">(.*?)</tr>', page, re.DOTALL)
+    cells = re.findall(r"<t[hd][^>]*>([^<]+)", row)
+    assert cells[: 2 + len(DOMAINS)] == [
+        "most frequent class",
+        *(f"{value:.1f}" for value in (*expected.values(), average)),
+    ]
+
+
+def test_the_most_frequent_class_is_told(table_fit: tuple[Path, str, str]) -> None:
+    folder, out, _ = table_fit
+    check_guess(folder, out)
+    card = json.loads((folder / "out/model.json").read_text())["estimate"]
+    assert card["most_frequent_class"]["beaten"]
+    assert card["most_frequent_class"]["gain"]["difference"] > 0.2
+    for text in (out, str(card["sentences"]), (folder / "out/report.html").read_text()):
+        assert "Nothing useful was learned" not in text
+
+
+def test_labels_that_are_noise(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    without_onnx(monkeypatch)
+    draw, lines = random.Random(1), ["domain,size,shade,class"]
+    for domain in DOMAINS:
+        for _ in range(60):
+            label = "sick" if draw.random() < 0.113 else "well"
+            lines.append(f"{domain},{draw.gauss(0, 1):.2f},{draw.gauss(0, 1):.2f},{label}")
+    Path("t.csv").write_text("\n".join(lines) + "\n")
+    assert main(list(TABLE)) == 0
+    out = capsys.readouterr().out
+    check_guess(Path(), out)
+    estimate = json.loads(Path("out/model.json").read_text())["estimate"]
+    assert not estimate["most_frequent_class"]["beaten"]
+    page = Path("out/report.html").read_text()
+    for text in (out, str(estimate["sentences"]), page):
+        assert "Nothing useful was learned for an unseen domain." in text
+        assert "Check the labels and the layout (--layout" in text
+    assert '<section class="verdict useless">' in page
+
+
+def test_the_card_says_what_the_onnx_file_takes(table_fit: tuple[Path, str, str]) -> None:
+    runtime = pytest.importorskip("onnxruntime", reason="no onnxruntime")
+    folder = table_fit[0] / "out"
+    told = json.loads((folder / "model.json").read_text())["onnx"]
+    session = runtime.InferenceSession(folder / told["file"])
+    ((taken,), (given,)) = session.get_inputs(), session.get_outputs()
+    for one, side in ((taken, told["input"]), (given, told["output"])):
+        assert (one.name, one.shape) == (side["name"], side["shape"])
+        assert (one.type, side["type"]) == ("tensor(float)", "float32")
+
+    # Rows that are encoded by nothing but the card get what the model says of them.
+    rows = [
+        {"size": 5.1, "shade": 0.5, "colour": "red"},
+        {"size": 4.9, "shade": None, "colour": "green"},
+        {"size": 6.0, "shade": -1.0, "colour": "blue"},
+    ]
+    holds = {
+        "number": lambda value, _: np.nan if value is None else value,
+        "missing": lambda value, _: value is None,
+        "category": lambda value, entry: value == entry["value"],
+    }
+    vectors = [
+        [holds[entry["holds"]](row[entry["column"]], entry) for entry in told["input"]["vector"]]
+        for row in rows
+    ]
+    inputs = {told["input"]["name"]: np.array(vectors, told["input"]["type"])}
+    (found,) = session.run([told["output"]["name"]], inputs)
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    for row, expected in zip(found, shoal.load(folder, "cpu").predict(columns), strict=True):
+        values = dict(zip(told["output"]["classes"], row.tolist(), strict=True))
+        assert values == pytest.approx(expected.probabilities, abs=1e-5)
 
 
 def _changed(run) -> int:  # type: ignore[no-untyped-def]
@@ -256,6 +361,11 @@ def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> Non
     assert "pip install 'shoal[onnx]'" in err
     page = Path("out/report.html").read_text()
     assert "broken.png" in page
+    onnx = json.loads(Path("out/model.json").read_text())["onnx"]
+    taken = onnx["input"]
+    assert (taken["type"], taken["shape"]) == ("uint8", ["n", 3, 224, 224])
+    assert "the whole image is resized to 224 × 224" in taken["encoding"]
+    assert onnx["output"]["classes"] == ["bright", "dark"]
 
     # The model is one like any other: what it says of files is what is measured of it.
     dataset = material_of(Path("data")).dataset

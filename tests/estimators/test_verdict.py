@@ -15,8 +15,17 @@ SIZES = {"a": 10, "b": 20, "c": 40}
 
 def dataset() -> DomainDataset:
     domains = (
-        Domain(name, torch.arange(size) % 2, torch.zeros(size, 3)) for name, size in SIZES.items()
+        Domain(name, torch.arange(size) % 4, torch.zeros(size, 3)) for name, size in SIZES.items()
     )
+    return DomainDataset("made", ("n", "s", "e", "w"), tuple(domains))
+
+
+def uneven(**counts: tuple[int, int]) -> DomainDataset:
+    """Return a data set with so many examples of "no" and of "yes" in each domain."""
+    domains = []
+    for name, (no, yes) in counts.items():
+        labels = torch.tensor([0] * no + [1] * yes)
+        domains.append(Domain(name, labels, torch.zeros(no + yes, 3)))
     return DomainDataset("made", ("no", "yes"), tuple(domains))
 
 
@@ -50,8 +59,8 @@ def test_a_method_that_is_better_everywhere_is_clearly_better() -> None:
     assert difference.difference == pytest.approx(0.11)
     assert difference.error == pytest.approx(0.01 / 3**0.5)
     assert "+11.0 ± 0.6 points over erm, on 3 of 3 domains" in found.sentences[1]
-    assert "61.0 % right" in found.sentences[-1]
-    assert "60.0 % on the hardest, 'a'" in found.sentences[-1]
+    assert "61.0 % right" in found.sentences[-2]
+    assert "60.0 % on the hardest, 'a'" in found.sentences[-2]
 
 
 def test_a_method_that_is_better_by_more_than_its_error_is_probably_better() -> None:
@@ -137,3 +146,81 @@ def test_too_few_examples_to_hold_any_out() -> None:
     found = verdict_of(runs, dataset(), 0.0)
     assert found.inside == {"erm": None, "fishr": None}
     json.loads(json.dumps(found.as_json(), allow_nan=False))
+
+
+def test_the_guess_is_the_most_frequent_class_of_the_other_domains() -> None:
+    data = uneven(a=(6, 4), b=(2, 18), c=(13, 2))
+    runs = [run(name, d, 0, 0.9) for d in "abc" for name in ("erm", "fishr")]
+    found = verdict_of(runs, data, 0.2)
+    # Without a there are 15 no and 20 yes, without b 19 and 6, without c 8 and 22.
+    right = {"a": 4 / 10, "b": 2 / 20, "c": 2 / 15}
+    guess = found.guess.row
+    assert guess.algorithm == "most frequent class"
+    assert {name: cell.mean for name, cell in guess.domains.items()} == pytest.approx(right)
+    assert guess.average is not None
+    assert guess.worst is not None
+    assert guess.average.mean == pytest.approx((4 / 10 + 2 / 20 + 2 / 15) / 3)
+    assert guess.worst.mean == pytest.approx(2 / 20)
+    # The domains that were not left out are trained on, and the average is of the others.
+    some = verdict_of([one for one in runs if one.test_domains != ("c",)], data, 0.2).guess.row
+    assert {name: cell.mean for name, cell in some.domains.items()} == pytest.approx(
+        {"a": 4 / 10, "b": 2 / 20}
+    )
+    assert some.average is not None
+    assert some.average.mean == pytest.approx(0.25)
+
+
+def guessed(accuracies: list[float], method: str = "erm"):  # type: ignore[no-untyped-def]
+    """Return the verdict where the guess is right on 80, 85 and 90 % of the domains."""
+    data = uneven(a=(80, 20), b=(85, 15), c=(90, 10))
+    right = dict(zip("abc", accuracies, strict=True))
+    runs = [run(method, d, trial, right[d]) for d in "abc" for trial in (0, 1)]
+    return verdict_of(runs, data, 0.2)
+
+
+@pytest.mark.parametrize("method", ["erm", "fishr"])
+def test_a_method_that_does_not_beat_the_guess_is_not_recommended(method: str) -> None:
+    found = guessed([0.75, 0.80, 0.87], method)
+    assert not found.guess.beaten
+    assert found.guess.gain.difference == pytest.approx(-0.13 / 3)
+    assert found.guess.gain.pairs == 3  # two trials of a domain are one
+    assert found.sentences[0] == "Nothing useful was learned for an unseen domain."
+    assert found.sentences[1].startswith(
+        f"{method} is 80.7 % right there, and always saying the most frequent class of the other "
+        "domains is 85.0 % right (-4.3 ± 0.7 points). Check the labels and the layout (--layout "
+    )
+    assert found.sentences[2].startswith("Deploy none of these models")
+    assert not any(line.startswith(f"Deploy {method}") for line in found.sentences)
+
+
+def test_a_method_that_beats_the_guess_is_recommended_and_the_guess_told() -> None:
+    found = guessed([0.85, 0.90, 0.94])
+    assert found.guess.beaten
+    assert found.sentences[0] == "Deploy erm."
+    assert "other domains is 85.0 % right." in found.sentences[-1]
+    assert not any("Nothing useful" in line for line in found.sentences)
+
+
+def test_the_guess_must_be_beaten_by_more_than_the_error() -> None:
+    # Gains of 0, 0 and 3 points are 1 ± 1; of 0.1, 0 and 3 they are 1.033 ± 0.984.
+    assert not guessed([0.80, 0.85, 0.93]).guess.beaten
+    assert guessed([0.801, 0.85, 0.93]).guess.beaten
+    # A model that always says this class is equal to it, and rounding must not help it.
+    assert not guessed([0.8 + 2e-16, 0.85 + 2e-16, 0.9 + 2e-16]).guess.beaten
+
+
+@pytest.mark.parametrize(("accuracy", "beaten"), [(0.79, False), (0.8, False), (0.81, True)])
+def test_one_domain_has_no_error_to_beat_the_guess_by(accuracy: float, beaten: bool) -> None:
+    data = uneven(a=(80, 20), b=(85, 15), c=(90, 10))
+    found = verdict_of([run("erm", "a", 0, accuracy)], data, 0.2)
+    assert (found.guess.gain, found.guess.beaten) == (None, beaten)
+    assert (found.sentences[0] == "Deploy erm.") == beaten
+    json.dumps(found.as_json(), allow_nan=False)
+
+
+def test_the_guess_is_of_the_domains_that_the_method_has() -> None:
+    data = uneven(a=(80, 20), b=(85, 15), c=(90, 10))
+    runs = [run("erm", d, 0, 0.7) for d in "ab"] + [run("fishr", "c", 0, 0.1)]
+    found = verdict_of(runs, data, 0.2)
+    assert found.deploy == "erm"
+    assert "is 82.5 % right (-12.5 ± 2.5 points)" in found.sentences[1]

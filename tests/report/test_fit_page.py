@@ -43,6 +43,13 @@ def content(**changes: Any) -> dict[str, Any]:
         "sentences": ["Deploy fishr.", f"Because {EVIL}."],
         "domains": domains,
         "methods": [method("erm", 70.0, None), method("fishr", 72.5, gain)],
+        "guess": {
+            "name": "most frequent class",
+            "cells": [cell(41.5, None), cell(43.5, None), None],
+            "average": cell(42.5, None),
+            "worst": cell(41.5, None),
+            "beaten": True,
+        },
         "data": {
             "classes": ["cat", EVIL, *(f"class {k}" for k in range(45))],
             "rows": [
@@ -90,6 +97,16 @@ def test_numbers_and_verdict_are_there() -> None:
     assert "1 files that cannot be read were left out" in text
     assert '<section class="verdict likely">' in page
     assert page.count('<tr class="deploy">') == 1
+
+
+def test_the_guess_stands_below_the_methods() -> None:
+    page = fit_page(content())
+    row = re.findall(r"<tr[^>]*>.*?</tr>", page.partition('id="mistakes"')[0], re.DOTALL)[-1]
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", row)).strip()
+    assert text == "most frequent class 41.5 43.5 – 42.5 41.5 – – –"
+    assert "verdict useless" not in page
+    unbeaten = fit_page(content(guess=content()["guess"] | {"beaten": False}))
+    assert '<section class="verdict useless">' in unbeaten
 
 
 def test_a_table_shows_rows_and_columns() -> None:

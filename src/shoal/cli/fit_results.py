@@ -51,23 +51,28 @@ def show_verdict(fitted: Any, out: Path, seconds: float) -> None:
     from rich.text import Text
 
     verdict, console = fitted.verdict, Console()
-    domains = list(dict.fromkeys(name for row in verdict.rows for name in row.domains))
+    rows, guess = verdict.rows, verdict.guess.row
+    domains = list(dict.fromkeys(name for row in rows for name in row.domains))
     console.print(Text("Accuracy in % on the domain that was left out", "bold"), soft_wrap=True)
     grid = table(None, None)
     grid.add_column("Left out")
-    for row in verdict.rows:
+    for row in rows:
         style = "bold" if row.algorithm == verdict.deploy else ""
         grid.add_column(Text(row.algorithm, style), justify="right", style=style)
+    grid.add_column(Text(guess.algorithm), justify="right", style="dim")
     for name in domains:
-        grid.add_row(Text(name), *(_cell(row.domains.get(name)) for row in verdict.rows))
+        grid.add_row(Text(name), *(_cell(row.domains.get(name)) for row in (*rows, guess)))
     grid.add_section()
-    grid.add_row("average", *(_cell(row.average) for row in verdict.rows))
-    grid.add_row("worst", *(_cell(row.worst) for row in verdict.rows))
-    inside = (verdict.inside[row.algorithm] for row in verdict.rows)
-    grid.add_row("known", *("–" if one is None else f"{100 * one:.1f}" for one in inside))
+    grid.add_row("average", *(_cell(row.average) for row in (*rows, guess)))
+    grid.add_row("worst", *(_cell(row.worst) for row in (*rows, guess)))
+    inside = (verdict.inside[row.algorithm] for row in rows)
+    grid.add_row("known", *("–" if one is None else f"{100 * one:.1f}" for one in inside), "–")
     console.print(grid)
-    told = " Known: on examples held out of the domains that were trained on."
-    console.print(Text(told, "dim"), soft_wrap=True)
+    for told in (
+        "Known: on examples held out of the domains that were trained on.",
+        f"{guess.algorithm.capitalize()}: always that of the other domains, without a model.",
+    ):
+        console.print(Text(f" {told}", "dim"), soft_wrap=True)
     for sentence in verdict.sentences:
         console.print(Text(f" {sentence}"), soft_wrap=True)
     files = "model.safetensors, model.json, model.onnx, report.html"

@@ -17,7 +17,7 @@ from ..training.exact import exact_evaluation
 from .frozen import SHAPE, whole_network
 from .inspection import Material
 from .loading import load
-from .onnx_file import ONNX, onnx_missing, write_onnx
+from .onnx_file import ONNX, described, onnx_missing, write_onnx
 from .predictor import Predictor
 from .setup import Setup
 from .verdict import Verdict
@@ -44,10 +44,12 @@ def write_model(
         algorithm, run = whole_network(
             algorithm, run, setup.fingerprint, setup.backbone, len(domains)
         )
+    encoding = None if material.table is None else material.table.encoding
     about: dict[str, Any] = {
         "shoal": __version__,
         "trained": setup.trained,
         "inputs": _inputs(material),
+        "onnx": described(shape, material.dataset.classes, encoding),
         "estimate": verdict.as_json(),
     }
     (out / ONNX).unlink(missing_ok=True)  # it may be of another model

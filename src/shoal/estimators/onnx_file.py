@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..datasets.columns import MISSING, Column
+from ..datasets.encoding import Encoding
 from ..storage import write_aside
 from .predictor import Predictor
 
 ONNX = "model.onnx"
+INPUT, OUTPUT, BATCH = "inputs", "probabilities", "n"
 # Largest difference between two probabilities; float32 sums in another order give some 1e-6.
 TOLERANCE = 1e-4
 
@@ -27,11 +31,69 @@ def onnx_missing() -> str | None:
     return None
 
 
+def described(
+    shape: Sequence[int], classes: Sequence[str], encoding: Encoding | None
+) -> dict[str, Any]:
+    """Return what the file takes and gives, for whoever has nothing but the file and this.
+
+    Args:
+        shape: of one input.
+        encoding: of a table's rows; None for images.
+    """
+    if encoding is None:
+        taken: dict[str, Any] = {"type": "uint8", "encoding": _image(shape)}
+    else:
+        vector = [entry for column in encoding.columns for entry in _entries(column)]
+        taken = {"type": "float32", "encoding": _row(), "vector": vector}
+    return {
+        "file": ONNX,
+        "input": {"name": INPUT, "shape": [BATCH, *shape], **taken},
+        "output": {
+            "name": OUTPUT,
+            "shape": [BATCH, len(classes)],
+            "type": "float32",
+            "classes": list(classes),
+            "encoding": "probabilities of the classes, in this order; each row sums to 1",
+        },
+    }
+
+
+def _image(shape: Sequence[int]) -> str:
+    _, height, width = shape
+    return (
+        f"RGB, 0 to 255, channels first; the whole image is resized to {width} × {height} whatever "
+        "its proportions, bilinear with antialiasing as Pillow's resize does it; nothing is "
+        "cropped, transparency is dropped, an orientation in EXIF is not followed; the file "
+        "normalises by itself"
+    )
+
+
+def _row() -> str:
+    missing = ", ".join(repr(text) for text in sorted(MISSING))
+    return (
+        "one number for each entry of vector, in this order. number: the column's number, NaN "
+        "where it is missing; missing: 1 where the column's number is missing, else 0; category: 1 "
+        "where the column's text is value, else 0, and a text that is no entry's is 0 in all. "
+        f"Texts are without spaces around them; {missing}, in capitals or not, say that a value is "
+        "missing, which as a category is the empty text. The file standardises by itself"
+    )
+
+
+def _entries(column: Column) -> list[dict[str, str]]:
+    """Return what a column's numbers in the vector hold, in the order of ``Column.encode``."""
+    if column.values is not None:
+        return [
+            {"column": column.name, "holds": "category", "value": value} for value in column.values
+        ]
+    holds = ("number", "missing") if column.gaps else ("number",)
+    return [{"column": column.name, "holds": one} for one in holds]
+
+
 def write_onnx(path: Path, predictor: Predictor, inputs: Tensor) -> float:
     """Write the model and return how far its probabilities are from the model's own at most.
 
-    The file takes ``inputs`` as ``Predictor.probabilities`` does, any number of them, and gives
-    ``probabilities``. Nothing is written where the two differ by more than rounding.
+    The file takes and gives what ``described`` says. Nothing is written where the two differ by
+    more than rounding.
 
     Args:
         inputs: some examples to compare with.
@@ -62,9 +124,10 @@ def _export(predictor: Predictor, inputs: Tensor, path: Path) -> None:
                 predictor.module,
                 (example,),
                 path,
-                input_names=["inputs"],
-                output_names=["probabilities"],
-                dynamic_shapes={"inputs": {0: torch.export.Dim("n")}},
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+                # By the name of the module's own argument.
+                dynamic_shapes={"inputs": {0: torch.export.Dim(BATCH)}},
                 dynamo=True,
                 external_data=False,
                 verbose=False,
@@ -79,5 +142,5 @@ def _run(content: bytes, inputs: Tensor) -> Tensor:
     options: Any = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    found = session.run(["probabilities"], {"inputs": inputs.numpy()})[0]
+    found = session.run([OUTPUT], {INPUT: inputs.numpy()})[0]
     return torch.from_numpy(found)

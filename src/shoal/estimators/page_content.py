@@ -34,6 +34,7 @@ def page_content(
         "sentences": verdict.sentences,
         "domains": domains,
         "methods": [_method(row, domains, verdict) for row in verdict.rows],
+        "guess": {**_accuracies(verdict.guess.row, domains), "beaten": verdict.guess.beaten},
         "data": _data(material),
         "mistakes": mistakes,
         "how": _how(setup, verdict, runs),
@@ -44,10 +45,7 @@ def page_content(
 def _method(row: Row, domains: Sequence[str], verdict: Verdict) -> dict[str, Any]:
     one, inside = verdict.comparisons.get(row.algorithm), verdict.inside[row.algorithm]
     return {
-        "name": row.algorithm,
-        "cells": [_cell(row.domains.get(domain)) for domain in domains],
-        "average": _cell(row.average),
-        "worst": _cell(row.worst),
+        **_accuracies(row, domains),
         "inside": None if inside is None else 100 * inside,
         "calibration": row.calibration_error.mean if row.calibration_error else None,
         "difference": None
@@ -58,6 +56,15 @@ def _method(row: Row, domains: Sequence[str], verdict: Verdict) -> dict[str, Any
             "wins": one.wins,
             "pairs": one.pairs,
         },
+    }
+
+
+def _accuracies(row: Row, domains: Sequence[str]) -> dict[str, Any]:
+    return {
+        "name": row.algorithm,
+        "cells": [_cell(row.domains.get(domain)) for domain in domains],
+        "average": _cell(row.average),
+        "worst": _cell(row.worst),
     }
 
 

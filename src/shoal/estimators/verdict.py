@@ -6,15 +6,33 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
+import torch
+
 from ..datasets import DomainDataset, splits
-from ..protocol.aggregation import Comparison, Row, compare, rows_of
+from ..protocol.aggregation import Cell, Comparison, Row, compare, rows_of
 from ..protocol.records import HELD_OUT, KEPT, Finished
 from ..protocol.selection import Choice, choose_runs
 
 BASELINE = "erm"
+GUESS = "most frequent class"
 # Student's t: beyond so many standard errors are 2.5 % of differences of nothing, by the domains.
 STUDENT = {2: 12.7, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
 MANY = 2.2
+# Accuracies are shares of examples in float64: what is nearer than this is equal.
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What always saying the most frequent class of the other domains gives, without any model.
+
+    ``gain`` is how much better the deployed method is, None on one domain; ``beaten`` is whether
+    that is more than its error.
+    """
+
+    row: Row
+    gain: Comparison | None
+    beaten: bool
 
 
 @dataclass(frozen=True)
@@ -28,6 +46,7 @@ class Verdict:
     rows: tuple[Row, ...]
     comparisons: dict[str, Comparison]
     inside: dict[str, float | None]
+    guess: Guess
     deploy: str
     sure: str
     sentences: tuple[str, ...]
@@ -42,18 +61,31 @@ class Verdict:
             "trials": self.trials,
             "methods": {
                 row.algorithm: {
-                    "domains": {name: asdict(cell) for name, cell in row.domains.items()},
-                    "average": asdict(row.average) if row.average else None,
-                    "worst": asdict(row.worst) if row.worst else None,
-                    "calibration_error": (
-                        asdict(row.calibration_error) if row.calibration_error else None
-                    ),
+                    **_cells(row),
+                    "calibration_error": _plain(row.calibration_error),
                     "inside": self.inside[row.algorithm],
                 }
                 for row in self.rows
             },
             "differences": {name: asdict(one) for name, one in self.comparisons.items()},
+            "most_frequent_class": {
+                **_cells(self.guess.row),
+                "gain": _plain(self.guess.gain),
+                "beaten": self.guess.beaten,
+            },
         }
+
+
+def _cells(row: Row) -> dict[str, Any]:
+    return {
+        "domains": {name: asdict(cell) for name, cell in row.domains.items()},
+        "average": _plain(row.average),
+        "worst": _plain(row.worst),
+    }
+
+
+def _plain(one: Cell | Comparison | None) -> dict[str, Any] | None:
+    return None if one is None else asdict(one)
 
 
 def verdict_of(runs: Sequence[Finished], dataset: DomainDataset, holdout: float) -> Verdict:
@@ -70,8 +102,9 @@ def verdict_of(runs: Sequence[Finished], dataset: DomainDataset, holdout: float)
     trials = len({choice.trial for choice in choices})
     share = f"{len(domains)} of {len(dataset.names)}" if len(domains) < len(dataset.names) else ""
     measured = f"{share or len(domains)} domains left out, {trials} trial{'s' * (trials > 1)}"
-    sentences = _sentences(deploy, sure, compared, rows, measured)
-    return Verdict(rows, compared, inside, deploy, sure, sentences, trials)
+    guess = _guess([one for one in choices if one.algorithm == deploy], dataset, domains)
+    sentences = _sentences(deploy, sure, compared, rows, guess, measured)
+    return Verdict(rows, compared, inside, guess, deploy, sure, sentences, trials)
 
 
 def _compared(choices: Sequence[Choice], names: Sequence[str]) -> dict[str, Comparison]:
@@ -107,6 +140,31 @@ def _mean(
         and (domain, one.trial) in places
     ]
     return replace(mine[0], trial=0, accuracy=fmean(one.accuracy for one in mine))
+
+
+def _guess(deployed: Sequence[Choice], dataset: DomainDataset, domains: Sequence[str]) -> Guess:
+    """Return the guess on each domain left out, compared with the choices of the deployed method.
+
+    A pair is a domain, as in ``_compared``.
+    """
+    accuracy = {name: _guessed(dataset, name) for name in domains}
+    cells = {name: Cell.of([value]) for name, value in accuracy.items()}
+    average, worst = Cell.of([fmean(accuracy.values())]), Cell.of([min(accuracy.values())])
+    row = Row(dataset.name, GUESS, cells, average, worst, None)
+    name = deployed[0].algorithm
+    places = {(one.test_domain, one.trial) for one in deployed}
+    means = [_mean(deployed, name, domain, places) for domain in sorted({d for d, _ in places})]
+    guesses = [replace(m, algorithm=GUESS, accuracy=accuracy[m.test_domain]) for m in means]
+    if len(means) < 2:
+        return Guess(row, None, means[0].accuracy - guesses[0].accuracy > ROUNDING)
+    gain = compare([*means, *guesses], name, GUESS)
+    return Guess(row, gain, gain.difference - gain.error > ROUNDING)
+
+
+def _guessed(dataset: DomainDataset, domain: str) -> float:
+    """Return the share of a domain that is of the most frequent class of the others."""
+    others = torch.cat([one.labels for one in dataset.domains if one.name != domain])
+    return float((dataset[domain].labels == others.bincount().argmax()).double().mean())
 
 
 def _whole(choice: Choice, dataset: DomainDataset, holdout: float) -> Choice:
@@ -151,12 +209,13 @@ def _sentences(
     sure: str,
     compared: dict[str, Comparison],
     rows: Sequence[Row],
+    guess: Guess,
     measured: str,
 ) -> tuple[str, ...]:
     row = next(row for row in rows if row.algorithm == deploy)
     mean = fmean(cell.mean for cell in row.domains.values())
     low = min(row.domains, key=lambda name: row.domains[name].mean)
-    found = [f"Deploy {deploy}."]
+    found = [f"Deploy {deploy}."] if guess.beaten else _useless(row, mean, guess)
     if sure == "untested":
         found.append(f"It was not compared with {BASELINE}: {measured}.")
     elif sure == "undecided":
@@ -180,9 +239,30 @@ def _sentences(
         f"On a domain like these that it never saw, expect about {100 * mean:.1f} % right; it was "
         f"{100 * row.domains[low].mean:.1f} % on the hardest, {low!r}."
     )
+    if guess.beaten:
+        found.append(
+            f"Always saying the most frequent class of the other domains is {_right(row, guess)}."
+        )
     if len(compared) > 1 and sure in ("clear", "likely"):
         found.append(f"The best of {len(compared)} methods looks a little better than it is.")
     return tuple(found)
+
+
+def _useless(row: Row, mean: float, guess: Guess) -> list[str]:
+    """Return what to say in place of a recommendation."""
+    gain = f" ({_points(guess.gain)})" if guess.gain else ""
+    return [
+        "Nothing useful was learned for an unseen domain.",
+        f"{row.algorithm} is {100 * mean:.1f} % right there, and always saying the most frequent "
+        f"class of the other domains is {_right(row, guess)}{gain}. Check the labels and the "
+        "layout (--layout for folders, --class-column and --domain-column for a table).",
+        f"Deploy none of these models; the one that was written is of {row.algorithm}.",
+    ]
+
+
+def _right(row: Row, guess: Guess) -> str:
+    """Return how often the guess is right, on the domains of a method's row."""
+    return f"{100 * fmean(guess.row.domains[name].mean for name in row.domains):.1f} % right"
 
 
 def _points(one: Comparison) -> str:
