@@ -100,7 +100,7 @@ def test_what_is_wrong_is_said(capsys: Output, monkeypatch: pytest.MonkeyPatch) 
         assert diagnose(*arguments) == 2
         return capsys.readouterr().err
 
-    assert "has the run ended?" in said("nowhere")
+    assert "there is no folder nowhere" in said("nowhere")
     assert "did you mean 'tiny'" in said("run", "tinny")
     assert "epsilon must be above 0" in said("run", "--epsilon", "0")
     assert "name two or more" in said("run", "--domain", "a")
@@ -126,3 +126,4 @@ def test_what_is_nearly_equal_has_one_shade() -> None:
     first, second = shades(0.1, 0.1 + 1e-9)
     assert first == pytest.approx(second, abs=1e-3)
     assert shades(1e-5, 1e-2) == pytest.approx([0.95, 0.2])
+    assert shades(-1e-5, -1e-2) == pytest.approx([0.95, 0.2])

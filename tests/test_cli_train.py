@@ -504,7 +504,7 @@ def test_eval(capsys: Output) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("nowhere", "--dataset", "tiny"), "there is no model.safetensors in nowhere; has the run"),
+        (("nowhere", "--dataset", "tiny"), "there is no folder nowhere"),
         (("run", "--dataset", "tinny"), "did you mean 'tiny'?"),
         (("run", "--dataset", "tiny", "--domain", "x"), "unknown domain of tiny 'x'"),
         (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.estimators.budget import Budget
+from shoal.estimators.budget import Budget, Pace
 from shoal.protocol.plan import folder_of
 from shoal.protocol.run import Run
 
@@ -38,6 +38,7 @@ def test_whole_groups_within_the_number_of_runs(tmp_path: Path) -> None:
 def test_two_groups_are_made_in_any_case(tmp_path: Path) -> None:
     budget = Budget(seconds=0.001, runs=1)
     assert [budget.allows(tmp_path, groups(3), k) for k in range(3)] == [True, True, False]
+    assert budget.within(groups(3)) == groups(2)
 
 
 def test_a_group_must_fit_beside_the_last_run(tmp_path: Path) -> None:
@@ -57,7 +58,6 @@ def test_a_first_run_that_was_compiled_says_nothing_of_the_next_ones(tmp_path: P
     # 260 s are spent; 10 and 40 s are ahead, and the last: one and a half times the slowest.
     assert Budget(seconds=491.0).allows(tmp_path, all_groups, 2)
     assert not Budget(seconds=489.0).allows(tmp_path, all_groups, 2)
-    assert Budget().left(tmp_path, all_groups, 2) == pytest.approx(280.0)
 
 
 def test_a_run_that_went_on_counts_as_a_whole_one(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_run_that_went_on_counts_as_a_whole_one(tmp_path: Path) -> None:
     for run in all_groups[1]:
         done(tmp_path, run, 2.0, share=0.01)
     # Half of it are updates: 1 s for a hundredth of them, so 101 s for a run, and not 2.
-    assert Budget().left(tmp_path, all_groups, 2) == pytest.approx(100 + 100 + 150)
+    assert Pace.of(tmp_path, all_groups[1:]).each["erm"] == pytest.approx(101, abs=0.1)
 
 
 def test_what_earlier_commands_spent_counts(tmp_path: Path) -> None:
@@ -78,12 +78,3 @@ def test_what_earlier_commands_spent_counts(tmp_path: Path) -> None:
     assert budget.spent(tmp_path, all_groups) == pytest.approx(40.0, abs=1)
     assert budget.allows(tmp_path, all_groups, 2)
     assert not Budget(seconds=74.0).allows(tmp_path, all_groups, 2)
-
-
-def test_time_left(tmp_path: Path) -> None:
-    all_groups, limited = groups(3), Budget(seconds=30.0)
-    assert Budget().left(tmp_path, all_groups, 0) is None
-    for run in all_groups[0]:
-        done(tmp_path, run, 10.0)
-    assert Budget().left(tmp_path, all_groups, 1) == pytest.approx(55.0)
-    assert limited.left(tmp_path, all_groups, 1) == pytest.approx(30.0, abs=0.5)

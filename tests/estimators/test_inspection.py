@@ -20,7 +20,7 @@ def test_broken_files_and_copies_are_found_and_the_rest_is_used(tmp_path: Path) 
     assert [line.path.name for line in found.broken] == ["0.png"]
     assert len(found.dataset["hospital_a"]) == 11
     assert len(found.copies) == 1
-    assert any("1 files are in several domains" in note for note in found.notes)
+    assert any("1 file is in several domains" in note for note in found.notes)
 
 
 def test_images_are_read_once_and_known_the_next_time(tmp_path: Path) -> None:

@@ -135,8 +135,24 @@ def test_a_missing_file(saved: Path, tmp_path: Path, name: str) -> None:
 def test_a_damaged_model(saved: Path, tmp_path: Path, damage: Any) -> None:
     path = copied(saved, tmp_path) / model.MODEL
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match=r"model.safetensors is damaged, or another than"):
+    with pytest.raises(ValueError, match=r"model.safetensors is damaged, or another than .*; copy"):
         model.load(tmp_path, CPU)
+
+
+def test_what_to_do_about_a_damaged_model_depends_on_who_made_it(
+    saved: Path, tmp_path: Path
+) -> None:
+    (copied(saved, tmp_path) / model.CARD).write_text("{")
+    with pytest.raises(ValueError, match="or give the 'shoal fit' command again"):
+        model.load(tmp_path, CPU)
+    (tmp_path / "run.json").touch()
+    with pytest.raises(ValueError, match=f"or delete {tmp_path} and give the command that made it"):
+        model.load(tmp_path, CPU)
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"there is no folder {tmp_path}/nothing$"):
+        model.load(tmp_path / "nothing", CPU)
 
 
 def with_card(folder: Path, **changes: Any) -> Path:
@@ -157,13 +173,13 @@ def test_a_file_of_another_kind(saved: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["[]", '"card"', '{"schema": 2}', "{}"])
 def test_a_card_of_another_kind(saved: Path, tmp_path: Path, content: str) -> None:
     (copied(saved, tmp_path) / model.CARD).write_text(content)
-    with pytest.raises(ValueError, match=r"model.json is no card of this version"):
+    with pytest.raises(ValueError, match=r"model.json is no card of this version .*; copy it"):
         model.load(tmp_path, CPU)
 
 
 def test_a_card_that_is_no_json(saved: Path, tmp_path: Path) -> None:
     (copied(saved, tmp_path) / model.CARD).write_text("{")
-    with pytest.raises(ValueError, match=r"model.json is not valid JSON"):
+    with pytest.raises(ValueError, match=r"model.json is not valid JSON .*; copy it"):
         model.load(tmp_path, CPU)
 
 

@@ -147,8 +147,26 @@ def test_only_finished_runs_are_read(tmp_path: Path) -> None:
     (found,) = read_runs([tmp_path])
     assert (found.draw, found.measured[0].of("a", "kept")) == (3, 0.5)
     assert math.isnan(found.measured[0].of("a", "held_out"))
-    (tmp_path / "done" / "records.jsonl").write_text("{")
-    with pytest.raises(ValueError, match=r"records\.jsonl, line 1 is not JSON"):
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "wrong"),
+    [
+        ("records.jsonl", "{", r"records\.jsonl is not JSON in line 1"),
+        ("records.jsonl", "", r"records\.jsonl is empty, or not there"),
+        ("records.jsonl", None, r"records\.jsonl is empty, or not there"),
+        ("run.json", "{", r"run\.json is not JSON"),
+    ],
+)
+def test_a_damaged_run_is_to_be_deleted(
+    tmp_path: Path, name: str, content: str | None, wrong: str
+) -> None:
+    write_run(tmp_path, make_run("pacs", "erm", ("photo",), 0, 0))
+    (folder,) = (path.parent for path in tmp_path.rglob("run.json"))
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_text(content)
+    with pytest.raises(ValueError, match=rf"{wrong}.*; delete the folder {folder} and give the"):
         read_runs([tmp_path])
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from .arguments import device, name_domains, positive, whole
 from .loading import add_places, cache_of, dataset_of
+from .readable import readable
 
 
 def add(commands: Any) -> None:
@@ -106,4 +107,4 @@ def _dataset(options: argparse.Namespace, run: Any) -> Any:
                 "after the run"
             )
         options.dataset = run.dataset
-    return dataset_of(options)
+    return readable(dataset_of(options), options)

@@ -6,6 +6,7 @@ from typing import Any
 
 from .arguments import device, name_domains, whole
 from .loading import add_data_options, cache_of, dataset_of
+from .readable import readable
 
 
 def add(commands: Any) -> None:
@@ -46,7 +47,7 @@ def _run(options: argparse.Namespace) -> int:
     method = with_settings(options.algorithm)[0] if options.algorithm else None
     model = load(options.model, on, method)
     options.trial = model.run.trial if options.trial is None else options.trial
-    dataset = dataset_of(options)
+    dataset = readable(dataset_of(options), options)
     cache = cache_of(dataset, options)
     found = measure(model, dataset, cache, options.domain or dataset.names)
     if options.json:

@@ -36,7 +36,8 @@ def _add_what(group: Any) -> None:
         "--time",
         type=duration,
         metavar="T",
-        help="for all of it: 90s, 10min, 2h (default: 10min, where no --runs are given)",
+        help="for all of it: 90s, 10min, 2h; a bare number is minutes (default: 10min, where no "
+        "--runs are given)",
     )
     group.add_argument("--runs", type=positive, metavar="N", help="to estimate with, at most")
     group.add_argument(

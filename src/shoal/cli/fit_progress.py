@@ -38,10 +38,13 @@ class FitProgress:
         for name in [name for name in self._tasks if name not in (title, "all runs")]:
             self._bars.remove_task(self._tasks.pop(name))
         speed = f"{progress.rate:,.0f} examples/s" if progress and progress.rate else "preparing"
+        if self._bars.disable or ahead.total == 1:
+            number = f"{ahead.done + 1} of {ahead.total} runs" if ahead.total > 1 else ""
+            whole = "; ".join(part for part in (number, left) if part)
+            speed += f" ({whole})" if whole else ""
         self._show(title, done, total, speed)
         if self._bars.disable and progress and done == total:
-            whole = f" ({ahead.done + 1} of {ahead.total} runs; {left})" if left else ""
-            self.note(f"{title}: {done:,} updates, {speed}{whole}")
+            self.note(f"{title}: {done:,} updates, {speed}")
 
     def note(self, line: str) -> None:
         """Show a line of its own."""

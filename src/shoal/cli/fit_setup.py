@@ -10,7 +10,6 @@ from .durations import shown
 
 def setup_of(options: argparse.Namespace, material: Any, on: Any, out: Path) -> Any:
     """Return how the model is fitted; what was chosen in ``out`` before stays."""
-    from ..estimators.frozen import pretrained
     from ..estimators.setup import STEPS, Setup, kept_setup
     from ..networks.naming import backbone_name
 
@@ -21,21 +20,30 @@ def setup_of(options: argparse.Namespace, material: Any, on: Any, out: Path) -> 
     if trained == "auto":
         trained = before.get("trained", "all" if gpu or kind == "table" else "head")
     usual = STEPS["table" if kind == "table" else trained]
-    backbone = None
-    if kind == "images":
-        backbone = backbone_name(options.backbone)
-        # Now, because what is not installed would be a failure of every run.
-        pretrained(backbone, len(material.dataset.classes), on)
     return Setup(
         material.dataset.name,
         material.dataset.fingerprint,
         kind,
         trained,
-        backbone,
+        backbone_name(options.backbone) if kind == "images" else None,
         options.steps or before.get("steps", usual),
         before.get("precision", "bf16" if gpu and trained == "all" else "float32"),
         settings(options.set),
+        sum(map(len, material.dataset.domains)),
     )
+
+
+def check_backbone(options: argparse.Namespace, on: Any) -> None:
+    """Raise where images are to be read and there is no such network.
+
+    Before they are, because that takes long; what is not installed would fail every run.
+    """
+    from ..estimators.frozen import pretrained
+    from ..estimators.inspection import is_table
+    from ..networks.naming import backbone_name
+
+    if not is_table(options.data):
+        pretrained(backbone_name(options.backbone), 2, on)
 
 
 def tell(

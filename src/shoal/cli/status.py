@@ -45,6 +45,8 @@ def show_standing(out: Path, runs: Sequence[Any]) -> None:
     console.print(shown)
     for failure in found["failures"]:
         console.print(f"{failure['folder']}: {failure['reason']}", highlight=False, markup=False)
+    if _is_fit(out):
+        console.print("A fit plans its runs as it goes on, so there may be more to come")
     if found["time_left"]:
         console.print(f"About {found['time_left']} left, with one worker", highlight=False)
 
@@ -69,7 +71,15 @@ def _as_json(out: Path, runs: Sequence[Any]) -> dict[str, Any]:
         {"dataset": dataset, "algorithm": algorithm, **{state: found[state] for state in STATES}}
         for (dataset, algorithm), found in counts.items()
     ]
-    return {"runs": rows, "failures": failures, "time_left": time_left(out, runs)}
+    left = "" if _is_fit(out) else time_left(out, runs)
+    return {"runs": rows, "failures": failures, "time_left": left}
+
+
+def _is_fit(out: Path) -> bool:
+    """Return whether the runs are a fit's, of which only those are planned that were begun."""
+    from ..estimators.setup import SETUP
+
+    return (out / SETUP).exists()
 
 
 def time_left(out: Path, runs: Sequence[Any]) -> str:

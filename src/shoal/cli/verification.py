@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..datasets.examination import Examination
-from ..datasets.images import Broken, Verification
+from ..datasets.images import Verification
 from .terminal import table
 
 
@@ -18,7 +18,7 @@ def as_json(report: Examination) -> dict[str, Any]:
         "published": report.published,
         "differences": [line._asdict() for line in found.differences] if found else [],
         "broken": [
-            {"domain": line.domain, "path": str(line.path), "why": _reason(line)}
+            {"domain": line.domain, "path": str(line.path), "why": line.why}
             for line in (found.broken if found else ())
         ],
         "faults": [{"path": path, "why": why} for path, why in report.faults],
@@ -37,7 +37,7 @@ def show(report: Examination) -> None:
     console.print(Text(f" {report.name}: {report.place}"), soft_wrap=True)
     if report.found is not None:
         console.print(_counts(report, report.found))
-        broken = [(str(line.path), _reason(line)) for line in report.found.broken]
+        broken = [(str(line.path), line.why) for line in report.found.broken]
     for heading, lines in (("Broken", broken), ("Unexpected", report.faults)):
         if lines:
             console.print(Text(f" {heading} ({len(lines):,})", style="bold"))
@@ -49,10 +49,6 @@ def show(report: Examination) -> None:
             console.print(Text(f"   {note}"), soft_wrap=True)
     style = "bold green" if report.good else "bold red"
     console.print(Text(f" {_verdict(report)}", style=style), soft_wrap=True)
-
-
-def _reason(line: Broken) -> str:
-    return line.why.removeprefix(f"cannot read {line.path}: ")
 
 
 def _counts(report: Examination, found: Verification) -> Any:

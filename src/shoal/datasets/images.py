@@ -38,10 +38,9 @@ def read_image(path: Path) -> "Image":
     content = path.read_bytes()
     try:
         with Image.open(io.BytesIO(content)) as image:
-            if image.mode[0] in "IF":
-                # Pillow would cut 16 bits off at 255, which leaves a white image.
-                raise ValueError(f"it has more than 8 bits a channel (Pillow's {image.mode!r})")
-            return image.convert("RGB")
+            mode = image.mode
+            # Pillow would cut 16 bits off at 255, which leaves a white image.
+            found = None if mode[0] in "IF" else image.convert("RGB")
     except Image.DecompressionBombError as error:
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0) // 1_000_000
         raise ValueError(
@@ -50,7 +49,12 @@ def read_image(path: Path) -> "Image":
     except UnidentifiedImageError as error:
         raise ValueError(f"cannot read {path}: it is no image, or its beginning is lost") from error
     except Exception as error:  # Pillow's readers raise whatever a damaged file drives them to
-        raise ValueError(f"cannot read {path}: {error}") from error
+        raise ValueError(f"cannot read {path}: it is damaged or cut off ({error})") from error
+    if found is None:
+        raise ValueError(
+            f"cannot read {path}: it has more than 8 bits a channel (Pillow's {mode!r})"
+        )
+    return found
 
 
 def look_of(path: Path) -> tuple[int, int] | None:
@@ -142,11 +146,13 @@ def verify(
 
 
 def why_broken(path: Path) -> str | None:
-    """Return why an image cannot be read; None where it can."""
+    """Return why an image cannot be read, without its path; None where it can."""
     try:
         decode(path)
-    except (ValueError, OSError) as error:
-        return str(error)
+    except ValueError as error:
+        return str(error).removeprefix(f"cannot read {path}: ")
+    except OSError as error:
+        return error.strerror or str(error)
     return None
 
 

@@ -1,8 +1,10 @@
 """How much may be tried: runs by number, or by the time that they take."""
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 
 from ..protocol.plan import folder_of
@@ -26,6 +28,12 @@ class Budget:
     runs: int | None = None
     _begun: float = field(default_factory=time.monotonic)
 
+    def within(self, groups: Sequence[Sequence[Run]]) -> Sequence[Sequence[Run]]:
+        """Return the first of the groups, as many as the number of runs allows."""
+        ends = list(accumulate(map(len, groups)))
+        most = ends[-1] if self.runs is None else self.runs
+        return groups[: max(LEAST, sum(end <= most for end in ends))]
+
     def allows(self, out: Path, groups: Sequence[Sequence[Run]], number: int) -> bool:
         """Return whether group ``number`` may be carried out, once all before it are.
 
@@ -33,32 +41,27 @@ class Budget:
         """
         if number < LEAST:
             return True
-        if self.runs is not None and sum(map(len, groups[: number + 1])) > self.runs:
+        if number >= len(self.within(groups)):
             return False
+        pace = Pace.of(out, groups[:number])
+        ahead = sum(map(pace.of_run, groups[number])) + pace.last
+        return time.monotonic() + ahead <= self.end(out, groups)
+
+    def end(self, out: Path, groups: Sequence[Sequence[Run]]) -> float:
+        """Return when the time is over, by the monotonic clock."""
         if self.seconds is None:
-            return True
-        pace = _Pace.of(out, groups[:number])
-        return self.spent(out, groups) + pace.ahead(groups[number]) <= self.seconds
+            return math.inf
+        return time.monotonic() + self.seconds - self.spent(out, groups)
 
     def spent(self, out: Path, groups: Sequence[Sequence[Run]]) -> float:
         """Return the seconds of this command, and of the runs that others made before it."""
         now = time.monotonic() - self._begun
-        timings = _timings(out, groups, before=now)
+        timings = _timings(out, groups, before=time.time() - now)
         return now + sum(timing.seconds for _, timing in timings)
-
-    def left(self, out: Path, groups: Sequence[Sequence[Run]], number: int) -> float | None:
-        """Return about how many seconds the groups from ``number`` on take; None if unknown."""
-        pace = _Pace.of(out, groups)
-        if not pace.each:
-            return None
-        seconds = pace.ahead([run for group in groups[number:] for run in group])
-        if self.seconds is not None:
-            seconds = min(seconds, max(self.seconds - self.spent(out, groups), pace.ahead([])))
-        return seconds
 
 
 @dataclass(frozen=True)
-class _Pace:
+class Pace:
     """What the runs ahead will take, by those that are done.
 
     Args:
@@ -70,7 +73,7 @@ class _Pace:
     slowest: float
 
     @staticmethod
-    def of(out: Path, groups: Sequence[Sequence[Run]]) -> "_Pace":
+    def of(out: Path, groups: Sequence[Sequence[Run]]) -> "Pace":
         each: dict[str, float] = {}
         slowest = 0.0
         for run, timing in _timings(out, groups):
@@ -79,22 +82,32 @@ class _Pace:
             seconds = timing.seconds + (share - 1) * timing.updating
             each[run.algorithm] = min(seconds, each.get(run.algorithm, seconds))
             slowest = max(slowest, timing.seconds)
-        return _Pace(each, slowest)
+        return Pace(each, slowest)
 
-    def ahead(self, runs: Sequence[Run]) -> float:
-        """Return about how many seconds these runs take, and the last one after them."""
-        known = sum(self.each.get(run.algorithm, self.slowest) for run in runs)
-        return known + LAST * self.slowest
+    def beside(self, algorithm: str, seconds: float) -> "Pace":
+        """Return the pace with that of a run at hand, where no run of its method is done."""
+        if algorithm in self.each:
+            return self
+        return Pace({**self.each, algorithm: seconds}, max(self.slowest, seconds))
+
+    def of_run(self, run: Run) -> float:
+        """Return about how many seconds a run takes."""
+        return self.each.get(run.algorithm, self.slowest)
+
+    @property
+    def last(self) -> float:
+        """About how many seconds the last run takes, and what is done after it."""
+        return LAST * self.slowest
 
 
 def _timings(
     out: Path, groups: Sequence[Sequence[Run]], before: float | None = None
 ) -> Iterable[tuple[Run, Timing]]:
-    """Yield the finished runs and their timings; only those older than ``before`` seconds."""
+    """Yield the finished runs and their timings; only those from before a time, where given."""
     for run in (run for group in groups for run in group):
         folder = folder_of(out, run)
         done, timing = folder / DONE, read_timing(folder)
         if timing is None or not done.exists():
             continue
-        if before is None or time.time() - done.stat().st_mtime > before:
+        if before is None or done.stat().st_mtime < before:
             yield run, timing

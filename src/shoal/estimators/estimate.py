@@ -21,20 +21,12 @@ from ..protocol.records import Finished, read_runs
 from ..protocol.run import Run
 from ..training.loop import Progress
 from .budget import Budget
+from .outlook import Ahead, Outlook
 from .setup import Setup
 from .together import END, agreed, follow, say
 
 # Seconds between two looks at a run that another command carries out.
 LOOK = 1.0
-
-
-@dataclass(frozen=True)
-class Ahead:
-    """Where an estimation stands: runs that are done, of how many, and seconds left if known."""
-
-    done: int
-    total: int
-    left: float | None
 
 
 # From a run, how it stands (None: it begins), and where the whole stands.
@@ -78,14 +70,13 @@ def estimate(
 ) -> list[Finished]:
     """Carry out the groups that the budget allows, in order; return the runs that are done."""
     hand, asked = Hand(out, world), list[Run]()
-    total = sum(map(len, groups))
+    outlook = Outlook(out, groups, budget)
     for number, group in enumerate(groups):
         if not agreed(partial(budget.allows, out, groups, number)):
             break
         if rank() == 0:
             write_plan(out, group)
-        left = budget.left(out, groups, number)
-        carry_out(hand, group, partial(_told, told, Ahead(len(asked), total, left), group))
+        carry_out(hand, group, lambda run, at: told(run, at, outlook(run, at)))
         asked += group
     if rank() > 0:
         return []  # what came of it is for the first process to say
@@ -93,12 +84,6 @@ def estimate(
     if not found:
         raise ValueError(f"all {len(asked)} runs failed: {'; '.join(failures(out, asked)[:1])}")
     return found
-
-
-def _told(
-    told: Told, ahead: Ahead, group: Sequence[Run], run: Run, progress: Progress | None
-) -> None:
-    told(run, progress, replace(ahead, done=ahead.done + group.index(run)))
 
 
 def carry_out(

@@ -18,10 +18,11 @@ from ..storage import write_json, write_text
 from ..training.loop import Progress
 from .budget import Budget
 from .deploying import write_checked_onnx, write_model
-from .estimate import Ahead, Surroundings, carry_out, estimate, failures, groups_of
+from .estimate import Surroundings, carry_out, estimate, failures, finished, groups_of
 from .frozen import FEATURES, check_frozen, frozen_features
 from .inspection import Material
 from .mistakes import mistakes_of
+from .outlook import Ahead
 from .page_content import page_content
 from .setup import Setup
 from .threads import one_thread
@@ -86,6 +87,9 @@ def fit(
             setup.keep(out)
         world = _surroundings(material, setup, methods, out, machine, cache_folder, told)
     groups = groups_of(setup, world, trials)
+    if kept := finished(out, [run for group in groups for run in group]):
+        runs = "1 run is" if len(kept) == 1 else f"{len(kept)} runs are"
+        told.note(f"{runs} there already, and not made again")
     vectors = setup.frozen or setup.kind == "table"
     with one_thread() if vectors and machine.device.type == "cpu" else nullcontext():
         return _fitted(material, setup, world, groups, out, budget, told)
@@ -100,7 +104,7 @@ def _fitted(
     budget: Budget,
     told: Told,
 ) -> Fitted | None:
-    finished = estimate(
+    estimated = estimate(
         out,
         groups,
         world,
@@ -109,7 +113,7 @@ def _fitted(
             f"{run.algorithm} without {run.test_domains[0]}, trial {run.trial}", progress, ahead
         ),
     )
-    verdict = verdict_of(finished, world.dataset, setup.protocol.holdout) if finished else None
+    verdict = verdict_of(estimated, world.dataset, setup.protocol.holdout) if estimated else None
     names = list(world.methods)
     deploy = names[agreed(lambda: names.index(verdict.deploy) if verdict else 0)]
     run = setup.run(world.dataset, deploy, world.methods[deploy], (), 0)
@@ -124,8 +128,8 @@ def _fitted(
         return None
     write_model(out, run, world.methods[deploy], setup, material, verdict)
     told.note(write_checked_onnx(out, world.methods[deploy][0], material))
-    mistakes = mistakes_of(finished, material)
-    content = page_content(material, setup, verdict, mistakes, finished, failed)
+    mistakes = mistakes_of(estimated, material)
+    content = page_content(material, setup, verdict, mistakes, estimated, failed)
     _write_page(out / PAGE, content)
     return Fitted(verdict, tuple(failed))
 
@@ -162,7 +166,11 @@ def _surroundings(
 def _train(out: Path, run: Run, world: Surroundings, told: Told) -> None:
     """Train what is to be deployed on all domains."""
     title = f"{run.algorithm} on all domains"
-    carry_out(Hand(out, world), [run], lambda _, at: told.run(title, at, Ahead(0, 1, None)))
+
+    def show(_: Run, at: Progress | None) -> None:
+        told.run(title, at, Ahead(0, 1, at.seconds_left if at else None))
+
+    carry_out(Hand(out, world), [run], show)
     if rank() == 0 and state_of(folder_of(out, run)) is not State.DONE:
         why = "; ".join(failures(out, [run])) or f"see {folder_of(out, run)}"
         raise ValueError(f"the model could not be trained on all domains: {why}")

@@ -1,5 +1,6 @@
 """Models that were written to a folder, by this version of shoal or another."""
 
+import json
 import warnings
 from pathlib import Path
 
@@ -8,7 +9,6 @@ import torch
 from .. import __version__
 from ..algorithms.base import Algorithm
 from ..protocol import model as models
-from ..storage import read_json
 from .predictor import Predictor
 
 
@@ -45,7 +45,10 @@ def device_of(asked: str | torch.device | None) -> torch.device:
 def _check_version(card: Path) -> None:
     if not card.is_file():
         return  # there is a better word for it where it is read
-    found = read_json(card)
+    try:
+        found = json.loads(card.read_text("utf-8"))
+    except ValueError:
+        return
     if not isinstance(found, dict):
         return
     writer = f"shoal {found['shoal']}" if "shoal" in found else "another version of shoal"

@@ -46,13 +46,17 @@ def _copied(copies: Sequence[Copies]) -> list[str]:
     if across:
         pairs = ["  =  ".join(map(str, one.paths[:3])) for one in across]
         found.append(
-            f"{len(across):,} files are in several domains, so that a domain that is left out is "
+            f"{_files(len(across))} in several domains, so that a domain that is left out is "
             f"partly known: {some(pairs)}"
         )
     if within:
-        found.append(f"{len(within):,} files are more than once in their domain")
+        found.append(f"{_files(len(within))} more than once in their domain")
     if wrong := [one for one in copies if one.contradict]:
         found.append(
-            f"{len(wrong):,} files are of several classes: {some([one.paths[0] for one in wrong])}"
+            f"{_files(len(wrong))} of several classes: {some([one.paths[0] for one in wrong])}"
         )
     return found
+
+
+def _files(count: int) -> str:
+    return "1 file is" if count == 1 else f"{count:,} files are"

@@ -1,7 +1,8 @@
 """How a model is fitted: chosen once, written down, and the same whenever a command goes on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ class Setup:
         steps: updates of every run.
         precision: as in ``Protocol``.
         settings: hyperparameters as text, by name.
+        examples: images or rows of the data, to say how many there were; None where not known.
     """
 
     dataset: str
@@ -42,6 +44,7 @@ class Setup:
     steps: int
     precision: str
     settings: Mapping[str, str]
+    examples: int | None = None
 
     def __post_init__(self) -> None:
         choose("part of the network to train", self.trained, TRAINED)
@@ -87,10 +90,27 @@ class Setup:
         if not found or not any((out / RUNS).glob("*")):
             write_json(path, mine)
             return
-        other = [key for key in mine if found.get(key) != mine[key]]
+        other = [key for key in mine if key != "examples" and found.get(key) != mine[key]]
         if other:
-            told = "; ".join(f"{key} {found.get(key)!r}, not {mine[key]!r}" for key in other[:3])
-            raise ValueError(f"{out} is of another fit ({told}); choose another --out")
+            raise ValueError(
+                f"{out} is of another fit ({self._differs(found, other)}); choose another --out, "
+                f"such as {_free(out)}"
+            )
+
+    def _differs(self, found: Mapping[str, Any], keys: Sequence[str]) -> str:
+        """Return how this differs from what was found, in these of its fields."""
+        if keys != ["fingerprint"]:
+            mine = asdict(self)
+            return "; ".join(f"{key} {found.get(key)!r}, not {mine[key]!r}" for key in keys[:3])
+        then, now, kind = found.get("examples"), self.examples, self.kind
+        counts = f": {then:,} then, {now:,} now" if then and now else ""
+        return f"the {'rows' if kind == 'table' else kind} have changed since{counts}"
+
+
+def _free(out: Path) -> Path:
+    """Return a folder beside ``out`` that is not there."""
+    names = (out.with_name(f"{out.name}-{number}") for number in count(2))
+    return next(path for path in names if not path.exists())
 
 
 def kept_setup(out: Path) -> dict[str, Any] | None:

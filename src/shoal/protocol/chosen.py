@@ -40,7 +40,10 @@ def save_chosen(choice: Choice, rule: str, out: Path) -> Path:
     card = read_json(source / CARD)
     content = (source / MODEL).read_bytes()
     if hashlib.sha256(content).hexdigest() != card["sha256"]:
-        raise ValueError(f"{source / MODEL} is damaged, or another than {CARD} tells of")
+        raise ValueError(
+            f"{source / MODEL} is damaged, or another than {CARD} tells of; delete the run "
+            f"{choice.run.path} and make it again"
+        )
     write_aside(folder / MODEL, lambda file: file.write(content))
     write_json(folder / CARD, {**card, "selection": _about(choice, rule)})
     return folder

@@ -1,6 +1,7 @@
 """A trained model as two files: ``model.safetensors`` and a JSON card that says what it is."""
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,8 @@ from ..networks import for_data
 from ..networks.base import Network
 from ..randomness import domainbed_hash, stream
 from ..regularizers import Match, Warmup
-from ..storage import read_json, write_aside, write_json
+from ..storage import write_aside, write_json
+from .records import RUN
 from .run import Run
 
 MODEL, CARD = "model.safetensors", "model.json"
@@ -162,17 +164,17 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
     from safetensors.torch import load as from_bytes
 
     folder = path.parent if path.name == MODEL else path
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}")
     for name in (MODEL, CARD):
         if not (folder / name).is_file():
             raise ValueError(f"there is no {name} in {folder}; has the run ended?")
-    card = read_json(folder / CARD)
-    if not isinstance(card, dict) or card.get("schema") != SCHEMA:
-        raise ValueError(f"{folder / CARD} is no card of this version of shoal's")
-    if lacking := [key for key in NEEDED if key not in card]:
-        raise ValueError(f"{folder / CARD} lacks {', '.join(lacking)}; it is damaged")
+    card = read_card(folder)
     content = (folder / MODEL).read_bytes()
     if hashlib.sha256(content).hexdigest() != card["sha256"]:
-        raise ValueError(f"{folder / MODEL} is damaged, or another than {CARD} tells of")
+        raise ValueError(
+            f"{folder / MODEL} is damaged, or another than {CARD} tells of; {_again(folder)}"
+        )
     run = Run.from_json(card["run"])
     method = method or registered(run.algorithm)
     domains = len(card["training_domains"])
@@ -196,6 +198,27 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
     algorithm.load_state_dict(tensors, strict=False)
     algorithm.eval()
     return Model(algorithm, card)
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """Return the card of the model in a folder; raise where it cannot be used."""
+    path = folder / CARD
+    try:
+        card = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON ({error}); {_again(folder)}") from error
+    if not isinstance(card, dict) or card.get("schema") != SCHEMA:
+        raise ValueError(f"{path} is no card of this version of shoal's; {_again(folder)}")
+    if lacking := [key for key in NEEDED if key not in card]:
+        raise ValueError(f"{path} lacks {', '.join(lacking)}; it is damaged: {_again(folder)}")
+    return card
+
+
+def _again(folder: Path) -> str:
+    """Return how to come by the whole model of a folder."""
+    if (folder / RUN).exists():
+        return f"copy it again, or delete {folder} and give the command that made it again"
+    return "copy it again, or give the 'shoal fit' command again, which makes it from its runs"
 
 
 def registered(name: str) -> type[Algorithm]:

@@ -169,8 +169,6 @@ def read_timing(folder: Path) -> Timing | None:
 def _read(folder: Path) -> Finished:
     run = _json(folder / RUN)
     measured = tuple(Measured.of_record(record) for record in _lines(folder / RECORDS))
-    if not measured:
-        raise ValueError(f"{folder / RECORDS} is empty, though the run is done; delete the folder")
     return Finished(
         run["dataset"],
         run["algorithm"],
@@ -189,13 +187,24 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}); move it away") from error
+        raise _damaged(path, f"is not JSON ({error})") from error
     return found
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    if not lines:
+        raise _damaged(path, "is empty, or not there")
+    for number, line in enumerate(lines, 1):
         try:
             yield json.loads(line)
         except ValueError as error:
-            raise ValueError(f"{path}, line {number} is not JSON ({error})") from error
+            raise _damaged(path, f"is not JSON in line {number} ({error})") from error
+
+
+def _damaged(path: Path, wrong: str) -> ValueError:
+    """Return the error of a file in the folder of a run, which can be made anew."""
+    return ValueError(
+        f"{path} {wrong}; delete the folder {path.parent} and give the command that made it "
+        "again, which makes this run anew and no other"
+    )
