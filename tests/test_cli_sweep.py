@@ -14,9 +14,10 @@ from shoal.algorithms import find
 from shoal.cli import main
 from shoal.cli.world import CommandWorld
 from shoal.own import name_of, with_settings
-from shoal.protocol.attempt import State, attempt
+from shoal.protocol.attempt import State, attempt, state_of
 from shoal.protocol.plan import folder_of, read_plan
 from shoal.protocol.run import Run
+from tests.estimators.made import write_images
 from tests.protocol.small import squares
 from tests.protocol.worlds import Squares, planned
 
@@ -228,6 +229,43 @@ def test_status_counts_and_names_failures(
     assert main(["status", str(tmp_path)]) == 0
     told = capsys.readouterr().out
     assert "ValueError: cannot read cat.png" in told and "left, with one worker" in told
+    third = read_plan(tmp_path)[2]
+    path = folder_of(tmp_path, third)
+    assert attempt(third, method, broken, path, world.machine()) is State.FAILED  # type: ignore[arg-type]
+    assert main(["status", str(tmp_path)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "and 1 more: ValueError: cannot read cat.png" in told and told.count("cat.png") == 1
+
+
+def test_failed_runs_are_tried_again_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[list[State]] = []
+
+    def look(out: Path, runs: list[Run], *_: object) -> Counter[State]:
+        states.append([state_of(folder_of(out, run)) for run in runs])
+        return Counter({State.DONE: len(runs)})
+
+    monkeypatch.setattr("shoal.protocol.workers.carry_out", look)
+    command = [word for word in PLAN if word != "--plan-only"]
+    command += ["--algorithms", "erm", "--out", str(tmp_path)]
+    assert main(command) == 0
+    failed = folder_of(tmp_path, read_plan(tmp_path)[1])
+    failed.mkdir(parents=True)
+    (failed / "failed.json").write_text('{"reason": "no"}')
+    assert main(command) == 0
+    assert main([*command, "--retry-failed"]) == 0
+    assert [found.count(State.FAILED) for found in states] == [0, 1, 0]
+
+
+def test_data_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("one/photos", "two/photos"):
+        write_images(tmp_path / folder, 2)
+    folders = [str(tmp_path / folder) for folder in ("one/photos", "two/photos")]
+    command = ["sweep", "--datasets", *folders, "--algorithms", "erm", "--out", str(tmp_path / "o")]
+    assert main([*command, "--plan-only"]) == 2
+    told = capsys.readouterr().err
+    assert all(folder in told for folder in folders) and "have one name, 'photos'" in told
 
 
 def test_status_of_another_folder_says_so(

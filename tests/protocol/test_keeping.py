@@ -153,7 +153,11 @@ def test_what_was_not_kept_is_said(tmp_path: Path) -> None:
     choices = choose_runs(read_runs([tmp_path]), "training-domain")
     with pytest.raises(NotKept, match=r"kept no weights of step 0; move it away .* --keep-best"):
         model_of(replace(choices[0], step=0))
-    assert model_of(replace(choices[0], step=11)) == tmp_path
+    last = replace(choices[0], step=11)
+    assert model_of(last) == tmp_path
+    (tmp_path / "model.safetensors").unlink()  # as in records that were copied without models
+    with pytest.raises(NotKept, match=r"has a card and no model\.safetensors"):
+        save_chosen(last, "test-domain", tmp_path / "models")
 
 
 class Keeping(Squares):

@@ -114,6 +114,13 @@ def test_calibration_decides_between_near_ties() -> None:
     assert one(runs, "training-domain") == (0, 0, 0.1)
 
 
+def test_calibration_that_was_not_recorded_chooses_nothing() -> None:
+    runs = [finished(draw, measured(0, a=(0.1, 0), b=(0, 0.8))) for draw in range(2)]
+    assert choose_runs(runs, CALIBRATED) == []
+    runs.append(finished(2, measured(0, {"b": 0.1}, a=(0.2, 0), b=(0, 0.8))))
+    assert one(runs, CALIBRATED) == (2, 0, 0.2)
+
+
 def test_groups_are_apart() -> None:
     record = measured(0, a=(0.1, 0.2), b=(0.3, 0.4))
     runs = [

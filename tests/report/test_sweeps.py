@@ -1,6 +1,7 @@
 """Sweeps as tables: what a rule chose, beside published cells; also of runs that DomainBed made."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,6 +102,24 @@ def write(root: Path, one: Finished) -> None:
     (folder / "done").touch()
 
 
+def check_latex(text: str) -> None:
+    """Assert that every table can be set: as many cells as columns, and labels of their own."""
+    tables = text.split(r"\begin{table}")[1:]
+    for one in tables:
+        columns = re.search(r"begin\{tabular\}\{(\w+)\}", one)[1]  # type: ignore[index]
+        for row in one.split(r"\toprule")[1].split("\n"):
+            if row.strip().endswith(r"\\"):
+                wide = sum(int(n) - 1 for n in re.findall(r"multicolumn\{(\d+)\}", row))
+                assert len(re.split(r"(?<!\\)&", row)) + wide == len(columns)
+        for first, last in re.findall(r"cmidrule\(\w+\)\{(\d+)-(\d+)\}", one):
+            assert int(first) <= int(last) <= len(columns)
+        marked = r"\underline" in one.split(r"\label")[1] or r"\textbf{6" in one
+        assert marked <= (r"\textbf{First}" in one)
+    labels = re.findall(r"label\{(.*?)\}", text)
+    assert len(tables) > 1 and len(set(labels)) == len(labels) == len(tables)
+    assert all(re.fullmatch(r"[A-Za-z0-9_:.+-]+", label) for label in labels)
+
+
 @pytest.mark.parametrize("kind", ["terminal", "markdown", "latex", "json"])
 def test_the_command_shows_it(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -112,6 +131,8 @@ def test_the_command_shows_it(
     assert "61.0" in told and "fishr" in told
     if kind == "json":
         assert json.loads(told)[0]["rule"] == "test-domain"
+    if kind == "latex":
+        check_latex(told)
     file = tmp_path / "table.txt"
     assert main(["report", str(tmp_path / "sweep"), "--format", kind, "--out", str(file)]) == 0
     assert "61.0" in file.read_text()

@@ -33,6 +33,9 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     add_log(how)
     add_keep_best(how)
     how.add_argument(
+        "--retry-failed", action="store_true", help="try runs again that failed before"
+    )
+    how.add_argument(
         "--plan-only",
         action="store_true",
         help="write and show the plan and what it costs, no more",
@@ -57,13 +60,16 @@ def world_of(options: argparse.Namespace, methods: Any, datasets: Any) -> Any:
 
 def carry_out(options: argparse.Namespace, runs: Sequence[Any], world: Any) -> int:
     """Plan these runs in ``--out`` and carry out this shard of them; return the exit status."""
-    from ..protocol.attempt import State
-    from ..protocol.plan import write_plan
+    from ..protocol.attempt import FAILED, State
+    from ..protocol.plan import folder_of, write_plan
     from ..protocol.standing import standing
 
     shard = _shard(options.shard)
     write_plan(options.out, runs)
     plan = shard.of(runs)
+    if options.retry_failed:
+        for run in plan:
+            (folder_of(options.out, run) / FAILED).unlink(missing_ok=True)
     _tell_plan(options, runs, plan)
     found = standing(options.out, plan)
     if found[State.DONE] < len(plan):
@@ -77,7 +83,8 @@ def carry_out(options: argparse.Namespace, runs: Sequence[Any], world: Any) -> i
         if time.monotonic() - told > 15:
             told = time.monotonic()
             left = time_left(options.out, plan)
-            print(f"{_counts(found)}{left and f'; about {left} left'}", file=sys.stderr)
+            told_left = left and f"; about {left} of work left for one worker"
+            print(f"{_counts(found)}{told_left}", file=sys.stderr)
 
     ended = _engine(options)(options.out, plan, world, tell)
     show_standing(options.out, plan)

@@ -184,10 +184,19 @@ def _sweep_markdown(chapters: list[Any], file: io.StringIO | None) -> None:
 
 
 def _sweep_latex(chapters: list[Any], file: io.StringIO | None) -> None:
+    from collections import Counter
+    from dataclasses import replace
+
     from ..report.grid_views import latex
 
+    seen = Counter[str]()
     for chapter in chapters:
-        print("\n".join(latex(shown) for shown in chapter.tables), file=file)
+        for note in (*chapter.cautions, *chapter.lines):
+            print(f"% {note}", file=file)
+        for shown in chapter.tables:
+            seen[shown.label] += 1  # a label must name one table
+            number = f"-{seen[shown.label]}" if seen[shown.label] > 1 else ""
+            print(latex(replace(shown, label=shown.label + number)), file=file)
 
 
 def _sweep_json(chapters: list[Any], file: io.StringIO | None) -> None:

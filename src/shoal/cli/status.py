@@ -43,8 +43,12 @@ def show_standing(out: Path, runs: Sequence[Any]) -> None:
         shown.add_row(Text(row["dataset"]), Text(row["algorithm"]), *counts)
     console = Console()
     console.print(shown)
+    by_reason: dict[str, list[str]] = {}
     for failure in found["failures"]:
-        console.print(f"{failure['folder']}: {failure['reason']}", highlight=False, markup=False)
+        by_reason.setdefault(failure["reason"], []).append(failure["folder"])
+    for reason, folders in by_reason.items():
+        more = f" and {len(folders) - 1:,} more" if len(folders) > 1 else ""
+        console.print(f"{folders[0]}{more}: {reason}", highlight=False, markup=False)
     if _is_fit(out):
         console.print("A fit plans its runs as it goes on, so there may be more to come")
     if found["time_left"]:

@@ -57,10 +57,16 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
     from .loading import dataset_of
 
     methods = {name_of(asked, with_settings(asked)[0]): asked for asked in options.algorithms}
-    names = {}
-    for asked in options.datasets:
+    names: dict[str, str] = {}
+    for asked in dict.fromkeys(options.datasets):
         one = argparse.Namespace(dataset=asked, data=options.data, trial=0)
-        names[dataset_of(one).name] = asked
+        name = dataset_of(one).name
+        if name in names:
+            raise ValueError(
+                f"{names[name]} and {asked} have one name, {name!r}, by which runs know their "
+                "data; rename one of the folders, or sweep them apart"
+            )
+        names[name] = asked
     weights = None if options.weights == "none" else "imagenet"
     protocol = Protocol(
         options.steps, network=options.network, weights=weights, precision=options.precision

@@ -38,6 +38,8 @@ def save_chosen(choice: Choice, rule: str, out: Path) -> Path:
     """Copy the model of a choice into a folder below ``out``, and return it."""
     source, folder = model_of(choice), out / _name(choice)
     card = read_json(source / CARD)
+    if not (source / MODEL).is_file():
+        raise NotKept(f"{source} has a card and no {MODEL}: records were copied without it")
     content = (source / MODEL).read_bytes()
     if hashlib.sha256(content).hexdigest() != card["sha256"]:
         raise ValueError(

@@ -153,6 +153,8 @@ def _calibrated(candidates: Sequence[Finished]) -> list[tuple[float, Finished, M
     Over all steps of all runs; the score is the negative mean calibration error of the training
     domains' held-out images, so that the largest is the best.
     """
+    if not any(measured.calibration_error for run in candidates for measured in run.measured):
+        return []  # none was recorded, as in DomainBed's output: there is nothing to choose by
     all_steps = [
         (training_accuracy(run, measured), run, measured)
         for run in candidates

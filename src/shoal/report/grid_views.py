@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -47,13 +48,16 @@ def _markdown(entry: Entry) -> str:
     return f"{text} ↓" if entry.mark.worse else text
 
 
+MARKS = r" \textbf{First}, \underline{second} and \textcolor{gray}{worse than ERM}."
+
+
 def latex(grid: Grid) -> str:
     """Return the table in LaTeX, marked as the paper does; it needs booktabs and xcolor."""
     cells = len(grid.columns) + (1 if grid.summary else 0)
     ranking = len(grid.summary[1:])
     heads = [r"\textbf{" + _escaped(h) + "}" for h in (CORNER, *grid.columns, *grid.summary)]
     body = [r"\toprule"]
-    if grid.summary:
+    if ranking:
         body.append(
             rf"& \multicolumn{{{cells}}}{{c}}{{Accuracy ($\uparrow$)}}"
             rf" & \multicolumn{{{ranking}}}{{c}}{{Ranking ($\downarrow$)}} \\"
@@ -66,12 +70,13 @@ def latex(grid: Grid) -> str:
         shown = [_escaped(line.name), *map(_latex, (*line.cells, *line.summary))]
         body.append(" & ".join(shown) + r" \\")
     body.append(r"\bottomrule")
+    entries = [entry for line in grid.lines for entry in (*line.cells, *line.summary)]
+    marked = any(entry.mark.place or entry.mark.worse for entry in entries)
     return "\n".join(
         [
             r"\begin{table}",
-            rf"  \caption{{{_escaped(grid.title)}. \textbf{{First}}, \underline{{second}} and "
-            r"\textcolor{gray}{worse than ERM}.}",
-            rf"  \label{{{grid.label}}}",
+            rf"  \caption{{{_escaped(grid.title)}.{MARKS if marked else ''}}}",
+            rf"  \label{{{re.sub(r'[^A-Za-z0-9_:.+-]', '-', grid.label)}}}",
             r"  \centering",
             rf"  \begin{{tabular}}{{l{'c' * cells}{'c' * ranking}}}",
             *(f"    {line}" for line in body),
