@@ -70,7 +70,7 @@ def write_run(root: Path, run: Finished) -> Finished:
     folder.mkdir(parents=True)
     keys = ("dataset", "algorithm", "test_domains", "trial", "draw", "hparams")
     about = {key: getattr(run, key) for key in keys}
-    about["protocol"] = {"precision": run.precision or "float32"}
+    about["protocol"] = protocol = {"steps": 1001, "precision": "float32", **run.protocol}
     (folder / "run.json").write_text(json.dumps(about))
     lines = (json.dumps(vars(one)) + "\n" for one in run.measured)
     (folder / "records.jsonl").write_text("".join(lines))
@@ -78,7 +78,7 @@ def write_run(root: Path, run: Finished) -> Finished:
     machine = {"device": "cpu", "threads": 1}
     (folder / "timing.json").write_text(json.dumps({**seconds, "machine": machine}))
     (folder / "done").touch()
-    return replace(run, path=folder, precision=run.precision or "float32")
+    return replace(run, path=folder, protocol=protocol)
 
 
 def write_failure(root: Path, run: Finished, reason: str) -> None:

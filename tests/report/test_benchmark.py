@@ -10,12 +10,14 @@ from rich.console import Console
 
 from shoal.protocol.ranking import Mark
 from shoal.report.benchmark import Accuracy, Benchmark, Method
-from shoal.report.grid import Entry, Grid, differences, grid
+from shoal.report.grid import Entry, Grid, beside, grid
 from shoal.report.grid_views import latex, markdown, terminal
 from shoal.report.published import (
     averages_that_differ,
     published_as_data,
     published_benchmark,
+    published_cells,
+    published_domains,
     published_notes,
     remark_lines,
 )
@@ -134,7 +136,7 @@ def test_an_average_is_the_printed_one_where_there_is_one() -> None:
     assert averages_that_differ(table) == {"erm": ("75.1", "75.0")}
 
 
-def test_differences_in_joint_standard_errors() -> None:
+def test_published_cells_beside_ours() -> None:
     published = benchmark(
         erm={"pacs": (84.0, 1.2), "vlcs": (77.0, 0.0)},
         coral={"pacs": (86.0, 0.0)},
@@ -145,22 +147,47 @@ def test_differences_in_joint_standard_errors() -> None:
         coral={"pacs": (87.0, 0.0), "vlcs": (1.0, 1.0)},
         fishr={"pacs": (86.0, 0.2)},
     )
-    made = differences(ours, published)
-    texts = [[entry.text for entry in line.cells] for line in made.lines]
+    made = beside(ours, published)
+    assert made is not None
     # (82.7 − 84.0)/√(0.5² + 1.2²) = −1; 0.2/0.4; no error on either side says nothing.
-    assert texts == [["−1.0", "+0.5"], ["–", "–"], ["–", "–"]]
-    assert made.summary == ()
+    texts = [(line.name, [(e.text, e.error) for e in line.cells]) for line in made.lines]
+    assert texts == [
+        ("ERM", [("84.0", "1.2 (−1.0)"), ("77.0", "0.0 (+0.5)")]),
+        ("CORAL", [("86.0", "0.0"), ("–", "")]),
+    ]
+    assert made.summary == () and made.label != ours.label
     assert markdown(made).splitlines()[2] == "| Algorithm | PACS | VLCS |"
     assert r"\cmidrule" not in latex(made)
+    assert beside(benchmark(fishr={"pacs": (86.0, 0.2)}), published) is None
 
 
 @pytest.mark.parametrize(
     ("mean", "error", "text"),
-    [(50.0, 0.3, "0.0"), (50.01, 0.3, "0.0"), (49.99, 0.3, "0.0"), (49.0, None, "–")],
+    [(50.0, 0.3, " (0.0)"), (50.01, 0.3, " (0.0)"), (49.99, 0.3, " (0.0)"), (49.0, None, "")],
 )
 def test_a_difference_of_nothing_has_no_sign(mean: float, error: float | None, text: str) -> None:
-    made = differences(benchmark(erm={"pacs": (mean, error)}), benchmark(erm={"pacs": (50.0, 0.4)}))
-    assert made.lines[0].cells == (Entry(text), Entry())
+    made = beside(benchmark(erm={"pacs": (mean, error)}), benchmark(erm={"pacs": (50.0, 0.4)}))
+    assert made is not None and made.lines[0].cells == (Entry("50.0", f"0.4{text}"), Entry())
+
+
+def test_published_cells_by_domain() -> None:
+    found = published_domains("colored-mnist", "test-domain")
+    assert found is not None and list(found.columns) == ["+90%", "+80%", "-90%"]
+    # Of DomainBed's table, of the moving average's and of IGA's.
+    for key, cell in {"irm": None, "fishr": (58.9, 3.7), "fishr-iga": None}.items():
+        mine = found.methods[key].cells["-90%"]
+        assert cell is None or mine == Accuracy(*cell)
+    assert published_domains("pacs", "training-domain") is not None
+    assert published_domains("pacs", "calibrated") is None
+    assert published_domains("photos", "test-domain") is None
+
+
+def test_published_averages_of_every_rule() -> None:
+    found = {rule: published_cells(rule) for rule in ("test-domain", "leave-one-domain-out")}
+    assert found["test-domain"] is not None and "fishr" in found["test-domain"].methods
+    left_out = found["leave-one-domain-out"]
+    assert left_out is not None and left_out.methods["erm"].cells["pacs"] == Accuracy(83.0, 0.7)
+    assert published_cells("calibrated") is None
 
 
 def test_markdown_marks_and_gaps() -> None:

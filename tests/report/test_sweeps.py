@@ -2,13 +2,17 @@
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shoal.cli import main
 from shoal.protocol.records import Finished, Measured
+from shoal.protocol.run import Protocol
+from shoal.report.benchmark import NETWORKS, departures, network_of
+from shoal.report.published import published_benchmark
 from shoal.report.sweeps import chapters
 
 DOMAINS = ("+90%", "+80%", "-90%")
@@ -34,14 +38,18 @@ def sweep() -> list[Finished]:
 
 def test_a_chapter_has_averages_domains_and_published_cells() -> None:
     (chapter,) = chapters(sweep(), ["test-domain"])
-    whole, compared, domains = chapter.tables
+    whole, compared, domains, compared_domains = chapter.tables
     assert [line.name for line in whole.lines] == ["erm", "fishr"]  # the baseline first
     assert [(line.cells[0].text, line.cells[0].error) for line in whole.lines] == [
         ("51.0", "0.5"),
         ("61.0", "0.5"),
     ]
     # 51.0 ± 0.47 against the paper's 57.8 ± 0.2, 61.0 ± 0.47 against 68.8 ± 1.4
-    assert [line.cells[0].text for line in compared.lines] == ["−13.3", "−5.3"]
+    cells = [(line.cells[0].text, line.cells[0].error) for line in compared.lines]
+    assert cells == [("57.8", "0.2 (−13.3)"), ("68.8", "1.4 (−5.3)")]
+    # By domain ERM's are DomainBed's, and Fishr's of the paper's ablation.
+    assert compared_domains.columns == domains.columns and len(compared_domains.lines) == 2
+    assert [line.cells[2].text for line in compared_domains.lines] == ["28.7", "58.9"]
     assert domains.columns == DOMAINS and domains.summary == ("Avg",)
     assert any(line.startswith("fishr less erm, paired: +10.0 ± 0.0") for line in chapter.lines)
     assert any("9 won and 0 lost, p = 0.004 by the sign test" in line for line in chapter.lines)
@@ -61,6 +69,172 @@ def test_unequally_many_draws_are_told_before_the_tables() -> None:
     assert "colored-mnist: chosen of unequally many draws (fishr 1 to 3, erm 1)" in caution
     (even,) = chapters(sweep(), ["test-domain"])
     assert even.cautions == ()
+
+
+def test_unequally_many_trials_are_told_before_the_tables() -> None:
+    def cautions(*left_out: tuple[str, str, int]) -> tuple[str, ...]:
+        runs = [
+            one
+            for one in sweep()
+            if (one.algorithm, one.test_domains[0], one.trial) not in left_out
+        ]
+        (chapter,) = chapters(runs, ["test-domain"])
+        return chapter.cautions
+
+    (caution,) = cautions(*(("fishr", test, 2) for test in DOMAINS))
+    assert caution.startswith("colored-mnist: unequally many trials (fishr 2, erm 3). ")
+    (caution,) = cautions(("fishr", "+80%", 0))
+    assert "unequally many trials (fishr 2 to 3, erm 3)" in caution
+
+
+def test_test_domains_that_a_method_lacks_are_told_before_the_tables() -> None:
+    runs = [one for one in sweep() if (one.algorithm, one.test_domains) != ("fishr", ("+80%",))]
+    (chapter,) = chapters(runs, ["test-domain"])
+    (caution,) = chapter.cautions
+    assert caution.startswith(
+        "colored-mnist: fishr lacks test domains that others have (+80%), so "
+    )
+
+
+PAPER = {"steps": 5001, "network": None, "weights": None, "precision": "bf16"}
+
+
+def drawn(draws: int = 20, **protocol: object) -> list[Finished]:
+    """Return the sweep with a protocol and so many draws, all alike."""
+    return [
+        replace(one, draw=draw, protocol=PAPER | protocol)
+        for one in sweep()
+        for draw in range(draws)
+    ]
+
+
+def test_a_sweep_as_the_papers_is_compared() -> None:
+    (chapter,) = chapters(drawn(), ["test-domain"])
+    _, compared, _, _ = chapter.tables
+    cells = [line.cells[0].error for line in compared.lines]
+    assert cells == ["0.2 (−13.3)", "1.4 (−5.3)"]
+    assert chapter.about == (
+        "Trained on colored-mnist: mnist-cnn with drawn weights, 5,001 steps, bf16, 3 trials, "
+        "20 draws",
+    )
+    assert chapter.lines[:1] == chapter.about
+
+
+def test_what_is_not_as_the_papers_is_not_compared_and_it_is_said_why() -> None:
+    ours = [one for one in drawn(1, steps=300, network="mlp") if one.trial == 0]
+    (chapter,) = chapters(ours, ["training-domain"])
+    assert len(chapter.tables) == 2
+    assert chapter.lines[:2] == chapter.about
+    trained, why = chapter.about
+    assert trained == (
+        "Trained on colored-mnist: mlp with drawn weights, 300 steps, bf16, 1 trial, 1 draw"
+    )
+    assert why == (
+        "Not compared with the published cells: colored-mnist: fishr, erm (network mlp instead of "
+        "mnist-cnn, steps 300 instead of 5001, draws 1 instead of 20)"
+    )
+    (chapter,) = chapters(ours, ["calibrated"])  # of which the paper has no table
+    assert chapter.about == (trained,)
+
+
+def test_only_methods_as_in_the_paper_are_compared() -> None:
+    runs = [one for one in drawn() if one.algorithm == "erm" or one.draw < 5]
+    runs += [replace(one, algorithm="mine") for one in drawn(1) if one.algorithm == "erm"]
+    (chapter,) = chapters(runs, ["test-domain"])
+    _, compared, _, by_domain = chapter.tables
+    assert {line.name: line.cells[0].error for line in compared.lines} == {"erm": "0.2 (−13.3)"}
+    assert [line.name for line in by_domain.lines] == ["erm"]
+    trained, why = chapter.about
+    assert trained.endswith(", 3 trials, 1 to 20 draws")
+    assert why.endswith("cells: colored-mnist: fishr (draws 5 instead of 20)")
+
+
+def test_data_sets_of_one_setup_are_told_together() -> None:
+    """A file of weights goes by its hash; a user's own network by shape has no name."""
+    weights = {"weights": "0123456789abcdef"}
+    runs = [replace(one, dataset=name) for name in ("one", "two") for one in drawn(1, **weights)]
+    runs += [replace(one, dataset="pacs") for one in drawn(1, weights="imagenet")]
+    (chapter,) = chapters([*runs, *sweep()], ["calibrated"])
+    end = "3 trials, 1 draw"
+    assert chapter.about == (
+        "Trained on one, two: the network of the inputs' shape with the weights of the file "
+        f"01234567, 5,001 steps, bf16, {end}; on pacs: resnet50 with ImageNet weights, 5,001 "
+        "steps, bf16, "
+        f"{end}; on colored-mnist: network, weights, steps and precision not recorded, {end}",
+    )
+
+
+def made(dataset: str, **protocol: Any) -> Finished:
+    given = asdict(Protocol(**protocol))
+    return Finished(dataset, "erm", ("a",), 0, 0, {}, (), protocol=given)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        made("pacs", weights="imagenet"),
+        made("domainnet", weights="imagenet", network="resnet50", precision="bf16"),
+        made("colored-mnist", record_every=300, images="exact", evaluate="all"),
+        made("rotated-mnist", network="mnist-cnn"),
+    ],
+)
+def test_runs_as_behind_the_published_cells(run: Finished) -> None:
+    assert departures(run, 20) == []
+
+
+@pytest.mark.parametrize(
+    ("run", "draws", "said"),
+    [
+        (
+            made("pacs", weights="imagenet", network="resnet18"),
+            20,
+            ["network resnet18 instead of resnet50"],
+        ),
+        (
+            made("rotated-mnist", network="wide-resnet"),
+            20,
+            ["network wide-resnet instead of mnist-cnn"],
+        ),
+        (
+            made("vlcs", steps=300),
+            1,
+            [
+                "weights none instead of imagenet",
+                "steps 300 instead of 5001",
+                "draws 1 instead of 20",
+            ],
+        ),
+        (made("colored-mnist", holdout=0.1), 20, ["holdout 0.1 instead of 0.2"]),
+        (made("colored-mnist", augment=False), 20, ["augment off instead of on"]),
+        (made("colored-mnist", balanced=True), 20, ["balanced on instead of off"]),
+        (
+            made("colored-mnist", frozen_statistics=False),
+            20,
+            ["frozen statistics off instead of on"],
+        ),
+        (made("colored-mnist", optimiser="sgd"), 20, ["optimiser sgd instead of adam"]),
+        (made("colored-mnist", schedule="cosine"), 20, ["schedule cosine instead of constant"]),
+        (made("colored-mnist", clip=1), 20, ["clip 1.0 instead of none"]),
+    ],
+)
+def test_what_is_not_as_behind_the_published_cells(
+    run: Finished, draws: int, said: list[str]
+) -> None:
+    assert departures(run, draws) == said
+
+
+def test_the_network_of_a_users_own_data_is_not_known() -> None:
+    assert network_of(made("mine")) is None
+    assert network_of(made("mine", network="resnet18")) == "resnet18"
+    assert network_of(made("colored-mnist")) == "mnist-cnn"
+
+
+def test_runs_without_a_protocol_depart_in_nothing() -> None:
+    assert departures(sweep()[0], 1) == []
+
+
+def test_every_published_data_set_has_its_network() -> None:
+    assert set(NETWORKS) == set(published_benchmark("test-domain").columns)
 
 
 def test_one_trial_has_no_error_and_no_difference_no_minus() -> None:
@@ -129,6 +303,8 @@ def test_the_command_shows_it(
     assert main(["report", str(tmp_path / "sweep"), "--format", kind, "--rule", "test-domain"]) == 0
     told = capsys.readouterr().out
     assert "61.0" in told and "fishr" in told
+    if kind != "latex":
+        assert "Trained on colored-mnist: network, weights," in told
     if kind == "json":
         assert json.loads(told)[0]["rule"] == "test-domain"
     if kind == "latex":

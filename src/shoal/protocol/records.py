@@ -46,7 +46,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run, by what selection groups runs by, and all that it recorded."""
+    """A run, by what selection groups runs by, and all that it recorded.
+
+    ``protocol`` is how it was made; empty where that was not written down, as by DomainBed.
+    """
 
     dataset: str
     algorithm: str
@@ -57,7 +60,12 @@ class Finished:
     measured: tuple[Measured, ...]
     path: Path | None = None
     fingerprint: str = ""
-    precision: str = ""
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def precision(self) -> str:
+        """The precision of its protocol; empty where that is not known."""
+        return str(self.protocol.get("precision", ""))
 
     @property
     def last_accuracy(self) -> float:
@@ -179,7 +187,7 @@ def _read(folder: Path) -> Finished:
         measured,
         folder,
         run.get("fingerprint", ""),
-        run.get("protocol", {}).get("precision", ""),
+        run.get("protocol", {}),
     )
 
 

@@ -7,6 +7,7 @@ from .benchmark import (
     PublishedRow,
     PublishedTable,
     Remarks,
+    published_rules,
     published_table,
     remarks,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "labels",
     "published",
     "published_rows",
+    "published_rules",
     "published_table",
     "remarks",
 ]

@@ -57,6 +57,15 @@ class Remarks:
     """Of single methods."""
 
 
+def published_rules(label: str) -> list[str]:
+    """Return the selection rules that a published table has; none where there is no such table."""
+    try:
+        table = published(label)
+    except ValueError:
+        return []
+    return [part["rule"] for part in table.get("parts", [table]) if "rule" in part]
+
+
 def published_table(label: str, rule: str) -> PublishedTable:
     """Return one published table for one selection rule.
 

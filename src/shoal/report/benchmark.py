@@ -1,6 +1,7 @@
 """Methods on data sets: accuracies, averages and ranks, published or our own.
 
-Cells may be missing: such a method has no average and no ranking.
+Cells may be missing: such a method has no average and no ranking. Our own are comparable with
+published ones where runs were made as those were.
 """
 
 from __future__ import annotations
@@ -10,11 +11,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shoal.protocol.ranking import Ranking, average, ranking, ranks
+from shoal.protocol.records import Finished
 
-__all__ = ["BASELINE", "Accuracy", "Benchmark", "Method"]
+__all__ = ["BASELINE", "Accuracy", "Benchmark", "Method", "departures", "network_of"]
 
 BASELINE = "erm"
 """The method that others may be worse than."""
+
+# How the runs behind the published cells were made, by the names of our protocol; of how many
+# draws; and their networks.
+PUBLISHED = {
+    "steps": 5001,
+    "holdout": 0.2,
+    "augment": True,
+    "balanced": False,
+    "frozen_statistics": True,
+    "optimiser": "adam",
+    "schedule": "constant",
+    "clip": None,
+}
+DRAWS = 20
+SMALL: dict[str, str | None] = {"network": "mnist-cnn", "weights": None}
+LARGE: dict[str, str | None] = {"network": "resnet50", "weights": "imagenet"}
+NETWORKS = {
+    "colored-mnist": SMALL,
+    "rotated-mnist": SMALL,
+    "vlcs": LARGE,
+    "pacs": LARGE,
+    "office-home": LARGE,
+    "terra-incognita": LARGE,
+    "domainnet": LARGE,
+}
 
 
 @dataclass(frozen=True)
@@ -97,3 +124,31 @@ class Benchmark:
 
     def _complete(self) -> dict[str, dict[str, float]]:
         return {k: means for k, means in self._means().items() if len(means) == len(self.columns)}
+
+
+def network_of(run: Finished) -> str | None:
+    """Return the network's name; None where it was chosen by the shape of a user's own data."""
+    by_shape = NETWORKS.get(run.dataset, {}).get("network")
+    return run.protocol.get("network") or by_shape
+
+
+def departures(run: Finished, draws: int) -> list[str]:
+    """Return in what a run, chosen of so many draws, is not as those behind the published cells.
+
+    Its precision does not matter. A run without a protocol is taken for one of DomainBed's own.
+    """
+    if not run.protocol:
+        return []
+    ours = {**run.protocol, "network": network_of(run), "draws": draws}
+    theirs = {**NETWORKS[run.dataset], **PUBLISHED, "draws": DRAWS}
+    return [
+        f"{name.replace('_', ' ')} {_plain(ours[name])} instead of {_plain(value)}"
+        for name, value in theirs.items()
+        if ours.get(name, value) != value
+    ]
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else str(value)

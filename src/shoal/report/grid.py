@@ -1,4 +1,4 @@
-"""What a view shows of a benchmark: the paper's main table as text and marks, and differences."""
+"""What a view shows of a benchmark: a table as text and marks, and the published one beside it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from shoal.protocol.ranking import Mark, marks, printed
 from shoal.report.benchmark import BASELINE, Benchmark
 
-__all__ = ["Entry", "Grid", "Line", "differences", "grid"]
+__all__ = ["Entry", "Grid", "Line", "beside", "grid"]
 
 MISSING = "–"
 SUMMARY = ("Avg", "Arith. mean", "Geom. mean", "Median")
@@ -78,22 +78,30 @@ def grid(benchmark: Benchmark, *, ranked: bool = True) -> Grid:
     return Grid(benchmark.title, benchmark.label, headings, shown, lines)
 
 
-def differences(ours: Benchmark, published: Benchmark) -> Grid:
-    """Return, cell by cell, our accuracy less the published one, in joint standard errors."""
+def beside(ours: Benchmark, published: Benchmark) -> Grid | None:
+    """Return the published cells of our methods and columns; None where there are none.
+
+    In brackets stands our accuracy less the published one, in joint standard errors.
+    """
 
     def entry(key: str, column: str) -> Entry:
-        pair = [b.methods[key].cells.get(column) for b in (ours, published) if key in b.methods]
-        if len(pair) < 2 or pair[0] is None or pair[1] is None:
+        cell = published.methods[key].cells.get(column)
+        if cell is None:
             return Entry()
-        gap = pair[0].joint_errors(pair[1])
-        return Entry() if gap is None else Entry(_signed(gap))
+        mine = ours.methods[key].cells.get(column)
+        gap = None if mine is None else mine.joint_errors(cell)
+        error = "" if cell.error is None else printed(cell.error)
+        return Entry(printed(cell.mean), error if gap is None else f"{error} ({_signed(gap)})")
 
     lines = tuple(
-        Line(method.name, tuple(entry(key, c) for c in ours.columns), (), method.apart)
+        Line(method.name, tuple(entry(key, column) for column in ours.columns), (), method.apart)
         for key, method in ours.methods.items()
+        if key in published.methods
     )
-    title = "Difference to the published cells, in joint standard errors"
-    return Grid(title, ours.label, tuple(ours.columns.values()), (), lines)
+    if all(cell == Entry() for line in lines for cell in line.cells):
+        return None
+    title = f"{published.title}; in brackets ours less it, in joint standard errors"
+    return Grid(title, f"{ours.label}-published", tuple(ours.columns.values()), (), lines)
 
 
 def _accuracies(benchmark: Benchmark, column: str) -> dict[str, Entry]:

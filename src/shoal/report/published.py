@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from shoal.protocol.ranking import printed, ranks
-from shoal.reference import BENCHMARKS, published_table, remarks
+from shoal.reference import BENCHMARKS, published_rules, published_table, remarks
 from shoal.report.benchmark import BASELINE, Accuracy, Benchmark, Method
 from shoal.report.grid import grid
 from shoal.report.grid_views import LEGEND, markdown
@@ -17,12 +17,20 @@ __all__ = [
     "averages_that_differ",
     "published_as_data",
     "published_benchmark",
+    "published_cells",
+    "published_domains",
     "published_notes",
     "published_page",
     "remark_lines",
 ]
 
 COLORED_MNIST = frozenset({"colored-mnist"})
+LEFT_OUT = "domainbed:leave-one-domain-out"
+# The paper's tables by test domain: its ablations.
+BY_DOMAIN = {
+    "colored-mnist": ("table:ablationemacmnist", "table:igacmnist"),
+    "office-home": ("table:ablationemahome", "table:igahome"),
+}
 _SELECTION = {
     "test-domain": "selected on the test domain",
     "training-domain": "selected on the training domains",
@@ -43,6 +51,34 @@ def published_benchmark(rule: str) -> Benchmark:
     }
     title = f"DomainBed in the paper, models {_SELECTION[rule]}"
     return Benchmark(title, table.label, table.columns, methods)
+
+
+def published_cells(rule: str) -> Benchmark | None:
+    """Return published averages by data set for a selection rule; None where there are none."""
+    if rule in BENCHMARKS:
+        return published_benchmark(rule)
+    return _merged("Published", [LEFT_OUT], rule)
+
+
+def published_domains(dataset: str, rule: str) -> Benchmark | None:
+    """Return published cells by test domain: DomainBed's, and the paper's where it prints any."""
+    labels = [f"domainbed:{dataset}", *BY_DOMAIN.get(dataset, ())]
+    return _merged(f"{dataset}, published by test domain", labels, rule)
+
+
+def _merged(title: str, labels: Sequence[str], rule: str) -> Benchmark | None:
+    """Return the rows of these tables for a rule, of one method those of the first."""
+    columns: dict[str, str] = {}
+    methods: dict[str, Method] = {}
+    for label in labels:
+        if rule not in published_rules(label):
+            continue
+        table = published_table(label, rule)
+        columns |= {column: column for column in table.columns}
+        for key, row in table.rows.items():
+            cells = {column: Accuracy(*cell) for column, cell in row.cells.items()}
+            methods.setdefault(key, Method(row.name, cells, row.average))
+    return Benchmark(title, "", columns, methods) if methods else None
 
 
 def averages_that_differ(benchmark: Benchmark) -> dict[str, tuple[str, str]]:

@@ -68,6 +68,7 @@ function showRule() {
   [...$("rules").children].forEach((button, index) => button.setAttribute("aria-pressed", String(index === current)));
   $("words").textContent = chapter.words;
   $("cautions").replaceChildren(...chapter.cautions.map((line) => make("p", {}, line)));
+  $("about").replaceChildren(...chapter.about.map((line) => make("p", { class: "soft note" }, line)));
   gridTable($("leaderboard-table"), "leaderboard", chapter.leaderboard, { name: "Avg", descending: true });
   gridTables($("published"), "published", chapter.published);
   gridTables($("domains-tables"), "domains", chapter.by_domain);
