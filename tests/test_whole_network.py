@@ -277,6 +277,32 @@ def test_a_budget_is_measured_once_and_draws_nothing() -> None:
     assert len(second.trace) < len(first.trace) / 3
 
 
+def test_what_ran_out_of_memory_is_not_tried_again(
+    chosen: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, (images, labels) = make_network(), make_batch()
+    real, tried = budget._in_two_passes, []
+
+    def at_once(job: Any) -> None:
+        tried.append(None)
+        if len(job.examples) > 2:
+            raise torch.OutOfMemoryError("made up")
+
+    def in_two_passes(job: Any) -> None:
+        tried.append(job.chunk_size)
+        if job.chunk_size > 4:
+            raise torch.OutOfMemoryError("made up")
+        real(job)
+
+    monkeypatch.setattr(budget, "_at_once", at_once)
+    monkeypatch.setattr(budget, "_in_two_passes", in_two_passes)
+    for _ in range(2):
+        rows = shoal.gradient_variance(model, images, labels, DOMAINS, memory=10**9)
+        torch.testing.assert_close(rows, expected(model, images, labels)[0])
+    assert chosen[0] == chosen[1] and chosen[0] in (3, 4)
+    assert len(tried) == len(set(tried)) + 2  # at once with one, two and all
+
+
 def test_a_budget_and_a_chunk_are_one_too_many() -> None:
     images, labels = make_batch()
     with pytest.raises(ValueError, match="give chunk_size or memory"):

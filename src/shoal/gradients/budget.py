@@ -22,7 +22,7 @@ from .variance import rows_at_once
 # more; its allocator leaves gaps, too.
 SHARES = {"cpu": 0.9, "cuda": 0.75}
 Step = Callable[[Job], None]
-_measured: WeakKeyDictionary[nn.Module, dict[Any, list[int]]] = WeakKeyDictionary()
+_measured: WeakKeyDictionary[nn.Module, dict[Any, list[float]]] = WeakKeyDictionary()
 
 
 def chunk_within(job: Job, memory: int) -> int | None:
@@ -67,16 +67,14 @@ def _guess(step: Step, job: Job, room: float) -> int:
 
 
 def _peak(step: Step, job: Job) -> float:
-    try:
-        return max(_trace(step, job))
-    except torch.OutOfMemoryError:
-        if job.chunk_size == 1:
-            raise
-        return math.inf
+    return max(_trace(step, job))
 
 
-def _trace(step: Step, job: Job) -> list[int]:
-    """Return the bytes alive after each tensor that a step makes; nothing else is left of it."""
+def _trace(step: Step, job: Job) -> list[float]:
+    """Return the bytes alive after each tensor that a step makes; nothing else is left of it.
+
+    ∞ is the last where memory ran out, unless that was with one example.
+    """
     shapes = tuple((t.shape, t.dtype) for t in job.examples.tensors)
     groups, cast = job.groups, torch.is_autocast_enabled(job.device.type)
     # Not the sizes of the domains, which may be others in every batch.
@@ -85,7 +83,12 @@ def _trace(step: Step, job: Job) -> list[int]:
     if key not in known:
         living = Living()
         with torch.enable_grad(), Randomness.now(job.device, job.model).restored(), living:
-            step(job)
+            try:
+                step(job)
+            except torch.OutOfMemoryError:
+                if job.chunk_size == 1:
+                    raise
+                living.trace.append(math.inf)
         known[key] = living.trace
     return known[key]
 
@@ -115,10 +118,10 @@ class Living(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._sizes: dict[int, int] = {}
         self.now = 0
-        self.trace: list[int] = []  # bytes alive after each tensor that was made
+        self.trace: list[float] = []  # bytes alive after each tensor that was made
 
     @property
-    def peak(self) -> int:
+    def peak(self) -> float:
         return max(self.trace, default=0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
