@@ -64,7 +64,7 @@ def small(name: str) -> DomainDataset:
 
 
 def carry_out(out: Path, runs: Sequence[Run], world: Any, *_: object) -> Counter[State]:
-    """Carry out a run of every method in this process, which knows the small data."""
+    """Carry out the first runs of some methods in this process, which knows the small data."""
     first = {run.algorithm: run for run in reversed(runs)}
     for run in list(first.values())[-MOST:]:
         method, data = world.method(run.algorithm)[0], partial(world.data, run.dataset, run.trial)

@@ -139,6 +139,7 @@ def test_rows_are_held_against_the_same_draw_of_fishr() -> None:
     assert {group: gap["runs"] for group, gap in gaps.items()} == {"all": 3, "small": 1, "large": 1}
     assert gaps["all"]["mean"] == pytest.approx((-20 + 10 + 0) / 3)
     assert gaps["all"]["error"] == pytest.approx(((500 - 100 / 3) / 2 / 3) ** 0.5)
+    assert gaps["small"]["error"] is None  # of a single draw; JSON has no NaN
     assert (gaps["small"]["mean"], gaps["large"]["mean"]) == pytest.approx((-20, 10))
     assert draw_by_draw(ABLATIONS["ablation-ema"], "office-home", runs) == []
 

@@ -68,6 +68,9 @@ def test_draws() -> None:
     assert sheet.head[2:] == ("all draws", "λ ≥ 1,000, batch ≤ 64", "λ ≥ 1,000, batch > 64")
     shown = "-6.2 ± 1.3 (60)"
     assert sheet.rows == [("fishr-no-ema", "-90%", shown, "–", shown)]
+    rows[0]["gaps"] = {"all": {"mean": 2.0, "error": None, "runs": 1}}  # type: ignore[dict-item]
+    (row,) = draws_sheet("ablation-ema", "colored-mnist", rows, "bf16").rows
+    assert row[2] == "+2.0 (1)"
 
 
 def test_batches() -> None:

@@ -147,8 +147,8 @@ def draw_by_draw(
 
 
 def _spread(values: Sequence[float]) -> dict[str, Any]:
-    """Return the mean of independent values and its standard error, by n − 1."""
-    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    """Return the mean of independent values and its standard error, by n − 1; of one none."""
+    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
     return {"mean": fmean(values), "error": error, "runs": len(values)}
 
 

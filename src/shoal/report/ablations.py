@@ -59,7 +59,10 @@ def draws_sheet(
 
 
 def _gap(gap: Mapping[str, Any] | None) -> str:
-    return "–" if gap is None else f"{gap['mean']:+.1f} ± {gap['error']:.1f} ({gap['runs']})"
+    if gap is None:
+        return "–"
+    error = "" if gap["error"] is None else f" ± {gap['error']:.1f}"
+    return f"{gap['mean']:+.1f}{error} ({gap['runs']})"
 
 
 def batch_sheet(cells: Sequence[Mapping[str, Any]], precision: str) -> Sheet:
