@@ -51,6 +51,10 @@ class Schedule:
     def records_after(self, step: int) -> bool:
         return step % self.record_every == 0 or step == self.steps - 1
 
+    def records_left(self, done: int) -> int:
+        """Return how many records follow, where so many updates are done."""
+        return sum(map(self.records_after, range(done, self.steps)))
+
     def since_record(self, step: int) -> int:
         """Return how many updates the record after ``step`` sums up."""
         if step == 0:
@@ -92,13 +96,15 @@ def train(
     run = Step(update, kind, noted)
     evaluate.warm_up()
     started = time.perf_counter()
-    first, looked, evaluating = done, started, 0.0
+    first, looked, evaluating, newest = done, started, 0.0, 0.0
 
     def tell() -> None:
-        now = time.perf_counter()
         made, left = done - first, schedule.steps - done
-        rate = made * update.images / (now - started - evaluating) if made else 0.0
-        seconds = left * (now - started) / made if made else None
+        updating = time.perf_counter() - started - evaluating
+        rate = made * update.images / updating if made else 0.0
+        seconds = None
+        if made:  # the newest evaluation, because the first one has more to do
+            seconds = left * updating / made + schedule.records_left(done) * newest
         told(Progress(done, schedule.steps, rate, seconds, records[-1] if records else None))
 
     tell()
@@ -114,7 +120,8 @@ def train(
                 terms = update.means(schedule.since_record(done - 1))
                 records.append(_record(done - 1, terms, evaluate()) | measured())
                 recorded(records)
-                evaluating += time.perf_counter() - before
+                newest = time.perf_counter() - before
+                evaluating += newest
                 tell()
             elif time.perf_counter() - looked > LOOK:
                 run.wait()
