@@ -1,14 +1,17 @@
 """How ``shoal fit`` shows what it found in the data, and what came of it."""
 
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .durations import shown
-from .terminal import table
+from .terminal import fits, table
 
 # Classes that get a column of their own; files that are named.
 COLUMNS, NAMED = 8, 10
+# Of every domain, how many there are of every class.
+Counts = Mapping[str, Mapping[str, int]]
 
 
 def show_material(material: Any) -> None:
@@ -24,15 +27,9 @@ def show_material(material: Any) -> None:
         f"{dataset.name}: {total:,} {kind}, {len(counts)} domains, {len(dataset.classes)} classes"
     )
     console.print(Text(title, "bold"), soft_wrap=True)
-    grid = table(None, None)
-    grid.add_column("Domain")
-    columns = dataset.classes if len(dataset.classes) <= COLUMNS else ()
-    for name in (*columns, "all", "classes"):
-        grid.add_column(Text(name), justify="right")
-    for domain, found in counts.items():
-        cells = [f"{found[name]:,}" if found[name] else "–" for name in columns]
-        kinds = sum(count > 0 for count in found.values())
-        grid.add_row(Text(domain), *cells, f"{sum(found.values()):,}", str(kinds))
+    ways = (_by_domain, _by_class) if len(dataset.classes) <= COLUMNS else ()
+    grids = [*(way(counts, dataset.classes) for way in ways), _by_domain(counts, ())]
+    grid = next((grid for grid in grids if fits(grid, console)), grids[-1])
     console.print(grid)
     if material.broken:
         console.print(Text(f" Cannot be read, and left out ({len(material.broken):,})", "bold"))
@@ -43,6 +40,40 @@ def show_material(material: Any) -> None:
         console.print(Text(f" Left out, because they say nothing about another row: {names}"))
     for note in material.notes:
         console.print(Text(f" Note: {note}"), soft_wrap=True)
+
+
+def _by_domain(counts: Counts, classes: Sequence[str]) -> Any:
+    """Return a table with a row for each domain, and a column for each of these classes."""
+    from rich.text import Text
+
+    grid = table(None, None)
+    grid.add_column("Domain")
+    for name in (*classes, "all", "classes"):
+        grid.add_column(Text(name), justify="right")
+    for domain, found in counts.items():
+        cells = [_count(found[name]) for name in classes]
+        kinds = sum(count > 0 for count in found.values())
+        grid.add_row(Text(domain), *cells, f"{sum(found.values()):,}", str(kinds))
+    return grid
+
+
+def _by_class(counts: Counts, classes: Sequence[str]) -> Any:
+    """Return a table with a column for each domain, for what is too wide the other way."""
+    from rich.text import Text
+
+    grid = table(None, None)
+    grid.add_column("Class")
+    for domain in counts:
+        grid.add_column(Text(domain), justify="right")
+    for name in classes:
+        grid.add_row(Text(name), *(_count(found[name]) for found in counts.values()))
+    grid.add_section()
+    grid.add_row("all", *(f"{sum(found.values()):,}" for found in counts.values()))
+    return grid
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number else "–"
 
 
 def show_verdict(fitted: Any, out: Path, seconds: float) -> None:

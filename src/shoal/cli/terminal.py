@@ -22,6 +22,14 @@ def table(title: str | None, caption: str | None) -> Any:
     )
 
 
+def fits(grid: Any, console: Any) -> bool:
+    """Return whether the console is wide enough for all that the table says."""
+    from rich.measure import Measurement
+
+    unbounded = console.options.update(width=10_000)
+    return bool(Measurement.get(console, unbounded, grid).maximum <= console.width)
+
+
 @contextmanager
 def bars(unit: str) -> Any:
     """Show one progress bar per method; lines where there is no terminal."""
