@@ -22,6 +22,7 @@ from shoal.datasets.cache import build
 from shoal.estimators import deploying, estimate, mistakes
 from shoal.estimators.frozen import frozen_features, pretrained
 from shoal.estimators.inspection import material_of
+from shoal.estimators.onnx_file import described
 from shoal.estimators.setup import Setup, kept_setup
 from shoal.protocol import model as models
 from shoal.protocol.attempt import State
@@ -172,9 +173,18 @@ def test_labels_that_are_noise(monkeypatch: pytest.MonkeyPatch, capsys: Output) 
     assert '<section class="verdict useless">' in page
 
 
+def test_what_an_onnx_file_of_images_takes() -> None:
+    found = described([3, 224, 224], ["bright", "dark"], None)
+    taken = found["input"]
+    assert (taken["type"], taken["shape"]) == ("uint8", ["n", 3, 224, 224])
+    assert "the whole image is resized to 224 × 224" in taken["encoding"]
+    assert found["output"]["classes"] == ["bright", "dark"]
+
+
 def test_the_card_says_what_the_onnx_file_takes(table_fit: tuple[Path, str, str]) -> None:
     runtime = pytest.importorskip("onnxruntime", reason="no onnxruntime")
     folder = table_fit[0] / "out"
+    assert "model.onnx" in (folder / "report.html").read_text()
     told = json.loads((folder / "model.json").read_text())["onnx"]
     session = runtime.InferenceSession(folder / told["file"])
     ((taken,), (given,)) = session.get_inputs(), session.get_outputs()
@@ -361,11 +371,9 @@ def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> Non
     assert "pip install 'shoal[onnx]'" in err
     page = Path("out/report.html").read_text()
     assert "broken.png" in page
-    onnx = json.loads(Path("out/model.json").read_text())["onnx"]
-    taken = onnx["input"]
-    assert (taken["type"], taken["shape"]) == ("uint8", ["n", 3, 224, 224])
-    assert "the whole image is resized to 224 × 224" in taken["encoding"]
-    assert onnx["output"]["classes"] == ["bright", "dark"]
+    # A file that is not there is not told of.
+    assert "onnx" not in json.loads(Path("out/model.json").read_text())
+    assert "model.onnx" not in page
 
     # The model is one like any other: what it says of files is what is measured of it.
     dataset = material_of(Path("data")).dataset

@@ -75,6 +75,7 @@ def content(**changes: Any) -> dict[str, Any]:
         ],
         "how": [("Network", EVIL)],
         "failures": [f"fishr: {EVIL}"],
+        "onnx": True,
     } | changes
 
 

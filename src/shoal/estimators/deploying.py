@@ -11,8 +11,10 @@ from .. import __version__
 from ..algorithms.base import Algorithm
 from ..datasets import DomainDataset
 from ..protocol import model as models
+from ..protocol.model import CARD
 from ..protocol.plan import Method, folder_of
 from ..protocol.run import Run
+from ..storage import read_json, write_json
 from ..training.exact import exact_evaluation
 from .frozen import SHAPE, whole_network
 from .inspection import Material
@@ -44,12 +46,10 @@ def write_model(
         algorithm, run = whole_network(
             algorithm, run, setup.fingerprint, setup.backbone, len(domains)
         )
-    encoding = None if material.table is None else material.table.encoding
     about: dict[str, Any] = {
         "shoal": __version__,
         "trained": setup.trained,
         "inputs": _inputs(material),
-        "onnx": described(shape, material.dataset.classes, encoding),
         "estimate": verdict.as_json(),
     }
     (out / ONNX).unlink(missing_ok=True)  # it may be of another model
@@ -57,7 +57,7 @@ def write_model(
 
 
 def write_checked_onnx(out: Path, method: type[Algorithm], material: Material) -> str:
-    """Write the ONNX file of the model in ``out``; return a line about it.
+    """Write the ONNX file of the model in ``out``, and to its card what it takes; return a line.
 
     Not every network of other packages can be written so; the model is there all the same.
     """
@@ -73,8 +73,12 @@ def write_checked_onnx(out: Path, method: type[Algorithm], material: Material) -
     except Exception as error:  # the exporter raises whatever a network drives it to
         if isinstance(error, OSError):
             raise
-        told = str(error).strip().partition("\n")[0] or type(error).__name__
-        return f"no {ONNX}: {told}"
+        why = str(error).strip().partition("\n")[0] or type(error).__name__
+        return f"no {ONNX}: {why}"
+    card = read_json(out / CARD)
+    encoding = None if material.table is None else material.table.encoding
+    told = described(card["shape"], material.dataset.classes, encoding)
+    write_json(out / CARD, {**card, "onnx": told})
     return f"{ONNX} agrees with the model to {gap:.1g} in every probability"
 
 

@@ -22,6 +22,7 @@ from .estimate import Surroundings, carry_out, estimate, failures, finished, gro
 from .frozen import FEATURES, check_frozen, frozen_features
 from .inspection import Material
 from .mistakes import mistakes_of
+from .onnx_file import ONNX
 from .outlook import Ahead
 from .page_content import page_content
 from .setup import Setup
@@ -129,7 +130,8 @@ def _fitted(
     write_model(out, run, world.methods[deploy], setup, material, verdict)
     told.note(write_checked_onnx(out, world.methods[deploy][0], material))
     mistakes = mistakes_of(estimated, material)
-    content = page_content(material, setup, verdict, mistakes, estimated, failed)
+    onnx = (out / ONNX).exists()
+    content = page_content(material, setup, verdict, mistakes, estimated, failed, onnx)
     _write_page(out / PAGE, content)
     return Fitted(verdict, tuple(failed))
 

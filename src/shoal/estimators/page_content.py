@@ -20,8 +20,13 @@ def page_content(
     mistakes: Sequence[Mapping[str, Any]],
     runs: Sequence[Finished],
     failures: Sequence[str],
+    onnx: bool,
 ) -> dict[str, Any]:
-    """Return the page's content."""
+    """Return the page's content.
+
+    Args:
+        onnx: whether there is such a file.
+    """
     domains = [
         name for name in material.dataset.names if any(name in r.domains for r in verdict.rows)
     ]
@@ -39,6 +44,7 @@ def page_content(
         "mistakes": mistakes,
         "how": _how(setup, verdict, runs),
         "failures": list(failures),
+        "onnx": onnx,
     }
 
 
