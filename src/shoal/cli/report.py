@@ -67,7 +67,7 @@ def _run(options: argparse.Namespace) -> int:
     elif options.format == "html":
         return _page(options)
     else:
-        show = partial(SWEEP_FORMATS[options.format], _chapters(options))
+        show = partial(SWEEP_FORMATS[options.format], _chapters(options), _failed(options.folders))
     if options.out is None:
         show(None)
         return 0
@@ -79,13 +79,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _page(options: argparse.Namespace) -> int:
-    from ..protocol.records import failures
     from ..report.page import sweep_page
     from ..storage import write_text
     from .samples import samples_of
 
     out, runs = options.out or Path(PAGE), finished_runs(options.folders)
-    failed, samples = failures(options.folders), samples_of(runs, options)
+    failed, samples = _failures(options.folders), samples_of(runs, options)
     write_text(out, sweep_page(runs, _rules(options), failed, samples))
     print(f"wrote {out}")
     return 0
@@ -153,7 +152,23 @@ def _chapters(options: argparse.Namespace) -> list[Any]:
     return found
 
 
-def _sweep_terminal(chapters: list[Any], file: io.StringIO | None) -> None:
+def _failures(folders: list[Path]) -> list[Any]:
+    """Return the failed runs, each once, whatever folders lie in others."""
+    from ..protocol.records import failures
+
+    return [*{one.path.resolve(): one for one in failures(folders)}.values()]
+
+
+def _failed(folders: list[Path]) -> list[str]:
+    from ..protocol.plan import PLAN
+    from ..report.failed import failure_lines
+
+    failed = _failures(folders)
+    above = (next((at for at in one.path.parents if (at / PLAN).exists()), None) for one in failed)
+    return failure_lines(failed, [str(at) for at in dict.fromkeys(above) if at is not None])
+
+
+def _sweep_terminal(chapters: list[Any], failed: list[str], file: io.StringIO | None) -> None:
     from rich.console import Console
 
     from ..report.grid_views import terminal
@@ -168,9 +183,12 @@ def _sweep_terminal(chapters: list[Any], file: io.StringIO | None) -> None:
         for line in chapter.lines:
             console.print(f" {line}", highlight=False, markup=False)
         console.print()
+    for place, line in enumerate(failed):
+        style = None if place else "bold"
+        console.print(f" {line}", style=style, highlight=False, markup=False)
 
 
-def _sweep_markdown(chapters: list[Any], file: io.StringIO | None) -> None:
+def _sweep_markdown(chapters: list[Any], failed: list[str], file: io.StringIO | None) -> None:
     from ..report.grid_views import LEGEND, markdown
 
     for chapter in chapters:
@@ -180,10 +198,13 @@ def _sweep_markdown(chapters: list[Any], file: io.StringIO | None) -> None:
         for shown in chapter.tables:
             print(markdown(shown), file=file)
         print("\n".join(f"- {line}" for line in chapter.lines) + "\n", file=file)
+    if failed:
+        listed = "\n".join(f"- {line}" for line in failed)
+        print(f"## Failed runs\n\n{listed}\n", file=file)
     print(LEGEND, file=file)
 
 
-def _sweep_latex(chapters: list[Any], file: io.StringIO | None) -> None:
+def _sweep_latex(chapters: list[Any], failed: list[str], file: io.StringIO | None) -> None:
     from collections import Counter
     from dataclasses import replace
 
@@ -197,9 +218,12 @@ def _sweep_latex(chapters: list[Any], file: io.StringIO | None) -> None:
             seen[shown.label] += 1  # a label must name one table
             number = f"-{seen[shown.label]}" if seen[shown.label] > 1 else ""
             print(latex(replace(shown, label=shown.label + number)), file=file)
+    for line in failed:
+        print(f"% {line}", file=file)
 
 
-def _sweep_json(chapters: list[Any], file: io.StringIO | None) -> None:
+def _sweep_json(chapters: list[Any], failed: list[str], file: io.StringIO | None) -> None:
+    """Print the chapters; failed runs are data of ``shoal status --json``."""
     from dataclasses import asdict
 
     text = json.dumps([asdict(chapter) for chapter in chapters], indent=2, ensure_ascii=False)

@@ -1,0 +1,63 @@
+"""Runs that failed, in a few lines: how many of which method, why, and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from shoal.protocol.records import Failure
+
+__all__ = ["failure_lines"]
+
+MOST_REASONS = 5
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+def failure_lines(failed: Sequence[Failure], sweeps: Sequence[str] = ()) -> list[str]:
+    """Return what to know of the runs that failed, a line for each reason; none where none has.
+
+    Reasons that differ in numbers only, such as the step, are one. Of many, the rarest are left to
+    ``shoal status``.
+
+    Args:
+        sweeps: the folders of sweeps that the failed runs belong to.
+    """
+    if not failed:
+        return []
+    groups: dict[str, list[Failure]] = {}
+    for one in failed:
+        groups.setdefault(_NUMBER.sub("…", _last_line(one.reason)), []).append(one)
+    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+    lines = [f"{_runs(len(failed))} failed and {_is(len(failed))} in no table: {_methods(failed)}"]
+    for masked, mine in ordered[:MOST_REASONS]:
+        reasons = {_last_line(one.reason) for one in mine}
+        lines.append(f"{_methods(mine)}: {reasons.pop() if len(reasons) == 1 else masked}")
+    rest = [one for _, mine in ordered[MOST_REASONS:] for one in mine]
+    lines += [f"{_methods(rest)}: for other reasons"] if rest else []
+    return [*lines, *(_advice(folder) for folder in sweeps)]
+
+
+def _advice(folder: str) -> str:
+    return (
+        f"`shoal status {folder}` names them; `shoal sweep … --out {folder} --retry-failed` tries "
+        "them again"
+    )
+
+
+def _methods(failed: Sequence[Failure]) -> str:
+    counts = Counter(one.algorithm for one in failed)
+    return ", ".join(f"{count:,} of {name}" for name, count in counts.most_common())
+
+
+def _last_line(reason: str) -> str:
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason was written down"
+
+
+def _runs(count: int) -> str:
+    return f"{count:,} run{'s' if count > 1 else ''}"
+
+
+def _is(count: int) -> str:
+    return "are" if count > 1 else "is"

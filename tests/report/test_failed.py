@@ -1,0 +1,89 @@
+"""Failed runs in the reports: how many of which method, why, and what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from shoal.cli import main
+from shoal.protocol.records import Failure
+from shoal.report.failed import MOST_REASONS, failure_lines
+from tests.report.made_up import make_run, make_sweep, write_failure, write_run
+
+
+def failure(algorithm: str, reason: str, draw: int = 0) -> Failure:
+    return Failure("pacs", algorithm, ("photo",), 0, draw, reason, Path("runs") / algorithm)
+
+
+def test_runs_are_grouped_by_the_last_line_of_their_error() -> None:
+    failed = [
+        failure("irm", "Traceback …\nValueError: too hot\n"),
+        failure("fishr", "ValueError: too hot", 0),
+        failure("fishr", "ValueError: too hot", 1),
+        failure("fishr", "   ", 2),
+    ]
+    assert failure_lines(failed) == [
+        "4 runs failed and are in no table: 3 of fishr, 1 of irm",
+        "2 of fishr, 1 of irm: ValueError: too hot",
+        "1 of fishr: no reason was written down",
+    ]
+    assert failure_lines(failed[:1])[0] == "1 run failed and is in no table: 1 of irm"
+    assert failure_lines([], ["out"]) == []
+
+
+def test_reasons_that_differ_in_numbers_are_one() -> None:
+    failed = [failure("irm", f"loss was not finite at step {step}") for step in ("7", "1,200")]
+    assert failure_lines(failed)[1:] == ["2 of irm: loss was not finite at step …"]
+    assert failure_lines(failed[:1])[1:] == ["1 of irm: loss was not finite at step 7"]
+
+
+def test_of_many_reasons_the_most_frequent_are_named() -> None:
+    failed = [failure("erm", "often")] * 2 + [failure("irm", c) for c in "abcdefg"]
+    _, first, *others, rest = failure_lines(failed)
+    assert first == "2 of erm: often" and len(others) == MOST_REASONS - 1
+    assert rest == f"{8 - MOST_REASONS} of irm: for other reasons"
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    folder = tmp_path / "sweep"
+    for run in make_sweep(("erm", "fishr"), ("pacs",), trials=1, draws=1):
+        write_run(folder / "runs", run)
+    for draw in (1, 2):
+        write_failure(folder / "runs", make_run("pacs", "irm", ("photo",), 0, draw), "too hot")
+    (folder / "plan.json").write_text("[]")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "mark"), [("terminal", " "), ("markdown", "## Failed runs\n\n- "), ("latex", "% ")]
+)
+def test_every_report_says_what_failed_and_what_to_do(
+    kind: str, mark: str, sweep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    out = sweep.parent / "report.txt"
+    # The folder inside the other adds nothing: each run is told of once.
+    given = ["report", str(sweep), str(sweep / "runs"), "--format", kind, "--out", str(out)]
+    assert main(given) == 0
+    told = out.read_text("utf-8")
+    assert told.count(f"{mark}2 runs failed and are in no table: 2 of irm\n") == 1
+    assert "2 of irm: too hot\n" in told
+    assert f"`shoal status {sweep}` names them; `shoal sweep … --out {sweep} --retry" in told
+
+
+def test_nothing_is_said_where_nothing_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run in make_sweep(("erm",), ("pacs",), trials=1, draws=1):
+        write_run(tmp_path, run)
+    assert main(["report", str(tmp_path), "--format", "markdown"]) == 0
+    assert "failed" not in capsys.readouterr().out.lower()
+
+
+def test_runs_outside_a_sweep_have_no_advice(
+    sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (sweep / "plan.json").unlink()
+    assert main(["report", str(sweep)]) == 0
+    told = capsys.readouterr().out
+    assert "2 of irm: too hot" in told and "retry" not in told
