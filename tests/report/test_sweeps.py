@@ -11,8 +11,9 @@ import pytest
 from shoal.cli import main
 from shoal.protocol.records import Finished, Measured
 from shoal.protocol.run import Protocol
-from shoal.report.benchmark import NETWORKS, departures, network_of
+from shoal.report.benchmark import NETWORKS, Departure, departures, network_of
 from shoal.report.published import published_benchmark
+from shoal.report.sweep_notes import not_compared
 from shoal.report.sweeps import chapters
 
 DOMAINS = ("+90%", "+80%", "-90%")
@@ -220,7 +221,30 @@ def test_runs_as_behind_the_published_cells(run: Finished) -> None:
 def test_what_is_not_as_behind_the_published_cells(
     run: Finished, draws: int, said: list[str]
 ) -> None:
-    assert departures(run, draws) == said
+    (line,) = not_compared({("set", "erm"): departures(run, draws)})
+    assert line == f"Not compared with the published cells: set: erm ({', '.join(said)})"
+
+
+def test_a_reason_is_said_once_with_all_its_values() -> None:
+    def departed(**draws: tuple[int, ...]) -> dict[tuple[str, str], list[Departure]]:
+        return {
+            ("pacs", name): [Departure("draws", count, 20) for count in counts]
+            for name, counts in draws.items()
+        }
+
+    def why(found: dict[tuple[str, str], list[Departure]]) -> str:
+        (line,) = not_compared(found)
+        return line.partition("cells: ")[2]
+
+    assert why(departed(erm=(3, 1, 3))) == "pacs: erm (draws 1 to 3 instead of 20)"
+    several = departed(erm=(1,), irm=(5, 2))
+    assert why(several) == "pacs: erm, irm (draws 1 to 5 instead of 20)"
+    several[("pacs", "irm")].append(Departure("network", "resnet18", "resnet50"))
+    several[("pacs", "irm")].append(Departure("network", "vit", "resnet50"))
+    assert why(several) == (
+        "pacs: erm (draws 1 instead of 20); pacs: irm (draws 2 to 5 instead of 20, "
+        "network resnet18 or vit instead of resnet50)"
+    )
 
 
 def test_the_network_of_a_users_own_data_is_not_known() -> None:

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from shoal.protocol.ranking import Ranking, average, ranking, ranks
 from shoal.protocol.records import Finished
 
-__all__ = ["BASELINE", "Accuracy", "Benchmark", "Method", "departures", "network_of"]
+__all__ = [
+    "BASELINE",
+    "Accuracy",
+    "Benchmark",
+    "Departure",
+    "Method",
+    "departures",
+    "network_of",
+]
 
 BASELINE = "erm"
 """The method that others may be worse than."""
@@ -132,7 +140,16 @@ def network_of(run: Finished) -> str | None:
     return run.protocol.get("network") or by_shape
 
 
-def departures(run: Finished, draws: int) -> list[str]:
+@dataclass(frozen=True)
+class Departure:
+    """What is not as in the runs behind the published cells: ours, and theirs instead."""
+
+    name: str
+    ours: object
+    theirs: object
+
+
+def departures(run: Finished, draws: int) -> list[Departure]:
     """Return in what a run, chosen of so many draws, is not as those behind the published cells.
 
     Its precision does not matter. A run without a protocol is taken for one of DomainBed's own.
@@ -142,13 +159,7 @@ def departures(run: Finished, draws: int) -> list[str]:
     ours = {**run.protocol, "network": network_of(run), "draws": draws}
     theirs = {**NETWORKS[run.dataset], **PUBLISHED, "draws": DRAWS}
     return [
-        f"{name.replace('_', ' ')} {_plain(ours[name])} instead of {_plain(value)}"
+        Departure(name.replace("_", " "), ours[name], value)
         for name, value in theirs.items()
         if ours.get(name, value) != value
     ]
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "none" if value is None else str(value)
