@@ -54,7 +54,7 @@ def _command() -> str:
     words = iter(sys.argv[1:])
     kept = []
     for word in words:
-        if word in ("--out", "--commit", "--records"):
+        if word in ("--out", "--commit", "--records", "--figure"):
             next(words, None)
             continue
         kept.append(word)
