@@ -10,7 +10,7 @@ from rich.console import Console
 
 from shoal.protocol.ranking import Mark
 from shoal.report.benchmark import Accuracy, Benchmark, Method
-from shoal.report.grid import Entry, Grid, beside, grid
+from shoal.report.grid import Entry, Further, Grid, beside, grid
 from shoal.report.grid_views import latex, markdown, terminal
 from shoal.report.published import (
     averages_that_differ,
@@ -226,6 +226,27 @@ def test_no_terminal_cuts_a_number(rule: str, width: int, pieces: int) -> None:
     assert found == sorted((e.text, e.error) for line in made.lines for e in line.cells)
     titles = [word for word in text.split() if word == "DomainBed"]
     assert len(titles) == 1  # over the first piece only
+
+
+def test_columns_beside_the_average() -> None:
+    """Seven numbers, six with their errors, stand side by side in eighty columns."""
+    domains = {name: name for name in ("art_painting", "cartoon", "photo", "sketch")}
+    cells = {name: Accuracy(80.0, 1.0) for name in domains}
+    methods = {"erm": Method("erm", cells), "fishr": Method("fishr", cells)}
+    worst = Further("Worst", {"erm": Accuracy(70.0, 0.5), "fishr": Accuracy(69.0)})
+    error = Further("ECE", {"erm": Accuracy(10.0, 0.1)}, smallest_first=True)
+    made = grid(Benchmark("PACS", "tab:pacs", domains, methods), further=[worst, error])
+    erm, fishr = made.lines
+    assert erm.summary[1:] == (Entry("70.0", "0.5", Mark(1)), Entry("10.0", "0.1", Mark(1)))
+    assert fishr.summary[1:] == (Entry("69.0", "", Mark(2, worse=True)), Entry())
+    assert len(terminal(made, 80)) == 1 and len(terminal(made, 60)) == 2
+    assert "…" not in shown(made, 80) and max(map(len, shown(made, 80).splitlines())) <= 80
+    text = latex(made)
+    assert r"\begin{tabular}{lccccccc}" in text and "Ranking" not in text
+    assert r"69.0}} & -- \\" in text and r"{\scriptsize $\pm$ 0.5} & \textbf{10.0}" in text
+    assert "| fishr |" in markdown(made) and "| <ins>69.0</ins> ↓ | – |" in markdown(made)
+    bare = grid(Benchmark("PACS", "tab:pacs", domains, methods), further=[])
+    assert bare.summary == ("Avg",) and bare.smallest == ()
 
 
 def test_terminal_marks_by_style() -> None:

@@ -65,7 +65,7 @@ def test_every_report_says_what_failed_and_what_to_do(
     # The folder inside the other adds nothing: each run is told of once.
     given = ["report", str(sweep), str(sweep / "runs"), "--format", kind, "--out", str(out)]
     assert main(given) == 0
-    told = out.read_text("utf-8")
+    told = "".join(f"{line.rstrip()}\n" for line in out.read_text("utf-8").splitlines())
     assert told.count(f"{mark}2 runs failed and are in no table: 2 of irm\n") == 1
     assert "2 of irm: too hot\n" in told
     assert f"`shoal status {sweep}` names them; `shoal sweep … --out {sweep} --retry" in told

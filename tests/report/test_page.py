@@ -61,6 +61,7 @@ def test_its_numbers_are_those_of_the_tables() -> None:
         for grid, table in zip(grids, [want.tables[0], *tables], strict=True):
             assert grid["title"] == table.title
             assert grid["columns"] == [*table.columns, *table.summary]
+            assert [grid["columns"][place] for place in grid["smallest"]] == [*table.smallest]
             for line, row in zip(grid["lines"], table.lines, strict=True):
                 assert line["name"] == row.name
                 assert line["cells"] == [

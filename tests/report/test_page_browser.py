@@ -118,6 +118,12 @@ def test_numbers_sort_as_numbers_and_gaps_come_last(browser: Browser, page: Path
         browser.click(f"{BOARD} th[data-column='1'] button")
         *others, last = column(browser, BOARD, 1)
         assert last == "–" and "–" not in others
+    domains = "#domains-tables > :first-child"  # three domains and their average, then these
+    for place, heading, descending in ((5, "Worst", True), (6, "ECE", False)):
+        assert text(browser, f"{domains} th[data-column='{place}']") == heading
+        browser.click(f"{domains} th[data-column='{place}'] button")
+        values = [float(one) for one in column(browser, domains, place)]
+        assert values == sorted(values, reverse=descending) and len(set(values)) > 1
     browser.click("#selection-table th[data-column='5'] button")
     steps = [int(one.replace(",", "")) for one in column(browser, "#selection-table", 5)]
     assert steps == sorted(steps)

@@ -6,12 +6,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shoal.cli import main
+from shoal.protocol.ranking import Mark
 from shoal.protocol.records import Finished, Measured
 from shoal.protocol.run import Protocol
 from shoal.report.benchmark import NETWORKS, Departure, departures, network_of
+from shoal.report.grid import Entry
 from shoal.report.published import published_benchmark
 from shoal.report.sweep_notes import not_compared
 from shoal.report.sweeps import chapters
@@ -51,11 +54,37 @@ def test_a_chapter_has_averages_domains_and_published_cells() -> None:
     # By domain ERM's are DomainBed's, and Fishr's of the paper's ablation.
     assert compared_domains.columns == domains.columns and len(compared_domains.lines) == 2
     assert [line.cells[2].text for line in compared_domains.lines] == ["28.7", "58.9"]
-    assert domains.columns == DOMAINS and domains.summary == ("Avg",)
+    assert domains.columns == DOMAINS and domains.summary == ("Avg", "Worst", "ECE")
+    assert domains.smallest == ("ECE",) and not domains.ranked and whole.ranked
     assert any(line.startswith("fishr less erm, paired: +10.0 ± 0.0") for line in chapter.lines)
     assert any("9 won and 0 lost, p = 0.004 by the sign test" in line for line in chapter.lines)
-    assert any("61.0 ± 0.5 % on the worst domain" in line for line in chapter.lines)
     assert not any("without colored-mnist" in line for line in chapter.lines)
+
+
+def test_worst_domain_and_calibration_are_columns() -> None:
+    """Against NumPy: the worst domain of each trial, its errors' mean; then over trials."""
+    accuracies = {"erm": [[0.9, 0.5, 0.7], [0.4, 0.8, 0.9]], "fishr": [[0.6] * 3, [0.7] * 3]}
+    errors = {"erm": [[0.1, 0.2, 0.6], [0.2, 0.2, 0.2]], "fishr": [[0.3] * 3, [0.1] * 3]}
+    runs = []
+    for name, trials in accuracies.items():
+        for trial, values in enumerate(trials):
+            for place, (test, value) in enumerate(zip(DOMAINS, values, strict=True)):
+                one = run(name, test, trial, value)
+                error = {test: {"kept": errors[name][trial][place]}}
+                measured = (replace(one.measured[0], calibration_error=error),)
+                runs.append(replace(one, measured=measured))
+    (chapter,) = chapters(runs, ["test-domain"])
+    by_domain = next(table for table in chapter.tables if table.columns == DOMAINS)
+    for line in by_domain.lines:
+        worst = 100 * np.array(accuracies[line.name]).min(1)
+        error = 100 * np.array(errors[line.name]).mean(1)
+        for entry, values in zip(line.summary[1:], (worst, error), strict=True):
+            assert entry.text == f"{values.mean():.1f}"
+            assert entry.error == f"{values.std() / np.sqrt(2):.1f}"
+    erm, fishr = by_domain.lines
+    # The larger worst accuracy and the smaller error are first.
+    assert [one.mark for one in fishr.summary[1:]] == [Mark(1), Mark(1)]
+    assert [one.mark for one in erm.summary[1:]] == [Mark(2), Mark(2)]
 
 
 def test_unequally_many_draws_are_told_before_the_tables() -> None:
@@ -265,7 +294,9 @@ def test_one_trial_has_no_error_and_no_difference_no_minus() -> None:
     runs = [run("fishr", test, 0, 0.5 - 1e-5) for test in DOMAINS]
     runs += [run("erm", test, 0, 0.5) for test in DOMAINS]
     (chapter,) = chapters(runs, ["test-domain"])
-    assert any("fishr: 50.0 % on the worst domain" in line for line in chapter.lines)
+    *_, fishr = chapter.tables[-2].lines
+    assert fishr.name == "fishr" and [one.text for one in fishr.summary] == ["50.0", "50.0", "10.0"]
+    assert [one.error for one in fishr.summary] == ["", "", ""]
     assert any(line.startswith("fishr less erm, paired: +0.0 ± 0.0") for line in chapter.lines)
 
 
@@ -288,7 +319,9 @@ def test_a_missing_test_domain_leaves_no_average() -> None:
         [one for one in sweep() if one.test_domains != ("+80%",)], ["test-domain"]
     )
     assert chapter.tables[0].lines[0].cells[0].text == "–"
-    assert "colored-mnist, erm: not all test domains in all trials, no average" in chapter.lines
+    assert chapter.tables[2].lines[0].summary == (Entry(), Entry(), Entry())
+    (line,) = (line for line in chapter.lines if "no average" in line)
+    assert line == "colored-mnist: no average of fishr, erm: not all test domains in all trials"
 
 
 def write(root: Path, one: Finished) -> None:
@@ -349,7 +382,8 @@ def test_folders_of_domainbed_are_read_too(
         (tmp_path / str(env) / "results.jsonl").write_text(json.dumps(record) + "\n")
     assert main(["report", str(tmp_path), "--rule", "test-domain"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "25.0" in told and "calibration error not recorded" in told
+    assert "erm 25.0 25.0 25.0 25.0 25.0 – " in told
+    assert "calibration error in %, the mean over the domains, – where it was not rec" in told
 
 
 @pytest.mark.parametrize(

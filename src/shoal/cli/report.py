@@ -170,22 +170,27 @@ def _failed(folders: list[Path]) -> list[str]:
 
 def _sweep_terminal(chapters: list[Any], failed: list[str], file: io.StringIO | None) -> None:
     from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
 
     from ..report.grid_views import terminal
 
     console = Console(file=file)
+
+    def say(line: str, style: str = "", below: int = 0) -> None:
+        console.print(Padding(Text(line, style), (0, 1, below, 1), expand=False))
+
     for chapter in chapters:
         for line in chapter.cautions:
-            console.print(f" {line}\n", style="bold", highlight=False, markup=False)
+            say(line, "bold", below=1)
         for shown in chapter.tables:
             for piece in terminal(shown, console.width):
                 console.print(piece)
         for line in chapter.lines:
-            console.print(f" {line}", highlight=False, markup=False)
+            say(line)
         console.print()
     for place, line in enumerate(failed):
-        style = None if place else "bold"
-        console.print(f" {line}", style=style, highlight=False, markup=False)
+        say(line, "" if place else "bold")
 
 
 def _sweep_markdown(chapters: list[Any], failed: list[str], file: io.StringIO | None) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shoal.protocol.ranking import Mark, marks, printed
-from shoal.report.benchmark import BASELINE, Benchmark
+from shoal.report.benchmark import BASELINE, Accuracy, Benchmark
 
-__all__ = ["Entry", "Grid", "Line", "beside", "grid"]
+__all__ = ["Entry", "Further", "Grid", "Line", "beside", "grid"]
 
 MISSING = "–"
-SUMMARY = ("Avg", "Arith. mean", "Geom. mean", "Median")
+SUMMARY: tuple[str, ...] = ("Avg", "Arith. mean", "Geom. mean", "Median")
 """Headings after the data sets: the average accuracy, and three means of the ranks."""
 
 
@@ -36,34 +36,49 @@ class Line:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table as text; `summary` is empty where there is nothing to sum up."""
+    """A table as text; `summary` is empty where there is nothing to sum up.
+
+    `smallest` are the headings of the summary whose smallest number is the best.
+    """
 
     title: str
     label: str
     columns: tuple[str, ...]
     summary: tuple[str, ...]
     lines: tuple[Line, ...]
+    smallest: tuple[str, ...] = ()
+
+    @property
+    def ranked(self) -> bool:
+        """Whether the summary has means of the ranks."""
+        return self.summary == SUMMARY
 
 
-def grid(benchmark: Benchmark, *, ranked: bool = True) -> Grid:
+@dataclass(frozen=True)
+class Further:
+    """A column beside the average: a number and its error for each method that has them."""
+
+    heading: str
+    cells: Mapping[str, Accuracy]
+    smallest_first: bool = False
+
+
+def grid(benchmark: Benchmark, *, further: Sequence[Further] | None = None) -> Grid:
     """Return accuracies with errors, the average and the ranking, each number with its mark.
 
-    `ranked` is False where the columns are no data sets, and ranks over them mean nothing.
+    Args:
+        further: columns in place of the ranking, where the benchmark's own are no data sets and
+            ranks over them mean nothing.
     """
-    columns = [_accuracies(benchmark, column) for column in benchmark.columns]
-    rankings = benchmark.rankings() if ranked else {}
-    summary = [_summed(benchmark.shown_averages())]
-    summary += (
-        []
-        if not ranked
-        else [
-            _summed({k: r.arithmetic for k, r in rankings.items()}, smallest_first=True),
-            _summed({k: r.geometric for k, r in rankings.items()}, smallest_first=True),
-            _summed(
-                {k: r.median for k, r in rankings.items()}, smallest_first=True, show="{:g}".format
-            ),
-        ]
-    )
+    columns = [_entries(_cells(benchmark, column)) for column in benchmark.columns]
+    averages = _summed(benchmark.shown_averages())
+    if further is None:
+        headings, smallest, beside_it = SUMMARY[1:], SUMMARY[1:], _ranking(benchmark)
+    else:
+        headings = tuple(one.heading for one in further)
+        smallest = tuple(one.heading for one in further if one.smallest_first)
+        beside_it = [_entries(one.cells, smallest_first=one.smallest_first) for one in further]
+    summary = [averages, *beside_it]
     lines = tuple(
         Line(
             method.name,
@@ -73,9 +88,9 @@ def grid(benchmark: Benchmark, *, ranked: bool = True) -> Grid:
         )
         for key, method in benchmark.methods.items()
     )
-    headings = tuple(benchmark.columns.values())
-    shown = SUMMARY if ranked else SUMMARY[:1]
-    return Grid(benchmark.title, benchmark.label, headings, shown, lines)
+    shown = tuple(benchmark.columns.values())
+    title, label = benchmark.title, benchmark.label
+    return Grid(title, label, shown, (SUMMARY[0], *headings), lines, smallest)
 
 
 def beside(ours: Benchmark, published: Benchmark) -> Grid | None:
@@ -104,15 +119,31 @@ def beside(ours: Benchmark, published: Benchmark) -> Grid | None:
     return Grid(title, f"{ours.label}-published", tuple(ours.columns.values()), (), lines)
 
 
-def _accuracies(benchmark: Benchmark, column: str) -> dict[str, Entry]:
-    cells = {key: m.cells[column] for key, m in benchmark.methods.items() if column in m.cells}
-    marked = marks({key: cell.mean for key, cell in cells.items()}, BASELINE)
+def _cells(benchmark: Benchmark, column: str) -> dict[str, Accuracy]:
+    return {key: m.cells[column] for key, m in benchmark.methods.items() if column in m.cells}
+
+
+def _entries(cells: Mapping[str, Accuracy], *, smallest_first: bool = False) -> dict[str, Entry]:
+    means = {key: cell.mean for key, cell in cells.items()}
+    marked = marks(means, BASELINE, smallest_first=smallest_first)
     return {
         key: Entry(
             printed(cell.mean), "" if cell.error is None else printed(cell.error), marked[key]
         )
         for key, cell in cells.items()
     }
+
+
+def _ranking(benchmark: Benchmark) -> list[dict[str, Entry]]:
+    found = benchmark.rankings()
+    arithmetic = {key: one.arithmetic for key, one in found.items()}
+    geometric = {key: one.geometric for key, one in found.items()}
+    median = {key: one.median for key, one in found.items()}
+    return [
+        _summed(arithmetic, smallest_first=True),
+        _summed(geometric, smallest_first=True),
+        _summed(median, smallest_first=True, show="{:g}".format),
+    ]
 
 
 def _summed(

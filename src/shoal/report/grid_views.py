@@ -53,8 +53,8 @@ MARKS = r" \textbf{First}, \underline{second} and \textcolor{gray}{worse than ER
 
 def latex(grid: Grid) -> str:
     """Return the table in LaTeX, marked as the paper does; it needs booktabs and xcolor."""
-    cells = len(grid.columns) + (1 if grid.summary else 0)
-    ranking = len(grid.summary[1:])
+    ranking = len(grid.summary[1:]) if grid.ranked else 0
+    cells = len(grid.columns) + len(grid.summary) - ranking
     heads = [r"\textbf{" + _escaped(h) + "}" for h in (CORNER, *grid.columns, *grid.summary)]
     body = [r"\toprule"]
     if ranking:
@@ -109,7 +109,7 @@ def terminal(grid: Grid, width: int) -> list[Table]:
     piece of its own, and so are accuracies that have no room beside the others.
     """
     columns, summary = list(range(len(grid.columns))), list(range(len(grid.summary)))
-    for spacing in (ROOMY, CLOSE):
+    for spacing in (ROOMY, CLOSE, TIGHT):
         whole = _piece(grid, columns, summary, spacing)
         if _measured(whole) <= width:
             return [whole]

@@ -95,7 +95,13 @@ def _grid(table: Grid) -> dict[str, Any]:
         {"name": line.name, "cells": [_entry(entry) for entry in (*line.cells, *line.summary)]}
         for line in table.lines
     ]
-    return {"title": table.title, "columns": [*table.columns, *table.summary], "lines": lines}
+    shift = len(table.columns)
+    return {
+        "title": table.title,
+        "columns": [*table.columns, *table.summary],
+        "smallest": [shift + table.summary.index(heading) for heading in table.smallest],
+        "lines": lines,
+    }
 
 
 def _entry(entry: Entry) -> list[Any]:

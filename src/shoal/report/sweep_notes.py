@@ -9,7 +9,7 @@ from shoal.protocol.records import Finished
 from shoal.protocol.selection import Choice
 from shoal.report.benchmark import Benchmark, Departure, departures, network_of
 
-__all__ = ["counted", "departed", "not_compared", "trained", "uneven"]
+__all__ = ["departed", "not_compared", "trained", "uneven"]
 
 
 def trained(choices: Sequence[Choice]) -> str:
@@ -20,7 +20,7 @@ def trained(choices: Sequence[Choice]) -> str:
         methods = _grouped(mine, "algorithm").values()
         trials = _range([len({choice.trial for choice in own}) for own in methods])
         draws = _range([choice.draws for choice in mine])
-        text = f"{made}, {counted(trials, 'trial')}, {counted(draws, 'draw')}"
+        text = f"{made}, {_counted(trials, 'trial')}, {_counted(draws, 'draw')}"
         setups.setdefault(text, []).append(dataset)
     return "Trained " + "; ".join(f"on {', '.join(sets)}: {text}" for text, sets in setups.items())
 
@@ -138,5 +138,5 @@ def _range(counts: Sequence[float]) -> str:
     return f"{low}" if low == high else f"{low} to {high}"
 
 
-def counted(number: str, what: str) -> str:
+def _counted(number: str, what: str) -> str:
     return f"{number} {what}" if number == "1" else f"{number} {what}s"

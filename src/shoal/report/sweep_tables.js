@@ -117,9 +117,8 @@ const text = (value, long = false) => ({ text: value, value: value, long });
 const number = (value, shown) => ({ text: value === null ? MISSING : shown, value });
 
 function gridTable(box, key, grid, initial) {
-  const ranks = grid.columns.lastIndexOf("Avg");
   const columns = [{ name: "Method", words: true }].concat(
-    grid.columns.map((name, index) => ({ name, smallFirst: ranks >= 0 && index > ranks })));
+    grid.columns.map((name, index) => ({ name, smallFirst: grid.smallest.includes(index) })));
   const rows = grid.lines.map((line) => ({
     method: line.name,
     baseline: line.name === data.baseline,

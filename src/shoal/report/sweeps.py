@@ -11,13 +11,17 @@ from shoal.protocol.ranking import printed
 from shoal.protocol.records import Finished
 from shoal.protocol.selection import CALIBRATED, RULES, Choice, choose_runs
 from shoal.report.benchmark import BASELINE, Accuracy, Benchmark, Method
-from shoal.report.grid import Grid, beside, grid
+from shoal.report.grid import Further, Grid, beside, grid
 from shoal.report.published import COLORED_MNIST, published_cells, published_domains
-from shoal.report.sweep_notes import counted, departed, not_compared, trained, uneven
+from shoal.report.sweep_notes import departed, not_compared, trained, uneven
 
 __all__ = ["ALL_RULES", "Chapter", "chapter", "chapters", "domains_of"]
 
 ALL_RULES = (*RULES, CALIBRATED)
+FURTHER = (
+    "By test domain: Worst is the accuracy on a trial's worst domain; ECE is the expected "
+    "calibration error in %, the mean over the domains, – where it was not recorded; less is better"
+)
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,12 @@ def chapter(
     tables = [grid(whole), *_beside(_benchmark(rule, alike), published)]
     for name in names:
         mine, own = ([row for row in some if row.dataset == name] for some in (rows, alike))
-        tables.append(grid(_by_domain(name, mine, domains[name]), ranked=False))
+        further = [_worst(mine), _calibration(mine)]
+        tables.append(grid(_by_domain(name, mine, domains[name]), further=further))
         tables += _beside(_by_domain(name, own, domains[name]), by_domain[name])
     about = [trained(choices), *not_compared(different)]
-    lines = [*about, *_lines(choices, rows), *_without_colored_mnist(whole)]
+    lines = [*about, FURTHER, *_no_average(rows), *_paired(choices, rows)]
+    lines += _without_colored_mnist(whole)
     return Chapter(rule, tuple(tables), tuple(lines), tuple(uneven(choices)), tuple(about))
 
 
@@ -118,16 +124,33 @@ def _beside(ours: Benchmark, published: Benchmark | None) -> list[Grid]:
     return [] if found is None else [found]
 
 
-def _lines(choices: Sequence[Choice], rows: Sequence[Row]) -> Iterable[str]:
-    for row in rows:
-        if row.worst is not None and row.calibration_error is not None:
-            yield (
-                f"{row.dataset}, {row.algorithm}: {_text(row.worst)} on the worst domain, "
-                f"calibration error {_text(row.calibration_error)}, "
-                f"{counted(str(row.worst.trials), 'trial')}"
-            )
-        else:
-            yield f"{row.dataset}, {row.algorithm}: not all test domains in all trials, no average"
+def _worst(rows: Sequence[Row]) -> Further:
+    return Further("Worst", _known({row.algorithm: row.worst for row in rows}))
+
+
+def _calibration(rows: Sequence[Row]) -> Further:
+    cells = {row.algorithm: row.calibration_error for row in rows}
+    return Further("ECE", _known(cells), smallest_first=True)
+
+
+def _known(cells: Mapping[str, Cell | None]) -> dict[str, Accuracy]:
+    """Return those that were measured; DomainBed records no calibration error."""
+    return {
+        name: _percent(cell)
+        for name, cell in cells.items()
+        if cell is not None and not math.isnan(cell.mean)
+    }
+
+
+def _no_average(rows: Sequence[Row]) -> Iterable[str]:
+    for dataset in dict.fromkeys(row.dataset for row in rows):
+        without = [r.algorithm for r in rows if r.dataset == dataset and r.average is None]
+        if without:
+            listed = ", ".join(without)
+            yield f"{dataset}: no average of {listed}: not all test domains in all trials"
+
+
+def _paired(choices: Sequence[Choice], rows: Sequence[Row]) -> Iterable[str]:
     for name in _methods(rows):
         if name != BASELINE and any(row.algorithm == BASELINE for row in rows):
             try:
@@ -156,10 +179,3 @@ def _compared(found: Comparison) -> str:
 
 def _percent(cell: Cell) -> Accuracy:
     return Accuracy(100 * cell.mean, 100 * cell.error if cell.trials > 1 else None)
-
-
-def _text(cell: Cell) -> str:
-    if math.isnan(cell.mean):
-        return "not recorded"
-    error = f" ± {100 * cell.error:.1f}" if cell.trials > 1 else ""
-    return f"{100 * cell.mean:.1f}{error} %"
