@@ -20,7 +20,15 @@ from shoal.protocol.attempt import BEGUN, State
 from shoal.protocol.folder import opened
 from shoal.protocol.hand import Hand, Stopped
 from shoal.protocol.plan import folder_of, read_plan
-from shoal.protocol.ray_engine import _first, _gpus, _hand, _reach, carry_out_on_ray
+from shoal.protocol.ray_engine import (
+    _at_once,
+    _first,
+    _gpus,
+    _hand,
+    _reach,
+    _Tasks,
+    carry_out_on_ray,
+)
 from shoal.protocol.standing import standing
 from shoal.protocol.workers import carry_out
 from tests.protocol.driving import ROOT, drive, until_running, workers_of
@@ -108,8 +116,9 @@ def test_out_of_memory_is_tried_again_at_the_end(
     planned(tmp_path, ("erm",))
     runs, seen = read_plan(tmp_path)[:2], []
     world = Tight(tmp_path)
-    assert carry_out(tmp_path, runs, world, 1, seen.append) == {State.DONE: 2}
-    assert any(found[State.FAILED] for found in seen)
+    told = lambda found, workers: seen.append((found[State.FAILED], workers))  # noqa: E731
+    assert carry_out(tmp_path, runs, world, 2, told) == {State.DONE: 2}
+    assert (1, 2) in seen and seen[-1] == (0, 2)
     assert contents(tmp_path, runs) == {run.identity: whole[run.identity] for run in runs}
 
 
@@ -221,3 +230,25 @@ def test_how_much_of_a_gpu_a_run_takes() -> None:
     assert _gpus(ray(), 0.25, "10.0.0.1:6379") == 0.25  # it may grow
     with pytest.raises(Stopped, match=r"0\.25 of a GPU .* Ray finds 0 here"):
         _gpus(ray(), 0.25, "local")
+
+
+def test_how_many_runs_a_cluster_carries_out_at_once(tmp_path: Path) -> None:
+    for there, gpus, expected in (
+        ({"CPU": 4.0, "memory": 9.0}, 0.0, 4),
+        ({"CPU": 4.0, "GPU": 2.0}, 1.0, 2),
+        ({"CPU": 64.0, "GPU": 2.0}, 0.25, 8),
+        ({"CPU": 64.0, "GPU": 2.0}, 0.4, 4),  # two on each: a run has a share of one GPU
+        ({"CPU": 1.0, "GPU": 8.0}, 1.0, 1),
+        ({"CPU": 4.0}, 1.0, 0),
+    ):
+        assert _at_once(there, gpus) == expected
+    nodes: list[dict[str, Any]] = [
+        {"Alive": True, "Resources": {"CPU": 4.0, "GPU": 2.0}},
+        {"Alive": True, "Resources": {"CPU": 8.0}},
+        {"Alive": False, "Resources": {"CPU": 16.0, "GPU": 16.0}},
+    ]
+    ray = SimpleNamespace(nodes=lambda: nodes, remote=lambda task: task)
+    assert _Tasks(ray, tmp_path, Squares(), 0.5).at_once() == 4
+    assert _Tasks(ray, tmp_path, Squares(), 0.0).at_once() == 12
+    nodes.clear()
+    assert _Tasks(ray, tmp_path, Squares(), 0.0).at_once() == 1  # it may grow

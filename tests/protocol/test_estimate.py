@@ -2,6 +2,8 @@
 
 import json
 import time
+from argparse import Namespace
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +14,15 @@ import torch
 
 from shoal.algorithms import find
 from shoal.cli import main
-from shoal.cli.status import time_left
+from shoal.cli.engine import _here, _Teller
+from shoal.cli.time_left import time_left, told_left
 from shoal.datasets import Domain, DomainDataset
 from shoal.protocol import estimate
-from shoal.protocol.estimate import RATES, find_rates, known_rates, left_of, unknown_kinds
+from shoal.protocol.attempt import State
+from shoal.protocol.costs import RATES, known_rates, write_rates
+from shoal.protocol.estimate import Left, find_rates, left_of, unknown_kinds
+from shoal.protocol.folder import opened
+from shoal.protocol.hardware import processor
 from shoal.protocol.plan import folder_of, read_plan
 from shoal.protocol.preparing import prepare
 from shoal.protocol.probe import Rates, Subject, _line, _repeated, probe
@@ -23,12 +30,15 @@ from shoal.protocol.run import Run
 from tests.protocol.small import small_run, tiny, tiny_run
 from tests.protocol.worlds import Broken, Squares, planned
 
+HERE = ("ours",)
 
-def wrote(out: Path, run: Run, **seconds: float) -> None:
-    """Write that a run is done, and what it took."""
+
+def wrote(out: Path, run: Run, hardware: str = "ours", **seconds: float) -> None:
+    """Write that a run is done, and what it took on which hardware."""
     folder = folder_of(out, run)
     folder.mkdir(parents=True)
-    (folder / "timing.json").write_text(json.dumps(seconds))
+    seconds = {"preparing": 0.0, "updating": 0.0, "evaluating": 0.0} | seconds
+    (folder / "timing.json").write_text(json.dumps(seconds | {"machine": {"device": hardware}}))
     (folder / "done").touch()
 
 
@@ -114,8 +124,8 @@ def test_images_in_files_are_not_read() -> None:
 def test_what_is_left_goes_by_what_is_done_then_by_rates(tmp_path: Path) -> None:
     planned(tmp_path, ("erm", "fishr", "irm"), steps=10)
     runs = read_plan(tmp_path)
-    assert left_of(tmp_path, runs) == estimate.Left(0.0, ("squares",))
-    assert time_left(tmp_path, runs) == ""
+    assert left_of(tmp_path, runs, HERE) == Left(unknown=("squares",))
+    assert time_left(left_of(tmp_path, runs, HERE), 1) == ""
     mine = {
         name: [run for run in runs if run.algorithm == name] for name in ("erm", "fishr", "irm")
     }
@@ -123,18 +133,68 @@ def test_what_is_left_goes_by_what_is_done_then_by_rates(tmp_path: Path) -> None
     wrote(tmp_path, mine["erm"][1], preparing=60.0, updating=12.0, evaluating=4.0)
     wrote(tmp_path, mine["erm"][2], preparing=3.0, updating=14.0, evaluating=0.0)
     erm = 3.0 + 14.0  # the median, and the mean
-    assert left_of(tmp_path, runs).seconds == pytest.approx(15 * erm)
-    rates = Rates(1.0, 0.0, 5.0, 3)
-    line = {"dataset": "squares", "algorithm": "fishr", **vars(rates)}
-    (tmp_path / RATES).write_text(json.dumps([line]))
+    assert left_of(tmp_path, runs, HERE) == Left((pytest.approx(erm),) * 15)
+    write_rates(tmp_path, {("ours", ("squares", "fishr")): Rates(1.0, 0.0, 5.0, 3)})
     fishr = 10 * 1.0 + 2 * 5.0
     expected = 3 * erm + 6 * fishr + 6 * (erm + fishr) / 2
-    found = left_of(tmp_path, runs)
-    assert found.seconds == pytest.approx(expected) and found.unknown == ()
+    found = left_of(tmp_path, runs, HERE)
+    assert found.seconds() == pytest.approx(expected) and found.unknown == ()
+    assert found.guessed and not left_of(tmp_path, mine["erm"], HERE).guessed
     # What failed is not left.
     (folder := folder_of(tmp_path, mine["fishr"][0])).mkdir()
     (folder / "failed.json").write_text("{}")
-    assert left_of(tmp_path, runs).seconds == pytest.approx(expected - fishr)
+    assert left_of(tmp_path, runs, HERE).seconds() == pytest.approx(expected - fishr)
+
+
+def test_timings_of_other_machines_count_only_where_there_are_none_from_here(
+    tmp_path: Path,
+) -> None:
+    planned(tmp_path, ("erm", "fishr"))
+    runs = read_plan(tmp_path)
+    erm, fishr = ([run for run in runs if run.algorithm == name] for name in ("erm", "fishr"))
+    for number, hardware in enumerate(("slow", "H200", "H200")):
+        wrote(tmp_path, erm[number], hardware, updating={"slow": 99.0, "H200": 1.0}[hardware])
+    found = left_of(tmp_path, runs, HERE)
+    assert found == Left((1.0,) * 9, (), ("H200",))  # of the others, that of the most runs
+    assert told_left(found, 1) == (
+        "About 9 s left, with one worker, by the timings of another machine (H200)"
+    )
+    # A probe from here says more, also of another method, and so does a run.
+    rates = {("H200", ("squares", "erm")): Rates(9.0, 0.0, 0.0, 3)}
+    write_rates(tmp_path, rates | {("ours", ("squares", "erm")): Rates(20.0, 0.0, 0.0, 3)})
+    assert left_of(tmp_path, runs, HERE) == Left((60.0,) * 9, guessed=True)
+    wrote(tmp_path, fishr[0], updating=30.0)
+    found = left_of(tmp_path, runs, HERE)
+    assert found == Left((60.0,) * 3 + (30.0,) * 5, guessed=True)
+    assert left_of(tmp_path, runs, ("none", "slow")).each == (99.0,) * 8
+    assert left_of(tmp_path, runs, ()).elsewhere == ("H200",)
+
+
+def test_a_kind_that_is_known_elsewhere_is_unknown_here(tmp_path: Path) -> None:
+    planned(tmp_path, ("erm",))
+    run, *_ = runs = read_plan(tmp_path)
+    wrote(tmp_path, run, "H200")
+    assert unknown_kinds(tmp_path, runs, HERE) == [run]
+    assert unknown_kinds(tmp_path, runs, ("H200",)) == []
+    assert unknown_kinds(tmp_path, runs, ()) == []  # a cluster's machines are not known
+
+
+def test_the_first_worker_to_be_free_takes_the_next_run() -> None:
+    left = Left((30.0,) * 5)
+    assert [left.seconds(workers) for workers in (1, 2, 5, 99)] == [150.0, 90.0, 30.0, 30.0]
+    assert Left((10.0, 10.0, 50.0)).seconds(2) == 60.0
+    assert Left().seconds(3) == 0.0
+    assert told_left(left, 2) == "About 1 min 30 s left, with 2 workers"
+
+
+def test_what_a_run_has_behind_it_is_not_left(tmp_path: Path) -> None:
+    planned(tmp_path, ("erm",), steps=10)
+    first, second, third, *_ = runs = read_plan(tmp_path)[:4]
+    wrote(tmp_path, first, updating=100.0)
+    for run, text in ((second, '{"step": 0}\n{"step": 6}\n'), (third, "damaged")):
+        (folder := folder_of(tmp_path, run)).mkdir()
+        (folder / "records.jsonl").write_text(text)
+    assert left_of(tmp_path, runs, HERE).each == pytest.approx((30.0, 100.0, 100.0))
 
 
 def test_of_a_data_set_nobody_knows_it_is_said(tmp_path: Path) -> None:
@@ -142,22 +202,22 @@ def test_of_a_data_set_nobody_knows_it_is_said(tmp_path: Path) -> None:
     run, *_ = runs = read_plan(tmp_path)
     wrote(tmp_path, run, preparing=0.0, updating=30.0, evaluating=0.0)
     other = replace(run, dataset="other")
-    assert time_left(tmp_path, [*runs, other]) == "2 min 30 s and what other takes"
-    assert time_left(tmp_path, runs) == "2 min 30 s"
-    assert time_left(tmp_path, [run]) == ""
+    both = left_of(tmp_path, [*runs, other], HERE)
+    assert time_left(both, 1) == "2 min 30 s and what other takes"
+    assert told_left(both, 5) == "About 30 s and what other takes left, with 5 workers"
+    assert time_left(left_of(tmp_path, runs, HERE), 1) == "2 min 30 s"
+    assert time_left(left_of(tmp_path, [run], HERE), 1) == ""
 
 
 def test_what_is_unknown_comes_data_set_by_data_set(tmp_path: Path) -> None:
     planned(tmp_path, ("erm", "fishr"))
     runs = read_plan(tmp_path)
     both = [*runs, *(replace(run, dataset="other") for run in runs)]
-    kinds = [(run.dataset, run.algorithm) for run in unknown_kinds(tmp_path, both)]
+    kinds = [(run.dataset, run.algorithm) for run in unknown_kinds(tmp_path, both, HERE)]
     assert kinds == [("squares", "erm"), ("other", "erm"), ("squares", "fishr"), ("other", "fishr")]
     wrote(tmp_path, runs[1])
-    (tmp_path / RATES).write_text(
-        json.dumps([{"dataset": "other", "algorithm": "erm", **vars(Rates(1, 1, 1, 1))}])
-    )
-    kinds = [(run.dataset, run.algorithm) for run in unknown_kinds(tmp_path, both)]
+    write_rates(tmp_path, {("ours", ("other", "erm")): Rates(1, 1, 1, 1)})
+    kinds = [(run.dataset, run.algorithm) for run in unknown_kinds(tmp_path, both, HERE)]
     assert kinds == [("squares", "fishr"), ("other", "fishr")]
 
 
@@ -170,8 +230,8 @@ def test_a_probe_in_its_own_process_and_in_time(
     monkeypatch.setattr(estimate, "BEGIN", 60.0)
     monkeypatch.setattr(estimate, "LIMIT", {"cpu": 60.0})
     find_rates(tmp_path, runs, Squares(), lambda *_: tiny())
-    assert list(known_rates(tmp_path)) == [("tiny", "erm")]
-    assert left_of(tmp_path, runs).seconds > 0
+    assert list(known_rates(tmp_path)) == [(processor(), ("tiny", "erm"))]
+    assert left_of(tmp_path, runs, (processor(),)).seconds() > 0
     (tmp_path / RATES).unlink()
     monkeypatch.setattr(estimate, "LIMIT", {"cpu": 0.0})
     find_rates(tmp_path, runs, Squares(), lambda *_: tiny())
@@ -187,7 +247,7 @@ def test_probes_stop_when_their_time_is_over_and_mind_no_failure(
         found: list[object] = []
         pipe: Any = SimpleNamespace(send=found.append)
         estimate._probe_all(subjects, world, pipe)
-        assert found[:1] in ([], ["cpu"])
+        assert found[:1] in ([], [("cpu", processor())])
         return [kind for kind, _ in found[1:]]  # type: ignore[misc]
 
     assert sent(Broken()) == []
@@ -200,24 +260,87 @@ def test_the_command_says_what_it_will_cost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def found(out: Path, runs: list[Run], *_: object) -> None:
-        lines = [
-            {"dataset": run.dataset, "algorithm": run.algorithm, **vars(Rates(1.0, 0.0, 0.0, 3))}
-            for run in runs
-        ]
-        (out / RATES).write_text(json.dumps(lines))
+        rates = Rates(1.0, 0.0, 0.0, 3)
+        write_rates(out, {("ours", (run.dataset, run.algorithm)): rates for run in runs})
 
     monkeypatch.setattr(estimate, "find_rates", found)
+    monkeypatch.setattr("shoal.protocol.hardware.gpus", lambda: list(HERE))
     command = ["sweep", "--datasets", "colored-mnist", "--plan-only", "--trials", "1", "--draws"]
     command += ["2", "--algorithms", "erm", "--steps", "600", "--out", str(tmp_path)]
-    assert main(command) == 0
-    told = capsys.readouterr().err
-    guess = "About 1 h 0 min of work for one worker, guessed from a few updates on this machine"
-    assert guess in told
-    assert main(command) == 0  # nothing new is known
-    assert guess in capsys.readouterr().err
-    assert main(["status", str(tmp_path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["time_left"] == "1 h 0 min"
-    run, *_ = read_plan(tmp_path)
-    wrote(tmp_path, run, preparing=0.0, updating=60.0, evaluating=0.0)
-    assert main(command) == 0
-    assert "About 5 min 0 s left, with one worker" in capsys.readouterr().err
+    guess = "left, with one worker, guessed from a few updates that were not compiled\n"
+    for _ in range(2):  # the second time nothing new is known
+        assert main(command) == 0
+        assert f"About 1 h 0 min {guess}" in capsys.readouterr().err
+    assert main([*command, "--workers", "4"]) == 0
+    assert "About 20 min 0 s left, with 4 workers, guessed" in capsys.readouterr().err
+    assert as_json(tmp_path, capsys)["seconds_left"] == 3600.0
+    first, second, *_ = read_plan(tmp_path)
+    wrote(tmp_path, first, updating=60.0)
+    with opened(folder_of(tmp_path, second), second):  # another command's
+        assert main([*command, "--workers", "2"]) == 0
+        assert "About 2 min 0 s left, with 3 workers\n" in capsys.readouterr().err
+
+
+def as_json(out: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["status", str(out), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return {name: value for name, value in found.items() if name not in ("runs", "failures")}
+
+
+def test_status_tells_seconds_for_those_who_are_at_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned(tmp_path, ("erm",))
+    first, second, third, *_ = read_plan(tmp_path)
+    nothing = {"guessed": False, "timings_of_other_machines": [], "unknown_datasets": []}
+    assert as_json(tmp_path, capsys) == nothing | {
+        "seconds_left": None,
+        "time_left": "",
+        "workers": 1,
+        "unknown_datasets": ["squares"],
+    }
+    wrote(tmp_path, first, "H200", updating=60.0)
+    expected = {"seconds_left": 300.0, "time_left": "5 min 0 s", "workers": 1}
+    expected |= nothing | {"timings_of_other_machines": ["H200"]}
+    assert as_json(tmp_path, capsys) == expected
+    monkeypatch.setattr("shoal.protocol.hardware.gpus", lambda: ["H200"])
+    expected["timings_of_other_machines"] = []
+    assert as_json(tmp_path, capsys) == expected
+    with opened(folder_of(tmp_path, second), second), opened(folder_of(tmp_path, third), third):
+        found = as_json(tmp_path, capsys)
+        assert (found["workers"], found["seconds_left"]) == (2, 180.0)
+        assert main(["status", str(tmp_path)]) == 0
+        assert "About 3 min 0 s left, with 2 workers\n" in capsys.readouterr().out
+    for run in read_plan(tmp_path)[1:]:
+        (folder_of(tmp_path, run)).mkdir(exist_ok=True)
+        (folder_of(tmp_path, run) / "done").touch()
+    assert as_json(tmp_path, capsys)["seconds_left"] == 0.0
+
+
+def test_now_and_then_a_sweep_tells_how_long_all_workers_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("shoal.cli.engine.time.monotonic", lambda: now[0])
+    planned(tmp_path, ("erm",))
+    run, *_ = runs = read_plan(tmp_path)
+    wrote(tmp_path, run, processor(), updating=60.0)
+    options = Namespace(out=tmp_path, engine="local", device="cpu")
+    tell = _Teller(options, runs)
+    for seconds, workers, running in ((1, 2, 2), (20, 2, 2), (25, 2, 2), (40, 2, 5)):
+        now[0] = float(seconds)
+        tell(Counter({State.DONE: 1, State.RUNNING: running}), workers)
+    assert capsys.readouterr().err.splitlines() == [
+        "1 done, 2 running. About 3 min 0 s left, with 2 workers",
+        "1 done, 5 running. About 1 min 0 s left, with 5 workers",
+    ]
+
+
+def test_a_cluster_is_not_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    options = Namespace(engine="ray", address=None, device="cpu")
+    assert _here(options) == (processor(),)
+    assert _here(Namespace(**vars(options) | {"address": "10.0.0.1:6379"})) == ()
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    assert _here(options) == ()
+    assert _here(Namespace(**vars(options) | {"engine": "local"})) == (processor(),)

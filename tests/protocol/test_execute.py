@@ -13,6 +13,7 @@ from shoal.algorithms import find
 from shoal.datasets import Domain, DomainDataset, splits
 from shoal.protocol.execute import execute
 from shoal.protocol.folder import Folder, opened
+from shoal.protocol.hardware import processor
 from shoal.protocol.machine import Machine
 from shoal.protocol.preparing import notes, prepare
 from shoal.protocol.run import Run
@@ -41,6 +42,7 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     assert about["place"] == "device"
     assert about["machine"] == {
         "device": "cpu",
+        "processor": processor(),
         "torch": torch.__version__,
         "python": about["machine"]["python"],
         "threads": torch.get_num_threads(),

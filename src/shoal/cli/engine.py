@@ -9,7 +9,11 @@ from typing import Any
 
 from .arguments import add_keep_best, positive, share
 from .run_options import add_log
-from .status import show_standing, time_left
+from .status import show_standing
+from .time_left import told_left
+
+# Seconds between two lines of how runs stand.
+QUIET = 15.0
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -73,20 +77,10 @@ def carry_out(options: argparse.Namespace, runs: Sequence[Any], world: Any) -> i
     _tell_plan(options, runs, plan)
     found = standing(options.out, plan)
     if found[State.DONE] < len(plan):
-        _tell_cost(options, plan, world, guessed=not found[State.DONE])
+        _tell_cost(options, plan, world, found[State.RUNNING])
     if options.plan_only:
         return 0
-    told = time.monotonic()
-
-    def tell(found: Any) -> None:
-        nonlocal told
-        if time.monotonic() - told > 15:
-            told = time.monotonic()
-            left = time_left(options.out, plan)
-            told_left = left and f"; about {left} of work left for one worker"
-            print(f"{_counts(found)}{told_left}", file=sys.stderr)
-
-    ended = _engine(options)(options.out, plan, world, tell)
+    ended = _engine(options)(options.out, plan, world, _Teller(options, plan))
     show_standing(options.out, plan)
     return 0 if ended[State.DONE] == len(plan) else 1
 
@@ -128,6 +122,33 @@ def _shard(text: str) -> Any:
     return Shard(int(index), int(count))
 
 
+class _Teller:
+    """Says now and then how runs stand, and how long what is left takes all who are at it."""
+
+    def __init__(self, options: argparse.Namespace, plan: Any) -> None:
+        self.options, self.plan, self.told = options, plan, time.monotonic()
+
+    def __call__(self, found: Any, workers: int) -> None:
+        from ..protocol.attempt import State
+        from ..protocol.estimate import left_of
+
+        if time.monotonic() - self.told < QUIET:
+            return
+        self.told = time.monotonic()
+        left = left_of(self.options.out, self.plan, _here(self.options))
+        told = [_counts(found), told_left(left, max(workers, found[State.RUNNING]))]
+        print(". ".join(filter(None, told)), file=sys.stderr)
+
+
+def _here(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the hardware of this machine that runs are carried out on; a cluster has its own."""
+    from ..protocol.hardware import hardware_here
+    from ..protocol.ray_engine import cluster_at
+
+    elsewhere = options.engine == "ray" and cluster_at(options.address) != "local"
+    return () if elsewhere else hardware_here(options.device)
+
+
 def _tell_plan(options: argparse.Namespace, runs: Any, plan: Any) -> None:
     from ..protocol.standing import standing
 
@@ -139,23 +160,19 @@ def _tell_plan(options: argparse.Namespace, runs: Any, plan: Any) -> None:
     )
 
 
-def _tell_cost(options: argparse.Namespace, plan: Any, world: Any, guessed: bool) -> None:
-    from ..protocol.estimate import find_rates, unknown_kinds
+def _tell_cost(options: argparse.Namespace, plan: Any, world: Any, others: int) -> None:
+    """Tell how long it takes; ``others`` are at it already."""
+    from ..protocol.estimate import find_rates, left_of, unknown_kinds
 
-    unknown = unknown_kinds(options.out, plan)
+    here = _here(options)
+    unknown = unknown_kinds(options.out, plan, here)
     if unknown:
         find_rates(options.out, unknown, world, world.dataset)
-    left = time_left(options.out, plan)
-    if not left:
-        told = "What it costs is known when the first runs are done: shoal status"
-    elif guessed:
-        told = (
-            f"About {left} of work for one worker, guessed from a few updates on this machine that "
-            "were not compiled; better known when the first runs are done"
-        )
-    else:
-        told = f"About {left} left, with one worker"
-    print(told, file=sys.stderr)
+    left = left_of(options.out, plan, here)
+    told = told_left(left, options.workers + others)
+    print(
+        told or "What it costs is known when the first runs are done: shoal status", file=sys.stderr
+    )
 
 
 def _counts(found: Any) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .terminal import table
+from .time_left import time_left, told_left
 
 
 def add(commands: Any) -> None:
@@ -23,7 +24,9 @@ def _run(options: argparse.Namespace) -> int:
 
     runs = read_plan(options.out)
     if options.json:
-        print(json.dumps(_as_json(options.out, runs), indent=2))
+        left, workers = _left(options.out, runs)
+        found = _as_json(options.out, runs) | _left_as_json(left, workers)
+        print(json.dumps(found, indent=2))
         return 0
     show_standing(options.out, runs)
     return 0
@@ -51,8 +54,9 @@ def show_standing(out: Path, runs: Sequence[Any]) -> None:
         console.print(f"{folders[0]}{more}: {reason}", highlight=False, markup=False)
     if _is_fit(out):
         console.print("A fit plans its runs as it goes on, so there may be more to come")
-    if found["time_left"]:
-        console.print(f"About {found['time_left']} left, with one worker", highlight=False)
+    left, workers = _left(out, runs)
+    if told := told_left(left, workers) if left else "":
+        console.print(told, highlight=False, markup=False)
 
 
 STATES = ("done", "running", "failed", "waiting")
@@ -75,8 +79,7 @@ def _as_json(out: Path, runs: Sequence[Any]) -> dict[str, Any]:
         {"dataset": dataset, "algorithm": algorithm, **{state: found[state] for state in STATES}}
         for (dataset, algorithm), found in counts.items()
     ]
-    left = "" if _is_fit(out) else time_left(out, runs)
-    return {"runs": rows, "failures": failures, "time_left": left}
+    return {"runs": rows, "failures": failures}
 
 
 def _is_fit(out: Path) -> bool:
@@ -86,13 +89,28 @@ def _is_fit(out: Path) -> bool:
     return (out / SETUP).exists()
 
 
-def time_left(out: Path, runs: Sequence[Any]) -> str:
-    """Return how long what is left takes one worker; "" where nothing is left, or known."""
+def _left(out: Path, runs: Sequence[Any]) -> tuple[Any, int]:
+    """Return what is left, None where nobody knows, and how many are at it, or else one."""
+    from ..protocol.attempt import State
     from ..protocol.estimate import left_of
+    from ..protocol.hardware import hardware_here
+    from ..protocol.standing import standing
 
-    left = left_of(out, runs)
-    hours, rest = divmod(round(left.seconds), 3600)
-    if not left.seconds:
-        return ""
-    told = f"{hours:,} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
-    return f"{told} and what {' and '.join(left.unknown)} takes" if left.unknown else told
+    if _is_fit(out):
+        return None, 1
+    return left_of(out, runs, hardware_here(None)), max(1, standing(out, runs)[State.RUNNING])
+
+
+def _left_as_json(left: Any, workers: int) -> dict[str, Any]:
+    """Return it as plain values, in seconds and in words; null where nothing is known."""
+    if left is None:
+        return {"seconds_left": None, "time_left": ""}
+    seconds = None if left.unknown and not left.each else round(left.seconds(workers), 1)
+    return {
+        "seconds_left": seconds,
+        "time_left": time_left(left, workers),
+        "workers": workers,
+        "guessed": left.guessed,
+        "timings_of_other_machines": list(left.elsewhere),
+        "unknown_datasets": list(left.unknown),
+    }

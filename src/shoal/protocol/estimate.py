@@ -1,106 +1,99 @@
 """What a sweep will cost: by the runs of it that are done, and before that by a short probe."""
 
+import heapq
+import json
 import multiprocessing
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import fmean, median
 
 from ..datasets import DomainDataset
-from ..storage import read_json, write_json
 from .attempt import State, state_of
+from .costs import Costs, Kind, kind_of, known_rates, write_rates
 from .hand import World
+from .hardware import hardware_of
+from .machine import about_machine
 from .plan import folder_of
-from .probe import Rates, Subject, probe
-from .records import TIMING
+from .probe import Subject, probe
+from .records import RECORDS
 from .run import Run
 
-RATES = "rates.json"
 # Seconds in which the process of the probes must begin; after these none of them begins, and after
 # these they are ended: a GPU takes its time to be there at all.
 BEGIN, SHARE, LIMIT = 15.0, 1.0, {"cpu": 3.0, "cuda": 10.0}
 
-# A data set and a method.
-Kind = tuple[str, str]
-
-
-def kind_of(run: Run) -> Kind:
-    """Return by what runs are taken to cost alike."""
-    return run.dataset, run.algorithm
-
 
 @dataclass(frozen=True)
 class Left:
-    """About how long one worker is busy with what is left, but for these data sets."""
+    """What is left of a sweep.
 
-    seconds: float
-    unknown: tuple[str, ...]
+    Args:
+        each: about how long each run that is left takes one worker, in seconds.
+        unknown: data sets that nothing is known of, whose runs do not count.
+        elsewhere: hardware that is not here and by which some runs are known.
+        guessed: whether some runs are known by a probe only.
+    """
+
+    each: tuple[float, ...] = ()
+    unknown: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+    guessed: bool = False
+
+    def seconds(self, workers: int = 1) -> float:
+        """Return how long so many workers are busy, of whom the first to be free takes the next."""
+        busy = [0.0] * max(1, min(workers, len(self.each)))
+        for seconds in self.each:
+            heapq.heapreplace(busy, busy[0] + seconds)
+        return max(busy)
 
 
-def left_of(out: Path, runs: Sequence[Run]) -> Left:
+def left_of(out: Path, runs: Sequence[Run], here: Sequence[str]) -> Left:
     """Return what is left of these runs.
 
-    A method that nothing is known of is taken to cost what others do on the data set; a data set
-    that nothing is known of does not count.
+    Args:
+        here: the hardware that they are carried out on, the likeliest first; where nothing is known
+            of it, they are taken to cost what they do elsewhere.
     """
-    took: dict[Kind, list[tuple[float, float]]] = {}
-    left: list[Run] = []
+    costs = Costs(out, runs)
+    each, unknown, elsewhere = list[float](), dict[str, None](), dict[str, None]()
+    guessed = False
     for run in runs:
         path = folder_of(out, run)
-        state = state_of(path)
-        if state is State.DONE and (path / TIMING).exists():
-            timing = read_json(path / TIMING)
-            work = timing["updating"] + timing["evaluating"]
-            took.setdefault(kind_of(run), []).append((timing["preparing"], work))
-        elif state in (State.RUNNING, State.WAITING):
-            left.append(run)
-    rates = known_rates(out)
-    seconds, unknown = 0.0, dict[str, None]()
-    for run in left:
-        kinds = {*took, *rates}
-        known = [kind for kind in kinds if kind == kind_of(run)] or [
-            kind for kind in kinds if kind[0] == run.dataset
-        ]
-        if known:
-            seconds += fmean(_seconds(run, took.get(kind), rates.get(kind)) for kind in known)
-        else:
+        if state_of(path) not in (State.RUNNING, State.WAITING):
+            continue
+        known = costs.of(run, here)
+        if known is None:
             unknown[run.dataset] = None
-    return Left(seconds, tuple(unknown))
+            continue
+        each.append(known.seconds * _share_left(path, run))
+        guessed |= known.guessed
+        if known.hardware not in here:
+            elsewhere[known.hardware] = None
+    return Left(tuple(each), tuple(unknown), tuple(elsewhere), guessed)
 
 
-def _seconds(run: Run, took: Sequence[tuple[float, float]] | None, rates: Rates | None) -> float:
-    """Return how long the run takes, by runs like it that are done, or else by rates."""
-    if took:
-        # What is compiled once serves many runs, so the preparation of most counts.
-        return median(first for first, _ in took) + fmean(work for _, work in took)
-    return 0.0 if rates is None else rates.seconds(run)
+def _share_left(path: Path, run: Run) -> float:
+    """Return how much of a run is ahead of it, by its last record."""
+    with suppress(FileNotFoundError, ValueError, LookupError):
+        last = json.loads((path / RECORDS).read_text("utf-8").splitlines()[-1])
+        return max(0.0, 1 - (int(last["step"]) + 1) / run.protocol.steps)
+    return 1.0
 
 
-def known_rates(out: Path) -> dict[Kind, Rates]:
-    """Return the rates that probes of this sweep have found."""
-    if not (out / RATES).exists():
-        return {}
-    return {
-        (one.pop("dataset"), one.pop("algorithm")): Rates(**one) for one in read_json(out / RATES)
-    }
-
-
-def unknown_kinds(out: Path, runs: Iterable[Run]) -> list[Run]:
-    """Return a run of every data set and method of which nothing is done and nothing known.
+def unknown_kinds(out: Path, runs: Sequence[Run], here: Sequence[str]) -> list[Run]:
+    """Return a run of every data set and method of which nothing is known on this hardware.
 
     Those of one data set come one after the other only when every data set had its first.
     """
-    known = set(known_rates(out))
+    costs = Costs(out, runs)
     first: dict[Kind, Run] = {}
     for run in runs:
-        if (folder_of(out, run) / TIMING).exists():
-            known.add(kind_of(run))
         first.setdefault(kind_of(run), run)
-    found = [run for kind, run in first.items() if kind not in known]
+    found = [run for run in first.values() if not costs.knows(run, here)]
     order = {
         id(run): [r.dataset for r in found[:k]].count(run.dataset) for k, run in enumerate(found)
     }
@@ -127,24 +120,24 @@ def find_rates(
     found = known_rates(out)
     with suppress(EOFError):
         if ours.poll(BEGIN):
-            end = time.monotonic() + LIMIT[ours.recv()]
+            device, hardware = ours.recv()
+            end = time.monotonic() + LIMIT[device]
             while ours.poll(max(0.0, end - time.monotonic())):
                 kind, rates = ours.recv()
-                found[kind] = rates
+                found[hardware, kind] = rates
     process.kill()
     process.join()
-    lines = [{"dataset": d, "algorithm": a, **asdict(rates)} for (d, a), rates in found.items()]
-    write_json(out / RATES, lines)
+    write_rates(out, found)
 
 
 def _probe_all(subjects: Sequence[Subject], world: World, found: Connection) -> None:
-    """Send the kind of device, and then the rates of one run after the other."""
+    """Send the kind of device and its name, and then the rates of one run after the other."""
     # What cannot be probed cannot be trained either, and says so when it is tried.
     try:
         machine = world.machine()
     except Exception:
         return
-    found.send(machine.device.type)
+    found.send((machine.device.type, hardware_of(about_machine(machine))))
     begin = time.monotonic()
     for subject in subjects:
         with suppress(Exception):

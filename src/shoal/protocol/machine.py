@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..training.step import Kind
+from .hardware import processor
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,17 @@ class Machine:
 
 
 def about_machine(machine: Machine) -> dict[str, Any]:
+    """Return what a run's time depends on, beside the run."""
     cuda = machine.device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name(machine.device) if cuda else "cpu",
+    device = (
+        {"device": torch.cuda.get_device_name(machine.device)}
+        if cuda
+        else {
+            "device": "cpu",
+            "processor": processor(),
+        }
+    )
+    return device | {
         "torch": torch.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),

@@ -10,7 +10,7 @@ import pickle
 import socket
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def carry_out_on_ray(
     world: World,
     address: str | None = None,
     gpus_per_run: float | None = None,
-    told: Told = lambda _: None,
+    told: Told = lambda *_: None,
 ) -> Counter[State]:
     """Carry out these runs of the plan in ``out``; return how they stand in the end.
 
@@ -44,7 +44,7 @@ def carry_out_on_ray(
     ray = _ray()
     # Nothing about a user's sweep goes anywhere unless they ask for it.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    where = address or os.environ.get("RAY_ADDRESS") or "local"
+    where = cluster_at(address)
     with ending_on_sigterm():
         _reach(where)
         try:
@@ -56,6 +56,11 @@ def carry_out_on_ray(
             return _settled(out, runs, _Tasks(ray, out, world, gpus), told)
         finally:
             ray.shutdown()
+
+
+def cluster_at(address: str | None) -> str:
+    """Return where the cluster is, by its address or RAY_ADDRESS; "local" is started here."""
+    return address or os.environ.get("RAY_ADDRESS") or "local"
 
 
 def _reach(where: str) -> None:
@@ -93,7 +98,7 @@ def _settled(out: Path, runs: Sequence[Run], tasks: "_Tasks", told: Told) -> Cou
 def _until_settled(watched: Standing, tasks: "_Tasks", told: Told) -> None:
     """Return when no run is carried out by anyone, and none waits that Ray has not lost."""
     while True:
-        found = watched.look_if_due(told)
+        found = watched.look_if_due(lambda found: told(found, tasks.at_once()))
         if found is not None:
             tasks.submit([run for run in watched.waiting() if run.identity not in tasks.lost])
             if not tasks.pending and not found[State.RUNNING]:
@@ -119,6 +124,11 @@ class _Tasks:
         for run in runs:
             if run.identity not in known:
                 self.pending[task.remote(self.work, run, alone)] = run
+
+    def at_once(self) -> int:
+        """Return how many tasks the cluster carries out at once, as it is now."""
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        return max(1, sum(_at_once(node, self.gpus) for node in nodes))
 
     def gather(self) -> None:
         """Wait a moment, and take in what has ended."""
@@ -152,6 +162,16 @@ def _hand(work: bytes) -> Hand:
     if place.is_dir():
         os.chdir(place)  # what the world names may be seen from where the command was given
     return Hand(out, world)
+
+
+def _at_once(there: Mapping[str, float], gpus: float) -> int:
+    """Return how many runs a machine with these resources carries out at once.
+
+    Args:
+        gpus: how much of one a run takes.
+    """
+    cpus = int(there.get("CPU", 0))
+    return min(cpus, int(there.get("GPU", 0) * int(1 / gpus))) if gpus else cpus
 
 
 def _gpus(ray: Any, asked: float | None, where: str) -> float:

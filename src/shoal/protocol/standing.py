@@ -13,7 +13,9 @@ from .run import Run
 # Seconds between two looks, and how much longer than a look it is until the next.
 LOOK, SPARING = 1.0, 20
 
-Told = Callable[[Counter[State]], object]
+# From how runs stand; and, from an engine, beside it how many runs it carries out at once.
+Watch = Callable[[Counter[State]], object]
+Told = Callable[[Counter[State], int], object]
 
 
 def standing(out: Path, runs: Sequence[Run]) -> Counter[State]:
@@ -41,7 +43,7 @@ class Standing:
                 self.states[number] = state_of(path) if path.name in there else State.WAITING
         return Counter(self.states)
 
-    def look_if_due(self, told: Told) -> Counter[State] | None:
+    def look_if_due(self, told: Watch) -> Counter[State] | None:
         """Look and tell, or return None where the last time is not long ago."""
         begin = time.monotonic()
         if begin < self._next:

@@ -19,7 +19,7 @@ from typing import Any
 from .attempt import DeviceLost, State
 from .hand import Hand, Stopped, World, ending_on_sigterm
 from .run import Run
-from .standing import Standing, Told
+from .standing import Standing, Told, Watch
 
 # Seconds between two looks whether workers live, and until one that was asked to end is killed.
 LIVES, GRACE = 0.2, 10.0
@@ -34,7 +34,7 @@ def carry_out(
     runs: Sequence[Run],
     world: World,
     workers: int,
-    told: Told = lambda _: None,
+    told: Told = lambda *_: None,
 ) -> Counter[State]:
     """Carry out these runs of the plan in ``out``; return how they stand in the end.
 
@@ -45,16 +45,16 @@ def carry_out(
     watched, alone = Standing(out, runs), set[str]()
     with ending_on_sigterm():
         while True:
-            _until_settled(watched, _Crew(out, runs, world, workers), told)
+            _until_settled(watched, _Crew(out, runs, world, workers), lambda f: told(f, workers))
             again = [run for run in watched.out_of_memory() if run.identity not in alone]
             if not again:
                 return watched.look()
             alone |= {run.identity for run in again}
             crew = _Crew(out, again, world, 1, alone=True)
-            _until_settled(Standing(out, again), crew, lambda _: told(watched.look()))
+            _until_settled(Standing(out, again), crew, lambda _: told(watched.look(), 1))
 
 
-def _until_settled(watched: Standing, crew: "_Crew", told: Told) -> None:
+def _until_settled(watched: Standing, crew: "_Crew", told: Watch) -> None:
     """Return when no run waits or is carried out by anyone."""
     try:
         while True:

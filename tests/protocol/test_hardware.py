@@ -1,0 +1,47 @@
+"""By which hardware timings are told apart."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from shoal.protocol import hardware
+from shoal.protocol.hardware import gpus, hardware_here, hardware_of, processor
+
+
+def test_a_run_was_timed_on_its_gpu_or_its_processor() -> None:
+    assert hardware_of({"device": "NVIDIA H200", "processor": "Xeon"}) == "NVIDIA H200"
+    assert hardware_of({"device": "cpu", "processor": "Xeon", "threads": 8}) == "Xeon"
+    assert hardware_of({"device": "cpu"}) == "cpu"  # as it was written once
+    assert hardware_of({}) == ""
+
+
+def test_what_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "processor", lambda: "Xeon")
+    monkeypatch.setattr(hardware, "gpus", lambda: ["L4", "H200", "L4"])
+    for device in ("auto", "cuda", "cuda:1"):
+        assert hardware_here(device) == ("L4", "H200")
+    assert hardware_here("cpu") == ("Xeon",)
+    assert hardware_here(None) == ("L4", "H200", "Xeon")
+    monkeypatch.setattr(hardware, "gpus", list)
+    assert hardware_here("auto") == hardware_here(None) == ("Xeon",)
+
+
+def test_the_processor_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert processor()
+    monkeypatch.setattr(hardware, "PROCESSORS", tmp_path / "cpuinfo")
+    assert processor()  # where there is no such file
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: AMD EPYC 9 \nmhz\t: 1\n")
+    assert processor() == "AMD EPYC 9"
+
+
+def test_gpus_that_cannot_be_used_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: f"GPU {number}")
+    assert gpus() == ["GPU 0", "GPU 1"]
+
+    def broken(number: int) -> str:
+        raise RuntimeError("the driver is too old")
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", broken)
+    assert gpus() == []
