@@ -1,7 +1,8 @@
 """Individual gradients of a depthwise convolution's weight, pulled back by hand.
 
 It has no matrix product in it: g_i and both its derivatives come from a convolution with the
-examples as further groups.
+examples as further groups, for which channels go first and numbers are in the precision of
+statistics. Both are left again for what the network has, in one copy each.
 """
 
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ class OfDepthwise(Formed):
     module: Convolution
     shared: int = 0
     keeps = True
+    takes_bf16 = True
 
     @property
     def size(self) -> int:  # type: ignore[override]
@@ -34,50 +36,57 @@ class OfDepthwise(Formed):
 
     def individual(self, tensors: Sequence[Tensor]) -> Tensor:
         z, r = tensors
-        apart = [t.reshape(1, -1, *t.shape[2:]) for t in (self._padded(z), r)]
-        return _weight(self.module, *apart).reshape(len(z), -1)
-
-    def _padded(self, z: Tensor) -> Tensor:
-        padding = self.module._reversed_padding_repeated_twice
-        return F.pad(z, padding) if any(padding) else z
+        return self._weight(self._padded(_apart(z)), _apart(r)).reshape(len(z), -1)
 
     def formed(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, Pull]:
         z, r = tensors
-        module = self.module
-        padded = self._padded(z.detach())
-        n, channels = len(z), padded.shape[1]
-        x, r_apart = (t.detach().reshape(1, -1, *t.shape[2:]) for t in (padded, r))
+        x, r_apart = self._padded(_apart(z.detach())), _apart(r.detach())
 
         def pull(c: Tensor) -> Grads:
-            weight = c.view(-1, 1, *module.kernel_size)
-            d_r = d_z = None
+            weight = c.view(-1, 1, *self.module.kernel_size)
+            how, d_r, d_z = self._geometry(x), None, None
             if r.requires_grad:
-                d_r = torch.ops.aten.convolution(x, weight, None, *_geometry(module, n))
-                d_r = d_r.view(r.shape)
+                d_r = _joined(torch.ops.aten.convolution(x, weight, None, *how), r)
             if z.requires_grad:
-                d_z, _, _ = torch.ops.aten.convolution_backward(
-                    r_apart, x, weight, None, *_geometry(module, n), [True, False, False]
-                )
-                padding = module._reversed_padding_repeated_twice
-                d_z = F.pad(d_z.view(n, channels, *x.shape[2:]), [-side for side in padding])
+                mask = [True, False, False]
+                d_x = torch.ops.aten.convolution_backward(r_apart, x, weight, None, *how, mask)[0]
+                around = [-side for side in self._around]
+                d_z = _joined(F.pad(d_x, around) if around else d_x, z)
             return d_z, d_r
 
         if g is None:
-            g = _weight(module, x, r_apart).view(n, -1)
+            g = self._weight(x, r_apart).view(len(z), -1)
         return g, pull
 
+    @property
+    def _around(self) -> list[int]:
+        """What is put around the images first, because the convolution cannot: uneven padding."""
+        both: list[int] = self.module._reversed_padding_repeated_twice
+        return [] if both[::2] == both[1::2] else both
 
-def _geometry(module: Convolution, n: int) -> tuple[Any, ...]:
-    """Return torch's arguments for n padded examples side by side as further groups."""
-    none = [0] * len(module.stride)
-    groups = n * module.groups
-    return list(module.stride), none, list(module.dilation), False, none, groups
+    def _padded(self, apart: Tensor) -> Tensor:
+        return F.pad(apart, self._around) if self._around else apart
+
+    def _geometry(self, x: Tensor) -> tuple[Any, ...]:
+        """Return torch's arguments for examples side by side as further groups."""
+        module, none = self.module, [0] * len(self.module.stride)
+        both = module._reversed_padding_repeated_twice
+        padding = none if self._around else both[::-2]
+        return list(module.stride), padding, list(module.dilation), False, none, x.shape[1]
+
+    def _weight(self, x: Tensor, r: Tensor) -> Tensor:
+        weight = x.new_empty(r.shape[1], 1, *self.module.kernel_size)
+        how, mask = self._geometry(x), [False, True, False]
+        found: Tensor = torch.ops.aten.convolution_backward(r, x, weight, None, *how, mask)[1]
+        return found
 
 
-def _weight(module: Convolution, x: Tensor, r: Tensor) -> Tensor:
-    n = r.shape[1] // module.out_channels
-    weight = x.new_empty(r.shape[1], 1, *module.kernel_size)
-    geometry, mask = _geometry(module, n), [False, True, False]
-    found = torch.ops.aten.convolution_backward(r, x, weight, None, *geometry, mask)
-    d_weight: Tensor = found[1]
-    return d_weight
+def _apart(t: Tensor) -> Tensor:
+    """Return images as one with the channels of all, in the precision of statistics."""
+    dtype = torch.promote_types(t.dtype, torch.float32)
+    return t.to(dtype, memory_format=torch.contiguous_format).reshape(1, -1, *t.shape[2:])
+
+
+def _joined(apart: Tensor, like: Tensor) -> Tensor:
+    """Return images again, in the precision and the order in memory of others."""
+    return torch.empty_like(like).copy_(apart.view(like.shape))
