@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from shoal.protocol.attempt import BEGUN, State
 from shoal.protocol.folder import opened
@@ -32,7 +33,7 @@ from shoal.protocol.ray_engine import (
 from shoal.protocol.standing import standing
 from shoal.protocol.workers import carry_out
 from tests.protocol.driving import ROOT, drive, until_running, workers_of
-from tests.protocol.worlds import Broken, Shared, Squares, Tight, contents, planned
+from tests.protocol.worlds import Broken, Full, Shared, Squares, Tight, contents, planned
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(240)]
 HAS_RAY = importlib.util.find_spec("ray") is not None
@@ -120,6 +121,25 @@ def test_out_of_memory_is_tried_again_at_the_end(
     assert carry_out(tmp_path, runs, world, 2, told) == {State.DONE: 2}
     assert (1, 2) in seen and seen[-1] == (0, 2)
     assert contents(tmp_path, runs) == {run.identity: whole[run.identity] for run in runs}
+
+
+def test_workers_are_dealt_over_gpus_and_are_alone_on_each_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("device_count", "set_device", "synchronize", "get_device_properties"):
+        monkeypatch.setattr(torch.cuda, name, getattr(torch.cuda, name))  # undone in the end
+    planned(tmp_path, ("erm",))
+    runs, told = read_plan(tmp_path)[:3], set[int]()
+    found = carry_out(tmp_path, runs, Full(tmp_path), 3, lambda _, workers: told.add(workers))
+    assert found == {State.FAILED: 3}
+    # Three workers, and then one for each of the two, between whom the runs are divided.
+    devices = (tmp_path / "devices").read_text().split()
+    assert sorted(devices[:3]) == ["cuda:0", "cuda:0", "cuda:1"]
+    assert sorted(devices[3:]) == ["cuda:0", "cuda:1"]
+    assert len((tmp_path / "tried").read_text().split()) == 2 * 3
+    assert told == {3, 2}
+    locks = {path.name.rpartition("GPU")[2] for path in tmp_path.glob("alone-*.lock")}
+    assert locks == {"-0.lock", "-1.lock"}
 
 
 def test_a_worker_that_cannot_work_stops_the_sweep(tmp_path: Path) -> None:

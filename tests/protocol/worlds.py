@@ -1,8 +1,10 @@
 """A world of squares for workers, and sweeps over it that end in seconds."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 
@@ -54,6 +56,37 @@ class Shared(Tight):
         with (self.marks / "gpus").open("a") as file:
             file.write(f"{ray.get_runtime_context().get_assigned_resources()['GPU']}\n")
         return super().method(name)
+
+
+@dataclass(frozen=True)
+class Full(Squares):
+    """Squares on a machine with two GPUs that never have memory.
+
+    They write down which GPU each worker made its own, and which runs were tried.
+    """
+
+    marks: Path
+
+    def machine(self) -> Machine:
+        pretend_gpus(2, lambda device: self._mark("devices", str(device)))
+        return Machine(torch.device("cuda"), "eager")
+
+    def data(self, name: str, trial: int) -> Data:
+        self._mark("tried", name)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def _mark(self, file: str, text: str) -> None:
+        with (self.marks / file).open("a") as marks:
+            marks.write(f"{text}\n")
+
+
+def pretend_gpus(count: int, taken: Callable[[torch.device], object]) -> None:
+    """Let torch see so many GPUs in this process, and tell which one it makes its own."""
+    cuda: Any = torch.cuda
+    cuda.device_count = lambda: count
+    cuda.set_device = taken
+    cuda.synchronize = lambda device: None
+    cuda.get_device_properties = lambda device: SimpleNamespace(uuid=f"GPU-{device.index or 0}")
 
 
 @dataclass(frozen=True)

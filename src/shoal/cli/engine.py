@@ -21,7 +21,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how it is carried out")
     how.add_argument("--out", type=Path, required=True, metavar="DIR")
     how.add_argument("--engine", choices=("local", "ray"), default="local")
-    how.add_argument("--workers", type=positive, default=1, help="local: processes (default: 1)")
+    how.add_argument(
+        "--workers",
+        type=positive,
+        default=1,
+        help="local: processes, dealt over this machine's GPUs in turn (default: 1)",
+    )
     how.add_argument(
         "--address", help="ray: of a cluster (default: RAY_ADDRESS, or one is started)"
     )
@@ -32,7 +37,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         help="ray: 0.25 lets four runs share a GPU (default: 1 where there are GPUs)",
     )
     how.add_argument("--shard", default="0/1", metavar="I/N", help="for batch queues, from 0")
-    how.add_argument("--device", default="auto", help="cpu, cuda, or auto")
+    how.add_argument("--device", default="auto", help="cpu, cuda, cuda:1 for one GPU, or auto")
     how.add_argument("--step", choices=("auto", "compiled", "graph", "eager"), default="auto")
     add_log(how)
     add_keep_best(how)

@@ -4,7 +4,7 @@ import platform
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from ..training.loop import Progress
 from .attempt import State, attempt
+from .devices import dealt, mark_of
 from .execute import execute
 from .folder import Folder, locked
 from .machine import Machine
@@ -34,13 +35,19 @@ class Stopped(ValueError):
 
 
 class Hand:
-    """Carries out one run after another of the sweep in ``out``, with the same data and machine."""
+    """Carries out one run after another of the sweep in ``out``, with the same data and machine.
 
-    def __init__(self, out: Path, world: World) -> None:
+    Args:
+        worker: which of several on this machine it is, who share its GPUs; None where it is alone.
+    """
+
+    def __init__(self, out: Path, world: World, worker: int | None = None) -> None:
         self.out, self.world = out, world
         self.data = lru_cache(maxsize=2)(world.data)
         self.broken: dict[tuple[str, int], str] = {}
         self.machine = world.machine()
+        if worker is not None:
+            self.machine = replace(self.machine, device=dealt(self.machine.device, worker))
 
     def __call__(
         self,
@@ -52,12 +59,11 @@ class Hand:
         """Return how the run stands after it, as ``attempt`` does.
 
         Args:
-            alone: try again what ran out of memory, one at a time on this machine.
+            alone: try again what ran out of memory, one at a time on a device.
             told: as in ``train``.
             begin: as in ``attempt``.
         """
-        only = self.out / f"alone-{platform.node()}.lock"
-        with locked(only) if alone else nullcontext():
+        with self._alone() if alone else nullcontext():
             return attempt(
                 run,
                 lambda: self.world.method(run.algorithm)[0],
@@ -68,6 +74,10 @@ class Hand:
                 told,
                 begin,
             )
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """Keep all others off this device who are to be alone on it."""
+        return locked(self.out / f"alone-{platform.node()}-{mark_of(self.machine.device)}.lock")
 
     def assist(self, run: Run) -> None:
         """Take part in a run that the first of several processes carries out."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .attempt import DeviceLost, State
+from .devices import different
 from .hand import Hand, Stopped, World, ending_on_sigterm
 from .run import Run
 from .standing import Standing, Told, Watch
@@ -40,7 +41,7 @@ def carry_out(
 
     Workers that die are replaced, and their runs go on from their checkpoints. Runs that another
     driver carries out are waited for, and taken over if it dies. Runs that ran out of memory are
-    tried again at the end, one at a time.
+    tried again at the end, one at a time on each device.
     """
     watched, alone = Standing(out, runs), set[str]()
     with ending_on_sigterm():
@@ -50,8 +51,10 @@ def carry_out(
             if not again:
                 return watched.look()
             alone |= {run.identity for run in again}
-            crew = _Crew(out, again, world, 1, alone=True)
-            _until_settled(Standing(out, again), crew, lambda _: told(watched.look(), 1))
+            size = different(world.machine().device, workers)
+            crew = _Crew(out, again, world, size, alone=True)
+            tell = lambda _, size=size: told(watched.look(), size)  # noqa: E731
+            _until_settled(Standing(out, again), crew, tell)
 
 
 def _until_settled(watched: Standing, crew: "_Crew", told: Watch) -> None:
@@ -78,31 +81,39 @@ class _Worker:
 
 
 class _Crew:
-    """The workers of this driver."""
+    """The workers of this driver.
+
+    Args:
+        alone: on their devices, each with its share of the runs, which it walks through once.
+    """
 
     def __init__(
         self, out: Path, runs: Sequence[Run], world: World, size: int, alone: bool = False
     ) -> None:
         self.work, self.runs, self.size, self.alone = (out, world), list(runs), size, alone
         self.living: dict[int, _Worker] = {}
-        self.early, self.walked = 0, not alone
+        self.early, self.walked = 0, set[int]()
         # A fork would take over the GPU's state, and the locks.
         self.context = multiprocessing.get_context("spawn")
 
     def grow(self, waiting: int) -> None:
         """Start as many workers as there is work for, up to the crew's size."""
         coming = sum(not worker.begun for worker in self.living.values())
-        wanted = max(waiting, 0 if self.walked else 1) - coming
+        wanted = waiting - coming
         for number in range(self.size):
-            if number not in self.living and wanted > 0:
+            due = number not in self.walked if self.alone else wanted > 0
+            if number not in self.living and due:
                 self.living[number] = self._start(number)
                 wanted -= 1
 
     def _start(self, number: int) -> _Worker:
         begin = number * len(self.runs) // self.size
         walk = [*self.runs[begin:], *self.runs[:begin]]
+        if self.alone:
+            walk = self.runs[number :: self.size]
         ours, theirs = self.context.Pipe(duplex=False)
-        process = self.context.Process(target=_work, args=(*self.work, walk, self.alone, theirs))
+        work = (*self.work, number, walk, self.alone, theirs)
+        process = self.context.Process(target=_work, args=work)
         process.start()
         theirs.close()
         return _Worker(process, ours)
@@ -117,7 +128,7 @@ class _Crew:
                 continue
             del self.living[number]
             status = worker.process.exitcode
-            self.walked |= status == 0
+            self.walked |= {number} if status == 0 else set()
             self.early = 0 if worker.begun else self.early + 1
             if self.early >= EARLY_DEATHS:
                 raise Stopped(
@@ -149,12 +160,14 @@ def _said(worker: _Worker) -> str:
     return ""
 
 
-def _work(out: Path, world: World, runs: Sequence[Run], alone: bool, word: Connection) -> None:
+def _work(
+    out: Path, world: World, number: int, runs: Sequence[Run], alone: bool, word: Connection
+) -> None:
     """Walk once through the runs; send "" before the first, and why where no other may go on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver gets it too, and says what follows
     with ending_on_sigterm():
         try:
-            hand = Hand(out, world)
+            hand = Hand(out, world, number)
             _say(word, "")
             for run in runs:
                 hand(run, alone)
