@@ -25,6 +25,7 @@ from shoal.report import page_curves
 from shoal.report.page import sweep_page
 from shoal.report.page_curves import SCALE
 from shoal.report.page_data import page_data
+from shoal.report.paired import against_each
 from shoal.report.sweeps import ALL_RULES, chapters
 from tests.protocol.small import squares
 from tests.report.made_up import DOMAINS, make_run, make_sweep, write_failure, write_run
@@ -69,7 +70,11 @@ def test_its_numbers_are_those_of_the_tables() -> None:
                     for entry in (*row.cells, *row.summary)
                 ]
         assert got["about"] == list(want.about) != []
-        assert got["about"] + got["lines"] == list(want.lines)
+        others = against_each(choose_runs(runs, want.rule))
+        assert list(got["paired"]) == list(others) == ["erm", "fishr", "coral", "groupdro"]
+        for name, table in others.items():
+            cells = [[cell[:2] for cell in line["cells"]] for line in got["paired"][name]["lines"]]
+            assert cells == [[[e.text, e.error] for e in line.cells] for line in table.lines]
     assert shown[0]["leaderboard"]["lines"] != shown[1]["leaderboard"]["lines"]
 
 

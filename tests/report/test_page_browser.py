@@ -160,6 +160,28 @@ def test_the_rule_changes_numbers_choices_and_words(browser: Browser, page: Path
     assert len(set(seen)) == len(ALL_RULES)
 
 
+def test_any_method_is_compared_with_all_others(browser: Browser, page: Path) -> None:
+    browser.open(page, 1280)
+    methods = {"erm", "fishr", "coral", "groupdro", "vrex"}
+    other = "document.querySelector('#paired-other')"
+    assert browser.value(f"{other}.value") == "erm"
+    assert set(column(browser, "#paired-table", 0)) == methods - {"erm"}
+    values = [float(one.replace("−", "-")) for one in column(browser, "#paired-table", 1)]
+    assert values == sorted(values, reverse=True)
+    fishr = column(browser, "#paired-table", 0).index("fishr")
+    to_erm = values[fishr]
+    browser.value(f"({other}.value = 'fishr', {other}.dispatchEvent(new Event('change')))")
+    assert set(column(browser, "#paired-table", 0)) == methods - {"fishr"}
+    shown = dict(zip(*(column(browser, "#paired-table", k) for k in (0, 1)), strict=True))
+    assert float(shown["erm"].replace("−", "-")) == -to_erm != 0
+    # It stays chosen under another rule.
+    browser.click("#rules button:nth-child(2)")
+    assert browser.value(f"{other}.value") == "fishr"
+    after = dict(zip(*(column(browser, "#paired-table", k) for k in (0, 1)), strict=True))
+    assert after.keys() == shown.keys() and after != shown
+    assert "sign test" in text(browser, "#differences") and "ECE" in text(browser, "#further")
+
+
 def test_choosers_lead_to_other_charts(browser: Browser, page: Path) -> None:
     browser.open(page, 1280)
     assert "selected" in browser.value(
@@ -285,6 +307,7 @@ def test_one_run_is_enough(browser: Browser, tmp_path: Path) -> None:
     browser.open(path, 390)
     assert text(browser, "h1") == "Sweep of 1 run"
     assert "differ in no hyperparameter" in text(browser, "#hparams-chart")
+    assert "no other method" in text(browser, "#paired-table")
     assert "No run has failed" in text(browser, "#failures-table")
     assert "written down" in text(browser, "#cost-table")
     assert count(browser, "#curves-chart path") == 8

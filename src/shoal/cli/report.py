@@ -39,6 +39,14 @@ def add(commands: Any) -> None:
         help="how models are selected (default: %(default)s)",
     )
     parser.add_argument(
+        "--compare",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("METHOD", "OTHER"),
+        help="the paired difference of these two, beside those of all to ERM; may be repeated",
+    )
+    parser.add_argument(
         "--format",
         choices=(*FORMATS, "html"),
         default="terminal",
@@ -58,6 +66,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.published == bool(options.folders):
         raise ValueError("shoal report takes folders, or --published: one of the two")
     if options.published:
+        if options.compare:
+            raise ValueError("--compare takes pairs of runs, which published cells have none of")
         if options.format == "html":
             raise ValueError("a page is made of runs: give --format html with folders")
         rules = list(BENCHMARKS) if options.rule == "all" else [options.rule]
@@ -83,6 +93,8 @@ def _page(options: argparse.Namespace) -> int:
     from ..storage import write_text
     from .samples import samples_of
 
+    if options.compare:
+        raise ValueError("the page compares any two methods: --compare is for the other formats")
     out, runs = options.out or Path(PAGE), finished_runs(options.folders)
     failed, samples = _failures(options.folders), samples_of(runs, options)
     write_text(out, sweep_page(runs, _rules(options), failed, samples))
@@ -146,10 +158,23 @@ def _chapters(options: argparse.Namespace) -> list[Any]:
     from ..report.sweeps import chapters
 
     runs, rules = finished_runs(options.folders), _rules(options)
-    found = chapters(runs, rules)
+    found = chapters(runs, rules, _compared(options.compare, runs))
     if not found:
         raise ValueError(f"these {len(runs)} runs are not those that the rule {rules[0]} needs")
     return found
+
+
+def _compared(asked: list[list[str]], runs: list[Any]) -> list[tuple[str, str]]:
+    """Return the pairs of methods that were asked for; raise where the runs have no such."""
+    from ..checks import choose
+
+    there = {run.algorithm for run in runs}
+    for one, other in asked:
+        for name in (one, other):
+            choose("method of these runs", name, there)
+        if one == other:
+            raise ValueError(f"--compare takes two methods, got {one} twice")
+    return [(one, other) for one, other in asked]
 
 
 def _failures(folders: list[Path]) -> list[Any]:
@@ -183,7 +208,7 @@ def _sweep_terminal(chapters: list[Any], failed: list[str], file: io.StringIO | 
     for chapter in chapters:
         for line in chapter.cautions:
             say(line, "bold", below=1)
-        for shown in chapter.tables:
+        for shown in (*chapter.tables, *chapter.paired):
             for piece in terminal(shown, console.width):
                 console.print(piece)
         for line in chapter.lines:
@@ -200,7 +225,7 @@ def _sweep_markdown(chapters: list[Any], failed: list[str], file: io.StringIO | 
         print(f"## {chapter.rule}\n", file=file)
         for line in chapter.cautions:
             print(f"**{line}**\n", file=file)
-        for shown in chapter.tables:
+        for shown in (*chapter.tables, *chapter.paired):
             print(markdown(shown), file=file)
         print("\n".join(f"- {line}" for line in chapter.lines) + "\n", file=file)
     if failed:
@@ -219,7 +244,7 @@ def _sweep_latex(chapters: list[Any], failed: list[str], file: io.StringIO | Non
     for chapter in chapters:
         for note in (*chapter.cautions, *chapter.lines):
             print(f"% {note}", file=file)
-        for shown in chapter.tables:
+        for shown in (*chapter.tables, *chapter.paired):
             seen[shown.label] += 1  # a label must name one table
             number = f"-{seen[shown.label]}" if seen[shown.label] > 1 else ""
             print(latex(replace(shown, label=shown.label + number)), file=file)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from shoal.protocol.ranking import Mark, marks, printed
 from shoal.report.benchmark import BASELINE, Accuracy, Benchmark
 
-__all__ = ["Entry", "Further", "Grid", "Line", "beside", "grid"]
+__all__ = ["Entry", "Further", "Grid", "Line", "beside", "grid", "signed"]
 
 MISSING = "–"
 SUMMARY: tuple[str, ...] = ("Avg", "Arith. mean", "Geom. mean", "Median")
@@ -106,7 +106,7 @@ def beside(ours: Benchmark, published: Benchmark) -> Grid | None:
         mine = ours.methods[key].cells.get(column)
         gap = None if mine is None else mine.joint_errors(cell)
         error = "" if cell.error is None else printed(cell.error)
-        return Entry(printed(cell.mean), error if gap is None else f"{error} ({_signed(gap)})")
+        return Entry(printed(cell.mean), error if gap is None else f"{error} ({signed(gap)})")
 
     lines = tuple(
         Line(method.name, tuple(entry(key, column) for column in ours.columns), (), method.apart)
@@ -156,6 +156,7 @@ def _summed(
     return {key: Entry(show(value), mark=marked[key]) for key, value in values.items()}
 
 
-def _signed(value: float) -> str:
+def signed(value: float) -> str:
+    """Return a number with one decimal and its sign; zero has none."""
     text = printed(value)
     return f"+{text}" if float(text) > 0 else text.replace("-", "−")

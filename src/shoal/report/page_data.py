@@ -12,7 +12,8 @@ from shoal.protocol.selection import WORDS, Choice, choose_runs
 from shoal.report.benchmark import BASELINE
 from shoal.report.grid import Entry, Grid
 from shoal.report.page_curves import SCALE, accuracy, curves_of
-from shoal.report.sweeps import Chapter, chapter, domains_of
+from shoal.report.paired import PAIRED, against_each
+from shoal.report.sweeps import FURTHER, Chapter, chapter, domains_of
 
 __all__ = ["Samples", "page_data"]
 
@@ -42,6 +43,8 @@ def page_data(
         "scale": SCALE,
         "baseline": BASELINE,
         "domains": domains,
+        "further": FURTHER,
+        "differences": PAIRED,
         "chapters": shown,
         "runs": curves,
         "steps": steps,
@@ -67,8 +70,8 @@ def _chapter(found: Chapter, choices: Sequence[Choice], runs: Sequence[Finished]
         "leaderboard": _grid(first),
         "published": [_grid(table) for table in others if not table.summary],
         "by_domain": [_grid(table) for table in others if table.summary],
+        "paired": {name: _grid(table) for name, table in against_each(choices).items()},
         "about": found.about,
-        "lines": found.lines[len(found.about) :],
         "cautions": found.cautions,
         "readings": readings,
         "chosen": chosen,

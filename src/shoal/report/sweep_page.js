@@ -62,6 +62,18 @@ function showSelection() {
   }));
 }
 
+// The accuracies of all methods less those of the one that is chosen.
+function showPaired() {
+  const { paired } = data.chapters[current];
+  const names = Object.keys(paired);
+  const select = $("paired-other");
+  const wanted = [select.value, data.baseline, names[0]].find((name) => names.includes(name));
+  select.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
+  select.value = wanted;
+  if (names.length > 1) gridTable($("paired-table"), "paired", paired[wanted], { name: "Difference", descending: true });
+  else $("paired-table").replaceChildren(make("p", { class: "empty" }, "There is no other method to compare with."));
+}
+
 // The whole page, and what follows the rule.
 function showRule() {
   const chapter = data.chapters[current];
@@ -72,7 +84,7 @@ function showRule() {
   gridTable($("leaderboard-table"), "leaderboard", chapter.leaderboard, { name: "Avg", descending: true });
   gridTables($("published"), "published", chapter.published);
   gridTables($("domains-tables"), "domains", chapter.by_domain);
-  $("lines").replaceChildren(...chapter.lines.map((line) => make("li", {}, line)));
+  showPaired();
   showSelection();
   curveChooser.forget("Draw");
   scatterChooser.update();
@@ -112,6 +124,9 @@ function start() {
     $("rules").append(button);
     $("all-words").append(make("dt", {}, chapter.rule), make("dd", {}, chapter.words));
   });
+  $("paired-other").addEventListener("change", showPaired);
+  $("further").textContent = `${data.further}.`;
+  $("differences").textContent = `${data.differences}.`;
   $("filter").addEventListener("input", () => {
     filter();
     gapChooser.update();

@@ -6,16 +6,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shoal.protocol.aggregation import Cell, Comparison, Row, compare, rows_of
+from shoal.protocol.aggregation import Cell, Row, rows_of
 from shoal.protocol.ranking import printed
 from shoal.protocol.records import Finished
 from shoal.protocol.selection import CALIBRATED, RULES, Choice, choose_runs
 from shoal.report.benchmark import BASELINE, Accuracy, Benchmark, Method
 from shoal.report.grid import Further, Grid, beside, grid
+from shoal.report.paired import PAIRED, Pair, paired
 from shoal.report.published import COLORED_MNIST, published_cells, published_domains
 from shoal.report.sweep_notes import departed, not_compared, trained, uneven
 
-__all__ = ["ALL_RULES", "Chapter", "chapter", "chapters", "domains_of"]
+__all__ = ["ALL_RULES", "FURTHER", "Chapter", "chapter", "chapters", "domains_of"]
 
 ALL_RULES = (*RULES, CALIBRATED)
 FURTHER = (
@@ -28,21 +29,29 @@ FURTHER = (
 class Chapter:
     """What one selection rule gives: tables, and lines that say what to know of them.
 
-    ``cautions`` are to be read before the tables. The lines begin with those of ``about``: what was
-    trained, and why something is not compared with published cells.
+    ``paired`` holds the table of differences between methods, where there are several. ``cautions``
+    are to be read before the tables. The lines begin with those of ``about``: what was trained, why
+    something is not compared with published cells, and averages.
     """
 
     rule: str
     tables: tuple[Grid, ...]
+    paired: tuple[Grid, ...]
     lines: tuple[str, ...]
     cautions: tuple[str, ...]
     about: tuple[str, ...]
 
 
-def chapters(runs: Sequence[Finished], rules: Iterable[str]) -> list[Chapter]:
-    """Return a chapter for each rule that these runs have something for."""
+def chapters(
+    runs: Sequence[Finished], rules: Iterable[str], compared: Sequence[Pair] = ()
+) -> list[Chapter]:
+    """Return a chapter for each rule that these runs have something for.
+
+    Args:
+        compared: methods to compare with each other, beside all with the baseline.
+    """
     domains = domains_of(runs)
-    found = (chapter(rule, choose_runs(runs, rule), domains) for rule in rules)
+    found = (chapter(rule, choose_runs(runs, rule), domains, compared) for rule in rules)
     return [one for one in found if one is not None]
 
 
@@ -56,12 +65,16 @@ def domains_of(runs: Sequence[Finished]) -> dict[str, list[str]]:
 
 
 def chapter(
-    rule: str, choices: Sequence[Choice], domains: Mapping[str, Sequence[str]]
+    rule: str,
+    choices: Sequence[Choice],
+    domains: Mapping[str, Sequence[str]],
+    compared: Sequence[Pair] = (),
 ) -> Chapter | None:
     """Return what these choices of a rule give; None where there are none.
 
     Args:
         domains: of each data set, in the order to show them.
+        compared: as in ``chapters``.
     """
     rows = sorted(rows_of(choices, domains), key=lambda row: list(domains).index(row.dataset))
     if not rows:
@@ -79,9 +92,12 @@ def chapter(
         tables.append(grid(_by_domain(name, mine, domains[name]), further=further))
         tables += _beside(_by_domain(name, own, domains[name]), by_domain[name])
     about = [trained(choices), *not_compared(different)]
-    lines = [*about, FURTHER, *_no_average(rows), *_paired(choices, rows)]
-    lines += _without_colored_mnist(whole)
-    return Chapter(rule, tuple(tables), tuple(lines), tuple(uneven(choices)), tuple(about))
+    about += [*_no_average(rows), *_without_colored_mnist(whole)]
+    pairs = _pairs(rows, compared)
+    differences = (paired(choices, pairs, f"tab:{rule}-paired"),) if pairs else ()
+    lines = [*about, FURTHER, *([PAIRED] if pairs else [])]
+    cautions = tuple(uneven(choices))
+    return Chapter(rule, tuple(tables), differences, tuple(lines), cautions, tuple(about))
 
 
 def _benchmark(rule: str, rows: Sequence[Row]) -> Benchmark:
@@ -150,14 +166,11 @@ def _no_average(rows: Sequence[Row]) -> Iterable[str]:
             yield f"{dataset}: no average of {listed}: not all test domains in all trials"
 
 
-def _paired(choices: Sequence[Choice], rows: Sequence[Row]) -> Iterable[str]:
-    for name in _methods(rows):
-        if name != BASELINE and any(row.algorithm == BASELINE for row in rows):
-            try:
-                found = _compared(compare(choices, name, BASELINE))
-            except ValueError as error:
-                found = str(error)
-            yield f"{name} less {BASELINE}, paired: {found}"
+def _pairs(rows: Sequence[Row], asked: Sequence[Pair]) -> list[Pair]:
+    """Return every method with the baseline, and those asked for."""
+    names = _methods(rows)
+    to_baseline = [(name, BASELINE) for name in names if BASELINE in names and name != BASELINE]
+    return [*to_baseline, *asked]
 
 
 def _without_colored_mnist(whole: Benchmark) -> Iterable[str]:
@@ -167,14 +180,6 @@ def _without_colored_mnist(whole: Benchmark) -> Iterable[str]:
         ordered = sorted(found, key=lambda name: -found[name])
         listed = ", ".join(f"{name} {printed(found[name])}" for name in ordered)
         yield f"Average without colored-mnist: {listed or 'no method has all data sets'}"
-
-
-def _compared(found: Comparison) -> str:
-    difference, error = 100 * found.difference, 100 * found.error
-    return (
-        f"{difference:+z.1f} ± {error:.1f} points over {found.pairs} of (data set, test domain, "
-        f"trial), {found.wins} won and {found.losses} lost, p = {found.p:.3f} by the sign test"
-    )
 
 
 def _percent(cell: Cell) -> Accuracy:

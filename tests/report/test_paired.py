@@ -1,0 +1,116 @@
+"""Paired differences: of every method to ERM, and of any two on request."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shoal.cli import main
+from shoal.protocol.selection import choose_runs
+from shoal.report.grid import Entry, Grid
+from shoal.report.paired import against_each, paired
+from shoal.report.sweeps import chapters
+from tests.report.made_up import make_sweep, write_run
+
+METHODS = ("vrex", "erm", "fishr")
+RUNS = make_sweep(METHODS, ("colored-mnist",), trials=2, draws=2)
+CHOICES = choose_runs(RUNS, "training-domain")
+
+
+def expected(one: str, other: str) -> list[str]:
+    """Return the row by NumPy, the p-value from all outcomes of the coins."""
+    values = {
+        name: {(c.test_domain, c.trial): c.accuracy for c in CHOICES if c.algorithm == name}
+        for name in (one, other)
+    }
+    gaps = 100 * np.array([values[one][place] - values[other][place] for place in values[one]])
+    n, won = len(gaps), int((gaps > 0).sum())
+    coins = (np.arange(2**n)[:, None] >> np.arange(n) & 1).sum(1)
+    p = np.mean(abs(coins - n / 2) >= abs(won - n / 2))
+    difference = f"{gaps.mean():+.1f}".replace("-", "−")
+    error = f"{gaps.std(ddof=1) / math.sqrt(n):.1f}"
+    return [f"{difference} ± {error}", str(n), str(won), str(n - won), f"{p:.3f}"]
+
+
+def rows(table: Grid) -> dict[str, list[str]]:
+    return {
+        line.name: [f"{e.text} ± {e.error}" if e.error else e.text for e in line.cells]
+        for line in table.lines
+    }
+
+
+def test_a_row_is_the_paired_comparison() -> None:
+    found = rows(paired(CHOICES, [("fishr", "vrex"), ("erm", "fishr")], ""))
+    assert found == {
+        "fishr less vrex": expected("fishr", "vrex"),
+        "erm less fishr": expected("erm", "fishr"),
+    }
+
+
+def test_every_method_against_every_other() -> None:
+    found = against_each(CHOICES)
+    assert [*found] == ["erm", "vrex", "fishr"]  # the baseline first
+    for other, table in found.items():
+        names = [name for name in found if name != other]
+        assert rows(table) == {name: expected(name, other) for name in names}
+
+
+def test_too_few_to_compare_is_a_gap() -> None:
+    few = [c for c in CHOICES if c.algorithm == "erm" or (c.test_domain, c.trial) == ("+90%", 0)]
+    (line,) = paired(few, [("fishr", "erm")], "").lines
+    assert line.cells == (Entry(),) * 5
+    assert paired(few, [("none", "erm")], "").lines[0].cells == line.cells
+
+
+def test_a_chapter_compares_all_with_erm_and_the_pairs_asked_for() -> None:
+    asked = [("fishr", "vrex"), ("fishr", "erm")]
+    (chapter,) = chapters(RUNS, ["training-domain"], asked)
+    (table,) = chapter.paired
+    names = ["vrex less erm", "fishr less erm", "fishr less vrex"]
+    assert [line.name for line in table.lines] == names
+    assert table.label not in {one.label for one in chapter.tables}
+    (alone,) = chapters(make_sweep(("fishr", "vrex"), draws=1), ["training-domain"])
+    assert alone.paired == () and not any("Paired" in line for line in alone.lines)
+    assert any("Paired" in line for line in chapter.lines)
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sweep")
+    for run in RUNS:
+        write_run(folder, run)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["terminal", "markdown", "latex", "json"])
+def test_the_command_shows_it(kind: str, sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rule = ["--rule", "training-domain", "--format", kind]
+    assert main(["report", str(sweep), "--compare", "fishr", "vrex", *rule]) == 0
+    told = capsys.readouterr().out
+    assert "fishr less vrex" in told and "fishr less erm" in told and "vrex less erm" in told
+    assert expected("fishr", "vrex")[-1] in told
+    assert main(["report", str(sweep), *rule]) == 0
+    told = capsys.readouterr().out
+    assert "fishr less vrex" not in told and "fishr less erm" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--compare", "fish", "erm"), "'fish'; did you mean 'fishr'? One of: erm, fishr, vrex"),
+        (("--compare", "erm", "coral"), "unknown method of these runs 'coral'; One of: erm"),
+        (("--compare", "erm", "erm"), "--compare takes two methods, got erm twice"),
+        (("--compare", "erm", "vrex", "--format", "html"), "the page compares any two methods"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(
+    arguments: tuple[str, ...], said: str, sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(sweep), *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_published_cells_have_no_pairs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--published", "--compare", "erm", "fishr"]) == 2
+    assert "which published cells have none of" in capsys.readouterr().err
