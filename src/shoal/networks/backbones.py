@@ -171,7 +171,10 @@ def _torchvision(name: str, weights: str | Path | None, generator: torch.Generat
         from torchvision import models
     _known("torchvision", name, models.list_models(module=models))
     version = _version(name, weights, models.get_model_weights(name).__members__)
-    network = lent(_fetching(name, lambda: models.get_model(name, weights=version)), generator)
+    build = _fetching(
+        name, f"{torch.hub.get_dir()}/checkpoints", lambda: models.get_model(name, weights=version)
+    )
+    network = lent(build, generator)
     if getattr(network, "aux_logits", False):
         raise ValueError(f"torchvision:{name} has more than one head, which cannot be replaced")
     linear = [where for where, part in network.named_modules() if isinstance(part, nn.Linear)]
@@ -187,9 +190,12 @@ def _torchvision(name: str, weights: str | Path | None, generator: torch.Generat
 def _timm(name: str, weights: str | Path | None, generator: torch.Generator) -> Found:
     with extra("vision", f"timm:{name}"):
         import timm
+        from huggingface_hub.constants import HF_HUB_CACHE
     _known("timm", name, (*timm.list_models(), *timm.list_pretrained()))
     own = weights == "imagenet"
-    build = _fetching(name, lambda: timm.create_model(name, pretrained=own, num_classes=0))
+    build = _fetching(
+        name, HF_HUB_CACHE, lambda: timm.create_model(name, pretrained=own, num_classes=0)
+    )
     network: Any = lent(build, generator)
     expected = network.pretrained_cfg
     if weights is not None and not own:
@@ -232,14 +238,21 @@ def _version(name: str, weights: str | Path | None, versions: Iterable[str]) -> 
     return str(weights) if weights in known else None
 
 
-def _fetching(name: str, build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+def _fetching(name: str, cache: str, build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """Return ``build`` that tells what to do where no network leads to the weights.
+
+    Args:
+        cache: the folder in which the package keeps weights that it has fetched.
+    """
+
     def fetch() -> nn.Module:
         try:
             return build()
         except OSError as error:
             raise ConnectionError(
-                f"the weights of {name} could not be fetched ({error}); "
-                "give the path of a file that has them instead"
+                f"the weights of {name} could not be fetched ({error}); build it once on a machine "
+                f"with a network and copy {cache} from there, or give a file of weights where that "
+                "can be named (weights=…, --weights of 'shoal train')"
             ) from error
 
     return fetch
