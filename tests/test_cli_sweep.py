@@ -28,15 +28,34 @@ pytestmark = pytest.mark.usefixtures("no_probe")
 def test_a_plan_is_shown_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [*PLAN, "--algorithms", "erm", "fishr", "--out", str(tmp_path), "--steps", "10"]
+    command = [*PLAN, "--algorithms", "erm", "fishr", "--out", str(tmp_path), "--steps", "1000"]
     assert main(command) == 0
     told = capsys.readouterr().err
-    assert "12 runs (12 of this shard), 120 updates in all: 12 waiting" in told
+    assert rows(told) == {
+        "Data set Method": "runs updates done running failed waiting",
+        "colored-mnist erm": "6 6,000 – – – 6",
+        "colored-mnist fishr": "6 6,000 – – – 6",
+    }
+    assert "12 runs (12 of this shard), 12,000 updates in all: 12 waiting\n" in told
     assert "What it costs is known when the first runs are done" in told
     runs = read_plan(tmp_path)
     assert {run.test_domains for run in runs} == {("+90%",), ("+80%",), ("-90%",)}
+    (done := folder_of(tmp_path, runs[1])).mkdir(parents=True)
+    (done / "done").touch()
     assert main([*command, "--shard", "1/5"]) == 0
-    assert "12 runs (3 of this shard)" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "12 runs (3 of this shard), 3,000 updates in all: 1 done, 2 waiting\n" in told
+    assert rows(told) == {
+        "Data set Method": "runs updates done running failed waiting",
+        "colored-mnist erm": "1 1,000 1 – – –",
+        "colored-mnist fishr": "2 2,000 – – – 2",
+    }
+
+
+def rows(told: str) -> dict[str, str]:
+    """The rows of a table by their first two cells; two blanks or more lie between cells."""
+    lines = [re.split(r" {2,}", line.strip()) for line in told.splitlines()]
+    return {" ".join(cells[:2]): " ".join(cells[2:]) for cells in lines if len(cells) > 3}
 
 
 @pytest.mark.parametrize("shard", ["5/5", "1", "-1/3", "a/b"])
@@ -222,13 +241,17 @@ def test_status_counts_and_names_failures(
     assert attempt(second, method, broken, two, world.machine()) is State.FAILED  # type: ignore[arg-type]
     assert main(["status", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    expected = {"done": 1, "running": 0, "failed": 1, "waiting": 4}
+    expected = {"updates": 12, "done": 1, "running": 0, "failed": 1, "waiting": 4}
     assert found["runs"] == [{"dataset": "squares", "algorithm": "erm", **expected}]
     assert found["failures"][0]["reason"] == "ValueError: cannot read cat.png"
     assert found["time_left"]
     assert main(["status", str(tmp_path)]) == 0
     told = capsys.readouterr().out
     assert "ValueError: cannot read cat.png" in told and "left, with one worker" in told
+    assert rows(told) == {
+        "Data set Method": "done running failed waiting",
+        "squares erm": "1 – 1 4",
+    }
     third = read_plan(tmp_path)[2]
     path = folder_of(tmp_path, third)
     assert attempt(third, method, broken, path, world.machine()) is State.FAILED  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from typing import Any
 
 from .arguments import add_keep_best, positive, share
 from .run_options import add_log
+from .run_table import run_rows, run_table
 from .status import show_standing
 from .time_left import told_left
 
@@ -79,8 +80,8 @@ def carry_out(options: argparse.Namespace, runs: Sequence[Any], world: Any) -> i
     if options.retry_failed:
         for run in plan:
             (folder_of(options.out, run) / FAILED).unlink(missing_ok=True)
-    _tell_plan(options, runs, plan)
     found = standing(options.out, plan)
+    _tell_plan(options, runs, plan, found)
     if found[State.DONE] < len(plan):
         _tell_cost(options, plan, world, found[State.RUNNING])
     if options.plan_only:
@@ -154,13 +155,16 @@ def _here(options: argparse.Namespace) -> tuple[str, ...]:
     return () if elsewhere else hardware_here(options.device)
 
 
-def _tell_plan(options: argparse.Namespace, runs: Any, plan: Any) -> None:
-    from ..protocol.standing import standing
+def _tell_plan(options: argparse.Namespace, runs: Any, plan: Any, found: Any) -> None:
+    """Show a row for every data set and method, and what they are in all."""
+    from rich.console import Console
 
+    rows = run_rows(options.out, plan)
+    Console(stderr=True).print(run_table(f"Plan of {options.out}", rows, planned=True))
     updates = sum(run.protocol.steps for run in plan)
     print(
         f"{len(runs):,} runs ({len(plan):,} of this shard), {updates:,} updates in all: "
-        f"{_counts(standing(options.out, plan))}",
+        f"{_counts(found)}",
         file=sys.stderr,
     )
 

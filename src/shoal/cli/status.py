@@ -2,12 +2,11 @@
 
 import argparse
 import json
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .terminal import table
+from .run_table import run_rows, run_table
 from .time_left import time_left, told_left
 
 
@@ -35,17 +34,10 @@ def _run(options: argparse.Namespace) -> int:
 def show_standing(out: Path, runs: Sequence[Any]) -> None:
     """Show a row for every data set and method, what failed, and the time left."""
     from rich.console import Console
-    from rich.text import Text
 
     found = _as_json(out, runs)
-    shown = table(f"Runs of {out}", None)
-    for head in ("Data set", "Method", "done", "running", "failed", "waiting"):
-        shown.add_column(head, justify="left" if head[0].isupper() else "right")
-    for row in found["runs"]:
-        counts = [f"{row[state]:,}" if row[state] else "–" for state in STATES]
-        shown.add_row(Text(row["dataset"]), Text(row["algorithm"]), *counts)
     console = Console()
-    console.print(shown)
+    console.print(run_table(f"Runs of {out}", found["runs"]))
     by_reason: dict[str, list[str]] = {}
     for failure in found["failures"]:
         by_reason.setdefault(failure["reason"], []).append(failure["folder"])
@@ -59,27 +51,17 @@ def show_standing(out: Path, runs: Sequence[Any]) -> None:
         console.print(told, highlight=False, markup=False)
 
 
-STATES = ("done", "running", "failed", "waiting")
-
-
 def _as_json(out: Path, runs: Sequence[Any]) -> dict[str, Any]:
     from ..protocol.attempt import State, failure_of, state_of
     from ..protocol.plan import folder_of
 
-    counts: dict[tuple[str, str], Counter[str]] = {}
     failures = []
     for run in runs:
         path = folder_of(out, run)
-        state = state_of(path)
-        counts.setdefault((run.dataset, run.algorithm), Counter())[state.value] += 1
-        failure = failure_of(path) if state is State.FAILED else None
+        failure = failure_of(path) if state_of(path) is State.FAILED else None
         if failure is not None:
             failures.append({"folder": str(path), "reason": failure["reason"]})
-    rows = [
-        {"dataset": dataset, "algorithm": algorithm, **{state: found[state] for state in STATES}}
-        for (dataset, algorithm), found in counts.items()
-    ]
-    return {"runs": rows, "failures": failures}
+    return {"runs": run_rows(out, runs), "failures": failures}
 
 
 def _is_fit(out: Path) -> bool:
