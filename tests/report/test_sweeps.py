@@ -181,6 +181,27 @@ def test_only_methods_as_in_the_paper_are_compared() -> None:
     assert why.endswith("cells: colored-mnist: fishr (draws 5 instead of 20)")
 
 
+def test_remarks_stand_beside_the_published_cells_that_they_are_of() -> None:
+    others = [
+        replace(one, algorithm=name)
+        for one in drawn()
+        for name in ("mtl", "dann", "cdann", "arm", "fish")
+        if one.algorithm == "erm" and (name != "arm" or one.draw == 0)
+    ]
+    (chapter,) = chapters([*drawn(), *others], ["test-domain"])
+    _, why, *found = chapter.about
+    assert "arm" in why  # of too few draws: its published cells are not shown
+    assert found == [
+        "Published cells of dann, cdann: the gradient penalty before its correction of August 2022",
+        "Published cells of mtl: the embedding was overwritten by noise (DomainBed#159)",
+        "Published cells of fish: from its authors; no results by domain were published",
+    ]
+    (chapter,) = chapters([*drawn(), *others], ["leave-one-domain-out", "calibrated"])
+    assert not any("Published" in line for line in chapter.lines)
+    (chapter,) = chapters(drawn(), ["test-domain"])  # of which there are none
+    assert not any("Published" in line for line in chapter.lines)
+
+
 def test_data_sets_of_one_setup_are_told_together() -> None:
     """A file of weights goes by its hash; a user's own network by shape has no name."""
     weights = {"weights": "0123456789abcdef"}

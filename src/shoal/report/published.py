@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +15,7 @@ from shoal.report.grid_views import LEGEND, markdown
 __all__ = [
     "COLORED_MNIST",
     "averages_that_differ",
+    "method_remarks",
     "published_as_data",
     "published_benchmark",
     "published_cells",
@@ -115,12 +116,18 @@ def published_notes(rule: str) -> list[str]:
 
 def remark_lines() -> list[str]:
     """Return how the published cells were obtained, where today's code differs."""
-    known = remarks()
     methods = published_benchmark("test-domain").methods
+    names = {key: method.name for key, method in methods.items()}
+    return [*remarks().sweep, *(f"{line}." for line in method_remarks(names))]
+
+
+def method_remarks(names: Mapping[str, str]) -> list[str]:
+    """Return how the published cells of these methods were obtained, by the names given."""
     by_text: dict[str, list[str]] = {}
-    for key, text in known.methods.items():
-        by_text.setdefault(text, []).append(methods[key].name)
-    return [*known.sweep, *(f"{', '.join(who)}: {text}." for text, who in by_text.items())]
+    for key, text in remarks().methods.items():
+        if key in names:
+            by_text.setdefault(text, []).append(names[key])
+    return [f"{', '.join(who)}: {text}" for text, who in by_text.items()]
 
 
 def published_page(rules: Iterable[str]) -> str:

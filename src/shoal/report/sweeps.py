@@ -13,7 +13,12 @@ from shoal.protocol.selection import CALIBRATED, RULES, Choice, choose_runs
 from shoal.report.benchmark import BASELINE, Accuracy, Benchmark, Method
 from shoal.report.grid import Further, Grid, beside, grid
 from shoal.report.paired import PAIRED, Pair, paired
-from shoal.report.published import COLORED_MNIST, published_cells, published_domains
+from shoal.report.published import (
+    COLORED_MNIST,
+    method_remarks,
+    published_cells,
+    published_domains,
+)
 from shoal.report.sweep_notes import departed, not_compared, trained, uneven
 
 __all__ = ["ALL_RULES", "FURTHER", "Chapter", "chapter", "chapters", "domains_of"]
@@ -91,7 +96,7 @@ def chapter(
         further = [_worst(mine), _calibration(mine)]
         tables.append(grid(_by_domain(name, mine, domains[name]), further=further))
         tables += _beside(_by_domain(name, own, domains[name]), by_domain[name])
-    about = [trained(choices), *not_compared(different)]
+    about = [trained(choices), *not_compared(different), *_remarks(tables)]
     about += [*_no_average(rows), *_without_colored_mnist(whole)]
     pairs = _pairs(rows, compared)
     differences = (paired(choices, pairs, f"tab:{rule}-paired"),) if pairs else ()
@@ -138,6 +143,13 @@ def _methods(rows: Sequence[Row]) -> list[str]:
 def _beside(ours: Benchmark, published: Benchmark | None) -> list[Grid]:
     found = None if published is None else beside(ours, published)
     return [] if found is None else [found]
+
+
+def _remarks(tables: Sequence[Grid]) -> Iterable[str]:
+    """Yield how the published cells among these were obtained, where today's code differs."""
+    published = [table for table in tables if not table.summary]
+    for line in method_remarks({row.name: row.name for table in published for row in table.lines}):
+        yield f"Published cells of {line}"
 
 
 def _worst(rows: Sequence[Row]) -> Further:
