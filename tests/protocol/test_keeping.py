@@ -226,7 +226,9 @@ def test_the_command_saves_what_was_chosen(
             == choice.accuracy
             == model.card["accuracy"][choice.test_domain]["kept"]
         )
-        assert f"{folder}: draw {choice.draw}, step {choice.step}, " in printed
+        at = [measured.step for measured in choice.run.measured].index(choice.step) + 1
+        read = f"step {choice.step} (record {at} of {len(choice.run.measured)}), "
+        assert f"{folder}: draw {choice.draw} (of {choice.draws}), {read}" in printed
 
 
 def test_what_cannot_be_saved_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

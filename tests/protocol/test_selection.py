@@ -61,6 +61,16 @@ def test_by_training_domains_takes_the_first_best_step() -> None:
     assert one([first, other], "training-domain") == (0, 300, 0.2)
 
 
+def test_a_choice_knows_which_of_how_many() -> None:
+    """Records are counted by their steps, whatever order they were written in."""
+    records = [measured(step, a=(0.5, 0.5), b=(1, acc)) for step, acc in ((5, 0.9), (9, 0.2))]
+    records.append(measured(0, a=(0.5, 0.5), b=(1, 0.1)))
+    other = finished(7, measured(0, a=(0.1, 0.1), b=(0, 0.3)))
+    (choice,) = choose_runs([finished(2, *records), other], "training-domain")
+    assert (choice.draw, choice.draws) == (2, 2)
+    assert (choice.step, choice.record, choice.records) == (5, 2, 3)
+
+
 def test_of_equal_scores_the_larger_draw_wins_and_nan_loses() -> None:
     runs = [
         finished(draw, measured(0, a=(draw / 10, 0.5), b=(1, score)))

@@ -127,6 +127,12 @@ def test_numbers_sort_as_numbers_and_gaps_come_last(browser: Browser, page: Path
     browser.click("#selection-table th[data-column='5'] button")
     steps = [int(one.replace(",", "")) for one in column(browser, "#selection-table", 5)]
     assert steps == sorted(steps)
+    records = [f"{1 + step // 100} of 11" for step in steps]
+    assert column(browser, "#selection-table", 6) == records
+    draws = set(column(browser, "#selection-table", 4))
+    # vrex has two draws, all others five
+    assert draws <= {f"{k} (of 5)" for k in range(5)} | {f"{k} (of 2)" for k in range(2)}
+    assert {draw.partition(" ")[2] for draw in draws} == {"(of 5)", "(of 2)"}
 
 
 def test_the_filter_hides_rows_in_all_tables(browser: Browser, page: Path) -> None:
@@ -311,7 +317,7 @@ def test_one_run_is_enough(browser: Browser, tmp_path: Path) -> None:
     assert "No run has failed" in text(browser, "#failures-table")
     assert "written down" in text(browser, "#cost-table")
     assert count(browser, "#curves-chart path") == 8
-    assert column(browser, "#domains-tables", 3) == column(browser, "#selection-table", 7)
+    assert column(browser, "#domains-tables", 3) == column(browser, "#selection-table", 8)
 
 
 def test_a_table_that_goes_on_fades_out(browser: Browser, page: Path) -> None:

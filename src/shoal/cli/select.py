@@ -53,14 +53,17 @@ def _run(options: argparse.Namespace) -> int:
             missing += 1
             print(f"shoal: {error}", file=sys.stderr)
         else:
-            print(f"{folder}: draw {choice.draw}, step {choice.step}, {_told(choice)}")
+            print(f"{folder}: {_told(choice)}")
     if missing:
         print(f"shoal: {missing} of {len(choices)} models were not kept", file=sys.stderr)
     return 1 if missing else 0
 
 
 def _told(choice: Any) -> str:
-    return f"{100 * choice.accuracy:.1f} % on {choice.test_domain}"
+    return (
+        f"draw {choice.draw} (of {choice.draws}), step {choice.step} (record {choice.record} of "
+        f"{choice.records}), {100 * choice.accuracy:.1f} % on {choice.test_domain}"
+    )
 
 
 def _refuse_unknown(what: str, asked: list[str] | None, there: list[str]) -> None:

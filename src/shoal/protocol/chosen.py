@@ -60,7 +60,7 @@ def _about(choice: Choice, rule: str) -> dict[str, Any]:
         "draw": choice.draw,
         "of_draws": choice.draws,
         "step": choice.step,
-        "of_records": len(choice.run.measured),
+        "of_records": choice.records,
         "score": _number(choice.score),
         "accuracy": _number(choice.accuracy),
     }

@@ -33,6 +33,16 @@ class Choice:
     run: Finished
     draws: int
 
+    @property
+    def records(self) -> int:
+        """How many records its run has."""
+        return len(self.run.measured)
+
+    @property
+    def record(self) -> int:
+        """Which of them is read, counted from 1 by their steps."""
+        return 1 + sum(measured.step < self.step for measured in self.run.measured)
+
 
 # From a run and all runs of its data set, method and trial, to the score and what is read.
 Score = tuple[float, Measured]

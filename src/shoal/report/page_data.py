@@ -62,7 +62,8 @@ def _chapter(found: Chapter, choices: Sequence[Choice], runs: Sequence[Finished]
         place = places[id(choice.run)]
         readings[place] = [choice.step, accuracy(choice.accuracy)]
         score = round(choice.score, 5) if math.isfinite(choice.score) else None
-        chosen.append({"run": place, "score": score})
+        counts = {"draws": choice.draws, "record": choice.record, "records": choice.records}
+        chosen.append({"run": place, "score": score, **counts})
     first, *others = found.tables
     return {
         "rule": found.rule,
