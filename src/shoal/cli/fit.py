@@ -9,7 +9,7 @@ from .arguments import device, name_domains, settings
 from .fit_options import add_fit_options
 from .fit_progress import fit_progress
 from .fit_results import show_material, show_verdict
-from .fit_setup import check_backbone, setup_of, tell
+from .fit_setup import check_backbone, setup_of, tell, with_length
 
 # Always compared: what is to be beaten, and what is proposed.
 ALWAYS = ("erm", "fishr")
@@ -73,7 +73,10 @@ def _fit(options: argparse.Namespace, on: Any) -> None:
             )
         if first:
             show_material(material)
+        machine = Machine(on, "graph" if on.type == "cuda" else "eager")
+        left = None if seconds is None else seconds - (time.monotonic() - begin)
         setup = setup_of(options, material, on, out)
+        setup = with_length(options, setup, material, methods, machine, out, left)
         if first:
             tell(options, setup, on, material, len(methods), seconds)
         fitted = fit(
@@ -81,7 +84,7 @@ def _fit(options: argparse.Namespace, on: Any) -> None:
             setup,
             methods,
             out,
-            Machine(on, "graph" if on.type == "cuda" else "eager"),
+            machine,
             cache_folder(material.dataset, options.cache),
             budget,
             options.trials,

@@ -68,7 +68,11 @@ def _add_how(group: Any) -> None:
         "do in minutes (default: all on a GPU, head without)",
     )
     group.add_argument(
-        "--steps", type=positive, metavar="N", help="updates of each run (default: 600 to 1000)"
+        "--steps",
+        type=positive,
+        metavar="N",
+        help="updates of each run (default: 600 of a head, 1000 of an MLP, and of a whole network "
+        "300 to 5000, as the time allows)",
     )
     group.add_argument("--device", default="auto", help="cpu, cuda, or auto")
     add_cache_folder(group)

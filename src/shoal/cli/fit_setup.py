@@ -1,6 +1,7 @@
 """How ``shoal fit`` chooses what nobody asked for, and says so."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,32 @@ def setup_of(options: argparse.Namespace, material: Any, on: Any, out: Path) -> 
         settings(options.set),
         sum(map(len, material.dataset.domains)),
     )
+
+
+def with_length(
+    options: argparse.Namespace,
+    setup: Any,
+    material: Any,
+    methods: Any,
+    machine: Any,
+    out: Path,
+    seconds: float | None,
+) -> Any:
+    """Return the setup with as many updates as there is time for, where that is left open.
+
+    Heads and MLPs take seconds anyway; several processes would have to agree.
+    """
+    from ..distributed import processes
+    from ..estimators.estimate import Surroundings
+    from ..estimators.lengths import length_within
+    from ..estimators.setup import kept_setup
+
+    chosen = options.steps is not None or kept_setup(out) is not None
+    large = setup.kind == "images" and not setup.frozen
+    if seconds is None or chosen or not large or processes() > 1:
+        return setup
+    world = Surroundings(methods, material.dataset, None, machine)
+    return replace(setup, steps=length_within(seconds, setup, world))
 
 
 def check_backbone(options: argparse.Namespace, on: Any) -> None:
@@ -65,7 +92,10 @@ def tell(
             "CPU)."
         )
     else:
-        print(f"All weights of {setup.backbone} are trained, {setup.steps:,} updates a run.")
+        print(
+            f"All weights of {setup.backbone} are trained, {setup.steps:,} updates a run (--steps "
+            "for more or fewer)."
+        )
     most = min(methods * len(material.dataset.names) * options.trials, options.runs or 10**9)
     within = f", within {shown(seconds)}" if seconds else ""
     print(f"Up to {most} runs leave each domain out in turn{within}.")

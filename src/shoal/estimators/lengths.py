@@ -1,0 +1,45 @@
+"""How many updates runs of a whole network get: as many as the time allows, where nobody says."""
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ..protocol.costs import known_rates
+from ..protocol.estimate import find_rates
+from ..protocol.probe import Rates
+from .estimate import Surroundings, groups_of
+from .setup import Setup
+from .verdict import BASELINE
+
+# From what the methods' defaults were made for to what still learns something: a penalty that
+# begins late in a short run has hardly begun to help when it ends.
+LENGTHS = (5000, 4000, 3000, 2500, 2000, 1500, 1000, 700, 500, 300)
+# The share of the time in which each domain is left out once and the model is trained. What is left
+# is for images to be decoded, and for what was guessed wrong.
+SHARE = 0.7
+
+
+def length_within(seconds: float, setup: Setup, world: Surroundings) -> int:
+    """Return how many updates a run should have, by a short probe of this machine.
+
+    All methods are taken to cost what ERM does, as most do. Where nothing could be found out, it
+    is what the setup has.
+    """
+    first = groups_of(setup, world, trials=1)[0]
+    probed = [run for run in first if run.algorithm == BASELINE]
+    alone = replace(world, methods={BASELINE: world.methods[BASELINE]}, cache=None)
+    with TemporaryDirectory() as scratch:
+        find_rates(Path(scratch), probed, alone, lambda *_: world.dataset)
+        found = list(known_rates(Path(scratch)).values())
+    return longest(SHARE * seconds, found[0], setup, world) if found else setup.steps
+
+
+def longest(seconds: float, rates: Rates, setup: Setup, world: Surroundings) -> int:
+    """Return the largest of ``LENGTHS`` with which one round fits into the time; else the least."""
+    for steps in LENGTHS:
+        one = replace(setup, steps=steps)
+        runs = [run for group in groups_of(one, world, trials=1) for run in group]
+        runs.append(one.run(world.dataset, BASELINE, world.methods[BASELINE], (), 0))
+        if sum(map(rates.seconds, runs)) <= seconds:
+            return steps
+    return LENGTHS[-1]

@@ -1,0 +1,108 @@
+"""How many updates a run gets where nobody says."""
+
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shoal.algorithms import find
+from shoal.cli.fit_setup import with_length
+from shoal.datasets import Domain, DomainDataset
+from shoal.estimators import lengths
+from shoal.estimators.estimate import Surroundings
+from shoal.estimators.lengths import length_within, longest
+from shoal.estimators.setup import Setup
+from shoal.protocol.costs import write_rates
+from shoal.protocol.machine import Machine
+from shoal.protocol.probe import Rates
+
+SETUP = Setup("x", "f", "images", "all", "efficientnet-lite0", 1000, "bf16", {})
+METHODS = {name: (find(name), {}) for name in ("erm", "fishr")}
+
+
+@pytest.fixture
+def world() -> Surroundings:
+    domains = [
+        Domain(name, torch.arange(4) % 2, torch.zeros(4, 3, 8, 8, dtype=torch.uint8))
+        for name in "abc"
+    ]
+    data = DomainDataset("x", ("n", "y"), tuple(domains))
+    return Surroundings(METHODS, data, None, Machine(torch.device("cpu"), "eager"))
+
+
+def seconds_of_a_round(steps: int, rates: Rates) -> float:
+    """Return what it takes to leave each of three domains out once, and for the model itself.
+
+    Two methods, batches of 32 of each domain; five records, after the first update, after each
+    quarter and after the last.
+    """
+    without, whole = rates.update + 2 * 32 * rates.image, rates.update + 3 * 32 * rates.image
+    return steps * (6 * without + whole) + 7 * 5 * rates.evaluation
+
+
+@pytest.mark.parametrize("steps", lengths.LENGTHS)
+def test_the_longest_that_fits(steps: int, world: Surroundings) -> None:
+    rates = Rates(0.01, 0.0005, 2.0, domains=3)
+    enough = seconds_of_a_round(steps, rates)
+    assert longest(enough * 1.0001, rates, SETUP, world) == steps
+    shorter = [length for length in lengths.LENGTHS if length < steps] or [steps]
+    assert longest(enough * 0.9999, rates, SETUP, world) == shorter[0]
+
+
+def test_a_probe_of_erm_tells(monkeypatch: pytest.MonkeyPatch, world: Surroundings) -> None:
+    rates = Rates(0.01, 0.0, 0.0, domains=3)
+    seen: list[Any] = []
+
+    def find_rates(out: Path, runs: Any, probed: Surroundings, dataset: Any) -> None:
+        seen.append([run.algorithm for run in runs])
+        assert list(probed.methods) == ["erm"]  # what else there is may not go to a process
+        assert dataset("x", 0) is world.dataset
+        write_rates(out, {("here", ("x", "erm")): rates})
+
+    monkeypatch.setattr(lengths, "find_rates", find_rates)
+    needed = seconds_of_a_round(2000, rates) / lengths.SHARE
+    assert length_within(needed * 1.0001, SETUP, world) == 2000
+    assert length_within(needed * 0.9999, SETUP, world) == 1500
+    assert seen == [["erm"], ["erm"]]
+
+
+def test_where_nothing_is_found(monkeypatch: pytest.MonkeyPatch, world: Surroundings) -> None:
+    monkeypatch.setattr(lengths, "find_rates", lambda *_: None)
+    assert length_within(1e9, SETUP, world) == SETUP.steps
+
+
+@pytest.mark.parametrize(
+    ("setup", "steps", "seconds", "expected"),
+    [
+        (SETUP, None, 60.0, 77),
+        (SETUP, 1000, 60.0, 1000),  # as asked
+        (SETUP, None, None, 1000),  # there is no time to fit into
+        (replace(SETUP, trained="head"), None, 60.0, 1000),
+        (replace(SETUP, kind="table", backbone=None), None, 60.0, 1000),
+    ],
+)
+def test_only_what_is_left_open_is_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    world: Surroundings,
+    setup: Setup,
+    steps: int | None,
+    seconds: float | None,
+    expected: int,
+) -> None:
+    monkeypatch.setattr(lengths, "length_within", lambda *_: 77)
+    given = (Namespace(steps=steps), setup, Namespace(dataset=world.dataset), METHODS, world.on)
+    assert with_length(*given, tmp_path, seconds).steps == expected
+
+
+def test_what_was_chosen_before_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world: Surroundings
+) -> None:
+    monkeypatch.setattr(lengths, "length_within", lambda *_: 77)
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    SETUP.keep(tmp_path)
+    given = (Namespace(steps=None), SETUP, Namespace(dataset=world.dataset), METHODS, world.on)
+    assert with_length(*given, tmp_path, 60.0).steps == SETUP.steps
