@@ -2,10 +2,12 @@
 
 import json
 import re
+import shutil
 import subprocess
 import textwrap
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from shoal.cli import main
 from shoal.cli.world import CommandWorld
 from shoal.own import name_of, with_settings
 from shoal.protocol.attempt import State, attempt, state_of
-from shoal.protocol.plan import folder_of, read_plan
+from shoal.protocol.plan import folder_of, read_plan, write_plan
 from shoal.protocol.run import Run
 from tests.estimators.made import write_images
 from tests.protocol.small import squares
@@ -258,6 +260,31 @@ def test_status_counts_and_names_failures(
     assert main(["status", str(tmp_path)]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "and 1 more: ValueError: cannot read cat.png" in told and told.count("cat.png") == 1
+
+
+def test_status_forgets_what_failed_before_its_data_were_mended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned(tmp_path, ("erm",))
+    runs = read_plan(tmp_path)
+    for run in runs[:2]:
+        (folder := folder_of(tmp_path, run)).mkdir(parents=True)
+        (folder / "failed.json").write_text('{"reason": "cannot read cat.png", "memory": false}')
+    mended = [replace(run, fingerprint="mended") for run in runs]
+    for plan, broken, hint in ((runs, True, ""), (mended, False, "changed since (2)")):
+        write_plan(tmp_path, plan)
+        assert main(["status", str(tmp_path)]) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert ("cat.png" in told) == broken and hint in told
+        assert ("can be deleted" in told) == bool(hint)
+    assert main(["status", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["left_behind"] == sorted(str(folder_of(tmp_path, run)) for run in runs[:2])
+    assert not found["failures"] and [row["waiting"] for row in found["runs"]] == [6]
+    for path in found["left_behind"]:
+        shutil.rmtree(path)
+    assert main(["status", str(tmp_path)]) == 0
+    assert "unfinished" not in capsys.readouterr().out
 
 
 def test_failed_runs_are_tried_again_on_request(

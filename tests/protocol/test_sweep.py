@@ -1,6 +1,7 @@
 """Sweeps: the runs of a plan, and what becomes of each, whatever happens to who carries it out."""
 
 import threading
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from shoal.algorithms import find
 from shoal.protocol import attempt as attempts
 from shoal.protocol import standing as standings
 from shoal.protocol.attempt import DEATHS, DeviceLost, State, attempt, failure_of, state_of
+from shoal.protocol.current import current, left_behind
 from shoal.protocol.folder import opened
 from shoal.protocol.hand import Hand
 from shoal.protocol.plan import (
@@ -19,10 +21,12 @@ from shoal.protocol.plan import (
     Sweep,
     folder_of,
     read_plan,
+    replaced,
     runs_of,
     sets_left_out,
     write_plan,
 )
+from shoal.protocol.run import Run
 from shoal.protocol.standing import Standing
 from tests.protocol.small import small_run, squares
 from tests.protocol.worlds import Squares, planned
@@ -87,6 +91,48 @@ def test_plans_written_at_once_are_both_kept(tmp_path: Path) -> None:
     for writer in writers:
         writer.join()
     assert sorted(run.trial for run in read_plan(tmp_path)) == list(range(12))
+
+
+def other_data(runs: list[Run]) -> list[Run]:
+    return [replace(run, fingerprint=f"not {run.fingerprint}") for run in runs]
+
+
+def test_a_run_of_changed_data_is_replaced_by_the_last_asked_for(tmp_path: Path) -> None:
+    runs = [small_run(trial=trial) for trial in range(2)]
+    more = [
+        *(small_run(trial=2), small_run(draw=1), small_run("erm"), small_run(steps=9)),
+        *(small_run(lr=0.5), small_run(test_domains=("a",))),
+        replace(small_run(), dataset="other"),
+    ]
+    write_plan(tmp_path, [*runs, *more])
+    assert replaced(read_plan(tmp_path)) == []
+    write_plan(tmp_path, other_data(runs))
+    assert replaced(read_plan(tmp_path)) == runs
+    thirds = other_data(other_data(runs))
+    write_plan(tmp_path, thirds[:1])
+    assert replaced(read_plan(tmp_path)) == [*runs, other_data(runs)[0]]
+    write_plan(tmp_path, runs)  # they were mended back
+    assert replaced(read_plan(tmp_path)) == [*other_data(runs), thirds[0]]
+    assert len(read_plan(tmp_path)) == 2 + 7 + 2 + 1
+
+
+def test_what_was_left_behind_is_not_current(tmp_path: Path) -> None:
+    runs = [small_run(trial=trial) for trial in range(4)]
+    failing, done, running, _ = runs
+    strange = small_run(trial=9)  # of another command, which has no plan
+    write_plan(tmp_path, runs)
+    for run in (failing, done, strange):
+        folder_of(tmp_path, run).mkdir(parents=True)
+    (folder_of(tmp_path, failing) / attempts.FAILED).write_text("{}")
+    (folder_of(tmp_path, done) / "done").touch()
+    assert current(tmp_path, runs) == runs and left_behind(tmp_path) == []
+    write_plan(tmp_path, other_data(runs))
+    with opened(folder_of(tmp_path, running), running):
+        assert current(tmp_path, read_plan(tmp_path)) == [done, running, *other_data(runs)]
+        assert left_behind(tmp_path) == [folder_of(tmp_path, failing)]
+    assert current(tmp_path, read_plan(tmp_path)) == [done, *other_data(runs)]
+    gone = [folder_of(tmp_path, failing), folder_of(tmp_path, running)]
+    assert left_behind(tmp_path) == sorted(gone)
 
 
 def test_shards_are_the_plan() -> None:

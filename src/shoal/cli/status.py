@@ -19,9 +19,10 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from ..protocol.current import current
     from ..protocol.plan import read_plan
 
-    runs = read_plan(options.out)
+    runs = current(options.out, read_plan(options.out))
     if options.json:
         left, workers = _left(options.out, runs)
         found = _as_json(options.out, runs) | _left_as_json(left, workers)
@@ -32,7 +33,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def show_standing(out: Path, runs: Sequence[Any]) -> None:
-    """Show a row for every data set and method, what failed, and the time left."""
+    """Show a row for every data set and method, what failed or was left, and the time left."""
     from rich.console import Console
 
     found = _as_json(out, runs)
@@ -44,6 +45,13 @@ def show_standing(out: Path, runs: Sequence[Any]) -> None:
     for reason, folders in by_reason.items():
         more = f" and {len(folders) - 1:,} more" if len(folders) > 1 else ""
         console.print(f"{folders[0]}{more}: {reason}", highlight=False, markup=False)
+    if others := len(found["left_behind"]):
+        console.print(
+            f"Not counted: unfinished runs of data that have changed since ({others:,}). Their "
+            "folders can be deleted; status --json names them (left_behind)",
+            highlight=False,
+            markup=False,
+        )
     if _is_fit(out):
         console.print("A fit plans its runs as it goes on, so there may be more to come")
     left, workers = _left(out, runs)
@@ -53,6 +61,7 @@ def show_standing(out: Path, runs: Sequence[Any]) -> None:
 
 def _as_json(out: Path, runs: Sequence[Any]) -> dict[str, Any]:
     from ..protocol.attempt import State, failure_of, state_of
+    from ..protocol.current import left_behind
     from ..protocol.plan import folder_of
 
     failures = []
@@ -61,7 +70,8 @@ def _as_json(out: Path, runs: Sequence[Any]) -> dict[str, Any]:
         failure = failure_of(path) if state_of(path) is State.FAILED else None
         if failure is not None:
             failures.append({"folder": str(path), "reason": failure["reason"]})
-    return {"runs": run_rows(out, runs), "failures": failures}
+    others = [str(path) for path in left_behind(out)]
+    return {"runs": run_rows(out, runs), "failures": failures, "left_behind": others}
 
 
 def _is_fit(out: Path) -> bool:

@@ -116,11 +116,25 @@ def folder_of(out: Path, run: Run) -> Path:
 
 def write_plan(out: Path, runs: Iterable[Run]) -> None:
     """Write the plan; one that is there is extended, so that nothing done is forgotten."""
+    asked = {run.identity: run for run in runs}
     with locked(out / LOCK):
         known = {run.identity: run for run in read_plan(out)} if (out / PLAN).exists() else {}
-        wanted = known | {run.identity: run for run in runs}
-        if len(wanted) > len(known):
+        wanted = known | asked
+        for run in replaced(list(wanted.values())):
+            if run.identity in asked:  # its data are again what they were
+                wanted[run.identity] = wanted.pop(run.identity)
+        if list(wanted) != list(known):
             write_json(out / PLAN, [run.canonical() for run in wanted.values()])
+
+
+def replaced(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs that a later one stands in for: the same on data that are not the same."""
+    last = {_but_for_data(run): run.fingerprint for run in runs}
+    return [run for run in runs if last[_but_for_data(run)] != run.fingerprint]
+
+
+def _but_for_data(run: Run) -> str:
+    return replace(run, fingerprint="").identity
 
 
 def read_plan(out: Path) -> list[Run]:
