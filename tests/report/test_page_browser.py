@@ -74,7 +74,8 @@ def test_every_section_has_something(browser: Browser, page: Path) -> None:
     assert "5 methods, 2 data sets, 3 trials" in text(browser, "#summary")
     for box, rows in (
         (BOARD, 5),
-        ("#domains-tables", 4 + 5),
+        ("#published", 5),
+        ("#domains-tables", 4 + 4 + 5 + 4),  # of fishr none is published by domain of pacs
         ("#cost-table", 4 + 5),
         ("#failures-table", 1),
         ("#selection-table", 4 * 7 * 3 + 4 * 3),

@@ -42,7 +42,7 @@ def sweep() -> list[Finished]:
 
 def test_a_chapter_has_averages_domains_and_published_cells() -> None:
     (chapter,) = chapters(sweep(), ["test-domain"])
-    whole, compared, domains, compared_domains = chapter.tables
+    (whole, compared), (domains, compared_domains) = chapter.tables, chapter.by_domain
     assert [line.name for line in whole.lines] == ["erm", "fishr"]  # the baseline first
     assert [(line.cells[0].text, line.cells[0].error) for line in whole.lines] == [
         ("51.0", "0.5"),
@@ -76,7 +76,7 @@ def test_worst_domain_and_calibration_are_columns() -> None:
                 measured = (replace(one.measured[0], calibration_error=error),)
                 runs.append(replace(one, measured=measured))
     (chapter,) = chapters(runs, ["test-domain"])
-    by_domain = next(table for table in chapter.tables if table.columns == DOMAINS)
+    by_domain = chapter.by_domain[0]
     for line in by_domain.lines:
         worst = 100 * np.array(accuracies[line.name]).min(1)
         error = 100 * np.array(errors[line.name]).mean(1)
@@ -142,7 +142,7 @@ def drawn(draws: int = 20, **protocol: object) -> list[Finished]:
 
 def test_a_sweep_as_the_papers_is_compared() -> None:
     (chapter,) = chapters(drawn(), ["test-domain"])
-    _, compared, _, _ = chapter.tables
+    _, compared = chapter.tables
     cells = [line.cells[0].error for line in compared.lines]
     assert cells == ["0.2 (−13.3)", "1.4 (−5.3)"]
     assert chapter.about == (
@@ -155,7 +155,7 @@ def test_a_sweep_as_the_papers_is_compared() -> None:
 def test_what_is_not_as_the_papers_is_not_compared_and_it_is_said_why() -> None:
     ours = [one for one in drawn(1, steps=300, network="mlp") if one.trial == 0]
     (chapter,) = chapters(ours, ["training-domain"])
-    assert len(chapter.tables) == 2
+    assert len(chapter.tables) == len(chapter.by_domain) == 1
     assert chapter.lines[:2] == chapter.about
     trained, why = chapter.about
     assert trained == (
@@ -173,7 +173,7 @@ def test_only_methods_as_in_the_paper_are_compared() -> None:
     runs = [one for one in drawn() if one.algorithm == "erm" or one.draw < 5]
     runs += [replace(one, algorithm="mine") for one in drawn(1) if one.algorithm == "erm"]
     (chapter,) = chapters(runs, ["test-domain"])
-    _, compared, _, by_domain = chapter.tables
+    (_, compared), (_, by_domain) = chapter.tables, chapter.by_domain
     assert {line.name: line.cells[0].error for line in compared.lines} == {"erm": "0.2 (−13.3)"}
     assert [line.name for line in by_domain.lines] == ["erm"]
     trained, why = chapter.about
@@ -317,7 +317,7 @@ def test_one_trial_has_no_error_and_no_difference_no_minus() -> None:
     runs = [run("fishr", test, 0, 0.5 - 1e-5) for test in DOMAINS]
     runs += [run("erm", test, 0, 0.5) for test in DOMAINS]
     (chapter,) = chapters(runs, ["test-domain"])
-    *_, fishr = chapter.tables[-2].lines
+    *_, fishr = chapter.by_domain[0].lines
     assert fishr.name == "fishr" and [one.text for one in fishr.summary] == ["50.0", "50.0", "10.0"]
     assert [one.error for one in fishr.summary] == ["", "", ""]
     assert chapter.paired[0].lines[0].cells[0] == Entry("0.0", "0.0")
@@ -342,7 +342,7 @@ def test_a_missing_test_domain_leaves_no_average() -> None:
         [one for one in sweep() if one.test_domains != ("+80%",)], ["test-domain"]
     )
     assert chapter.tables[0].lines[0].cells[0].text == "–"
-    assert chapter.tables[2].lines[0].summary == (Entry(), Entry(), Entry())
+    assert chapter.by_domain[0].lines[0].summary == (Entry(), Entry(), Entry())
     (line,) = (line for line in chapter.about if "no average" in line)
     assert line == "colored-mnist: no average of fishr, erm: not all test domains in all trials"
 

@@ -208,7 +208,7 @@ def _sweep_terminal(chapters: list[Any], failed: list[str], file: io.StringIO | 
     for chapter in chapters:
         for line in chapter.cautions:
             say(line, "bold", below=1)
-        for shown in (*chapter.tables, *chapter.paired):
+        for shown in chapter.all_tables:
             for piece in terminal(shown, console.width):
                 console.print(piece)
         for line in chapter.lines:
@@ -225,7 +225,7 @@ def _sweep_markdown(chapters: list[Any], failed: list[str], file: io.StringIO | 
         print(f"## {chapter.rule}\n", file=file)
         for line in chapter.cautions:
             print(f"**{line}**\n", file=file)
-        for shown in (*chapter.tables, *chapter.paired):
+        for shown in chapter.all_tables:
             print(markdown(shown), file=file)
         print("\n".join(f"- {line}" for line in chapter.lines) + "\n", file=file)
     if failed:
@@ -244,7 +244,7 @@ def _sweep_latex(chapters: list[Any], failed: list[str], file: io.StringIO | Non
     for chapter in chapters:
         for note in (*chapter.cautions, *chapter.lines):
             print(f"% {note}", file=file)
-        for shown in (*chapter.tables, *chapter.paired):
+        for shown in chapter.all_tables:
             seen[shown.label] += 1  # a label must name one table
             number = f"-{seen[shown.label]}" if seen[shown.label] > 1 else ""
             print(latex(replace(shown, label=shown.label + number)), file=file)

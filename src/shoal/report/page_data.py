@@ -64,13 +64,13 @@ def _chapter(found: Chapter, choices: Sequence[Choice], runs: Sequence[Finished]
         score = round(choice.score, 5) if math.isfinite(choice.score) else None
         counts = {"draws": choice.draws, "record": choice.record, "records": choice.records}
         chosen.append({"run": place, "score": score, **counts})
-    first, *others = found.tables
+    first, *published = found.tables
     return {
         "rule": found.rule,
         "words": WORDS[found.rule],
         "leaderboard": _grid(first),
-        "published": [_grid(table) for table in others if not table.summary],
-        "by_domain": [_grid(table) for table in others if table.summary],
+        "published": [_grid(table) for table in published],
+        "by_domain": [_grid(table) for table in found.by_domain],
         "paired": {name: _grid(table) for name, table in against_each(choices).items()},
         "about": found.about,
         "cautions": found.cautions,

@@ -34,17 +34,24 @@ FURTHER = (
 class Chapter:
     """What one selection rule gives: tables, and lines that say what to know of them.
 
-    ``paired`` holds the table of differences between methods, where there are several. ``cautions``
-    are to be read before the tables. The lines begin with those of ``about``: what was trained, why
-    something is not compared with published cells, and averages.
+    ``tables`` are by data set and ``by_domain`` by test domain of each; where there are published
+    cells, these follow ours. ``paired`` holds the table of differences between methods, where there
+    are several. ``cautions`` are to be read before the tables. The lines begin with those of
+    ``about``: what was trained, why something is not compared with published cells, and averages.
     """
 
     rule: str
     tables: tuple[Grid, ...]
+    by_domain: tuple[Grid, ...]
     paired: tuple[Grid, ...]
     lines: tuple[str, ...]
     cautions: tuple[str, ...]
     about: tuple[str, ...]
+
+    @property
+    def all_tables(self) -> tuple[Grid, ...]:
+        """All of them, in the order to read them."""
+        return (*self.tables, *self.by_domain, *self.paired)
 
 
 def chapters(
@@ -84,25 +91,30 @@ def chapter(
     rows = sorted(rows_of(choices, domains), key=lambda row: list(domains).index(row.dataset))
     if not rows:
         return None
-    whole = _benchmark(rule, rows)
-    names = list(dict.fromkeys(row.dataset for row in rows))
+    whole, names = _benchmark(rule, rows), dict.fromkeys(row.dataset for row in rows)
     published = published_cells(rule)
-    by_domain = {name: published_domains(name, rule) for name in names}
-    different = departed(choices, published, by_domain)
+    published_by_domain = {name: published_domains(name, rule) for name in names}
+    different = departed(choices, published, published_by_domain)
     alike = [row for row in rows if (row.dataset, row.algorithm) not in different]
     tables = [grid(whole), *_beside(_benchmark(rule, alike), published)]
-    for name in names:
+    by_domain: list[Grid] = []
+    for name, theirs in published_by_domain.items():
         mine, own = ([row for row in some if row.dataset == name] for some in (rows, alike))
         further = [_worst(mine), _calibration(mine)]
-        tables.append(grid(_by_domain(name, mine, domains[name]), further=further))
-        tables += _beside(_by_domain(name, own, domains[name]), by_domain[name])
-    about = [trained(choices), *not_compared(different), *_remarks(tables)]
+        by_domain.append(grid(_by_domain(name, mine, domains[name]), further=further))
+        by_domain += _beside(_by_domain(name, own, domains[name]), theirs)
+    about = [trained(choices), *not_compared(different), *_remarks([*tables, *by_domain])]
     about += [*_no_average(rows), *_without_colored_mnist(whole)]
     pairs = _pairs(rows, compared)
-    differences = (paired(choices, pairs, f"tab:{rule}-paired"),) if pairs else ()
-    lines = [*about, FURTHER, *([PAIRED] if pairs else [])]
-    cautions = tuple(uneven(choices))
-    return Chapter(rule, tuple(tables), differences, tuple(lines), cautions, tuple(about))
+    return Chapter(
+        rule,
+        tuple(tables),
+        tuple(by_domain),
+        (paired(choices, pairs, f"tab:{rule}-paired"),) if pairs else (),
+        (*about, FURTHER, *([PAIRED] if pairs else [])),
+        tuple(uneven(choices)),
+        tuple(about),
+    )
 
 
 def _benchmark(rule: str, rows: Sequence[Row]) -> Benchmark:
