@@ -30,7 +30,8 @@ class Form:
     def scale_of(self, groups: Groups, dtype: torch.dtype) -> Tensor | float:
         """Return the scale of groups; one number where the host knows that all are alike."""
         if isinstance(groups, Sorted) and len(set(groups.sizes)) == 1:
-            return float(self.scale(torch.tensor(groups.sizes[:1], dtype=torch.float64)))
+            n = groups.sizes[0]
+            return 0.0 if n < 2 else 1 / (n - 1 if self.centered and self.unbiased else n)
         return self.scale(groups.counts.to(dtype))
 
 
