@@ -88,6 +88,8 @@ def test_every_section_has_something(browser: Browser, page: Path) -> None:
     assert count(browser, f"{BOARD} tr.baseline") == 1
     assert text(browser, f"{BOARD} tr.baseline th") == "erm"
     assert "pacs: chosen of unequally many draws" in text(browser, "#cautions p")
+    assert browser.value("document.querySelector('#failures-advice').offsetHeight") > 0
+    assert "--retry-failed" in text(browser, "#failures-advice")
     assert text(browser, "#about p").startswith("Trained on colored-mnist: ")
     assert browser.value("!document.querySelector('main').innerHTML.includes('NaN')")
 
@@ -286,6 +288,21 @@ def test_nothing_is_wider_than_the_screen(
     assert (tmp_path / "page.png").stat().st_size > 20_000
 
 
+@pytest.mark.parametrize("box", [BOARD, FIRST, "#domains-tables", "#paired-table"])
+def test_numbers_stand_one_above_the_other(browser: Browser, page: Path, box: str) -> None:
+    """Also where one has no error, an error is longer, or a cell is missing or marked."""
+    browser.open(page, 1280)
+    spreads = browser.value(
+        f"[...document.querySelectorAll('{box} table')].flatMap(table => {{"
+        "const rows = [...table.tBodies[0].rows];"
+        "return [...rows[0].cells].slice(1).map((_, place) => {"
+        "const ends = rows.map(row => row.cells[place + 1].querySelector('.number'))"
+        ".map(one => one.getBoundingClientRect().right);"
+        "return Math.max(...ends) - Math.min(...ends); }); })"
+    )
+    assert len(spreads) > 1 and max(spreads) < 0.5
+
+
 def test_charts_follow_the_width(browser: Browser, page: Path) -> None:
     browser.open(page, 1280)
     width = "document.querySelector('#curves-chart svg').viewBox.baseVal.width"
@@ -316,6 +333,7 @@ def test_one_run_is_enough(browser: Browser, tmp_path: Path) -> None:
     assert "differ in no hyperparameter" in text(browser, "#hparams-chart")
     assert "no other method" in text(browser, "#paired-table")
     assert "No run has failed" in text(browser, "#failures-table")
+    assert browser.value("document.querySelector('#failures-advice').offsetHeight") == 0
     assert "written down" in text(browser, "#cost-table")
     assert count(browser, "#curves-chart path") == 8
     assert column(browser, "#domains-tables", 3) == column(browser, "#selection-table", 8)

@@ -32,6 +32,7 @@ function showFailures() {
     $("failures-table").replaceChildren(make("p", { class: "empty" }, "No run has failed."));
     return;
   }
+  $("failures-advice").hidden = false;
   const words = (name) => ({ name, words: true });
   const columns = [words("Method"), words("Reason"), words("Data set"), words("Test domain"), { name: "Trial", smallFirst: true },
     { name: "Draw", smallFirst: true }, words("Folder")];

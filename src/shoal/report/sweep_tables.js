@@ -40,7 +40,9 @@ function duration(seconds) {
   return `${(seconds / 3600).toFixed(1)} h`;
 }
 
-// Tables. A column is {name, words, smallFirst}; a cell {text, value, error, place, worse, long}.
+// Tables. A column is {name, words, smallFirst, marked, error}, of which the last two say whether a
+// cell has an arrow and how long its longest error is: all numbers leave that much room, and stand
+// one above the other. A cell is {text, value, error, place, worse, long}.
 const sorting = new Map();
 
 function numeric(text) {
@@ -56,12 +58,12 @@ function compared(a, b, descending) {
 
 function cellOf(cell, column, first) {
   const kinds = [
-    "place" in cell && "marked", column.words && "words", cell.long && "long", cell.worse && "worse",
+    column.marked && "marked", column.words && "words", cell.long && "long", cell.worse && "worse",
     cell.place === 1 && "first", cell.place === 2 && "second",
   ].filter(Boolean).join(" ");
   return make(first ? "th" : "td", { class: kinds || null, scope: first ? "row" : null, title: first ? cell.text : null },
     make("span", { class: "number" }, cell.text),
-    cell.error ? make("span", { class: "error" }, ` ± ${cell.error}`) : null);
+    ...(column.error ? [" ", make("span", { class: "error", style: `min-width: ${0.88 * (column.error + 2)}ch` }, cell.error ? `± ${cell.error}` : "")] : []));
 }
 
 function table(box, key, columns, rows, initial = null) {
@@ -117,8 +119,15 @@ const text = (value, long = false) => ({ text: value, value: value, long });
 const number = (value, shown) => ({ text: value === null ? MISSING : shown, value });
 
 function gridTable(box, key, grid, initial) {
-  const columns = [{ name: "Method", words: true }].concat(
-    grid.columns.map((name, index) => ({ name, smallFirst: grid.smallest.includes(index) })));
+  const columns = [{ name: "Method", words: true }].concat(grid.columns.map((name, index) => {
+    const cells = grid.lines.map((line) => line.cells[index]);
+    return {
+      name,
+      smallFirst: grid.smallest.includes(index),
+      marked: cells.some(([, , , worse]) => worse),
+      error: Math.max(0, ...cells.map(([, error]) => error.length)),
+    };
+  }));
   const rows = grid.lines.map((line) => ({
     method: line.name,
     baseline: line.name === data.baseline,
