@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from shoal.protocol.attempt import BEGUN, State
+from shoal.protocol.attempt import BEGUN, State, state_of
 from shoal.protocol.folder import opened
 from shoal.protocol.hand import Hand, Stopped
 from shoal.protocol.plan import folder_of, read_plan
@@ -192,13 +193,76 @@ def test_a_cluster_by_its_address_shares_gpus_and_tries_again_alone(
 ) -> None:
     planned(tmp_path, ("erm",))
     runs = read_plan(tmp_path)[:2]
-    found = carry_out_on_ray(tmp_path, runs, Shared(tmp_path), cluster, 0.5)
-    assert found == {State.DONE: 2}
+    told, tell = set[int](), lambda _, workers: told.add(workers)
+    found = carry_out_on_ray(tmp_path, runs, Shared(tmp_path), cluster, 0.5, tell)
+    assert found == {State.DONE: 2} and told == {2}  # two halves of its GPU
     assert contents(tmp_path, runs) == {run.identity: whole[run.identity] for run in runs}
     # What ran out of memory came again with a whole GPU.
     assert (tmp_path / "gpus").read_text().split() == ["0.5", "1.0"]
     with pytest.raises(Stopped, match="torch sees no GPU"):
         carry_out_on_ray(tmp_path, read_plan(tmp_path), Broken(), cluster, 0.5)
+
+
+@pytest.fixture
+def two_machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A cluster of a head and another machine with one CPU each, both played by this one."""
+    from ray.cluster_utils import Cluster
+
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    variables = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    # A machine that does not answer is given up after a second.
+    checks = {"period_ms": 500, "timeout_ms": 500, "initial_delay_ms": 0, "failure_threshold": 2}
+    before = signal.getsignal(signal.SIGTERM)
+    with TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as place:
+        cluster = Cluster()
+        try:
+            cluster.add_node(
+                num_cpus=1,
+                include_dashboard=False,
+                temp_dir=place,
+                _system_config={f"health_check_{name}": number for name, number in checks.items()},
+            )
+            cluster.add_node(num_cpus=1)
+            monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+            yield cluster
+        finally:
+            cluster.shutdown()
+            signal.signal(signal.SIGTERM, before)  # Ray has put its own in its place
+
+
+def stopped_in_a_run(raylet: int, out: Path) -> tuple[int, Path] | None:
+    """Stop a worker of this machine in the middle of a run; return it with the run's folder."""
+    for pid in workers_of(raylet, "ray"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it may just end
+            os.kill(pid, signal.SIGSTOP)
+            files = [file.resolve() for file in Path(f"/proc/{pid}/fd").iterdir()]
+            for folder in (file.parent for file in files if file.name == "lock"):
+                if folder.parent == out / "runs" and state_of(folder) is State.RUNNING:
+                    return pid, folder
+            os.kill(pid, signal.SIGCONT)
+    return None
+
+
+@pytest.mark.skipif(not HAS_RAY, reason="no ray")
+def test_ray_with_a_machine_that_dies(
+    tmp_path: Path, whole: dict[str, dict[str, bytes]], two_machines: Any
+) -> None:
+    planned(tmp_path)
+    driver = drive(tmp_path, "ray")
+    (machine,) = two_machines.worker_nodes
+    raylet = machine.all_processes["raylet"][0].process.pid
+    end = time.monotonic() + 60
+    while (held := stopped_in_a_run(raylet, tmp_path)) is None:
+        assert time.monotonic() < end, "no run was begun there"
+        time.sleep(0.05)
+    worker, folder = held
+    os.kill(worker, signal.SIGKILL)
+    two_machines.remove_node(machine, allow_graceful=False)
+    assert not (folder / "done").exists()  # it was in the middle
+    assert driver.wait(60) == 0
+    check(tmp_path, whole)
 
 
 @pytest.mark.skipif(not HAS_RAY, reason="no ray")
