@@ -33,6 +33,11 @@ def test_the_document_is_what_the_command_prints(capsys: pytest.CaptureFixture[s
 def test_terminal_shows_both_tables_and_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys)
     assert text.count("Algorithm") == 2
+    titles = [line for line in text.splitlines() if line.startswith("DomainBed in the paper, ")]
+    assert [title.rpartition(" on the ")[2] for title in titles] == [
+        "test domain",
+        "training domains",
+    ]
     fishr = [line.split() for line in text.splitlines() if line.startswith("  Fishr ")]
     assert fishr[0][-4:] == ["70.8", "3.9", "2.8", "2"]
     assert fishr[1][-4:] == ["67.1", "5.6", "4.8", "5"]

@@ -383,6 +383,8 @@ def test_the_command_shows_it(
     assert main(["report", str(tmp_path / "sweep"), "--format", kind, "--rule", "test-domain"]) == 0
     told = capsys.readouterr().out
     assert "61.0" in told and "fishr" in told
+    if kind == "terminal":  # a title is as wide as the terminal, whatever its table is
+        assert "\nDomainBed in the paper, models selected on the test domain; in brackets " in told
     if kind != "latex":
         assert "Trained on colored-mnist: network, weights," in told
     if kind == "json":
@@ -392,6 +394,19 @@ def test_the_command_shows_it(
     file = tmp_path / "table.txt"
     assert main(["report", str(tmp_path / "sweep"), "--format", kind, "--out", str(file)]) == 0
     assert "61.0" in file.read_text()
+
+
+def test_marks_are_told_where_they_are_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for one in sweep():
+        write(tmp_path / "sweep", one)
+    assert main(["report", str(tmp_path / "sweep")]) == 0
+    assert "Marks:" not in capsys.readouterr().out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert main(["report", str(tmp_path / "sweep")]) == 0
+    told = capsys.readouterr().out
+    assert told.count("Marks: \x1b[1mfirst\x1b[0m, \x1b[4msecond\x1b[0m") == 1
 
 
 def test_folders_of_domainbed_are_read_too(

@@ -108,21 +108,37 @@ def _terminal(rules: list[str], file: io.StringIO | None) -> None:
     from rich.text import Text
 
     from ..report.grid import grid
-    from ..report.grid_views import terminal
     from ..report.published import published_benchmark, published_notes, remark_lines
 
     console = Console(file=file)
     for rule in rules:
-        for piece in terminal(grid(published_benchmark(rule)), console.width):
-            console.print(piece)
+        _show(console, grid(published_benchmark(rule)))
         for note in published_notes(rule):
             console.print(Padding(Text(note), (0, 1, 1, 1), expand=False))
-    if console.is_terminal:
-        marks = Text("first", "bold"), Text("second", "underline"), Text("worse than ERM", "dim")
-        console.print(Text(" Marks: ").append_text(Text(", ").join(marks)).append(".\n"))
+    _tell_marks(console)
     console.print(Text(" How these cells were obtained"))
     for line in remark_lines():
         console.print(Padding(Text(line), (0, 1, 0, 3), expand=False))
+
+
+def _tell_marks(console: Any) -> None:
+    """Print how numbers are marked, where styles are to be seen."""
+    from rich.text import Text
+
+    if console.is_terminal:
+        marks = Text("first", "bold"), Text("second", "underline"), Text("worse than ERM", "dim")
+        console.print(Text(" Marks: ").append_text(Text(", ").join(marks)).append(".\n"))
+
+
+def _show(console: Any, shown: Any) -> None:
+    """Print a grid under its title, which may be wider than the table."""
+    from rich.text import Text
+
+    from ..report.grid_views import terminal
+
+    console.print(Text(shown.title, "italic"))
+    for piece in terminal(shown, console.width):
+        console.print(piece)
 
 
 def _markdown(rules: list[str], file: io.StringIO | None) -> None:
@@ -198,8 +214,6 @@ def _sweep_terminal(chapters: list[Any], failed: list[str], file: io.StringIO | 
     from rich.padding import Padding
     from rich.text import Text
 
-    from ..report.grid_views import terminal
-
     console = Console(file=file)
 
     def say(line: str, style: str = "", below: int = 0) -> None:
@@ -209,11 +223,11 @@ def _sweep_terminal(chapters: list[Any], failed: list[str], file: io.StringIO | 
         for line in chapter.cautions:
             say(line, "bold", below=1)
         for shown in chapter.all_tables:
-            for piece in terminal(shown, console.width):
-                console.print(piece)
+            _show(console, shown)
         for line in chapter.lines:
             say(line)
         console.print()
+    _tell_marks(console)
     for place, line in enumerate(failed):
         say(line, "" if place else "bold")
 

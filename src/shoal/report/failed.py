@@ -29,7 +29,8 @@ def failure_lines(failed: Sequence[Failure], sweeps: Sequence[str] = ()) -> list
     for one in failed:
         groups.setdefault(_NUMBER.sub("…", _last_line(one.reason)), []).append(one)
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
-    lines = [f"{_runs(len(failed))} failed and {_is(len(failed))} in no table: {_methods(failed)}"]
+    told = f": {_methods(failed)}" if len(groups) > 1 else ""
+    lines = [f"{_runs(len(failed))} failed and {_is(len(failed))} in no table{told}"]
     for masked, mine in ordered[:MOST_REASONS]:
         reasons = {_last_line(one.reason) for one in mine}
         lines.append(f"{_methods(mine)}: {reasons.pop() if len(reasons) == 1 else masked}")

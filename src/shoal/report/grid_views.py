@@ -105,6 +105,7 @@ def _escaped(text: str) -> str:
 def terminal(grid: Grid, width: int) -> list[Table]:
     """Return the table for a terminal: whole where it fits into the width, otherwise in pieces.
 
+    They have no title, because a title would be broken to the width of its table.
     The first place is bold, the second underlined, what is worse than ERM dim. The summary is a
     piece of its own, and so are accuracies that have no room beside the others.
     """
@@ -120,11 +121,7 @@ def terminal(grid: Grid, width: int) -> list[Table]:
             groups.append([])
         groups[-1].append(column)
     pieces = [_piece(grid, group, [], spacing) for group in groups]
-    if summary:
-        pieces.append(_piece(grid, [], summary, spacing))
-    for piece in pieces[1:]:
-        piece.title = None
-    return pieces
+    return [*pieces, _piece(grid, [], summary, spacing)] if summary else pieces
 
 
 def _piece(
@@ -135,13 +132,7 @@ def _piece(
     from rich.text import Text
 
     joint, padding = spacing
-    view = Table(
-        title=Text(grid.title),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, padding),
-        collapse_padding=True,
-    )
+    view = Table(box=box.SIMPLE_HEAD, padding=(0, padding), collapse_padding=True)
     view.add_column(CORNER, no_wrap=True)
     headings = [grid.columns[c] for c in columns]
     headings += [grid.summary[s].replace(" ", "\n") for s in summary]
