@@ -1,6 +1,7 @@
 """What a sweep will cost: the arithmetic of it, and one probe for real."""
 
 import json
+import os
 import time
 from argparse import Namespace
 from collections import Counter
@@ -195,6 +196,37 @@ def test_what_a_run_has_behind_it_is_not_left(tmp_path: Path) -> None:
         (folder := folder_of(tmp_path, run)).mkdir()
         (folder / "records.jsonl").write_text(text)
     assert left_of(tmp_path, runs, HERE).each == pytest.approx((30.0, 100.0, 100.0))
+
+
+def test_what_a_run_did_since_its_last_record_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned(tmp_path, ("erm",), steps=10)
+    first, run = read_plan(tmp_path)[:2]
+    wrote(tmp_path, first, updating=100.0)
+    monkeypatch.setattr("shoal.protocol.estimate.time.time", lambda: 1000.0)
+
+    def write(name: str, text: str, at: float) -> None:
+        (folder_of(tmp_path, run) / name).write_text(text)
+        os.utime(folder_of(tmp_path, run) / name, (at, at))
+
+    def left() -> float:
+        return left_of(tmp_path, [first, run], HERE).each[0]
+
+    with opened(folder_of(tmp_path, run), run):
+        assert left() == 100.0
+        write("begun.json", "{}", 960.0)
+        assert left() == pytest.approx(60.0)
+        write("records.jsonl", '{"step": 4}', 990.0)
+        assert left() == pytest.approx(40.0)
+        write("records.jsonl", '{"step": 4}', 800.0)  # it was killed after that, and goes on
+        assert left() == pytest.approx(10.0)
+        write("begun.json", "{}", 900.0)
+        assert left() == 0.0
+        write("begun.json", "{}", 1003.0)  # by the clock of another machine
+        assert left() == pytest.approx(50.0)
+    write("begun.json", "{}", 960.0)
+    assert left() == pytest.approx(50.0)  # nobody is at it
 
 
 def test_of_a_data_set_nobody_knows_it_is_said(tmp_path: Path) -> None:

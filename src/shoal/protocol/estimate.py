@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from ..datasets import DomainDataset
-from .attempt import State, state_of
+from .attempt import BEGUN, State, state_of
 from .costs import Costs, Kind, kind_of, known_rates, write_rates
 from .hand import World
 from .hardware import hardware_of
@@ -63,13 +63,15 @@ def left_of(out: Path, runs: Sequence[Run], here: Sequence[str]) -> Left:
     guessed = False
     for run in runs:
         path = folder_of(out, run)
-        if state_of(path) not in (State.RUNNING, State.WAITING):
+        state = state_of(path)
+        if state not in (State.RUNNING, State.WAITING):
             continue
         known = costs.of(run, here)
         if known is None:
             unknown[run.dataset] = None
             continue
-        each.append(known.seconds * _share_left(path, run))
+        ahead = known.seconds * _share_left(path, run)
+        each.append(max(0.0, ahead - (_since(path) if state is State.RUNNING else 0.0)))
         guessed |= known.guessed
         if known.hardware not in here:
             elsewhere[known.hardware] = None
@@ -82,6 +84,15 @@ def _share_left(path: Path, run: Run) -> float:
         last = json.loads((path / RECORDS).read_text("utf-8").splitlines()[-1])
         return max(0.0, 1 - (int(last["step"]) + 1) / run.protocol.steps)
     return 1.0
+
+
+def _since(path: Path) -> float:
+    """Return for how long a run has been at work since its last record, or since it began."""
+    times = [0.0]
+    for name in (RECORDS, BEGUN):
+        with suppress(FileNotFoundError):
+            times.append((path / name).stat().st_mtime)
+    return max(0.0, time.time() - max(times)) if any(times) else 0.0
 
 
 def unknown_kinds(out: Path, runs: Sequence[Run], here: Sequence[str]) -> list[Run]:
