@@ -90,3 +90,12 @@ def test_runs_outside_a_sweep_have_no_advice(
     assert main(["report", str(sweep)]) == 0
     told = capsys.readouterr().out
     assert "2 of irm: too hot" in told and "retry" not in told
+
+
+def test_a_sweep_of_failures_says_where_to_look(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_failure(tmp_path, make_run("pacs", "irm", ("photo",), 0, 0), "it diverged")
+    assert main(["report", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert f"no finished run in {tmp_path}; 1 failed, and 'shoal status {tmp_path}'" in told

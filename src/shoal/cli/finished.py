@@ -9,13 +9,15 @@ from typing import Any
 def finished_runs(folders: Sequence[Path]) -> list[Any]:
     """Return the runs in these folders, ours and DomainBed's; say which cannot be told apart."""
     from ..protocol.domainbed import read_domainbed
-    from ..protocol.records import read_runs
+    from ..protocol.records import failures, read_runs
 
     runs = [*read_runs(folders)]
     for folder in folders:
         runs += read_domainbed(folder)
     if not runs:
-        raise ValueError(f"no finished run in {', '.join(map(str, folders))}")
+        failed = len(failures(folders))
+        why = f"; {failed:,} failed, and 'shoal status {folders[0]}' says why" if failed else ""
+        raise ValueError(f"no finished run in {', '.join(map(str, folders))}{why}")
     note_twins(runs)
     return runs
 
