@@ -229,6 +229,16 @@ def test_what_a_run_did_since_its_last_record_is_not_left(
     assert left() == pytest.approx(50.0)  # nobody is at it
 
 
+def test_runs_that_are_carried_out_have_their_workers_already(tmp_path: Path) -> None:
+    planned(tmp_path, ("erm",))
+    first, _, third = runs = read_plan(tmp_path)[:3]
+    wrote(tmp_path, first, updating=100.0)
+    with opened(folder_of(tmp_path, third), third):
+        (folder_of(tmp_path, third) / "begun.json").touch()
+        os.utime(folder_of(tmp_path, third) / "begun.json", (1.0, 1.0))
+        assert left_of(tmp_path, runs, HERE).each == (0.0, 100.0)
+
+
 def test_of_a_data_set_nobody_knows_it_is_said(tmp_path: Path) -> None:
     planned(tmp_path, ("erm",))
     run, *_ = runs = read_plan(tmp_path)

@@ -32,7 +32,8 @@ class Left:
     """What is left of a sweep.
 
     Args:
-        each: about how long each run that is left takes one worker, in seconds.
+        each: about how long each run that is left takes one worker, in seconds; first those that
+            are carried out now.
         unknown: data sets that nothing is known of, whose runs do not count.
         elsewhere: hardware that is not here and by which some runs are known.
         guessed: whether some runs are known by a probe only.
@@ -59,8 +60,8 @@ def left_of(out: Path, runs: Sequence[Run], here: Sequence[str]) -> Left:
             of it, they are taken to cost what they do elsewhere.
     """
     costs = Costs(out, runs)
-    each, unknown, elsewhere = list[float](), dict[str, None](), dict[str, None]()
-    guessed = False
+    running, waiting = list[float](), list[float]()
+    unknown, elsewhere, guessed = dict[str, None](), dict[str, None](), False
     for run in runs:
         path = folder_of(out, run)
         state = state_of(path)
@@ -71,11 +72,14 @@ def left_of(out: Path, runs: Sequence[Run], here: Sequence[str]) -> Left:
             unknown[run.dataset] = None
             continue
         ahead = known.seconds * _share_left(path, run)
-        each.append(max(0.0, ahead - (_since(path) if state is State.RUNNING else 0.0)))
+        if state is State.RUNNING:
+            running.append(max(0.0, ahead - _since(path)))
+        else:
+            waiting.append(ahead)
         guessed |= known.guessed
         if known.hardware not in here:
             elsewhere[known.hardware] = None
-    return Left(tuple(each), tuple(unknown), tuple(elsewhere), guessed)
+    return Left((*running, *waiting), tuple(unknown), tuple(elsewhere), guessed)
 
 
 def _share_left(path: Path, run: Run) -> float:
