@@ -1,11 +1,15 @@
 """Failed runs in the reports: how many of which method, why, and what to do."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from shoal.cli import main
+from shoal.protocol.plan import folder_of, write_plan
 from shoal.protocol.records import Failure
+from shoal.protocol.run import Run
 from shoal.report.failed import MOST_REASONS, failure_lines
 from tests.report.made_up import make_run, make_sweep, write_failure, write_run
 
@@ -99,3 +103,29 @@ def test_a_sweep_of_failures_says_where_to_look(
     assert main(["report", str(tmp_path)]) == 2
     told = capsys.readouterr().err
     assert f"no finished run in {tmp_path}; 1 failed, and 'shoal status {tmp_path}'" in told
+
+
+def test_what_failed_on_data_that_have_changed_is_not_told(
+    sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = Run("pacs", "before", "coral", ("photo",), hparams={"lr": 1e-3})
+    write_plan(sweep, [old])
+    folder = folder_of(sweep, old)
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(old.canonical()))
+    (folder / "failed.json").write_text(json.dumps({"kind": "OSError", "reason": "broken image"}))
+    assert main(["report", str(sweep)]) == 0
+    assert "1 of coral: broken image" in capsys.readouterr().out
+    write_plan(sweep, [replace(old, fingerprint="mended")])
+    assert main(["report", str(sweep)]) == 0
+    told = capsys.readouterr().out
+    assert "broken image" not in told and "2 of irm: too hot" in told
+
+
+def test_runs_of_a_fit_are_not_for_shoal_sweep(
+    sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (sweep / "fit.json").write_text("{}")
+    assert main(["report", str(sweep)]) == 0
+    told = capsys.readouterr().out
+    assert "2 of irm: too hot" in told and "shoal sweep" not in told

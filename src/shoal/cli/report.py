@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -194,19 +195,31 @@ def _compared(asked: list[list[str]], runs: list[Any]) -> list[tuple[str, str]]:
 
 
 def _failures(folders: list[Path]) -> list[Any]:
-    """Return the failed runs, each once, whatever folders lie in others."""
+    """Return the failed runs, each once, but for those whose data have changed since."""
+    from ..protocol.current import left_behind
     from ..protocol.records import failures
 
-    return [*{one.path.resolve(): one for one in failures(folders)}.values()]
+    found = {one.path.resolve(): one for one in failures(folders)}
+    gone = {path.resolve() for at in _sweeps(found.values()) for path in left_behind(at)}
+    return [one for path, one in found.items() if path not in gone]
 
 
 def _failed(folders: list[Path]) -> list[str]:
-    from ..protocol.plan import PLAN
+    from ..estimators.setup import SETUP
     from ..report.failed import failure_lines
 
     failed = _failures(folders)
+    # A fit has a plan, too, and goes on by a command of its own.
+    sweeps = [str(at) for at in _sweeps(failed) if not (at / SETUP).exists()]
+    return failure_lines(failed, sweeps)
+
+
+def _sweeps(failed: Iterable[Any]) -> list[Path]:
+    """Return the folders of sweeps in which these runs lie."""
+    from ..protocol.plan import PLAN
+
     above = (next((at for at in one.path.parents if (at / PLAN).exists()), None) for one in failed)
-    return failure_lines(failed, [str(at) for at in dict.fromkeys(above) if at is not None])
+    return [at for at in dict.fromkeys(above) if at is not None]
 
 
 def _sweep_terminal(chapters: list[Any], failed: list[str], file: io.StringIO | None) -> None:
