@@ -46,7 +46,6 @@ def torchrun(*command: object, path: str = "") -> "subprocess.CompletedProcess[s
     )
 
 
-@pytest.mark.serial
 def test_two_processes_train_what_one_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,7 +73,6 @@ def test_two_processes_train_what_one_does(
     capsys.readouterr()
 
 
-@pytest.mark.serial
 def test_two_processes_fit_what_one_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

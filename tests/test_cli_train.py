@@ -654,7 +654,6 @@ def test_a_batch_larger_than_a_domain(capsys: Output, small_network: None) -> No
     ) in capsys.readouterr().err
 
 
-@pytest.mark.serial
 def test_a_real_network(capsys: Output) -> None:
     """EfficientNet-Lite0 with weights of ImageNet, on images of one's own; the only slow one."""
     images(each=2)

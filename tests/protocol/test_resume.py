@@ -15,7 +15,7 @@ def test_killed_runs_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
     for algorithm in ("fishr", "dann"):
         seconds = timed(tmp_path / algorithm, tiny_in, algorithm)
         whole[algorithm] = content(tmp_path / algorithm), seconds
-    while kills < 8:
+    while kills < 5:
         algorithm = ("fishr", "dann")[lives % 2]
         expected, seconds = whole[algorithm]
         path = tmp_path / f"killed-{lives}"

@@ -262,7 +262,6 @@ def test_table_for_the_terminal(result: dict[str, Any]) -> None:
     assert "10 %" in text and "75 %" in text
 
 
-@pytest.mark.serial
 def test_page_in_a_browser(result: dict[str, Any], tmp_path: Path) -> None:
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:

@@ -4,8 +4,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from shoal.report.fit_chart import chart
 from shoal.report.fit_page import fit_page
 from tests.report.browser import Browser
@@ -132,7 +130,6 @@ def test_the_chart_has_a_mark_for_every_number() -> None:
     assert xs[1] > xs[0]
 
 
-@pytest.mark.serial
 def test_it_fits_the_window(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(fit_page(content()))

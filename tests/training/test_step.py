@@ -14,7 +14,9 @@ from tests.test_capture_safety import NoQuestions
 
 from .little import CPU, training
 
-COMPILED = [name for name, kind in ALGORITHMS.items() if kind.capture == "compiled"]
+# A warm-up with a new optimiser, a derivative within the loss, inner steps: all methods on their
+# own are in the contract.
+COMPILED = ("fishr", "irm", "fish")
 
 
 @pytest.fixture
