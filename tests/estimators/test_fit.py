@@ -36,12 +36,7 @@ TABLE = ("fit", "t.csv", "--out", "out", "--steps", "40", "--trials", "1", "--ru
 IMAGES = ("fit", "data", "--out", "out", "--cache", "cache", "--trials", "1", "--steps", "30")
 
 
-@pytest.fixture(autouse=True)
-def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setattr("os.fsync", lambda _: None)  # hundreds of small files take seconds
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,7 @@ IMAGES = ("fit", "data", "--out", "out", "--cache", "cache", "--runs", "4", "--s
 
 
 @pytest.fixture(autouse=True)
-def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr("os.fsync", lambda _: None)
+def without_onnx(own_folder: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.estimators.deploying.onnx_missing", lambda: "onnx")
 
 

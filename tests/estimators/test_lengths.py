@@ -94,8 +94,10 @@ def test_only_what_is_left_open_is_chosen(
     expected: int,
 ) -> None:
     monkeypatch.setattr(lengths, "length_within", lambda *_: 77)
-    given = (Namespace(steps=steps), setup, Namespace(dataset=world.dataset), METHODS, world.on)
-    assert with_length(*given, tmp_path, seconds).steps == expected
+    told: list[str] = []
+    given = Namespace(steps=steps), setup, world, tmp_path, seconds
+    assert with_length(*given, told.append).steps == expected
+    assert bool(told) == (expected == 77)  # it takes a while, and says so
 
 
 def test_what_was_chosen_before_stays(
@@ -104,5 +106,5 @@ def test_what_was_chosen_before_stays(
     monkeypatch.setattr(lengths, "length_within", lambda *_: 77)
     (tmp_path / "runs" / "one").mkdir(parents=True)
     SETUP.keep(tmp_path)
-    given = (Namespace(steps=None), SETUP, Namespace(dataset=world.dataset), METHODS, world.on)
-    assert with_length(*given, tmp_path, 60.0).steps == SETUP.steps
+    found = with_length(Namespace(steps=None), SETUP, world, tmp_path, 60.0, print)
+    assert found.steps == SETUP.steps

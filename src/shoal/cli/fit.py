@@ -45,6 +45,7 @@ def _fit(options: argparse.Namespace, on: Any) -> None:
     from ..datasets.cache_places import cache_folder
     from ..distributed import in_turn, rank
     from ..estimators.budget import Budget
+    from ..estimators.estimate import Surroundings
     from ..estimators.fitting import Told, fit
     from ..estimators.inspection import material_of
     from ..estimators.place import INSPECTION, check_place, folder_for
@@ -76,7 +77,10 @@ def _fit(options: argparse.Namespace, on: Any) -> None:
         machine = Machine(on, "graph" if on.type == "cuda" else "eager")
         left = None if seconds is None else seconds - (time.monotonic() - begin)
         setup = setup_of(options, material, on, out)
-        setup = with_length(options, setup, material, methods, machine, out, left)
+        world, told = Surroundings(methods, material.dataset, None, machine), Told()
+        if progress:
+            told = Told(progress.amount, progress.run, progress.note)
+        setup = with_length(options, setup, world, out, left, told.note)
         if first:
             tell(options, setup, on, material, len(methods), seconds)
         fitted = fit(
@@ -88,7 +92,7 @@ def _fit(options: argparse.Namespace, on: Any) -> None:
             cache_folder(material.dataset, options.cache),
             budget,
             options.trials,
-            Told(progress.amount, progress.run, progress.note) if progress else Told(),
+            told,
         )
     if fitted is not None:
         show_verdict(fitted, out, time.monotonic() - begin)

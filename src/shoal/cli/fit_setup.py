@@ -1,6 +1,7 @@
 """How ``shoal fit`` chooses what nobody asked for, and says so."""
 
 import argparse
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,18 +38,16 @@ def setup_of(options: argparse.Namespace, material: Any, on: Any, out: Path) -> 
 def with_length(
     options: argparse.Namespace,
     setup: Any,
-    material: Any,
-    methods: Any,
-    machine: Any,
+    world: Any,
     out: Path,
     seconds: float | None,
+    note: Callable[[str], object],
 ) -> Any:
     """Return the setup with as many updates as there is time for, where that is left open.
 
     Heads and MLPs take seconds anyway; several processes would have to agree.
     """
     from ..distributed import processes
-    from ..estimators.estimate import Surroundings
     from ..estimators.lengths import length_within
     from ..estimators.setup import kept_setup
 
@@ -56,7 +55,7 @@ def with_length(
     large = setup.kind == "images" and not setup.frozen
     if seconds is None or chosen or not large or processes() > 1:
         return setup
-    world = Surroundings(methods, material.dataset, None, machine)
+    note("timing a few updates, to see how long runs can be")
     return replace(setup, steps=length_within(seconds, setup, world))
 
 
