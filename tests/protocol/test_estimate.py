@@ -60,18 +60,19 @@ def test_a_line_through_times() -> None:
     assert _line({4: 0.1, 16: 9.0})[0] == 0.0
 
 
-def test_a_first_go_that_is_short_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_go_counts_only_where_it_is_long_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("shoal.protocol.probe.time.perf_counter", lambda: now[0])
 
-    def work(first: float, then: float) -> float:
+    def work(first: float, then: float, cuda: bool = False) -> float:
         def go(number: int) -> None:
             now[0] += then if number else first
 
-        return _repeated(go)
+        return _repeated(go, cuda)
 
     assert work(0.125, 0.0625) == pytest.approx(0.0625)
     assert work(9.0, 0.125) == pytest.approx(9.0)  # no second one: it would take as long
+    assert work(9.0, 0.125, cuda=True) == pytest.approx(0.125)  # kernels were loaded
     before = now[0]
     assert work(0.0, 0.001) == pytest.approx(0.001)
     assert now[0] - before < 0.1
@@ -89,7 +90,7 @@ def test_a_record_evaluates_so_many_images(evaluate: str, tests: tuple[str, ...]
 
 
 def test_gaps_are_counted_where_they_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.protocol.probe._repeated", lambda _: 6.0)
+    monkeypatch.setattr("shoal.protocol.probe._repeated", lambda *_: 6.0)
     dataset, machine = tiny(), Squares().machine()
     subject = Subject.of(tiny_run("erm"), dataset)
     without, with_gaps = (

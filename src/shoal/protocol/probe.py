@@ -21,6 +21,13 @@ from .run import Run
 ENOUGH, UPDATES = 0.15, 20
 # Images of a domain that are looked at, of large ones a quarter; and the side of a large one.
 MANY, LARGE = 256, 64
+# Images of each domain in the updates that are timed, on a GPU or not, of large images or not.
+SIZES = {
+    (True, True): (32,),
+    (True, False): (8, 32),
+    (False, True): (2,),
+    (False, False): (2, 8),
+}
 
 
 @dataclass(frozen=True)
@@ -76,17 +83,18 @@ def probe(subject: Subject, method: type[Algorithm], machine: Machine) -> Rates:
     kind: Kind = "graph" if cuda and machine.step != "eager" else "eager"
     machine = replace(machine, step=kind, place="device", weights=None)
     shape = torch.as_tensor(subject.images.domains[0].images).shape
-    slow = not cuda and shape[-1] >= LARGE
-    few = _stand_in(subject.images, MANY if cuda else 4 if slow else 32)
+    large = shape[-1] >= LARGE
+    few = _stand_in(subject.images, MANY if cuda else 4 if large else 32)
     trained = len(few.domains) - len(run.test_domains)
     times: dict[int, float] = {}
-    # A CPU is busy with one image already; elsewhere two sizes tell what else an update costs.
-    for size in (8, 32) if cuda else (2,) if slow else (2, 8):
+    # Few large images keep a device busy already; of small ones two sizes tell what else an update
+    # costs. Every size costs a GPU seconds, in which kernels are chosen and loaded.
+    for size in SIZES[cuda, large]:
         sized = replace(run, hparams={**run.hparams, "batch_size": size})
         placed, update = prepare(sized, method, few, None, machine)
-        times[size * trained] = _repeated(partial(_make, Step(update, kind)))
+        times[size * trained] = _repeated(partial(_make, Step(update, kind)), cuda)
     evaluate = evaluation_of(update, placed.parts, False)
-    each = _repeated(lambda _: evaluate()) / sum(map(len, placed.parts.values()))
+    each = _repeated(lambda _: evaluate(), cuda) / sum(map(len, placed.parts.values()))
     looked_at = subject.evaluated + (subject.sampled if machine.log else 0)
     return Rates(*_line(times), each * looked_at, len(few.domains))
 
@@ -110,13 +118,16 @@ def _stand_in(dataset: DomainDataset, count: int) -> DomainDataset:
     return replace(dataset, domains=tuple(domains))
 
 
-def _repeated(work: Callable[[int], object]) -> float:
-    """Return the seconds of one go; the first counts only where it is long by itself."""
+def _repeated(work: Callable[[int], object], cuda: bool) -> float:
+    """Return the seconds of one go; the first counts only where it is long by itself.
+
+    On a GPU it never counts: it loads kernels.
+    """
     begin, made = time.perf_counter(), 0
     for number in range(UPDATES):
         work(number)
         now = time.perf_counter()
-        if number == 0 and now - begin < ENOUGH:
+        if number == 0 and (cuda or now - begin < ENOUGH):
             begin = now
             continue
         made += 1
