@@ -5,6 +5,8 @@ BIN := .venv/bin
 PIP := $(BIN)/pip -qq --disable-pip-version-check
 # One thread each: two workers with two threads each would fight over two cores.
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=20
+# Without byte code every process would compile torch again, for seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL: # two installs into one .venv would get in each other's way
 .PHONY: demo test lint clean
@@ -16,7 +18,7 @@ demo: .venv/.installed-demo
 test: lint
 	@status=0; \
 	$(PYTEST) -n 2 -m "not serial" || status=1; \
-	$(PYTEST) -n 1 -m serial || status=1; \
+	$(PYTEST) -n 1 -m serial $$(grep -rl --include='*.py' mark.serial tests) || status=1; \
 	exit $$status
 
 lint: .venv/.installed-test
