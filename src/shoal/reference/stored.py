@@ -34,7 +34,8 @@ def published(label: str) -> dict[str, Any]:
         label: the LaTeX label of the paper's table, such as `"table:cmnist_25"`, or
             `"domainbed:"` and a data set.
     """
-    return _tables()[chosen("table", label, _tables())]
+    tables = _tables()
+    return tables[chosen("table", label, tables)]
 
 
 def published_rows(label: str, flip: float) -> dict[str, dict[str, list[float]] | None]:
