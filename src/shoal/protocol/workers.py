@@ -92,7 +92,7 @@ class _Crew:
     ) -> None:
         self.work, self.runs, self.size, self.alone = (out, world), list(runs), size, alone
         self.living: dict[int, _Worker] = {}
-        self.early, self.walked = 0, set[int]()
+        self.early, self.walked, self.lost = 0, set[int](), Counter[int]()
         # A fork would take over the GPU's state, and the locks.
         self.context = multiprocessing.get_context("spawn")
 
@@ -108,15 +108,16 @@ class _Crew:
 
     def _start(self, number: int) -> _Worker:
         begin = number * len(self.runs) // self.size
-        walk = [*self.runs[begin:], *self.runs[:begin]]
-        if self.alone:
-            walk = self.runs[number :: self.size]
+        walk = self._share(number) if self.alone else [*self.runs[begin:], *self.runs[:begin]]
         ours, theirs = self.context.Pipe(duplex=False)
         work = (*self.work, number, walk, self.alone, theirs)
         process = self.context.Process(target=_work, args=work)
         process.start()
         theirs.close()
         return _Worker(process, ours)
+
+    def _share(self, number: int) -> list[Run]:
+        return self.runs[number :: self.size]
 
     def bury(self) -> None:
         """Take the dead out; raise where one said that no other would do better."""
@@ -128,7 +129,10 @@ class _Crew:
                 continue
             del self.living[number]
             status = worker.process.exitcode
-            self.walked |= {number} if status == 0 else set()
+            self.lost[number] += status == REPLACE
+            # One that loses its device with every run would be replaced for ever.
+            if status == 0 or self.lost[number] > len(self._share(number)):
+                self.walked.add(number)
             self.early = 0 if worker.begun else self.early + 1
             if self.early >= EARLY_DEATHS:
                 raise Stopped(

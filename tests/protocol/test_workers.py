@@ -1,0 +1,44 @@
+"""How a crew of workers replaces those that end, without any process."""
+
+import multiprocessing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shoal.protocol.plan import read_plan
+from shoal.protocol.workers import REPLACE, _Crew
+from tests.protocol.worlds import Squares, planned
+
+
+class Losing:
+    """A worker that begins, and loses its device with its first run."""
+
+    exitcode = REPLACE
+
+    def __init__(self, target: Any, args: tuple[Any, ...]) -> None:
+        self.word = args[-1]
+
+    def start(self) -> None:
+        self.word.send("")
+
+    def is_alive(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_who_is_alone_on_a_device_does_not_lose_it_for_ever(tmp_path: Path, alone: bool) -> None:
+    planned(tmp_path)
+    runs = read_plan(tmp_path)[:3]
+    crew: Any = _Crew(tmp_path, runs, Squares(), 1, alone)
+    crew.context = SimpleNamespace(Pipe=multiprocessing.Pipe, Process=Losing)
+    begun = 0
+    while begun < 20:
+        crew.grow(waiting=len(runs))
+        if not crew.living:
+            break
+        begun += len(crew.living)
+        crew.bury()
+    # Beside others a run that lost a device has failed and waits no more; alone it is tried again.
+    assert begun == (len(runs) + 1 if alone else 20)
