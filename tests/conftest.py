@@ -1,6 +1,6 @@
 """One thread per worker, optional data, and a policy: a skip that nobody expects is a failure."""
 
-import io
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,8 @@ from typing import Any
 # Before torch: its thread pools read these once.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
+# Inductor would start processes of its own to compile in.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 import pytest
 import torch
@@ -49,13 +51,23 @@ def no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw figures small, and no PDF, whose letters take a second; their own tests make both."""
+    """Draw figures small and not laid out, and no PDF; their own tests make them as they are."""
+    from matplotlib.figure import Figure
 
-    def rendered(figure: Any) -> dict[str, bytes]:
-        figure.savefig(file := io.BytesIO(), format="png", dpi=30)
-        return {"png": file.getvalue(), "pdf": b"a page"}
+    whole = Figure.savefig
 
-    monkeypatch.setattr("shoal.report.figures.style.rendered", rendered)
+    def savefig(figure: Figure, file: Any, **options: Any) -> None:
+        if "pdf" in (options.get("format"), Path(str(file)).suffix[1:]):
+            return
+        figure.set_layout_engine("none")
+        whole(figure, file, **options | {"dpi": 30})
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays; a collection of garbage need not look through it again."""
+    gc.freeze()
 
 
 def _unexpected_skips(config: pytest.Config) -> list[str]:

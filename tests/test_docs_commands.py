@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from shoal.cli import main
 from shoal.datasets import DATASETS, DomainDataset
 from shoal.experiments import colored_mnist, demo, linear, overhead
 from shoal.experiments.colored_mnist import Setup
+from shoal.networks import Network, by_shape
+from shoal.networks.small import mnist_cnn
 from shoal.protocol.attempt import State, attempt
 from shoal.protocol.plan import folder_of
 from shoal.protocol.run import Run
@@ -63,6 +67,13 @@ def small(name: str) -> DomainDataset:
     return DomainDataset(name, made.classes, renamed)
 
 
+def coarse(channels: int, classes: int, generator: torch.Generator) -> Network:
+    """Return the network for 28 × 28 images, which looks at one pixel in sixteen."""
+    network = mnist_cnn(channels, classes, generator)
+    network.features.insert(0, nn.AvgPool2d(4))
+    return network
+
+
 def carry_out(out: Path, runs: Sequence[Run], world: Any, *_: object) -> Counter[State]:
     """Carry out the first runs of some methods in this process, which knows the small data."""
     first = {run.algorithm: run for run in reversed(runs)}
@@ -84,6 +95,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("os.fsync", lambda _: None)
     monkeypatch.setattr("shoal.protocol.workers.carry_out", carry_out)
+    monkeypatch.setattr(by_shape, "mnist_cnn", coarse)
     for name in NAMES:
         monkeypatch.setitem(DATASETS, name, lambda root, trial, name=name: small(name))
     tiny = {"examples": 16, "hidden": 6, "jump_step": 2, "updates": 4}

@@ -107,6 +107,8 @@ def test_all_digits_load_within_a_second() -> None:
         count, time = done.stdout.split()
         assert int(count) == 70_000
         seconds.append(float(time))
+        if seconds[-1] < 1.0:
+            break
     assert min(seconds) < 1.0, seconds
 
 
