@@ -59,17 +59,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_as_a_module() -> None:
     found = subprocess.run(
-        [sys.executable, "-m", "shoal", "--version"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert (found.returncode, found.stdout) == (0, f"shoal {shoal.__version__}\n")
-    found = subprocess.run(
         [sys.executable, "-m", "shoal"], capture_output=True, text=True, timeout=100, check=False
     )
     assert found.returncode == 2  # the status of main is the status of the process
+    assert found.stdout.startswith("usage: shoal ")
 
 
 @pytest.mark.parametrize(

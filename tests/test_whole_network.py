@@ -232,7 +232,7 @@ def peaked() -> nn.Module:
 
 
 @pytest.mark.parametrize("make", [make_network, peaked])
-@pytest.mark.parametrize("sizes", [(9,), (3, 3, 3), (5, 1, 3), (4, 0, 5)])
+@pytest.mark.parametrize("sizes", [(9,), (3, 3, 3), (5, 0, 1, 3)])
 def test_a_step_stays_within_its_budget(
     make: Callable[[], nn.Module], sizes: tuple[int, ...], chosen: list[int | None]
 ) -> None:
@@ -250,7 +250,7 @@ def test_a_step_stays_within_its_budget(
             beside = 4 * rows.nbytes + 9 * torch.get_rng_state().nbytes
             assert living.peak <= memory + beside
             chunks += chosen[-1:]
-            memory = int(0.85 * living.peak)
+            memory = int(0.8 * living.peak)
     assert chunks[0] is None and None not in chunks[1:]
     assert chunks[1:] == sorted(chunks[1:], reverse=True)
     enough = int(str(error.value).split("at least ")[1].split(" ")[0].replace(",", ""))

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._dynamo.testing import CompileCounterWithBackend
 
 from shoal.algorithms import ALGORITHMS, Optimisation, find
 from shoal.algorithms.base import Algorithm, Classifying, Objective, Penalised
@@ -571,6 +570,8 @@ class InTurn(nn.Module):
 @compiled
 def test_one_graph_serves_all_batch_sizes_and_hyperparameters(name: str) -> None:
     """Compiled in its first update, and never again: for no size, and not for another draw."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
     torch._dynamo.reset()
     kind, sizes = ALGORITHMS[name], (64, 39, 50, 101)
     graphs = CompileCounterWithBackend("aot_eager")

@@ -152,7 +152,7 @@ def apart(cached: CachedDomain, paths: list[Path], views: int) -> tuple[float, f
         ((375, 500), SHRUNK),
         ((500, 333), SHRUNK),
         ((300, 800), SHRUNK),
-        ((960, 1280), SHRUNK),
+        ((720, 960), SHRUNK),
     ],
 )
 def test_photographs_are_this_far_from_the_exact_path(
