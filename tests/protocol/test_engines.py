@@ -36,7 +36,7 @@ from shoal.protocol.workers import carry_out
 from tests.protocol.driving import ROOT, drive, until_running, workers_of
 from tests.protocol.worlds import Broken, Full, Shared, Squares, Tight, contents, planned
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 HAS_RAY = importlib.util.find_spec("ray") is not None
 
 
@@ -149,6 +149,7 @@ def test_a_worker_that_cannot_work_stops_the_sweep(tmp_path: Path) -> None:
         carry_out(tmp_path, read_plan(tmp_path), Broken(), 1)
 
 
+@pytest.mark.serial
 @pytest.mark.skipif(not HAS_RAY, reason="no ray")
 def test_ray_with_a_killed_worker_and_a_killed_driver(
     tmp_path: Path, whole: dict[str, dict[str, bytes]]
@@ -187,6 +188,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             head.wait(60)
 
 
+@pytest.mark.serial
 @pytest.mark.skipif(not HAS_RAY, reason="no ray")
 def test_a_cluster_by_its_address_shares_gpus_and_tries_again_alone(
     tmp_path: Path, whole: dict[str, dict[str, bytes]], cluster: str
@@ -245,6 +247,7 @@ def stopped_in_a_run(raylet: int, out: Path) -> tuple[int, Path] | None:
     return None
 
 
+@pytest.mark.serial
 @pytest.mark.skipif(not HAS_RAY, reason="no ray")
 def test_ray_with_a_machine_that_dies(
     tmp_path: Path, whole: dict[str, dict[str, bytes]], two_machines: Any
