@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .formed import Formed, Pull
-from .precision import precise, product
+from .precision import precise, products
 from .sources import Grads
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -40,18 +40,18 @@ class OfConvolution(Formed):
 
     def width(self, tensors: Sequence[Tensor]) -> int:
         z, r = tensors
-        return max(self.size, z.shape[1] * prod(self.module.kernel_size) * r[0, 0].numel())
+        return max(self.size, z.shape[1] * prod(self.module.kernel_size) * prod(r.shape[2:]))
 
     def cotangent_dtype(self, tensors: Sequence[Tensor], g: Tensor) -> torch.dtype:
         return tensors[1].dtype
 
     def individual(self, tensors: Sequence[Tensor]) -> Tensor:
         z, r = (precise(t) for t in tensors)
-        return (self._by_group(r) @ self._taps(z).mT).flatten(1)
+        return torch.bmm(self._by_group(r), self._taps(z).mT).reshape(len(z), -1)
 
     def values(self, tensors: Sequence[Tensor]) -> Tensor:
         z, r = (t.detach() for t in tensors)
-        return product(self._by_group(r), self._taps(z).mT).flatten(1)
+        return products(self._by_group(r), self._taps(z).mT).view(len(z), -1)
 
     def formed(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, Pull]:
         z, r = (t.detach() for t in tensors)
@@ -59,23 +59,30 @@ class OfConvolution(Formed):
         taps, by_group = self._taps(z), self._by_group(r)
 
         def pull(c: Tensor) -> Grads:
-            c = c.view(len(z), self.module.groups, by_group.shape[2], -1)
+            c = c.view(len(by_group), by_group.shape[1], -1)
             d_r = _laid_out(c, taps, self._last(r)).view(r.shape) if want_r else None
             alone = prod(self.module.kernel_size) == 1 and self._last(z)
             d_z = self._folded(_laid_out(c.mT, by_group, alone), z) if want_z else None
             return d_z, d_r
 
         if g is None:
-            g = product(by_group, taps.mT).flatten(1)
+            g = products(by_group, taps.mT).view(len(z), -1)
         return g, pull
 
     def _last(self, t: Tensor) -> bool:
         return self.module.groups == 1 and _channels_last(t)
 
+    @property
+    def _pointwise(self) -> bool:
+        """Whether every position sees itself alone, and every one is seen."""
+        module = self.module
+        padded = any(module._reversed_padding_repeated_twice)
+        return prod(module.kernel_size) == prod(module.stride) == 1 and not padded
+
     def _by_group(self, r: Tensor) -> Tensor:
-        """Return r as ``[n, g, o, t]``."""
+        """Return r as ``[n · g, o, t]``."""
         groups = self.module.groups
-        return r.reshape(len(r), groups, r.shape[1] // groups, -1)
+        return r.reshape(len(r) * groups, r.shape[1] // groups, -1)
 
     def _padded(self, z: Tensor) -> Tensor:
         padding = self.module._reversed_padding_repeated_twice
@@ -86,30 +93,33 @@ class OfConvolution(Formed):
         module = self.module
         steps = zip(module.kernel_size, module.stride, module.dilation, strict=True)
         for axis, (size, stride, dilation) in enumerate(steps, start=2):
-            padded = padded.unfold(axis, dilation * (size - 1) + 1, stride)[..., ::dilation]
+            padded = padded.unfold(axis, dilation * (size - 1) + 1, stride)
+            padded = padded if dilation == 1 else padded[..., ::dilation]
         return padded
 
     def _taps(self, z: Tensor) -> Tensor:
-        """Return what each position sees of z, ``[n, g, i · k, t]``; a view where k is 1."""
+        """Return what each position sees of z, ``[n · g, i · k, t]``; a view where k is 1."""
         axes, groups = z.ndim - 2, self.module.groups
+        inner = z.shape[1] // groups * prod(self.module.kernel_size)
+        if self._pointwise:
+            return z.reshape(len(z) * groups, inner, -1)
         windows = self._windows(self._padded(z))
         positions, taps = range(2, 2 + axes), range(2 + axes, 2 + 2 * axes)
-        inner = z.shape[1] // groups * prod(self.module.kernel_size)
         if self._last(z):  # and so is the copy
             last = windows.permute(0, *positions, 1, *taps)
-            return last.reshape(len(z), 1, -1, inner).mT
-        return windows.permute(0, 1, *taps, *positions).reshape(len(z), groups, inner, -1)
+            return last.reshape(len(z), -1, inner).mT
+        return windows.permute(0, 1, *taps, *positions).reshape(len(z) * groups, inner, -1)
 
     def _folded(self, c: Tensor, z: Tensor) -> Tensor:
-        """Return the gradient in z of a cotangent of its taps, ``[n, g, i · k, t]``."""
+        """Return the gradient in z of a cotangent of its taps, ``[n · g, i · k, t]``."""
         module = self.module
-        padding = module._reversed_padding_repeated_twice
-        strides = all(step == 1 for step in module.stride)
-        if prod(module.kernel_size) == 1 and strides and not any(padding):
+        if self._pointwise:
             return c.reshape(z.shape)
+        padding = module._reversed_padding_repeated_twice
         if z.ndim == 4 and padding[::2] == padding[1::2] and not _channels_last(z):
             how = (module.kernel_size, module.dilation, padding[-2::-2], module.stride)
-            folded: Tensor = torch.ops.aten.col2im(c.flatten(1, 2), z.shape[2:], *how)
+            columns = c.reshape(len(z), -1, c.shape[2])
+            folded: Tensor = torch.ops.aten.col2im(columns, z.shape[2:], *how)
             return folded
         like = torch.channels_last if _channels_last(z) else torch.contiguous_format
         shape = [
@@ -136,4 +146,4 @@ def _channels_last(z: Tensor) -> bool:
 
 def _laid_out(a: Tensor, b: Tensor, last: bool) -> Tensor:
     """Return a @ b; in memory its transpose, if the channels go last."""
-    return (b.mT @ a.mT).mT if last else a @ b
+    return torch.bmm(b.mT, a.mT).mT if last else torch.bmm(a, b)

@@ -64,8 +64,10 @@ class Formed(ABC):
         """Return g_i of all examples, where that is worth keeping."""
         if not self.keeps or sum(groups.sizes) * self.size > KEPT:
             return None
-        parts = [self.values(self._cut(tensors, part)) for part in self._chunks(tensors, groups)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        chunks = self._chunks(tensors, groups)
+        if len(chunks) == 1:
+            return self.values(tensors)
+        return torch.cat([self.values(self._cut(tensors, part)) for part in chunks])
 
     def _chunks(self, tensors: Sequence[Tensor], groups: Sorted) -> list[slice]:
         n = sum(groups.sizes)

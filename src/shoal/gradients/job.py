@@ -64,6 +64,8 @@ class Job:
         return torch.cat(columns, 1)
 
     def split(self, entry: Entry, rows: Tensor) -> dict[str, Tensor]:
+        if len(entry.names) == 1:
+            return {entry.names[0]: rows}
         sizes = [self.weights[name].numel() for name in entry.names]
         return dict(zip(entry.names, rows.split(sizes, 1), strict=True))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class OfFrozenNorm(Formed):
 
     def values(self, tensors: Sequence[Tensor]) -> Tensor:
         # The gradients of a batch norm over one image, whose channels are those of all examples.
-        z, r = (t.detach().reshape(1, -1, t[0, 0].numel()) for t in tensors)
+        z, r = (t.detach().reshape(1, -1, prod(t.shape[2:])) for t in tensors)
         n = len(tensors[0])
         mean, var = (t.repeat(n) for t in self._statistics(z))
         wanted = (False, True, True)

@@ -17,18 +17,17 @@ def precise(tensor: Tensor) -> Tensor:
     return tensor.float()
 
 
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """Return a @ b of matrices ``[..., i, k], [..., k, j]`` in the precision of statistics.
+def products(a: Tensor, b: Tensor) -> Tensor:
+    """Return a @ b of many matrices ``[m, i, k], [m, k, j]`` in the precision of statistics.
 
     Products of bf16 numbers are exact in float32, so that only their sum rounds.
     """
     if a.dtype in PRECISE:
-        return a @ b
+        return torch.bmm(a, b)
     if a.device.type != "cuda":
-        return a.float() @ b.float()
-    shape = (*a.shape[:-1], b.shape[-1])
-    flat: Tensor = torch.bmm(a.flatten(0, -3), b.flatten(0, -3), out_dtype=torch.float32)
-    return flat.view(shape)
+        return torch.bmm(a.float(), b.float())
+    found: Tensor = torch.bmm(a, b, out_dtype=torch.float32)
+    return found
 
 
 def rounding(like: Tensor) -> str | None:
