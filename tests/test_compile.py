@@ -238,6 +238,22 @@ def test_statistics_that_differentiate_twice_say_so(statistic: Callable[..., Ten
     assert all(close(a, b) for a, b in zip(found, expected, strict=True))
 
 
+@pytest.mark.parametrize("statistic", STATISTICS, ids=lambda function: function.__name__)
+def test_a_statistic_of_convolutions_in_a_compiled_step(statistic: Callable[..., Tensor]) -> None:
+    # What a backend with autograd of its own makes of a layer cannot be differentiated twice.
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Unflatten(1, (1, INPUTS)), nn.Conv1d(1, 2, 3), nn.Flatten())
+    model.append(nn.Linear(2 * (INPUTS - 2), CLASSES)).double()
+    batch = make_batch(12, torch.float64, 0)
+
+    def step(inputs: Tensor, labels: Tensor, domains: Tensor) -> Tensor:
+        return 2 * statistic(model, inputs + 1, labels, domains, num_domains=E)
+
+    found = value_of(torch.compile(step, backend="aot_eager"), model, batch)
+    expected = value_of(step, model, batch)
+    assert all(close(a, b) for a, b in zip(found, expected, strict=True))
+
+
 def value_of(step: Callable[..., Tensor], model: nn.Module, batch: tuple) -> list[Tensor]:
     value = step(*batch)
     number = shoal.spread(value) if value.ndim else value

@@ -7,7 +7,8 @@
 - ``recording``: z and r of every layer in one pass;  ``verdict``: whether they tell everything;
   ``anywhere``: any weight, by ``torch.func``;  ``capture``: all of these together
 - ``job``: a statistic to be taken, made by ``asked`` of what a caller asks for
-- ``elementary``, ``convolution``, ``frozen_norm``, ``rectified``: forwards to differentiate twice
+- ``elementary``, ``convolution``, ``frozen_norm``, ``rectified``: forwards to differentiate twice;
+  ``uncompiled``: which a compiled step leaves to torch
 - ``passes``: losses and variances at once, or in two passes over chunks;  ``repeat``: running a
   forward again;  ``budget``: what fits into memory;  ``precision``: what products keep
 - ``variance``, ``mean``, ``gram``: the statistics built on them

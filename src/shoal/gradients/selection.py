@@ -3,10 +3,10 @@
 import sys
 from collections.abc import Iterable
 
-import torch
 from torch import Tensor, nn
 
 from ..checks import choose
+from .uncompiled import COMPILED
 
 Parameters = str | nn.Module | Iterable[str]
 
@@ -15,12 +15,8 @@ def unwrap(model: nn.Module) -> nn.Module:
     """Return the module under a data-parallel wrapper; refuse a compiled one."""
     if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         model = model.module
-    if torch.compiler.is_compiling() or any(_compiled(module) for module in model.modules()):
-        raise RuntimeError(
-            "gradient_variance, gradient_mean and covariance_spread differentiate twice, which a "
-            "compiled network does not support: pass the module that was given to torch.compile "
-            "(they may share weights), or use head_variance or Fishr, which can be compiled"
-        )
+    if any(_compiled(module) for module in model.modules()):
+        raise RuntimeError(COMPILED)
     return model
 
 

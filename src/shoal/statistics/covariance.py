@@ -12,12 +12,14 @@ from ..gradients.job import Form, outside_autocast
 from ..gradients.losses import Loss
 from ..gradients.precision import precise
 from ..gradients.selection import Parameters
+from ..gradients.uncompiled import uncompiled
 from ..penalties import spread
 
 # With so few weights a covariance is formed densely, which cancels nothing.
 DENSE = 2048
 
 
+@uncompiled
 def covariance_spread(
     model: nn.Module,
     inputs: Inputs,

@@ -10,8 +10,10 @@ from ..gradients.inputs import Inputs
 from ..gradients.job import Form, Job
 from ..gradients.losses import Loss
 from ..gradients.selection import Parameters
+from ..gradients.uncompiled import uncompiled
 
 
+@uncompiled
 def gradient_variance(
     model: nn.Module,
     inputs: Inputs,
@@ -48,6 +50,7 @@ def gradient_variance(
     return passes.losses_and_variance(_within(job, memory))[1]
 
 
+@uncompiled
 def losses_and_variance(
     model: nn.Module,
     inputs: Inputs,
@@ -84,6 +87,7 @@ def _within(job: Job, memory: int | None) -> Job:
     return replace(job, chunk_size=budget.chunk_within(job, memory))
 
 
+@uncompiled
 def gradient_mean(
     model: nn.Module,
     inputs: Inputs,
