@@ -105,6 +105,7 @@ def test_fishr_with_its_state(backend: str, fullgraph: bool) -> None:
     assert fishr.steps.item() == 3
 
 
+@pytest.mark.timeout(300)  # sixteen kernels, if none was ever compiled here
 @pytest.mark.parametrize(
     ("dtype", "variants"),
     [(torch.float64, (binary, with_own_loss)), (torch.float32, (uncentred,))],
