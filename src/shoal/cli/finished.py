@@ -11,9 +11,9 @@ def finished_runs(folders: Sequence[Path]) -> list[Any]:
     from ..protocol.domainbed import read_domainbed
     from ..protocol.records import failures, read_runs
 
-    runs = [*read_runs(folders)]
-    for folder in folders:
-        runs += read_domainbed(folder)
+    theirs = [run for folder in folders for run in read_domainbed(folder)]
+    once = {run.path.resolve(): run for run in theirs if run.path is not None}
+    runs = [*read_runs(folders), *once.values()]
     if not runs:
         failed = len(failures(folders))
         why = f"; {failed:,} failed, and 'shoal status {folders[0]}' says why" if failed else ""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..checks import choose
 from .records import HELD_OUT, KEPT, Finished, Measured
 
 RESULTS = "results.jsonl"
@@ -34,32 +33,42 @@ def read_domainbed(folder: Path) -> list[Finished]:
     """Return the runs in this folder and below it, also those that were not finished.
 
     DomainBed's own selection asks for no ``done``, and its published numbers do not either. Where a
-    run was made twice into one folder, the later record of a step counts.
+    run was made twice into one folder, the later record of a step counts; a last line that a killed
+    run left half written does not. Of data sets that shoal does not have, the domains are ``env0``,
+    ``env1`` and so on.
     """
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}")
-    return [_read(path) for path in sorted(folder.rglob(RESULTS)) if path.stat().st_size]
+    found = (_read(path) for path in sorted(folder.rglob(RESULTS)))
+    return [run for run in found if run is not None]
 
 
-def _read(path: Path) -> Finished:
+def _read(path: Path) -> Finished | None:
+    """Return the run; None where it recorded nothing."""
     records: dict[int, Measured] = {}
     args: Mapping[str, Any] = {}
     hparams: Mapping[str, Any] = {}
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    lines = path.read_text("utf-8", errors="replace").split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
             values = json.loads(line)
             args, hparams, step = values["args"], values["hparams"], int(values["step"])
-            _, domains = DATASETS[choose("data set of DomainBed", args["dataset"], DATASETS)]
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(
-                f"{path}, line {number} is no record of DomainBed's: {error}"
-            ) from error
-        records[step] = Measured(step, _accuracies(values, domains), {})
-    dataset, domains = DATASETS[args["dataset"]]
+            records[step] = Measured(step, _accuracies(values, args["dataset"]), {})
+            tests = tuple(_domain(args["dataset"], index) for index in args["test_envs"])
+        except json.JSONDecodeError as error:
+            if number == len(lines):  # the newline is missing, too
+                break
+            raise _no_record(path, number, error) from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise _no_record(path, number, error) from error
+    if not records:
+        return None
     return Finished(
-        dataset,
+        DATASETS.get(args["dataset"], (args["dataset"].lower(),))[0],
         ALGORITHMS.get(args["algorithm"], args["algorithm"].lower()),
-        tuple(domains[index] for index in args["test_envs"]),
+        tests,
         int(args["trial_seed"]),
         int(args["hparams_seed"]),
         hparams,
@@ -68,10 +77,27 @@ def _read(path: Path) -> Finished:
     )
 
 
-def _accuracies(values: Mapping[str, Any], domains: tuple[str, ...]) -> dict[str, dict[str, float]]:
+def _no_record(path: Path, number: int, error: Exception) -> ValueError:
+    return ValueError(
+        f"{path}, line {number} is no record of DomainBed's: {error}; delete the line, or move the "
+        "file away"
+    )
+
+
+def _domain(dataset: str, index: int) -> str:
+    """Return the name of an environment."""
+    if dataset not in DATASETS:
+        return f"env{index}"
+    name, domains = DATASETS[dataset]
+    if not 0 <= index < len(domains):
+        raise ValueError(f"{name} has {len(domains)} domains, got environment {index}")
+    return domains[index]
+
+
+def _accuracies(values: Mapping[str, Any], dataset: str) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for key, value in values.items():
         name = re.fullmatch(r"env(\d+)_(in|out)_acc", key)
         if name:
-            found.setdefault(domains[int(name[1])], {})[SPLITS[name[2]]] = float(value)
+            found.setdefault(_domain(dataset, int(name[1])), {})[SPLITS[name[2]]] = float(value)
     return found
