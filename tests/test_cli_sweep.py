@@ -1,5 +1,6 @@
 """``shoal sweep`` and ``shoal status``: what they plan, show and refuse."""
 
+import io
 import json
 import re
 import shutil
@@ -11,12 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from shoal.algorithms import find
 from shoal.cli import main
+from shoal.cli.run_table import run_table
 from shoal.cli.world import CommandWorld
 from shoal.own import name_of, with_settings
 from shoal.protocol.attempt import State, attempt, state_of
+from shoal.protocol.folder import opened
 from shoal.protocol.plan import folder_of, read_plan, write_plan
 from shoal.protocol.run import Run
 from tests.estimators.made import write_images
@@ -300,12 +304,42 @@ def test_failed_runs_are_tried_again_on_request(
     command = [word for word in PLAN if word != "--plan-only"]
     command += ["--algorithms", "erm", "--out", str(tmp_path)]
     assert main(command) == 0
-    failed = folder_of(tmp_path, read_plan(tmp_path)[1])
-    failed.mkdir(parents=True)
-    (failed / "failed.json").write_text('{"reason": "no"}')
+    run = read_plan(tmp_path)[1]
+    failed = folder_of(tmp_path, run)
+    with opened(failed, run):
+        (failed / "failed.json").write_text('{"reason": "no"}')
     assert main(command) == 0
+    assert main([*command, "--retry-failed", "--plan-only"]) == 0
+    assert (failed / "failed.json").exists()
     assert main([*command, "--retry-failed"]) == 0
     assert [found.count(State.FAILED) for found in states] == [0, 1, 0]
+
+
+def test_out_that_is_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main([*PLAN, "--algorithms", "erm", "--out", str(tmp_path / "file")]) == 2
+    assert "file is a file; choose another" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("width", [120, 80, 60, 40])
+def test_no_name_is_cut_where_the_terminal_is_narrow(width: int) -> None:
+    names = ["fishr-rescaled", "fishr-no-ema"]
+    empty = {"updates": 1_000_000, "done": 0, "running": 0, "failed": 0, "waiting": 12}
+    rows = [{"dataset": "terra-incognita", "algorithm": name, **empty} for name in names]
+    console = Console(width=width, file=io.StringIO())
+    console.print(run_table("Plan", rows, console, planned=True))
+    told = console.file.getvalue()
+    assert "…" not in told and told.count("12") == 4
+    assert ("failed" in told) == (width == 120)
+    if width > 40:  # there they are folded
+        assert all(name in told for name in names)
+
+
+def test_a_shard_without_a_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*PLAN, "--algorithms", "erm", "--out", str(tmp_path), "--shard", "8/9"]
+    assert main(command) == 0
+    told = capsys.readouterr().err
+    assert "6 runs (0 of this shard), 0 updates in all: nothing to do\n" in told
 
 
 def test_data_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,8 @@ import torch
 def write_aside(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Give ``path`` the bytes that ``write`` produces, all of them or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file in it, or another one")
     aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         with aside.open("xb") as file:

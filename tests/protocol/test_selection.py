@@ -172,7 +172,11 @@ def test_only_finished_runs_are_read(tmp_path: Path) -> None:
         ("records.jsonl", "{", r"records\.jsonl is not JSON in line 1"),
         ("records.jsonl", "", r"records\.jsonl is empty, or not there"),
         ("records.jsonl", None, r"records\.jsonl is empty, or not there"),
+        ("records.jsonl", '{"step": 0}', r"records\.jsonl has no record in line 1"),
+        ("records.jsonl", "null", r"records\.jsonl has no record in line 1"),
         ("run.json", "{", r"run\.json is not JSON"),
+        ("run.json", "{}", r"run\.json does not say its dataset"),
+        ("run.json", "[]", r"run\.json does not say its dataset"),
     ],
 )
 def test_a_damaged_run_is_to_be_deleted(

@@ -12,7 +12,7 @@ import torch
 from shoal.algorithms import find
 from shoal.protocol import attempt as attempts
 from shoal.protocol import standing as standings
-from shoal.protocol.attempt import DEATHS, DeviceLost, State, attempt, failure_of, state_of
+from shoal.protocol.attempt import DEATHS, DeviceLost, State, attempt, state_of, try_again
 from shoal.protocol.current import current, left_behind
 from shoal.protocol.folder import opened
 from shoal.protocol.hand import Hand
@@ -26,6 +26,7 @@ from shoal.protocol.plan import (
     sets_left_out,
     write_plan,
 )
+from shoal.protocol.records import failure_of, failures
 from shoal.protocol.run import Run
 from shoal.protocol.standing import Standing
 from tests.protocol.small import small_run, squares
@@ -198,6 +199,21 @@ def test_a_run_that_kills_its_process_again_and_again_has_failed(tmp_path: Path)
             attempt(run, fishr, die, path, MACHINE())
     assert attempt(run, fishr, data, path, MACHINE()) is State.FAILED
     assert "died 5 times" in failed(path)["reason"]
+    with opened(path, run):
+        try_again(path, run)
+    assert state_of(path) is State.FAILED  # somebody was at it
+    try_again(path, run)
+    assert attempt(run, fishr, data, path, MACHINE()) is State.DONE
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "\udcff"])
+def test_a_damaged_failure_is_one(content: str, tmp_path: Path) -> None:
+    run, path = small_run(steps=2), tmp_path / "run"
+    with opened(path, run):
+        (path / attempts.FAILED).write_bytes(content.encode(errors="surrogateescape"))
+    assert attempt(run, fishr, data, path, MACHINE()) is State.FAILED
+    assert failed(path)["reason"] == "no reason was written down"
+    assert [one.reason for one in failures([tmp_path])] == ["no reason was written down"]
 
 
 def test_a_run_that_gets_further_between_its_deaths_goes_on(tmp_path: Path) -> None:

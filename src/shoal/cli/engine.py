@@ -70,16 +70,18 @@ def world_of(options: argparse.Namespace, methods: Any, datasets: Any) -> Any:
 
 def carry_out(options: argparse.Namespace, runs: Sequence[Any], world: Any) -> int:
     """Plan these runs in ``--out`` and carry out this shard of them; return the exit status."""
-    from ..protocol.attempt import FAILED, State
+    from ..protocol.attempt import State, try_again
     from ..protocol.plan import folder_of, write_plan
     from ..protocol.standing import standing
 
     shard = _shard(options.shard)
+    if options.out.exists() and not options.out.is_dir():
+        raise ValueError(f"--out is a folder, and {options.out} is a file; choose another")
     write_plan(options.out, runs)
     plan = shard.of(runs)
-    if options.retry_failed:
+    if options.retry_failed and not options.plan_only:
         for run in plan:
-            (folder_of(options.out, run) / FAILED).unlink(missing_ok=True)
+            try_again(folder_of(options.out, run), run)
     found = standing(options.out, plan)
     _tell_plan(options, runs, plan, found)
     if found[State.DONE] < len(plan):
@@ -160,11 +162,13 @@ def _tell_plan(options: argparse.Namespace, runs: Any, plan: Any, found: Any) ->
     from rich.console import Console
 
     rows = run_rows(options.out, plan)
-    Console(stderr=True).print(run_table(f"Plan of {options.out}", rows, planned=True))
+    console = Console(stderr=True)
+    if rows:
+        console.print(run_table(f"Plan of {options.out}", rows, console, planned=True))
     updates = sum(run.protocol.steps for run in plan)
     print(
         f"{len(runs):,} runs ({len(plan):,} of this shard), {updates:,} updates in all: "
-        f"{_counts(found)}",
+        f"{_counts(found) or 'nothing to do'}",
         file=sys.stderr,
     )
 

@@ -38,7 +38,8 @@ def show_standing(out: Path, runs: Sequence[Any]) -> None:
 
     found = _as_json(out, runs)
     console = Console()
-    console.print(run_table(f"Runs of {out}", found["runs"]))
+    if found["runs"]:
+        console.print(run_table(f"Runs of {out}", found["runs"], console))
     by_reason: dict[str, list[str]] = {}
     for failure in found["failures"]:
         by_reason.setdefault(failure["reason"], []).append(failure["folder"])
@@ -60,9 +61,10 @@ def show_standing(out: Path, runs: Sequence[Any]) -> None:
 
 
 def _as_json(out: Path, runs: Sequence[Any]) -> dict[str, Any]:
-    from ..protocol.attempt import State, failure_of, state_of
+    from ..protocol.attempt import State, state_of
     from ..protocol.current import left_behind
     from ..protocol.plan import folder_of
+    from ..protocol.records import failure_of
 
     failures = []
     for run in runs:

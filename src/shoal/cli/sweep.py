@@ -24,7 +24,10 @@ def add(commands: Any) -> None:
     add_places(what)
     what.add_argument("--trials", type=positive, default=3, help="default: %(default)s")
     what.add_argument(
-        "--draws", type=positive, default=20, help="hyperparameters; the first are the defaults"
+        "--draws",
+        type=positive,
+        default=20,
+        help="of hyperparameters; the first is the defaults (default: %(default)s)",
     )
     what.add_argument(
         "--test-domains",

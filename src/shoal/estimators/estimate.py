@@ -13,11 +13,11 @@ from pathlib import Path
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..distributed import rank
-from ..protocol.attempt import State, failure_of
+from ..protocol.attempt import State
 from ..protocol.hand import Hand
 from ..protocol.machine import Machine
 from ..protocol.plan import Data, Method, folder_of, write_plan
-from ..protocol.records import Finished, read_runs
+from ..protocol.records import Finished, failure_of, read_runs
 from ..protocol.run import Run
 from ..training.loop import Progress
 from .budget import Budget

@@ -3,6 +3,7 @@
 import errno
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,10 @@ from .execute import execute
 from .folder import CHECKPOINTS, Folder, InUse, in_use, opened
 from .machine import Machine
 from .plan import Data
-from .records import DONE
+from .records import DONE, FAILED, failure_of
 from .run import Run
 
-FAILED, BEGUN = "failed.json", "begun.json"
+BEGUN = "begun.json"
 # A run whose process died so often without a word, and got no further, is taken for failed.
 DEATHS = 5
 # What would go wrong for the next run, too. An error without a number is our own word for a file
@@ -55,13 +56,13 @@ def state_of(path: Path) -> State:
     return State.FAILED if (path / FAILED).exists() else State.WAITING
 
 
-def failure_of(path: Path) -> dict[str, Any] | None:
-    """Return why the run in this folder failed; None where it did not, or is tried again."""
-    try:
-        found: dict[str, Any] = read_json(path / FAILED)
-    except FileNotFoundError:
-        return None
-    return found
+def try_again(path: Path, run: Run) -> None:
+    """Let a run that failed be carried out once more; one that somebody is at is left to him."""
+    if not (path / FAILED).exists():
+        return
+    with suppress(ValueError), opened(path, run):  # a damaged folder stays failed
+        (path / BEGUN).unlink(missing_ok=True)
+        (path / FAILED).unlink(missing_ok=True)
 
 
 def attempt(

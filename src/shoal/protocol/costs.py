@@ -10,7 +10,7 @@ from ..storage import read_json, write_json
 from .hardware import hardware_of
 from .plan import folder_of
 from .probe import Rates
-from .records import DONE, TIMING
+from .records import DONE, read_timing
 from .run import Run
 
 RATES = "rates.json"
@@ -59,11 +59,10 @@ class Costs:
         self.on: dict[str, dict[Kind, Cost]] = {}
         for run in runs:
             path = folder_of(out, run)
-            if (path / DONE).exists() and (path / TIMING).exists():
-                timing = read_json(path / TIMING)
-                work = timing["updating"] + timing["evaluating"]
-                cost = self._cost(hardware_of(timing.get("machine", {})), kind_of(run))
-                cost.took.append((timing["preparing"], work))
+            timing = read_timing(path) if (path / DONE).exists() else None
+            if timing is not None:
+                cost = self._cost(hardware_of(timing.about), kind_of(run))
+                cost.took.append((timing.preparing, timing.updating + timing.evaluating))
         for (hardware, kind), rates in known_rates(out).items():
             self._cost(hardware, kind).rates = rates
 
@@ -104,7 +103,8 @@ class Costs:
 def known_rates(out: Path) -> dict[tuple[str, Kind], Rates]:
     """Return the rates that probes of this sweep have found, by hardware and kind."""
     found = {}
-    with suppress(FileNotFoundError):
+    # A damaged file is worth a probe, and no more.
+    with suppress(FileNotFoundError, ValueError, TypeError, AttributeError, KeyError):
         for one in read_json(out / RATES):
             key = one.pop("hardware", ""), (one.pop("dataset"), one.pop("algorithm"))
             found[key] = Rates(**one)

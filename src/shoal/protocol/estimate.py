@@ -24,7 +24,7 @@ from .run import Run
 
 # Seconds in which the process of the probes must begin; after these none of them begins, and after
 # these they are ended: a GPU takes its time to be there at all.
-BEGIN, SHARE, LIMIT = 15.0, 1.0, {"cpu": 10.0, "cuda": 60.0}
+BEGIN, SHARE, LIMIT = 15.0, 5.0, {"cpu": 10.0, "cuda": 60.0}
 
 
 @dataclass(frozen=True)

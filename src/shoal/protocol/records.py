@@ -12,6 +12,7 @@ from typing import Any
 RUN, RECORDS, DONE = "run.json", "records.jsonl", "done"
 TIMING, FAILED = "timing.json", "failed.json"
 KEPT, HELD_OUT = "kept", "held_out"
+IDENTIFYING = ("dataset", "algorithm", "test_domains", "trial", "draw", "hparams")
 
 
 @dataclass(frozen=True)
@@ -77,18 +78,23 @@ class Finished:
 
 @dataclass(frozen=True)
 class Timing:
-    """What a run took, in seconds, and on which machine."""
+    """What a run took, in seconds, and what is known of the machine."""
 
     preparing: float
     updating: float
     evaluating: float
     updates: int
-    machine: str
+    about: Mapping[str, Any]
 
     @property
     def seconds(self) -> float:
         """The whole of it."""
         return self.preparing + self.updating + self.evaluating
+
+    @property
+    def machine(self) -> str:
+        """The machine in words."""
+        return ", ".join(f"{name} {value}" for name, value in self.about.items())
 
 
 @dataclass(frozen=True)
@@ -139,19 +145,24 @@ def failures(folders: Sequence[Path]) -> list[Failure]:
     for folder in folders:
         for path in sorted(folder.rglob(FAILED)):
             if (path.parent / RUN).exists() and not (path.parent / DONE).exists():
-                run, failure = _json(path.parent / RUN), _json(path)
-                found.append(
-                    Failure(
-                        run["dataset"],
-                        run["algorithm"],
-                        tuple(run["test_domains"]),
-                        run["trial"],
-                        run["draw"],
-                        str(failure.get("reason", "no reason was written down")),
-                        path.parent,
-                    )
-                )
+                run, failure = _run(path.parent), failure_of(path.parent) or {}
+                named = (run["dataset"], run["algorithm"], tuple(run["test_domains"]))
+                reason = str(failure["reason"])
+                found.append(Failure(*named, run["trial"], run["draw"], reason, path.parent))
     return found
+
+
+def failure_of(folder: Path) -> dict[str, Any] | None:
+    """Return the kind of a run's failure, its reason, and whether memory ran out.
+
+    None where it has not failed. That it has is known even where the file is damaged.
+    """
+    try:
+        text = (folder / FAILED).read_text("utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    unknown = {"kind": "unknown", "reason": "no reason was written down", "memory": False}
+    return unknown | (_object(text) or {})
 
 
 def timing_of(run: Finished) -> Timing | None:
@@ -160,23 +171,25 @@ def timing_of(run: Finished) -> Timing | None:
 
 
 def read_timing(folder: Path) -> Timing | None:
-    """Return what the run in this folder took; None where that was not written down."""
-    if not (folder / TIMING).exists():
+    """Return what the run in this folder took; None where that was not written down, or damaged."""
+    try:
+        found = _object((folder / TIMING).read_text("utf-8", errors="replace"))
+    except FileNotFoundError:
         return None
-    found = _json(folder / TIMING)
-    machine = found.get("machine", {})
+    if found is None:
+        return None
     return Timing(
         float(found.get("preparing", 0)),
         float(found.get("updating", 0)),
         float(found.get("evaluating", 0)),
         int(found.get("updates", 0)),
-        ", ".join(f"{name} {value}" for name, value in machine.items()),
+        found.get("machine", {}),
     )
 
 
 def _read(folder: Path) -> Finished:
-    run = _json(folder / RUN)
-    measured = tuple(Measured.of_record(record) for record in _lines(folder / RECORDS))
+    run = _run(folder)
+    measured = tuple(_measured(folder / RECORDS))
     return Finished(
         run["dataset"],
         run["algorithm"],
@@ -191,23 +204,38 @@ def _read(folder: Path) -> Finished:
     )
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _run(folder: Path) -> dict[str, Any]:
+    path = folder / RUN
     try:
-        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        found = json.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise _damaged(path, f"is not JSON ({error})") from error
-    return found
+    missing = [name for name in IDENTIFYING if not isinstance(found, dict) or name not in found]
+    if missing:
+        raise _damaged(path, f"does not say its {missing[0]}")
+    return found  # type: ignore[no-any-return]
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def _object(text: str) -> dict[str, Any] | None:
+    """Return the JSON object; None where the text is none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _measured(path: Path) -> Iterator[Measured]:
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     if not lines:
         raise _damaged(path, "is empty, or not there")
     for number, line in enumerate(lines, 1):
         try:
-            yield json.loads(line)
-        except ValueError as error:
+            yield Measured.of_record(json.loads(line))
+        except json.JSONDecodeError as error:
             raise _damaged(path, f"is not JSON in line {number} ({error})") from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise _damaged(path, f"has no record in line {number} ({error!r})") from error
 
 
 def _damaged(path: Path, wrong: str) -> ValueError:

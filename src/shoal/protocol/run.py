@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ..algorithms.hparams import SCALE_OF
@@ -109,7 +110,7 @@ class Run:
                     f"be saved, got {type(value).__name__}"
                 )
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """The SHA-256 of the run's canonical JSON."""
         return hashlib.sha256(json.dumps(self.canonical(), sort_keys=True).encode()).hexdigest()

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .attempt import State, failure_of, state_of
+from .attempt import State, state_of
 from .plan import RUNS, folder_of
+from .records import failure_of
 from .run import Run
 
 # Seconds between two looks, and how much longer than a look it is until the next.
