@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from shoal.datasets.columns import Column
 from shoal.datasets.encoding import Encoding
 from shoal.datasets.table import table_data
 from shoal.datasets.table_files import read_table
@@ -156,6 +157,19 @@ def test_a_column_without_a_name_is_left_out(tmp_path: Path) -> None:
     lines = [";" + lines[0], *(f"{3 * k};{line}" for k, line in enumerate(lines[1:]))]
     found = table_data("t", write(tmp_path / "t.csv", "\n".join(lines))).encoding
     assert found.left_out == ("one without a name",)
+
+
+def test_a_number_that_is_the_same_everywhere_is_left_out(tmp_path: Path) -> None:
+    lines = numbered().splitlines()
+    lines = [
+        "year;known;" + lines[0],
+        *(f"2023;{'7' * (k % 2)};{x}" for k, x in enumerate(lines[1:])),
+    ]
+    found = table_data("t", write(tmp_path / "t.csv", "\n".join(lines))).encoding
+    assert found.left_out == ("year",)
+    assert found.columns[0] == Column(
+        "known", None, gaps=True
+    )  # which rows lack it tells something
 
 
 def test_classes_that_are_numbers_are_refused(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_columns_have_mean_0_and_deviation_1_where_they_are_known() -> None:
     layer.measure(inputs)
     plain = inputs.double().numpy()
     mean, std = np.nanmean(plain, 0), np.nanstd(plain, 0)
-    std[3] = 1  # the same everywhere
+    std[3] = np.finfo(np.float32).max  # the same everywhere; finite, for Fish
     expected = np.nan_to_num((plain - mean) / std, nan=0.0)
     np.testing.assert_allclose(layer(inputs).numpy(), expected, atol=1e-3)
     np.testing.assert_allclose(layer.mean.numpy(), mean, rtol=1e-6)
@@ -35,6 +35,15 @@ def test_a_column_that_is_never_known_is_zero() -> None:
     layer.measure(inputs)
     assert layer(inputs).tolist() == [[0.0]] * 5
     assert layer(torch.ones(1, 1)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["linear", "standardised-mlp"])
+def test_a_column_that_was_the_same_everywhere_has_no_influence(name: str) -> None:
+    network = for_data((4,), 3, name=name, generator=stream("net"))
+    measure_inputs(network, columns())
+    other = columns()
+    other[:, 3] = 2024.0
+    assert torch.equal(network(other), network(columns()))
 
 
 @pytest.mark.parametrize("name", ["linear", "standardised-mlp"])

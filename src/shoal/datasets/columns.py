@@ -73,8 +73,10 @@ def column_of(name: str, values: Sequence[Any]) -> Column | None:
         return None
     if not name or _counts_rows(given):
         return None
-    if all(_number(value) is not None for value in present):
-        return Column(name, None, len(present) < len(given))
+    numbers = {_number(value) for value in present}
+    gaps = len(present) < len(given)
+    if None not in numbers:
+        return Column(name, None, gaps) if gaps or len(numbers) > 1 else None
     _check_texts(name, given)
     different = sorted({_text(value) for value in given})
     if len(different) == 1 or (len(different) > CATEGORIES and 2 * len(different) > len(given)):

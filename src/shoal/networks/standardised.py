@@ -9,7 +9,11 @@ from .small import vector_mlp
 
 
 class Standardise(nn.Module):
-    """Columns to mean 0 and deviation 1 as ``measure`` found them; a missing value to the mean."""
+    """Columns to mean 0 and deviation 1 as ``measure`` found them; a missing value to the mean.
+
+    A column that was the same everywhere is no more than rounding, whatever comes: its weights were
+    never trained.
+    """
 
     mean: Tensor
     std: Tensor
@@ -27,10 +31,11 @@ class Standardise(nn.Module):
         mean = values.sum(0) / counts.clamp(min=1)
         gaps = (values - mean).square() * known
         std = (gaps.sum(0) / counts.clamp(min=1)).sqrt()
-        # A column that is the same everywhere says nothing, and must not be divided by zero.
         constant = std <= 1e-6 * mean.abs().clamp(min=1e-6)
         self.mean.copy_(mean)
-        self.std.copy_(torch.where(constant, 1.0, std))
+        # Not infinity: Fish takes buffers from themselves, and ∞ − ∞ is NaN.
+        largest = torch.finfo(self.std.dtype).max
+        self.std.copy_(torch.where(constant, largest, std))
 
     def forward(self, inputs: Tensor) -> Tensor:
         found = (inputs - self.mean) / self.std
