@@ -107,6 +107,8 @@ def test_columns_that_are_missing_or_no_numbers_are_named(tmp_path: Path) -> Non
         encoding({"age": [1], "id": ["x1"]}, "new")
     with pytest.raises(ValueError, match="'age' must hold numbers, got 'old'"):
         encoding({"age": [1, "old"], "dose": [1, 1], "colour": ["", ""], "id": ["", ""]}, "new")
+    with pytest.raises(ValueError, match=r"'age' must hold numbers of 3.4e\+38 at most, got 1000"):
+        encoding({"age": [10**400], "dose": [1], "colour": [""], "id": [""]}, "new")
 
 
 def numbered(change: dict[int, str] | None = None, head: str = "x") -> str:
@@ -124,6 +126,9 @@ def numbered(change: dict[int, str] | None = None, head: str = "x") -> str:
             r"column 'x' has numbers, but '1.2.3' in row 18; correct it.*--leave-out x",
         ),
         ({3: "inf"}, r"but 'inf' in row 4"),
+        ({3: "1e39"}, r"column 'x' has numbers of 3.4e\+38 at most, but '1e39' in row 4; correct"),
+        ({k: f"{k}e307" for k in range(30, 40)}, r"but '30e307' in row 31"),
+        (dict.fromkeys(range(40), "-1.8e308"), r"but '-1.8e308' in row 1"),
         (
             dict.fromkeys(range(40), "1,5"),
             r"row 1 has a comma in its number, '1,5'; write",

@@ -11,7 +11,7 @@ from torch import nn
 
 from shoal.algorithms import find
 from shoal.estimators.predictor import Predictor
-from shoal.networks import Network
+from shoal.networks import Network, Standardise
 from shoal.protocol.model import Model
 from tests.estimators.made import write_images
 from tests.estimators.test_predictor import small
@@ -47,7 +47,7 @@ class Frame:
 def of_tables() -> Predictor:
     """Return a model of two columns."""
     torch.manual_seed(0)
-    algorithm = find("erm")(Network(nn.Identity(), nn.Linear(3, 2)), 2)
+    algorithm = find("erm")(Network(Standardise(3), nn.Linear(3, 2)), 2)
     card = {"shape": [3], "classes": ["young", "old"], "inputs": {"columns": COLUMNS}}
     return Predictor(Model(algorithm.eval(), card))
 
@@ -91,6 +91,18 @@ def test_rows_that_cannot_be_read_do_not_stop_the_rest() -> None:
     assert uneven.error is not None
     assert "equally long, got 2 in 'age', 1 in 'colour'" in uneven.error
     assert of_tables().predict([]) == []
+
+
+def test_rows_of_which_the_model_knows_nothing_are_errors() -> None:
+    model = of_tables()
+    torch.nn.init.constant_(model.module.algorithm.model.classifier.weight, 30.0)
+    known, far, beyond = model.predict({"age": ["1", "1e38", "1e39"], "colour": ["red"] * 3})
+    assert known.label is not None
+    assert (far.label, far.probability, far.probabilities) == (None, None, {})
+    assert far.error is not None
+    assert far.error.startswith("the table: row 2: the model has no probabilities for it")
+    assert beyond.error is not None
+    assert beyond.error.endswith("'age' must hold numbers of 3.4e+38 at most, got '1e39'")
 
 
 def test_a_folder_stands_for_its_files(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
 CATEGORIES = 50
 # A column of more different numbers than this is one of numbers, where but few rows have a text.
 NUMBERS, STRAY = 10, 10
+# What vectors can hold.
+LARGEST = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,9 @@ class Column:
         for value in map(known, column):
             number = math.nan if value is None else _number(value)
             if number is None:
-                raise ValueError(f"column {self.name!r} must hold numbers, got {value!r}")
+                raise ValueError(
+                    f"column {self.name!r} must hold numbers{_limits(value)}, got {value!r}"
+                )
             numbers.append(number)
         found = torch.tensor(numbers, dtype=torch.float32)[:, None]
         return torch.cat([found, found.isnan().float()], 1) if self.gaps else found
@@ -101,11 +105,12 @@ def _check_texts(name: str, values: Sequence[Any]) -> None:
             f"column {name!r}, row {texts[0][0]} has a comma in its number, {texts[0][1]!r}; write "
             "it with a point"
         )
-    if len(numbers) > NUMBERS and STRAY * len(texts) < len(values):
+    too_large = all(_limits(v) for _, v in texts)
+    if too_large or (len(numbers) > NUMBERS and STRAY * len(texts) < len(values)):
         row, value = texts[0]
         raise ValueError(
-            f"column {name!r} has numbers, but {value!r} in row {row}; correct it, leave it empty, "
-            f"or leave the column out: --leave-out {name}"
+            f"column {name!r} has numbers{_limits(value)}, but {value!r} in row {row}; correct it, "
+            f"leave it empty, or leave the column out: --leave-out {name}"
         )
 
 
@@ -120,13 +125,25 @@ def known(value: Any) -> Any:
 
 
 def _number(value: Any) -> float | None:
+    found = _as_float(value)
+    return found if found is not None and abs(found) <= LARGEST else None
+
+
+def _limits(value: Any) -> str:
+    """Return how large numbers may be, for an error; nothing where this one is none at all."""
+    found = _as_float(value)
+    return f" of {LARGEST:.2g} at most" if found is not None and abs(found) > LARGEST else ""
+
+
+def _as_float(value: Any) -> float | None:
     if isinstance(value, bool):
         return None
     try:
-        found = float(value)
+        return float(value)
+    except OverflowError:  # a whole number of more than 300 digits
+        return math.inf
     except (TypeError, ValueError):
         return None
-    return found if math.isfinite(found) else None
 
 
 def _text(value: Any) -> str:

@@ -36,8 +36,8 @@ IMAGE = [3, 224, 224]
 class Prediction:
     """What a model says of one image or row.
 
-    ``error`` says why there is no label: it could not be read. ``probabilities`` are of all
-    classes, by name.
+    ``error`` says why there is no label, as where it could not be read. ``probabilities`` are of
+    all classes, by name.
     """
 
     source: str
@@ -206,6 +206,9 @@ class Predictor:
                 yield self._prediction(source, next(found))
 
     def _prediction(self, source: str, row: Tensor) -> Prediction:
+        if not row.isfinite().all():
+            why = "the model has no probabilities for it; its values are too far from any known"
+            return Prediction(source, None, None, {}, f"{source}: {why}")
         values = dict(zip(self.classes, row.tolist(), strict=True))
         label = max(values, key=values.__getitem__)
         return Prediction(source, label, values[label], values)
