@@ -23,6 +23,17 @@ def test_broken_files_and_copies_are_found_and_the_rest_is_used(tmp_path: Path) 
     assert any("1 file is in several domains" in note for note in found.notes)
 
 
+def test_links_that_lead_nowhere_are_named_and_left_out(tmp_path: Path) -> None:
+    root, record = write_images(tmp_path / "data", each=2), tmp_path / "inspection.json"
+    whole = material_of(root).dataset.fingerprint
+    (root / "hospital_a/dark/lost.png").symlink_to("gone.png")
+    for _ in range(2):  # the second time by the record
+        found = material_of(root, record=record)
+        assert [line.path.name for line in found.broken] == ["lost.png"]
+        assert found.broken[0].why == "it links to gone.png: No such file or directory"
+        assert found.dataset.fingerprint == whole
+
+
 def test_images_are_read_once_and_known_the_next_time(tmp_path: Path) -> None:
     root = write_images(tmp_path / "data", each=2)
     (root / "hospital_a/dark/0.png").write_bytes(b"no image")

@@ -157,8 +157,18 @@ class DomainDataset:
             if isinstance(domain.images, Tensor):
                 tensor(domain.images)
             else:
-                text([[path.name, path.stat().st_size] for path in domain.images])
+                text([[path.name, _size(path)] for path in domain.images])
         return digest.hexdigest()
+
+
+def _size(path: Path) -> int | None:
+    """Return a file's size; None of a link that leads nowhere, which is named where it is read."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        if path.is_symlink():
+            return None
+        raise
 
 
 def checked_trial(trial: int) -> int:

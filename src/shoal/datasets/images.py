@@ -152,6 +152,8 @@ def why_broken(path: Path) -> str | None:
     except ValueError as error:
         return str(error).removeprefix(f"cannot read {path}: ")
     except OSError as error:
+        if path.is_symlink():
+            return f"it links to {os.readlink(path)}: {error.strerror}"
         return error.strerror or str(error)
     return None
 
