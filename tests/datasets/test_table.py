@@ -189,9 +189,17 @@ def test_names_of_columns_that_are_not_there(tmp_path: Path) -> None:
         ValueError, match=r"'Site'; did you mean 'site'\?.*--domain-column names it"
     ):
         table_data("t", path, domain_column="Site")
-    listed = write(tmp_path / "list.csv", "path,label,site\na.png,x,y\n")
-    with pytest.raises(ValueError, match="a list of images must call its columns path, class and"):
-        table_data("t", listed)
+
+
+@pytest.mark.parametrize("options", [{}, {"class_column": "label", "domain_column": "site"}])
+def test_nothing_is_learned_from_names_of_images(tmp_path: Path, options: dict[str, str]) -> None:
+    lines = [f"{k}.JPG,{'xy'[k % 2]},{'ab'[k // 2 % 2]},{k % 5}" for k in range(20)]
+    listed = write(tmp_path / "list.csv", "\n".join(["file,label,site,age", *lines, ",x,a,1"]))
+    told = r"'file' names images\. A list .* its columns path, class, domain, and this has file, "
+    with pytest.raises(ValueError, match=told + r"label, site, age; rename .* --leave-out file"):
+        table_data("t", listed, **options)
+    found = table_data("t", listed, "label", "site", ["file"])
+    assert [column.name for column in found.encoding.columns] == ["age"]
 
 
 def test_a_field_may_hold_any_sign(tmp_path: Path) -> None:

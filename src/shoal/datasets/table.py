@@ -11,6 +11,8 @@ from ..checks import choose
 from .base import Domain, DomainDataset
 from .columns import column_of, known
 from .encoding import Encoding
+from .faults import is_image
+from .manifest import COLUMNS
 from .table_files import read_table
 
 
@@ -64,12 +66,14 @@ def _check_columns(
     domain_column: str,
     leave_out: Collection[str],
 ) -> None:
-    """Raise where a column is not there."""
-    if "path" in table and not {class_column, domain_column} <= table.keys():
-        raise ValueError(
-            f"{path} has a column 'path': a list of images must call its columns path, class and "
-            f"domain; it has {', '.join(table)}"
-        )
+    """Raise where a column is not there, or one names images."""
+    for column in table:
+        if column not in leave_out and _names_images(table[column]):
+            raise ValueError(
+                f"{path}: the column {column!r} names images. A list of images is a .csv, .tsv or "
+                f".json file that calls its columns {', '.join(COLUMNS)}, and this has "
+                f"{', '.join(table)}; rename them, or if it is a table: --leave-out {column}"
+            )
     for option, column in (("--class-column", class_column), ("--domain-column", domain_column)):
         try:
             choose(f"column of {path}", column, table)
@@ -77,6 +81,11 @@ def _check_columns(
             raise ValueError(f"{error}; {option} names it") from error
     for column in leave_out:
         choose(f"column of {path}", column, table)
+
+
+def _names_images(values: Sequence[Any]) -> bool:
+    present = [value for value in map(known, values) if value is not None]
+    return bool(present) and all(isinstance(v, str) and is_image(Path(v)) for v in present)
 
 
 def _check_labels(labels: Sequence[str], column: str, path: Path) -> None:
