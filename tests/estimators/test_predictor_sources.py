@@ -93,6 +93,23 @@ def test_rows_that_cannot_be_read_do_not_stop_the_rest() -> None:
     assert of_tables().predict([]) == []
 
 
+def test_short_and_long_lines_do_not_stop_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("age,colour\n1,red\n\n5\n-2,green\n1,red,x\nold,red\n3,blue\n")
+    found = of_tables().predict(path)
+    assert [one.source for one in found] == [f"{path}: row {k}" for k in range(1, 7)]
+    assert {k: one.error for k, one in enumerate(found) if one.error} == {
+        1: f"{path}: row 2: line 4 must have 2 fields, got 1",
+        3: f"{path}: row 4: line 6 must have 2 fields, got 3",
+        4: f"{path}: row 5: column 'age' must hold numbers, got 'old'",
+    }
+    answered = [one.probabilities for one in found if one.error is None]
+    assert answered == [pytest.approx(row) for row in expected()]
+    path.write_text("age,colour\n1\n")
+    (alone,) = of_tables().predict(path)
+    assert alone.error == f"{path}: row 1: line 2 must have 2 fields, got 1"
+
+
 def test_rows_of_which_the_model_knows_nothing_are_errors() -> None:
     model = of_tables()
     torch.nn.init.constant_(model.module.algorithm.model.classifier.weight, 30.0)

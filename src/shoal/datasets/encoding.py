@@ -31,20 +31,25 @@ class Encoding:
         return f"{where} lacks the columns {', '.join(missing)}; it has {', '.join(table)}"
 
     def readable(
-        self, table: Mapping[str, Sequence[Any]], where: str
+        self, table: Mapping[str, Sequence[Any]], where: str, unread: Mapping[int, str]
     ) -> tuple[Tensor, dict[int, str]]:
-        """Return the rows that can be read as float32 ``[n, d]``, and why others cannot."""
+        """Return the rows that can be read as float32 ``[n, d]``, and why others cannot.
+
+        Args:
+            unread: why some rows are not in the table, by their number from 0.
+        """
+        rows = [row for row in range(len(table[self.columns[0].name])) if row not in unread]
+        good, wrong = [], dict(unread)
         try:
-            return self(table, where), {}
-        except ValueError:
-            pass  # now one by one
-        good, wrong = [], dict[int, str]()
-        for row in range(len(table[self.columns[0].name])):
-            try:
-                good.append(self({key: [values[row]] for key, values in table.items()}, where))
-            except ValueError as error:
-                wrong[row] = f"{where}: row {row + 1}: {error}"
-        return torch.cat(good) if good else torch.empty(0), wrong
+            good.append(self(_only(table, rows), where))
+        except ValueError:  # now one by one
+            for row in rows:
+                try:
+                    good.append(self(_only(table, [row]), where))
+                except ValueError as error:
+                    wrong[row] = str(error)
+        told = {row: f"{where}: row {row + 1}: {why}" for row, why in wrong.items()}
+        return torch.cat(good) if good else torch.empty(0), told
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return the columns as plain values."""
@@ -54,3 +59,7 @@ class Encoding:
     def from_json(values: Sequence[Mapping[str, Any]]) -> "Encoding":
         """Return what ``as_json`` wrote."""
         return Encoding(tuple(Column.from_json(one) for one in values))
+
+
+def _only(table: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> dict[str, list[Any]]:
+    return {key: [values[row] for row in rows] for key, values in table.items()}

@@ -16,14 +16,19 @@ def is_table(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
-def read_table(path: Path) -> dict[str, Sequence[Any]]:
-    """Return the columns of a CSV or Parquet file by name; a missing value is None."""
+def read_table(path: Path, wrong: dict[int, str] | None = None) -> dict[str, Sequence[Any]]:
+    """Return the columns of a CSV or Parquet file by name; a missing value is None.
+
+    Args:
+        wrong: takes the lines of a CSV file that have too few or too many fields, by the number of
+            their row from 0; all of such a row is missing. Without it they are an error.
+    """
     if not path.is_file():
         raise ValueError(f"no such file: {path}")
     if path.suffix.lower() == ".parquet":
         table = _parquet(path)
     elif path.suffix.lower() in SUFFIXES:
-        table = _csv(path)
+        table = _csv(path, wrong)
     else:
         raise ValueError(f"{path} must end in one of {', '.join(SUFFIXES)}")
     if not table or not len(next(iter(table.values()))):
@@ -31,7 +36,7 @@ def read_table(path: Path) -> dict[str, Sequence[Any]]:
     return table
 
 
-def _csv(path: Path) -> dict[str, Sequence[Any]]:
+def _csv(path: Path, wrong: dict[int, str] | None) -> dict[str, Sequence[Any]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -42,15 +47,16 @@ def _csv(path: Path) -> dict[str, Sequence[Any]]:
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
-        rows = []
-        for row in reader:
-            if not row:
+        rows: list[Sequence[str | None]] = []
+        for row in filter(None, reader):
+            if len(row) == len(header):
+                rows.append(row)
                 continue
-            if len(row) != len(header):
-                raise ValueError(
-                    f"{path}: line {reader.line_num} must have {len(header)} fields, got {len(row)}"
-                )
-            rows.append(row)
+            why = f"line {reader.line_num} must have {len(header)} fields, got {len(row)}"
+            if wrong is None:
+                raise ValueError(f"{path}: {why}")
+            wrong[len(rows)] = why
+            rows.append([None] * len(header))
     except csv.Error as error:
         raise ValueError(f"{path}: line {reader.line_num} is no CSV: {error}") from error
     twice = sorted({name for name in header if header.count(name) > 1})

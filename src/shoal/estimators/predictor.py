@@ -174,16 +174,16 @@ class Predictor:
 
     def _table(self, encoding: Encoding, source: Any) -> Iterator[Prediction]:
         file = isinstance(source, (str, Path))
-        where = str(source) if file else "the table"
+        where, unread = str(source) if file else "the table", dict[int, str]()
         try:
-            table = read_table(Path(source)) if file else columns_of(source)
+            table = read_table(Path(source), unread) if file else columns_of(source)
             lacking = encoding.lacks(table, where)
         except (ValueError, OSError) as error:
             lacking = str(error)
         if lacking:
             yield Prediction(where, None, None, {}, lacking)
         else:
-            yield from self._encoded(*encoding.readable(table, where), f"{where}: ")
+            yield from self._encoded(*encoding.readable(table, where, unread), f"{where}: ")
 
     def _single_rows(self, encoding: Encoding, rows: Iterable[Any]) -> Iterator[Prediction]:
         good, wrong = [], dict[int, str]()
