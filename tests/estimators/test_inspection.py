@@ -238,3 +238,25 @@ def test_many_classes_of_one_domain_are_one_line(tmp_path: Path) -> None:
 def test_two_domains_compare_nothing(tmp_path: Path) -> None:
     found = material_of(write_images(tmp_path / "data", each=1, domains=("a", "b")))
     assert "there are two domains" in found.notes[0]
+
+
+def test_many_small_domains_are_one_line_of_rows(tmp_path: Path) -> None:
+    rows = (f"site{k // 4:02},{k * k % 7},c{0 if k < 8 else k % 2}" for k in range(120))
+    (tmp_path / "t.csv").write_text("\n".join(["domain,x,class", *rows]))
+    assert material_of(tmp_path / "t.csv").notes == [
+        "the domain 'site00' lacks a class: c1",
+        "the domain 'site01' lacks a class: c1",
+        "30 domains have too few rows to hold any out: "
+        + ", ".join(f"'site{k:02}' (4)" for k in range(10))
+        + " and 20 more",
+    ]
+
+
+def test_few_small_domains_are_told_one_by_one(tmp_path: Path) -> None:
+    root = write_images(tmp_path / "data", each=1)
+    shutil.rmtree(root / "hospital_a/dark")
+    assert [one for one in material_of(root).notes if "hold" in one] == [
+        "the domain 'hospital_a' has 1 image: too few to hold any out",
+        "the domain 'hospital_b' has 2 images: too few to hold any out",
+        "the domain 'hospital_c' has 2 images: too few to hold any out",
+    ]

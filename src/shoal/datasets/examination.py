@@ -4,15 +4,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor
+
 from . import PUBLISHED, find
-from .base import DomainDataset
-from .faults import NAMED, Faults, some
+from .base import Domain, DomainDataset
+from .faults import Faults, some
 from .fetch import RECORD, recorded
 from .folder import survey_folders
 from .images import Published, Verification, verify
 from .manifest import survey_manifest
 from .sources import SOURCES, survey
 from .splits import HOLDOUT
+
+# So many classes or domains get a line each; more would flood a terminal.
+FEW = 3
 
 
 @dataclass(frozen=True)
@@ -85,21 +90,48 @@ def _changed(dataset: DomainDataset, root: Path) -> bool:
 def unusual(dataset: DomainDataset) -> list[str]:
     """Return what is unusual, and may be as it should."""
     notes = []
-    counts = dataset.counts()
-    if len(counts) == 1:
+    if len(dataset.names) == 1:
         notes.append(f"there is one domain only, {dataset.names[0]!r}; training needs two or more")
-    alone = []
+    return [*notes, *_alone(dataset), *_lacking(dataset), *_small(dataset)]
+
+
+def _alone(dataset: DomainDataset) -> list[str]:
+    counts, alone = dataset.counts(), []
     for kind in dataset.classes:
         where = [domain for domain in counts if counts[domain][kind]]
         if len(where) == 1 < len(counts):
             alone.append(f"the class {kind!r} is in the domain {where[0]!r} only")
-    few = len(alone) <= NAMED
-    notes += alone if few else [f"{len(alone):,} classes are in one domain only: {some(alone)}"]
-    for name, missing in dataset.missing_classes().items():
+    return _grouped(alone, f"{len(alone):,} classes are in one domain only: {some(alone)}")
+
+
+def _lacking(dataset: DomainDataset) -> list[str]:
+    lines, lacking = [], dataset.missing_classes()
+    for name, missing in lacking.items():
         classes = "a class" if len(missing) == 1 else f"{len(missing):,} classes"
-        notes.append(f"the domain {name!r} lacks {classes}: {some(missing)}")
-    for domain in dataset.domains:
-        if int(HOLDOUT * len(domain)) == 0:
-            images = "1 image" if len(domain) == 1 else f"{len(domain)} images"
-            notes.append(f"the domain {domain.name!r} has {images}: too few to hold any out")
-    return notes
+        lines.append(f"the domain {name!r} lacks {classes}: {some(missing)}")
+    named = some([f"{name!r} ({len(missing):,})" for name, missing in lacking.items()])
+    return _grouped(lines, f"{len(lines):,} domains lack classes: {named}")
+
+
+def _small(dataset: DomainDataset) -> list[str]:
+    few = [domain for domain in dataset.domains if int(HOLDOUT * len(domain)) == 0]
+    lines = [
+        f"the domain {domain.name!r} has {_examples(domain)}: too few to hold any out"
+        for domain in few
+    ]
+    named = some([f"{domain.name!r} ({len(domain)})" for domain in few])
+    kind = _kind(dataset.domains[0])
+    return _grouped(lines, f"{len(few):,} domains have too few {kind}s to hold any out: {named}")
+
+
+def _grouped(lines: list[str], all_of_them: str) -> list[str]:
+    """Return the lines, or one for all of them where they are many."""
+    return lines if len(lines) <= FEW else [all_of_them]
+
+
+def _examples(domain: Domain) -> str:
+    return f"{len(domain):,} {_kind(domain)}{'' if len(domain) == 1 else 's'}"
+
+
+def _kind(domain: Domain) -> str:
+    return "row" if isinstance(domain.images, Tensor) and domain.images.ndim == 2 else "image"
