@@ -77,7 +77,10 @@ REFUSED = {
     "gone.csv": (f"{HEADER}{A},cat,photo\nx.png,cat,photo\n", "x.png (line 3)"),
     "suffix.csv": (f"{HEADER}{A},cat,photo\nsuffix.csv,cat,photo\n", "suffix.csv (line 3)"),
     "quote.csv": (f'{HEADER}"{A}"x,cat,photo\n', "line 2 is no CSV"),
-    "latin.csv": (f"{HEADER}caf\xe9.png,cat,photo\n".encode("latin-1"), "not UTF-8 text"),
+    "latin.csv": (
+        f"{HEADER}caf\xe9.png,cat,photo\n".encode("latin-1"),
+        "UTF-8 text; save it as CSV UTF-8",
+    ),
     "broken.json": ('[\n{"path": "x"\n', "line 3 is no JSON"),
     "object.json": ("{}", "must hold a list of objects, got dict"),
     "number.json": ("[\n\n7]", "line 3 must begin an object, got 7"),

@@ -80,8 +80,9 @@ def test_parquet_and_csv_give_the_same(tmp_path: Path) -> None:
     [
         ("domain,class\n", "has no rows"),
         ("", "has no rows"),
-        ("domain,class\na,b\n", "no column that a model could learn from"),
-        ("domain,x,x,class\n", "two columns 'x'"),
+        ("domain,class\na,b\n", "no column that a model could learn from.*in others$"),
+        ("domain,x,k,class\na,1,,c\nb,1,,d\n", "in others; x, k say nothing about another row"),
+        ("domain,x,x,class\n", "two columns 'x'; rename or remove one"),
         ("domain,x,class\na,1\n", "line 2 must have 3 fields, got 2"),
         ("domain,x,class\n,1,c\n", "row 1 has no domain; fill it in"),
         ("domian,x,class\na,1,c\n", "unknown column of .* 'domain'; did you mean 'domian'"),
@@ -97,6 +98,9 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         read_table(tmp_path / "none.csv")
     with pytest.raises(ValueError, match=r"must end in one of \.csv"):
         read_table(write(tmp_path / "t.txt"))
+    (tmp_path / "latin.csv").write_bytes("site\nKöln\n".encode("latin-1"))
+    with pytest.raises(ValueError, match="is not UTF-8 text; save it as CSV UTF-8"):
+        read_table(tmp_path / "latin.csv")
     with pytest.raises(ValueError, match="cannot be read as Parquet"):
         read_table(write(tmp_path / "t.parquet"))
 

@@ -21,6 +21,9 @@ def test_broken_files_and_copies_are_found_and_the_rest_is_used(tmp_path: Path) 
     assert len(found.dataset["hospital_a"]) == 11
     assert len(found.copies) == 1
     assert any("1 file is in several domains" in note for note in found.notes)
+    shutil.copy(root / "hospital_c/dark/1.png", root / "hospital_c/dark/again.png")
+    told = f"in its domain: {root}/hospital_c/dark/1.png  =  {root}/hospital_c/dark/again.png"
+    assert any(note.endswith(told) for note in material_of(root).notes)
 
 
 def test_links_that_lead_nowhere_are_named_and_left_out(tmp_path: Path) -> None:

@@ -150,7 +150,9 @@ def test_pictures_are_answered_as_their_files(tmp_path: Path) -> None:
         (one,) = small().predict(given)
         assert one.probabilities == pytest.approx(files[0])
     deep, *rest = small().predict([Image.new("I;16", (8, 8)), pictures[0]])
-    assert deep.error == "image 1: it has more than 8 bits a channel (Pillow's 'I;16')"
+    assert deep.error == (
+        "image 1: it has more than 8 bits a channel (Pillow's 'I;16'); convert it to 8 bits"
+    )
     assert rest[0].probabilities == pytest.approx(files[0])
 
 

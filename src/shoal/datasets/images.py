@@ -52,7 +52,8 @@ def read_image(path: Path) -> "Image":
         raise ValueError(f"cannot read {path}: it is damaged or cut off ({error})") from error
     if found is None:
         raise ValueError(
-            f"cannot read {path}: it has more than 8 bits a channel (Pillow's {mode!r})"
+            f"cannot read {path}: it has more than 8 bits a channel (Pillow's {mode!r}); convert "
+            "it to 8 bits"
         )
     return found
 

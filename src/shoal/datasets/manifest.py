@@ -69,10 +69,7 @@ def _dataset(name: str, rows: list[Row], folder: Path) -> DomainDataset:
 def _rows(manifest: Path) -> list[Row]:
     if not manifest.is_file():
         raise ValueError(f"no such file: {manifest}")
-    try:
-        text = manifest.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{manifest} is not UTF-8 text: {error}") from error
+    text = text_of(manifest)
     readers = {".csv": _csv_rows, ".tsv": _csv_rows, ".json": _json_rows}
     if manifest.suffix.lower() not in readers:
         raise ValueError(f"{manifest} must end in one of {', '.join(readers)}")
@@ -82,6 +79,16 @@ def _rows(manifest: Path) -> list[Row]:
     except ValueError as error:
         raise ValueError(f"{manifest}: {error}") from error
     return rows
+
+
+def text_of(path: Path) -> str:
+    """Return what a file of UTF-8 text holds."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not UTF-8 text; save it as {path.suffix[1:].upper()} UTF-8 ({error})"
+        ) from error
 
 
 def _csv_rows(text: str) -> Iterator[Row]:

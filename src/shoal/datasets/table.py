@@ -11,7 +11,7 @@ from ..checks import choose
 from .base import Domain, DomainDataset
 from .columns import column_of, known
 from .encoding import Encoding
-from .faults import is_image
+from .faults import is_image, some
 from .manifest import COLUMNS
 from .table_files import read_table
 
@@ -104,12 +104,15 @@ def _encoding(features: Mapping[str, Sequence[Any]], path: Path) -> Encoding:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     columns = tuple(column for column in found.values() if column is not None)
+    left_out = tuple(name or "one without a name" for name, one in found.items() if one is None)
     if not columns:
-        raise ValueError(f"{path} has no column that a model could learn from")
-    return Encoding(
-        columns,
-        tuple(name or "one without a name" for name, column in found.items() if column is None),
-    )
+        dropped = f"; {some(left_out)} say nothing about another row" if left_out else ""
+        raise ValueError(
+            f"{path} has no column that a model could learn from, beside class and domain: it "
+            "needs numbers or categories that differ between rows and come again in others"
+            f"{dropped}"
+        )
+    return Encoding(columns, left_out)
 
 
 def _texts(table: Mapping[str, Sequence[Any]], column: str, path: Path) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .manifest import DELIMITERS
+from .manifest import DELIMITERS, text_of
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
 
@@ -37,11 +37,7 @@ def read_table(path: Path, wrong: dict[int, str] | None = None) -> dict[str, Seq
 
 
 def _csv(path: Path, wrong: dict[int, str] | None) -> dict[str, Sequence[Any]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text: {error}") from error
-    lines = list(io.StringIO(text, newline=""))  # str.splitlines also splits within fields
+    lines = list(io.StringIO(text_of(path), newline=""))  # str.splitlines also splits within fields
     first = lines[0] if lines else ""
     delimiter = max(DELIMITERS, key=first.count)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -61,7 +57,7 @@ def _csv(path: Path, wrong: dict[int, str] | None) -> dict[str, Sequence[Any]]:
         raise ValueError(f"{path}: line {reader.line_num} is no CSV: {error}") from error
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
-        raise ValueError(f"{path} has two columns {twice[0]!r}")
+        raise ValueError(f"{path} has two columns {twice[0]!r}; rename or remove one of them")
     return {name: [row[k] for row in rows] for k, name in enumerate(header)}
 
 

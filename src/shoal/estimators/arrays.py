@@ -153,7 +153,9 @@ def picture_of(source: Any) -> Tensor:
 
     image = Image.fromarray(source) if isinstance(source, np.ndarray) else source
     if image.mode[0] in "IF":
-        raise ValueError(f"it has more than 8 bits a channel (Pillow's {image.mode!r})")
+        raise ValueError(
+            f"it has more than 8 bits a channel (Pillow's {image.mode!r}); convert it to 8 bits"
+        )
     return planes(image.convert("RGB").resize(SIZE, Image.Resampling.BILINEAR))
 
 

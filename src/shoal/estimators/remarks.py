@@ -50,7 +50,9 @@ def _copied(copies: Sequence[Copies]) -> list[str]:
             f"partly known: {some(pairs)}"
         )
     if within:
-        found.append(f"{_files(len(within))} more than once in their domain")
+        whose = "its" if len(within) == 1 else "their"
+        twice = ["  =  ".join(map(str, one.paths[:3])) for one in within]
+        found.append(f"{_files(len(within))} more than once in {whose} domain: {some(twice)}")
     if wrong := [one for one in copies if one.contradict]:
         found.append(
             f"{_files(len(wrong))} of several classes: {some([one.paths[0] for one in wrong])}"
