@@ -39,6 +39,20 @@ def test_a_missing_domain_leaves_no_average() -> None:
     assert row.average is None and "c" not in row.domains
 
 
+def test_an_accuracy_that_is_not_a_number_leaves_no_average() -> None:
+    found = [choice(0, "a", 0.2), choice(0, "b", math.nan)]
+    (row,) = rows_of(found, {"set": ["a", "b"]})
+    assert row.average is row.worst is row.calibration_error is None
+    assert row.domains["a"].mean == 0.2 and math.isnan(row.domains["b"].mean)
+
+
+def test_a_pair_needs_two_numbers() -> None:
+    found = [choice(t, "a", 0.5, "erm") for t in range(3)]
+    found += [choice(t, "a", math.nan if t == 1 else 0.6, "fishr") for t in range(3)]
+    result = compare(found, "fishr", "erm")
+    assert (result.pairs, result.wins) == (2, 2) and result.difference == pytest.approx(0.1)
+
+
 def test_a_comparison_is_paired() -> None:
     found = [choice(t, "a", 0.5 + t / 10, "erm") for t in range(3)]
     found += [choice(t, "a", 0.52 + t / 10 + (t == 2) / 100, "fishr") for t in range(3)]

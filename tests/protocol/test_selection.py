@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from shoal.cli import main
-from shoal.protocol.records import Finished, Measured, read_runs
-from shoal.protocol.selection import CALIBRATED, NEAR, choose_runs
+from shoal.protocol.records import Failure, Finished, Measured, read_runs
+from shoal.protocol.selection import CALIBRATED, NEAR, RULES, choose_runs, select, twins
 from tests.report.made_up import make_run, write_run
 
 Values = dict[str, tuple[float, float]]  # kept and held out, by domain
@@ -78,6 +78,69 @@ def test_of_equal_scores_the_larger_draw_wins_and_nan_loses() -> None:
     ]
     assert one(runs, "training-domain") == (2, 0, 0.2)
     assert one(runs[::-1], "training-domain") == (2, 0, 0.2)
+
+
+def test_scores_that_differ_in_their_last_bit_are_equal() -> None:
+    """(0.1 + 0.2 + 0.3) / 3 in another order is another number."""
+    runs = [
+        finished(draw, measured(0, a=(draw / 10, 0.5), b=(1, b), c=(1, c), d=(1, d)))
+        for draw, (b, c, d) in enumerate(((0.3, 0.1, 0.2), (0.1, 0.2, 0.3), (0.2, 0.3, 0.1)))
+    ]
+    assert one(runs, "training-domain") == (2, 0, 0.2)
+    records = (
+        measured(0, a=(0.5, 0), b=(1, 0.2), c=(1, 0.3), d=(1, 0.1)),
+        measured(9, a=(0.6, 0), b=(1, 0.1), c=(1, 0.2), d=(1, 0.3)),
+    )
+    assert one([finished(0, *records)], "training-domain")[1] == 0
+    assert one([finished(0, *records[::-1])], "training-domain")[1] == 9
+
+
+@pytest.mark.parametrize("rule", [*RULES, CALIBRATED])
+def test_without_a_score_that_is_a_number_nothing_is_chosen(rule: str) -> None:
+    missing = measured(0, {"b": math.nan}, a=(0.1, math.nan), b=(math.nan, math.nan))
+    runs = [finished(draw, missing) for draw in (0, 1)]
+    runs += [finished(draw, missing, tests=("a", "b")) for draw in (0, 1)]
+    found = select(runs, rule)
+    assert found.choices == [] and found.undecided == [("set", "erm", "a", 0)]
+    number = finished(0, measured(0, {"b": 0.1}, a=(0.1, 0.3), b=(1, 0.5)))
+    pair = finished(0, measured(0, a=(0, 0), b=(0.4, 0)), tests=("a", "b"))
+    found = select([number, pair, runs[1], runs[3]], rule)
+    assert [choice.draw for choice in found.choices] == [0] and found.undecided == []
+
+
+def test_one_run_is_no_choice() -> None:
+    """Where nothing is held out, as in an estimate, the last record is read."""
+    found = select([finished(0, measured(0, a=(0.4, math.nan), b=(1, 1)))], "test-domain")
+    assert [choice.accuracy for choice in found.choices] == [0.4]
+
+
+def lost(draw: int, *tests: str) -> Failure:
+    return Failure("set", "erm", tests, 0, draw, "the loss is nan", Path("run"))
+
+
+def test_draws_that_failed_were_tried() -> None:
+    runs = [finished(draw, measured(0, a=(0.1, 0.2), b=(1, 0.3))) for draw in (0, 1)]
+    failed = [lost(1, "a"), lost(2, "a"), lost(3, "b"), lost(4, "a", "b")]
+    (choice,) = select(runs, "test-domain", failed).choices
+    assert (choice.draws, choice.failed, len(choice.candidates)) == (3, 1, 2)
+    (choice,) = select([*runs, runs[0]], "training-domain").choices
+    assert (choice.draws, choice.failed, len(choice.candidates)) == (2, 0, 3)
+
+
+def test_leaving_out_counts_the_draws_whose_pairs_are_there() -> None:
+    runs = [*leaving_out(0, (0, 0), (0, 0)), *leaving_out(1, (0, 0), (0, 0))[:2]]
+    (choice,) = select(runs, "leave-one-domain-out").choices
+    assert (choice.draws, choice.failed) == (1, 0)
+    (choice,) = select(runs, "leave-one-domain-out", [lost(1, "a", "c")]).choices
+    assert (choice.draws, choice.failed) == (2, 1)
+
+
+def test_twins_differ_in_nothing_that_rules_know() -> None:
+    record = measured(0, a=(0.1, 0.2), b=(0.3, 0.4))
+    first, second = finished(0, record), finished(0, record, protocol={"steps": 5})
+    others = [finished(1, record), finished(0, record, tests=("a", "b"))]
+    assert twins([first, *others, second]) == [(first, second)]
+    assert twins([first, *others]) == []
 
 
 def leaving_out(draw: int, on_b: tuple[float, float], on_c: tuple[float, float]) -> list[Finished]:

@@ -24,16 +24,12 @@ def finished_runs(folders: Sequence[Path]) -> list[Any]:
 
 def note_twins(runs: list[Any]) -> None:
     """Say where two runs differ in nothing that the tables know, as in steps or in the network."""
-    seen: dict[tuple[Any, ...], Any] = {}
-    twins = []
-    for run in runs:
-        key = (run.dataset, run.algorithm, run.test_domains, run.trial, run.draw)
-        if seen.setdefault(key, run) is not run:
-            twins.append((seen[key], run))
-    if twins:
-        first, second = twins[0]
+    from ..protocol.selection import twins
+
+    if found := twins(runs):
+        first, second = found[0]
         print(
-            f"shoal: {len(twins)} runs are there twice, and rules choose between the two: "
+            f"shoal: {len(found)} runs are there twice, and rules choose between the two: "
             f"{first.path} and {second.path}; report sweeps of different protocols apart",
             file=sys.stderr,
         )

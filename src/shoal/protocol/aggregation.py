@@ -29,7 +29,7 @@ class Row:
 
     ``domains`` has a cell for each test domain, ``average`` is over them: first within a trial,
     then over trials. ``worst`` is the accuracy on a trial's worst domain. None where a test domain
-    is missing in some trial.
+    is missing in some trial, or its accuracy is not a number.
     """
 
     dataset: str
@@ -64,7 +64,8 @@ def _row(dataset: str, algorithm: str, choices: Sequence[Choice], domains: Seque
         values = [mine[domain].accuracy for mine in trials.values() if domain in mine]
         if values:
             cells[domain] = Cell.of(values)
-    if any(set(mine) != set(domains) for mine in trials.values()):
+    incomplete = any(set(mine) != set(domains) for mine in trials.values())
+    if incomplete or any(math.isnan(cell.mean) for cell in cells.values()):
         return Row(dataset, algorithm, cells, None, None, None)
     found = [[mine[domain] for domain in domains] for mine in trials.values()]
     return Row(
@@ -81,8 +82,9 @@ def _row(dataset: str, algorithm: str, choices: Sequence[Choice], domains: Seque
 class Comparison:
     """How much better one method is than another, over the same splits and batches.
 
-    ``difference`` is the mean over all (data set, test domain, trial) that both have, ``error`` its
-    standard error (n − 1), ``wins`` and ``losses`` how many of the ``pairs`` it wins and loses.
+    ``difference`` is the mean over all (data set, test domain, trial) that both have a number for,
+    ``error`` its standard error (n − 1), ``wins`` and ``losses`` how many of the ``pairs`` it wins
+    and loses.
     """
 
     difference: float
@@ -103,7 +105,7 @@ def compare(choices: Iterable[Choice], method: str, other: str) -> Comparison:
     """Return the paired comparison of two methods."""
     found: dict[str, dict[tuple[str, str, int], float]] = {method: {}, other: {}}
     for choice in choices:
-        if choice.algorithm in found:
+        if choice.algorithm in found and not math.isnan(choice.accuracy):
             place = (choice.dataset, choice.test_domain, choice.trial)
             found[choice.algorithm][place] = choice.accuracy
     both = found[method].keys() & found[other].keys()

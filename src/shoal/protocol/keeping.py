@@ -14,7 +14,7 @@ from typing import Any
 from ..storage import remove_asides
 from .records import Finished, Measured
 from .run import Run
-from .selection import CALIBRATED, NEAR, RULES, by_training_domains
+from .selection import CALIBRATED, NEAR, RULES, by_training_domains, compared
 from .selection import training_accuracy as accuracy_of
 from .selection import training_calibration as error_of
 
@@ -39,19 +39,19 @@ def reachable(run: Finished, rule: str) -> list[int]:
 
 
 def _well_calibrated(run: Finished) -> list[int]:
-    found = [(accuracy_of(run, one), _high(error_of(run, one)), one.step) for one in run.measured]
-    best = max((accuracy for accuracy, *_ in found if not math.isnan(accuracy)), default=math.nan)
+    found = [
+        (compared(accuracy_of(run, one)), -compared(-error_of(run, one)), one.step)
+        for one in run.measured
+    ]
+    best = max((accuracy for accuracy, *_ in found), default=-math.inf)
     return [
         step
         for accuracy, error, step in found
-        if accuracy >= best - NEAR
+        if math.isfinite(accuracy)
+        and math.isfinite(error)
+        and accuracy >= compared(best - NEAR)
         and not any(a >= accuracy and (e, s) < (error, step) for a, e, s in found)
     ]
-
-
-def _high(error: float) -> float:
-    """Return the error, the largest where it is not a number."""
-    return math.inf if math.isnan(error) else error
 
 
 def kept_model(folder: Path, step: int) -> Path:

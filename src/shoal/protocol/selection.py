@@ -3,7 +3,8 @@
 Of all runs of one (data set, method, trial) with one test domain, each with another draw of the
 hyperparameters, a rule gives every run a validation score and the step it is read at; the run with
 the best score stands for the method, and the accuracy on the kept 80 % of the test domain at that
-step is its result. Scores that are not a number lose; of equal ones the larger draw wins.
+step is its result. Scores that are not a number lose; of equal ones the larger draw wins. Where no
+score is a number, nothing is chosen.
 """
 
 import math
@@ -11,15 +12,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from .records import HELD_OUT, KEPT, Finished, Measured
+from .records import HELD_OUT, KEPT, Failure, Finished, Measured
 
 # Accuracies so near to the best are taken for equal to it where calibration decides.
 NEAR = 0.005
+# Scores are compared to so many decimals: the last bits of a mean depend on the order of its terms.
+DECIMALS = 9
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a rule chose for one test domain in one trial, of so many ``draws``."""
+    """What a rule chose for one test domain in one trial, of so many ``draws``.
+
+    Of these, ``failed`` were tried and gave no result, and ``candidates`` are the runs of the
+    others: more than these where runs of one draw are there twice.
+    """
 
     dataset: str
     algorithm: str
@@ -32,6 +39,8 @@ class Choice:
     calibration_error: float
     run: Finished
     draws: int
+    failed: int = 0
+    candidates: tuple[Finished, ...] = ()
 
     @property
     def records(self) -> int:
@@ -86,10 +95,11 @@ def by_leaving_out(run: Finished, all_runs: Sequence[Finished]) -> Score | None:
     )
 
 
+TEST_DOMAIN, LEFT_OUT = "test-domain", "leave-one-domain-out"
 RULES: dict[str, Rule] = {
-    "test-domain": by_test_domain,
+    TEST_DOMAIN: by_test_domain,
     "training-domain": by_training_domains,
-    "leave-one-domain-out": by_leaving_out,
+    LEFT_OUT: by_leaving_out,
 }
 CALIBRATED = "calibrated"
 # How each of them chooses.
@@ -114,34 +124,90 @@ WORDS = {
 }
 
 
+# A data set, a method, a test domain and a trial.
+Place = tuple[str, str, str, int]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a rule chose, and where it had runs to choose from and no score that is a number."""
+
+    choices: list[Choice]
+    undecided: list[Place]
+
+
 def choose_runs(runs: Iterable[Finished], rule: str) -> list[Choice]:
     """Return the rule's choice for every data set, method, test domain and trial."""
+    return select(runs, rule).choices
+
+
+def select(runs: Iterable[Finished], rule: str, lost: Iterable[Failure] = ()) -> Selection:
+    """Return the rule's choice for every data set, method, test domain and trial.
+
+    Args:
+        lost: runs that failed by themselves. Their draws were tried, and no rule chooses them.
+    """
     groups: dict[tuple[str, str, int], list[Finished]] = {}
     for run in runs:
         groups.setdefault((run.dataset, run.algorithm, run.trial), []).append(run)
-    found = []
-    for mates in groups.values():
+    failed: dict[tuple[str, str, int], list[Failure]] = {}
+    for one in lost:
+        failed.setdefault((one.dataset, one.algorithm, one.trial), []).append(one)
+    found = Selection([], [])
+    for key, mates in groups.items():
         by_domain: dict[str, list[Finished]] = {}
         for run in mates:
             if len(run.test_domains) == 1:
                 by_domain.setdefault(run.test_domains[0], []).append(run)
-        for candidates in by_domain.values():
-            choice = _chosen(candidates, mates, rule)
-            found += [] if choice is None else [choice]
+        for domain, candidates in by_domain.items():
+            scored = _scored(candidates, mates, rule)
+            if not scored:
+                continue
+            best = max(scored, key=lambda one: (compared(one[0]), one[1].draw))
+            if math.isnan(best[0]) and not _no_choice(rule, scored):
+                found.undecided.append((key[0], key[1], domain, key[2]))
+                continue
+            given_up = _draws_lost(failed.get(key, ()), domain, rule)
+            found.choices.append(_choice(best, _tried(candidates, scored, rule), given_up))
     return found
 
 
-def _chosen(candidates: Sequence[Finished], mates: Sequence[Finished], rule: str) -> Choice | None:
+# A score, the run that has it, and what is read of it.
+Scored = tuple[float, Finished, Measured]
+
+
+def _scored(candidates: Sequence[Finished], mates: Sequence[Finished], rule: str) -> list[Scored]:
     if rule == CALIBRATED:
-        scored = _calibrated(candidates)
-    else:
-        tried = ((run, RULES[rule](run, mates)) for run in candidates)
-        scored = [(score[0], run, score[1]) for run, score in tried if score is not None]
-    if not scored:
-        return None
-    score, run, measured = max(scored, key=lambda one: (_low(one[0]), one[1].draw))
+        return _calibrated(candidates)
+    tried = ((run, RULES[rule](run, mates)) for run in candidates)
+    return [(score[0], run, score[1]) for run, score in tried if score is not None]
+
+
+def _no_choice(rule: str, scored: Sequence[Scored]) -> bool:
+    """Return whether there is one run and one record to read, whatever its score."""
+    return rule == TEST_DOMAIN and len(scored) == 1
+
+
+def _tried(
+    candidates: Sequence[Finished], scored: Sequence[Scored], rule: str
+) -> tuple[Finished, ...]:
+    """Return the runs that the rule chose from: those that lack others beside them do not count."""
+    if rule == CALIBRATED:
+        return tuple(candidates)
+    return tuple(run for _, run, _ in scored)
+
+
+def _draws_lost(failed: Iterable[Failure], domain: str, rule: str) -> set[int]:
+    """Return the draws that failed where the rule looks for those of this test domain."""
+    if rule == LEFT_OUT:
+        return {one.draw for one in failed if domain in one.test_domains}
+    return {one.draw for one in failed if one.test_domains == (domain,)}
+
+
+def _choice(best: Scored, candidates: tuple[Finished, ...], lost: set[int]) -> Choice:
+    score, run, measured = best
     test = run.test_domains[0]
-    error = measured.calibration_error.get(test, {}).get(KEPT, math.nan)
+    tried = {one.draw for one in candidates}
     return Choice(
         run.dataset,
         run.algorithm,
@@ -151,13 +217,29 @@ def _chosen(candidates: Sequence[Finished], mates: Sequence[Finished], rule: str
         measured.step,
         score,
         measured.of(test, KEPT),
-        error,
+        measured.calibration_error.get(test, {}).get(KEPT, math.nan),
         run,
-        len({run.draw for run in candidates}),
+        len(tried | lost),
+        len(lost - tried),
+        candidates,
     )
 
 
-def _calibrated(candidates: Sequence[Finished]) -> list[tuple[float, Finished, Measured]]:
+def twins(runs: Iterable[Finished]) -> list[tuple[Finished, Finished]]:
+    """Return the runs that differ from an earlier one in nothing that rules know, and that one.
+
+    They may differ in how they were made, as in steps or in the network: rules choose between them.
+    """
+    seen: dict[tuple[object, ...], Finished] = {}
+    found = []
+    for run in runs:
+        key = (run.dataset, run.algorithm, run.test_domains, run.trial, run.draw)
+        if seen.setdefault(key, run) is not run:
+            found.append((seen[key], run))
+    return found
+
+
+def _calibrated(candidates: Sequence[Finished]) -> list[Scored]:
     """Return those nearest to the best training-domain accuracy, scored by their calibration.
 
     Over all steps of all runs; the score is the negative mean calibration error of the training
@@ -170,8 +252,14 @@ def _calibrated(candidates: Sequence[Finished]) -> list[tuple[float, Finished, M
         for run in candidates
         for measured in run.measured
     ]
-    best = max((_low(accuracy) for accuracy, *_ in all_steps), default=-math.inf)
-    near = [(run, measured) for accuracy, run, measured in all_steps if accuracy >= best - NEAR]
+    best = max(compared(accuracy) for accuracy, *_ in all_steps)
+    if best == -math.inf:  # there is nothing to be near to
+        return [(math.nan, run, measured) for _, run, measured in all_steps]
+    near = [
+        (run, measured)
+        for accuracy, run, measured in all_steps
+        if compared(accuracy) >= compared(best - NEAR)
+    ]
     return [(-training_calibration(run, measured), run, measured) for run, measured in near]
 
 
@@ -197,9 +285,9 @@ def _mean_of(values: Mapping[str, Mapping[str, float]], test_domains: Sequence[s
 
 def _best(scored: Iterable[Score]) -> Score | None:
     """Return the first of the largest scores."""
-    return max(scored, key=lambda one: _low(one[0]), default=None)
+    return max(scored, key=lambda one: compared(one[0]), default=None)
 
 
-def _low(score: float) -> float:
-    """Return the score, the lowest where it is not a number."""
-    return -math.inf if math.isnan(score) else score
+def compared(score: float) -> float:
+    """Return a score as rules compare it: rounded, and the lowest where it is not a number."""
+    return -math.inf if math.isnan(score) else round(score, DECIMALS)
