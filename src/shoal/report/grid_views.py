@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from shoal.report.grid import Entry, Grid
+from shoal.report.markup import as_markdown
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,11 +31,14 @@ _LATEX = {
 
 def markdown(grid: Grid) -> str:
     """Return the table in Markdown, under its title."""
-    head = [CORNER, *grid.columns, *grid.summary]
+    head = [as_markdown(text) for text in (CORNER, *grid.columns, *grid.summary)]
     lines = [head, [":--"] + ["--:"] * (len(head) - 1)]
-    lines += [[line.name, *map(_markdown, (*line.cells, *line.summary))] for line in grid.lines]
+    lines += [
+        [as_markdown(line.name), *map(_markdown, (*line.cells, *line.summary))]
+        for line in grid.lines
+    ]
     table = "".join("| " + " | ".join(line) + " |\n" for line in lines)
-    return f"**{grid.title}**\n\n{table}"
+    return f"**{as_markdown(grid.title)}**\n\n{table}"
 
 
 def _markdown(entry: Entry) -> str:
@@ -95,7 +99,7 @@ def _latex(entry: Entry) -> str:
         text = rf"\textbf{{{text}}}"
     elif entry.mark.place == 2:
         text = rf"\underline{{{text}}}"
-    return rf"{text} {{\scriptsize $\pm$ {entry.error}}}" if entry.error else text
+    return rf"{text} {{\scriptsize $\pm$ {_escaped(entry.error)}}}" if entry.error else text
 
 
 def _escaped(text: str) -> str:

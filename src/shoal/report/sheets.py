@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shoal.report.markup import as_markdown
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -61,10 +63,6 @@ def terminal(sheet: Sheet) -> Table:
 
 def _markdown(sheet: Sheet) -> str:
     lines = [sheet.head, [":--", *["--:"] * (len(sheet.head) - 1)], *sheet.rows]
-    table = "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+    table = "\n".join("| " + " | ".join(map(as_markdown, line)) + " |" for line in lines)
     note = f"\n{sheet.note}\n" if sheet.note else ""
-    return f"**{sheet.title}**\n\n{table}\n{note}"
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+    return f"**{as_markdown(sheet.title)}**\n\n{table}\n{note}"
