@@ -1,6 +1,7 @@
 """The page of a fit: every text is escaped, nothing is fetched, and it fits a telephone."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def test_the_guess_stands_below_the_methods() -> None:
     page = fit_page(content())
     row = re.findall(r"<tr[^>]*>.*?</tr>", page.partition('id="mistakes"')[0], re.DOTALL)[-1]
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", row)).strip()
-    assert text == "most frequent class 41.5 43.5 – 42.5 41.5 – – –"
+    assert text == "most frequent class 42.5 – 41.5 41.5 43.5 – – –"
     assert "verdict useless" not in page
     unbeaten = fit_page(content(guess=content()["guess"] | {"beaten": False}))
     assert '<section class="verdict useless">' in unbeaten
@@ -121,13 +122,16 @@ def test_a_table_shows_rows_and_columns() -> None:
 
 
 def test_the_chart_has_a_mark_for_every_number() -> None:
-    drawing = chart(content())
-    assert drawing.count("<circle") == 2 * 2 + 2  # two domains, their average
-    assert drawing.count('stroke-width="2"') == 2 + 2  # one trial has no error
-    xs = [float(x) for x in re.findall(r'cx="([\d.]+)"', drawing)]
-    assert all(170 <= x <= 760 for x in xs)
-    # 72.5 and 70.0: the better one is further to the right.
-    assert xs[1] > xs[0]
+    wide, narrow = re.findall(r"<svg.*?</svg>", chart(content()))
+    for drawing, left, right in ((wide, 170, 760), (narrow, 96, 330)):
+        assert drawing.count("<circle") == 2 * 2 + 2  # two domains, their average
+        assert drawing.count('stroke-width="2"') == 2 + 2  # one trial has no error
+        xs = [float(x) for x in re.findall(r'cx="([\d.]+)"', drawing)]
+        assert all(left <= x <= right for x in xs)
+        # 72.5 and 70.0: the better one is further to the right.
+        assert xs[1] > xs[0]
+        ticks = [float(x) for x in re.findall(r'class="tick" x="([\d.]+)"', drawing)]
+        assert min(b - a for a, b in pairwise(ticks)) >= 50
 
 
 def test_it_fits_the_window(tmp_path: Path) -> None:
@@ -138,6 +142,9 @@ def test_it_fits_the_window(tmp_path: Path) -> None:
         for width in (390, 1200):
             browser.open(path, width)
             assert browser.value("document.documentElement.scrollWidth") <= width
+            shown = "[...document.querySelectorAll('.chart svg')].map(e => e.clientWidth)"
+            drawn = [one for one in browser.value(shown) if one]
+            assert len(drawn) == 1 and drawn[0] <= width
             assert browser.value("document.querySelectorAll('figure img').length") == 14
         assert browser.errors == []
     finally:
