@@ -652,3 +652,25 @@ def test_names_of_files_that_are_no_utf8(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("sys.stderr", io.TextIOWrapper(content, "utf-8", write_through=True))
     assert main(["predict", str(tmp_path / os.fsdecode(b"caf\xe9")), "a.png"]) == 2
     assert content.getvalue().endswith(b"/caf\xe9\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["fot"], "unknown 'fot'; did you mean 'fit'?"),
+        (["data", "cach"], "unknown 'cach'; did you mean 'cache'?"),
+        (
+            ["fit", "x", "--trian", "head"],
+            "shoal fit: error: unrecognized arguments: --trian",
+        ),
+        (["fit", "x", "--trian", "head"], "did you mean '--train'?"),
+        (["report", "x", "--nothing"], "shoal report: error: unrecognized arguments: --nothing\n"),
+    ],
+)
+def test_what_was_meant_is_told(
+    command: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err

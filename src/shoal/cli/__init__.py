@@ -5,7 +5,9 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
 
 from .. import __version__
 from . import (
@@ -34,7 +36,9 @@ COMMANDS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status."""
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.commands.get(options.command, parser).refuse(unknown)
     if not hasattr(options, "run"):
         parser.print_help()
         return 2
@@ -77,15 +81,36 @@ def _show_all_names() -> None:
             stream.reconfigure(errors="surrogateescape")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+class _Parser(argparse.ArgumentParser):
+    """Says which command or option may have been meant."""
+
+    commands: Mapping[str, "_Parser"] = {}
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            near = get_close_matches(str(value), list(map(str, action.choices)), 1)
+            if near:
+                told = f"unknown {value!r}; did you mean {near[0]!r}?"
+                raise argparse.ArgumentError(action, told)
+        super()._check_value(action, value)
+
+    def refuse(self, unknown: Sequence[str]) -> None:
+        """Exit with the usage."""
+        near = get_close_matches(unknown[0], list(self._option_string_actions), 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
         prog="shoal",
         description="Classifiers that keep working on a domain they never saw.",
     )
     parser.add_argument("--version", action="version", version=f"shoal {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND")
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command")
     for command in COMMANDS:
         command.add(commands)
+    parser.commands = commands.choices
     return parser
 
 

@@ -141,6 +141,7 @@ def read_plan(out: Path) -> list[Run]:
     """Return the runs of the sweep in ``out``."""
     path = out / PLAN
     if not path.is_file():
-        raise ValueError(f"{out} is no folder of a sweep: it has no {PLAN}")
+        wrong = f"it has no {PLAN}" if out.is_dir() else "there is no such folder"
+        raise ValueError(f"{out} is no folder of a sweep or a fit: {wrong}")
     values: list[dict[str, Any]] = read_json(path)
     return [Run.from_json(one) for one in values]
