@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,18 @@ def test_fit_predict_and_what_is_learned() -> None:
     found = model.predict_proba(X)
     np.testing.assert_allclose(found.sum(1), 1, rtol=1e-5)
     assert (model.classes_[found.argmax(1)] == model.predict(X)).all()
+    np.testing.assert_array_equal(np.exp(model.predict_log_proba(X)).round(6), found.round(6))
     assert {"step", "loss", "penalty"} <= set(model.history_[-1])
+
+
+@pytest.mark.parametrize("algorithm", ["erm", "fishr"])
+def test_one_domain_has_nothing_to_compare(algorithm: str) -> None:
+    X, y, _ = arrays()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        make(algorithm=algorithm, steps=1).fit(X, y, ["here"] * len(y))
+    expected = "fishr compares domains, and these examples are all of one"
+    assert [str(one.message).startswith(expected) for one in told] == [True] * (algorithm != "erm")
 
 
 def test_the_same_random_state_gives_the_same_model() -> None:
@@ -240,6 +252,7 @@ def test_missing_values_are_fine() -> None:
         ({"X": np.array([["a", "b"]] * 90)}, "X must hold numbers .* OneHotEncoder"),
         ({"y": np.zeros(90)}, "two classes or more"),
         ({"y": np.zeros(5)}, "y must be"),
+        ({"y": np.linspace(0, 1, 90)}, "Unknown label type: continuous.* got 90 different numbers"),
         ({"domains": np.zeros(5)}, r"domains must be \[n\] with n = 90"),
         ({"y": np.array([1.0, np.nan] * 45)}, "y lacks 45 of 90 values, the first at 1"),
         ({"domains": np.array(["a", None] * 45)}, "domains lacks 45 of 90 values"),

@@ -7,10 +7,12 @@ import json
 import random
 import re
 import shutil
+from argparse import Namespace
 from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ import torch
 
 import shoal
 from shoal.cli import main
+from shoal.cli.fit_setup import tell
 from shoal.datasets.cache import build
 from shoal.estimators import deploying, estimate, lengths, mistakes
 from shoal.estimators.frozen import frozen_features, pretrained
@@ -132,9 +135,11 @@ def check_guess(folder: Path, out: str) -> None:
     page = (folder / "out/report.html").read_text()
     (row,) = re.findall(r'<tr class="guess">(.*?)</tr>', page, re.DOTALL)
     cells = re.findall(r"<t[hd][^>]*>([^<]+)", row)
-    assert cells[: 2 + len(DOMAINS)] == [
+    worst = min(expected.values())
+    assert cells[: 4 + len(DOMAINS)] == [
         "most frequent class",
-        *(f"{value:.1f}" for value in (*expected.values(), average)),
+        *(f"{average:.1f}", "–", f"{worst:.1f}"),
+        *(f"{value:.1f}" for value in expected.values()),
     ]
 
 
@@ -165,7 +170,58 @@ def test_labels_that_are_noise(monkeypatch: pytest.MonkeyPatch, capsys: Output) 
     for text in (out, str(estimate["sentences"]), page):
         assert "Nothing useful was learned for an unseen domain." in text
         assert "Check the labels and the layout (--layout" in text
+        assert "expect about" not in text
+    assert "Next: see what goes wrong in out/report.html" in out
     assert '<section class="verdict useless">' in page
+
+
+@pytest.mark.parametrize(
+    ("data", "option", "wrong"),
+    [
+        (
+            "photos",
+            ("--leave-out", "b"),
+            "--leave-out is for a table, and photos is a folder",
+        ),
+        (
+            "photos",
+            ("--class-column", "b"),
+            "--class-column is for a table, and photos",
+        ),
+        ("t.csv", ("--layout", "class/domain"), r"--layout is for images, and t\.csv is a table"),
+        ("t.csv", ("--train", "head"), r"--train is for images, and t\.csv is a table"),
+        ("t.csv", ("--backbone", "resnet50"), r"--backbone is for images, and t\.csv is a table"),
+    ],
+)
+def test_an_option_of_the_other_kind_of_data_is_refused(
+    data: str, option: tuple[str, ...], wrong: str, capsys: Output
+) -> None:
+    Path("photos").mkdir()
+    Path("t.csv").write_text("domain,class,a\nx,y,1\n")
+    assert main(["fit", data, *option]) == 2
+    assert re.search(wrong, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("runs", "seconds", "told"),
+    [
+        (6, None, "Up to 6 runs leave 3 of 4 domains out (8 all).\n"),
+        (8, None, "Up to 8 runs leave each domain out in turn.\n"),
+        (
+            None,
+            90.0,
+            "Up to 24 runs leave each domain out in turn, as many as 1 min 30 s allow",
+        ),
+    ],
+)
+def test_how_much_will_be_tried_is_told(
+    runs: int | None, seconds: float | None, told: str, capsys: Output
+) -> None:
+    options = Namespace(runs=runs, trials=3)
+    material = SimpleNamespace(dataset=SimpleNamespace(names=("a", "b", "c", "d")))
+    setup = Setup("t", "f", "table", "all", None, 40, "float32", {})
+    tell(options, setup, None, material, 2, seconds)
+    assert told in capsys.readouterr().out
 
 
 def test_what_an_onnx_file_of_images_takes() -> None:
@@ -325,7 +381,7 @@ def test_what_was_chosen_stands_from_the_first_run_on(tmp_path: Path) -> None:
         {},
     )
     (tmp_path / "runs/one").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"of another fit \(settings \{\}, not \{'lr': '0.1'\}\)"):
+    with pytest.raises(ValueError, match=r"of another fit \(settings none, not lr=0\.1\)"):
         first.keep(tmp_path)
     second.keep(tmp_path)
     (tmp_path / "fit.json").unlink()  # as one is told to where it is damaged

@@ -13,7 +13,7 @@ from shoal.cli.fit_setup import with_length
 from shoal.datasets import Domain, DomainDataset
 from shoal.estimators import lengths
 from shoal.estimators.estimate import Surroundings
-from shoal.estimators.lengths import length_within, longest
+from shoal.estimators.lengths import length_within, longest, table_length
 from shoal.estimators.setup import Setup
 from shoal.protocol.costs import write_rates
 from shoal.protocol.machine import Machine
@@ -41,6 +41,13 @@ def seconds_of_a_round(steps: int, rates: Rates) -> float:
     """
     without, whole = rates.update + 2 * 32 * rates.image, rates.update + 3 * 32 * rates.image
     return steps * (6 * without + whole) + 7 * 5 * rates.evaluation
+
+
+@pytest.mark.parametrize(
+    ("rows", "steps"), [([60] * 4, 200), ([20] * 30, 200), ([600, 400], 391), ([9000] * 3, 1000)]
+)
+def test_small_tables_are_not_seen_too_often(rows: list[int], steps: int) -> None:
+    assert table_length(rows) == steps
 
 
 @pytest.mark.parametrize("steps", lengths.LENGTHS)

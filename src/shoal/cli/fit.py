@@ -9,7 +9,7 @@ from .arguments import device, name_domains, settings
 from .fit_options import add_fit_options
 from .fit_progress import fit_progress
 from .fit_results import show_material, show_verdict
-from .fit_setup import check_backbone, setup_of, tell, with_length
+from .fit_setup import check_backbone, check_kind, setup_of, tell, with_length
 
 # Always compared: what is to be beaten, and what is proposed.
 ALWAYS = ("erm", "fishr")
@@ -62,6 +62,7 @@ def _fit(options: argparse.Namespace, on: Any) -> None:
         with in_turn():
             if first:
                 check_place(out, options.data)
+            check_kind(options)
             check_backbone(options, on)
             material = material_of(
                 options.data,

@@ -10,6 +10,9 @@ from .loading import add_cache_folder
 TRIALS = 3
 
 
+BACKBONE = "efficientnet-lite0"
+
+
 def add_fit_options(parser: Any) -> None:
     """Add the data and all that can be chosen."""
     parser.add_argument(
@@ -56,7 +59,7 @@ def _add_how(group: Any) -> None:
     )
     group.add_argument(
         "--backbone",
-        default="efficientnet-lite0",
+        default=BACKBONE,
         metavar="NAME",
         help="the network for images: also any of torchvision's or timm's (default: %(default)s)",
     )
@@ -71,8 +74,8 @@ def _add_how(group: Any) -> None:
         "--steps",
         type=positive,
         metavar="N",
-        help="updates of each run (default: 600 of a head, 1000 of an MLP, and of a whole network "
-        "300 to 5000, as the time allows)",
+        help="updates of each run (default: 600 of a head, 200 to 1000 of an MLP by the rows, and "
+        "of a whole network 300 to 5000, as the time allows)",
     )
     group.add_argument("--device", default="auto", help="cpu, cuda, or auto")
     add_cache_folder(group)

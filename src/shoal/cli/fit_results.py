@@ -109,7 +109,9 @@ def show_verdict(fitted: Any, out: Path, seconds: float) -> None:
     files = "model.safetensors, model.json, model.onnx, report.html"
     files = ", ".join(name for name in files.split(", ") if (out / name).exists())
     console.print(Text(f" {out}: {files} ({shown(seconds)})"), soft_wrap=True)
-    console.print(Text(f" Next: shoal predict {shlex.quote(str(out))} FILES..."), soft_wrap=True)
+    predict = f"shoal predict {shlex.quote(str(out))} FILES..."
+    look = f"see what goes wrong in {out / 'report.html'}, and fit again to another --out"
+    console.print(Text(f" Next: {predict if verdict.guess.beaten else look}"), soft_wrap=True)
 
 
 def _cell(cell: Any) -> str:

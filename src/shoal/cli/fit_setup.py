@@ -8,10 +8,12 @@ from typing import Any
 
 from .arguments import settings
 from .durations import shown
+from .fit_options import BACKBONE
 
 
 def setup_of(options: argparse.Namespace, material: Any, on: Any, out: Path) -> Any:
     """Return how the model is fitted; what was chosen in ``out`` before stays."""
+    from ..estimators.lengths import table_length
     from ..estimators.setup import STEPS, Setup, kept_setup
     from ..networks.naming import backbone_name
 
@@ -21,7 +23,9 @@ def setup_of(options: argparse.Namespace, material: Any, on: Any, out: Path) -> 
     trained = options.train
     if trained == "auto":
         trained = before.get("trained", "all" if gpu or kind == "table" else "head")
-    usual = STEPS["table" if kind == "table" else trained]
+    usual = STEPS[trained]
+    if material.table is not None:
+        usual = table_length([len(domain) for domain in material.dataset.domains])
     return Setup(
         material.dataset.name,
         material.dataset.fingerprint,
@@ -57,6 +61,33 @@ def with_length(
         return setup
     note("timing a few updates, to see how long runs can be")
     return replace(setup, steps=length_within(seconds, setup, world))
+
+
+def check_kind(options: argparse.Namespace) -> None:
+    """Raise where an option is for the other kind of data, and would do nothing."""
+    from ..estimators.inspection import is_table
+
+    columns = {
+        "--class-column": options.class_column != "class",
+        "--domain-column": options.domain_column != "domain",
+        "--leave-out": bool(options.leave_out),
+    }
+    images = {
+        "--layout": options.layout is not None,
+        "--train": options.train != "auto",
+        "--backbone": options.backbone != BACKBONE,
+    }
+    if options.data.is_dir():
+        given, what, hint = columns, "a folder of images", "; to do without a domain, move it away"
+    elif options.data.is_file() and is_table(options.data):
+        given, what, hint = images, "a table", ""
+    else:
+        return
+    for name, is_given in given.items():
+        if is_given:
+            other = "a table" if given is columns else "images"
+            more = hint if name == "--leave-out" else ""
+            raise ValueError(f"{name} is for {other}, and {options.data} is {what}{more}")
 
 
 def check_backbone(options: argparse.Namespace, on: Any) -> None:
@@ -95,6 +126,15 @@ def tell(
             f"All weights of {setup.backbone} are trained, {setup.steps:,} updates a run (--steps "
             "for more or fewer)."
         )
-    most = min(methods * len(material.dataset.names) * options.trials, options.runs or 10**9)
-    within = f", within {shown(seconds)}" if seconds else ""
-    print(f"Up to {most} runs leave each domain out in turn{within}.")
+    domains = len(material.dataset.names)
+    whole = methods * domains
+    most = min(whole * options.trials, options.runs or 10**9)
+    if most < whole:
+        print(f"Up to {most} runs leave {most // methods} of {domains} domains out ({whole} all).")
+    elif seconds:
+        print(
+            f"Up to {most} runs leave each domain out in turn, as many as {shown(seconds)} allow "
+            "and at least two domains."
+        )
+    else:
+        print(f"Up to {most} runs leave each domain out in turn.")

@@ -30,6 +30,11 @@ def dataset_of(X: Any, y: Any, domains: Any) -> tuple[DomainDataset, Array, Arra
         )
     inputs = inputs_of(X)
     classes, labels = _numbered("y", y, len(inputs))
+    if classes.dtype.kind == "f" and (classes != np.round(classes)).any():
+        raise ValueError(
+            f"Unknown label type: continuous. y must be classes, got {len(classes)} different "
+            "numbers with fractions; cut them into classes first, or use a regressor"
+        )
     names, places = _numbered("domains", domains, len(inputs))
     if len(classes) < 2:
         raise ValueError(f"y must have two classes or more, got {classes.tolist()}")

@@ -1,6 +1,7 @@
 """DomainClassifier: shoal's methods with scikit-learn's conventions."""
 
 import inspect
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -83,6 +84,12 @@ class DomainClassifier:
         else:
             dataset, classes, named = dataset_of(X, y, domains)
         method = self._method()
+        if len(dataset.domains) < 2 and method[0] is not find("erm"):
+            warnings.warn(
+                f"{self.algorithm} compares domains, and these examples are all of one, so that it "
+                "can do no better than erm; give the domain of every example",
+                stacklevel=2,
+            )
         run = self._run(dataset, method)
         on = device_of(self.device)
         kind: Kind = "graph" if on.type == "cuda" else "eager"
@@ -122,6 +129,11 @@ class DomainClassifier:
                 f"{list(inputs.shape)}"
             )
         return cast(Array, self.predictor_.probabilities(inputs).numpy())
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """Return the logarithms of ``predict_proba``."""
+        with np.errstate(divide="ignore"):
+            return cast(Array, np.log(self.predict_proba(X)))
 
     def predict(self, X: Any) -> Array:
         """Return the most probable class of each example."""

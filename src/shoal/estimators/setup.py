@@ -15,8 +15,8 @@ from ..storage import read_json, write_json
 
 SETUP = "fit.json"
 TRAINED = ("all", "head")
-# Updates, where nobody says how many: of a whole network, of a head on frozen features, of an MLP.
-STEPS = {"all": 1000, "head": 600, "table": 1000}
+# Updates, where nobody says how many: of a whole network, of a head on frozen features.
+STEPS = {"all": 1000, "head": 600}
 # The updates that the defaults of the methods were made for.
 USUAL = 5001
 
@@ -101,10 +101,19 @@ class Setup:
         """Return how this differs from what was found, in these of its fields."""
         if keys != ["fingerprint"]:
             mine = asdict(self)
-            return "; ".join(f"{key} {found.get(key)!r}, not {mine[key]!r}" for key in keys[:3])
+            return "; ".join(
+                f"{key} {_told(found.get(key))}, not {_told(mine[key])}" for key in keys[:3]
+            )
         then, now, kind = found.get("examples"), self.examples, self.kind
         counts = f": {then:,} then, {now:,} now" if then and now else ""
         return f"the {'rows' if kind == 'table' else kind} have changed since{counts}"
+
+
+def _told(value: Any) -> str:
+    """Return a field as a user would write it."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={text}" for name, text in value.items()) or "none"
+    return str(value)
 
 
 def _free(out: Path) -> Path:

@@ -235,11 +235,11 @@ def _sentences(
         for name, one in compared.items()
         if name != deploy
     ]
-    found.append(
-        f"On a domain like these that it never saw, expect about {100 * mean:.1f} % right; it was "
-        f"{100 * row.domains[low].mean:.1f} % on the hardest, {low!r}."
-    )
     if guess.beaten:
+        found.append(
+            f"On a domain like these that it never saw, expect about {100 * mean:.1f} % right; it "
+            f"was {100 * row.domains[low].mean:.1f} % on the hardest, {low!r}."
+        )
         found.append(
             f"Always saying the most frequent class of the other domains is {_right(row, guess)}."
         )
@@ -255,7 +255,8 @@ def _useless(row: Row, mean: float, guess: Guess) -> list[str]:
         "Nothing useful was learned for an unseen domain.",
         f"{row.algorithm} is {100 * mean:.1f} % right there, and always saying the most frequent "
         f"class of the other domains is {_right(row, guess)}{gain}. Check the labels and the "
-        "layout (--layout for folders, --class-column and --domain-column for a table).",
+        "layout (--layout for folders, --class-column and --domain-column for a table); where "
+        "there are few examples, fewer updates may do better (--steps).",
         f"Deploy none of these models; the one that was written is of {row.algorithm}.",
     ]
 
