@@ -78,7 +78,8 @@ def _run(options: argparse.Namespace) -> int:
     elif options.format == "html":
         return _page(options)
     else:
-        show = partial(SWEEP_FORMATS[options.format], _chapters(options), _failed(options.folders))
+        failed = _failures(options.folders)
+        show = partial(SWEEP_FORMATS[options.format], _chapters(options, failed), failed)
     if options.out is None:
         show(None)
         return 0
@@ -90,6 +91,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _page(options: argparse.Namespace) -> int:
+    from ..protocol.searched import searched
     from ..report.page import sweep_page
     from ..storage import write_text
     from .samples import samples_of
@@ -98,7 +100,7 @@ def _page(options: argparse.Namespace) -> int:
         raise ValueError("the page compares any two methods: --compare is for the other formats")
     out, runs = options.out or Path(PAGE), finished_runs(options.folders)
     failed, samples = _failures(options.folders), samples_of(runs, options)
-    write_text(out, sweep_page(runs, _rules(options), failed, samples))
+    write_text(out, sweep_page(runs, _rules(options), failed, samples, searched))
     print(f"wrote {out}")
     return 0
 
@@ -171,13 +173,14 @@ def _rules(options: argparse.Namespace) -> tuple[str, ...]:
     return ALL_RULES if options.rule == "all" else (options.rule,)
 
 
-def _chapters(options: argparse.Namespace) -> list[Any]:
-    from ..report.sweeps import chapters
+def _chapters(options: argparse.Namespace, failed: list[Any]) -> list[Any]:
+    from ..protocol.searched import searched
+    from ..report.sweeps import chapters, nothing_chosen
 
     runs, rules = finished_runs(options.folders), _rules(options)
-    found = chapters(runs, rules, _compared(options.compare, runs))
+    found = chapters(runs, rules, _compared(options.compare, runs), failed, searched)
     if not found:
-        raise ValueError(f"these {len(runs)} runs are not those that the rule {rules[0]} needs")
+        raise ValueError(nothing_chosen(len(runs), rules))
     return found
 
 
@@ -204,11 +207,11 @@ def _failures(folders: list[Path]) -> list[Any]:
     return [one for path, one in found.items() if path not in gone]
 
 
-def _failed(folders: list[Path]) -> list[str]:
+def _failed(failed: list[Any]) -> list[str]:
+    """Return what to know of the runs that failed."""
     from ..estimators.setup import SETUP
     from ..report.failed import failure_lines
 
-    failed = _failures(folders)
     # A fit has a plan, too, and goes on by a command of its own.
     sweeps = [str(at) for at in _sweeps(failed) if not (at / SETUP).exists()]
     return failure_lines(failed, sweeps)
@@ -222,7 +225,7 @@ def _sweeps(failed: Iterable[Any]) -> list[Path]:
     return [at for at in dict.fromkeys(above) if at is not None]
 
 
-def _sweep_terminal(chapters: list[Any], failed: list[str], file: io.StringIO | None) -> None:
+def _sweep_terminal(chapters: list[Any], failed: list[Any], file: io.StringIO | None) -> None:
     from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
@@ -241,27 +244,28 @@ def _sweep_terminal(chapters: list[Any], failed: list[str], file: io.StringIO | 
             say(line)
         console.print()
     _tell_marks(console)
-    for place, line in enumerate(failed):
+    for place, line in enumerate(_failed(failed)):
         say(line, "" if place else "bold")
 
 
-def _sweep_markdown(chapters: list[Any], failed: list[str], file: io.StringIO | None) -> None:
+def _sweep_markdown(chapters: list[Any], failed: list[Any], file: io.StringIO | None) -> None:
     from ..report.grid_views import LEGEND, markdown
+    from ..report.markup import as_markdown
 
     for chapter in chapters:
         print(f"## {chapter.rule}\n", file=file)
         for line in chapter.cautions:
-            print(f"**{line}**\n", file=file)
+            print(f"**{as_markdown(line)}**\n", file=file)
         for shown in chapter.all_tables:
             print(markdown(shown), file=file)
-        print("\n".join(f"- {line}" for line in chapter.lines) + "\n", file=file)
+        print("\n".join(f"- {as_markdown(line)}" for line in chapter.lines) + "\n", file=file)
     if failed:
-        listed = "\n".join(f"- {line}" for line in failed)
+        listed = "\n".join(f"- {line}" for line in _failed(failed))
         print(f"## Failed runs\n\n{listed}\n", file=file)
     print(LEGEND, file=file)
 
 
-def _sweep_latex(chapters: list[Any], failed: list[str], file: io.StringIO | None) -> None:
+def _sweep_latex(chapters: list[Any], failed: list[Any], file: io.StringIO | None) -> None:
     from collections import Counter
     from dataclasses import replace
 
@@ -275,15 +279,14 @@ def _sweep_latex(chapters: list[Any], failed: list[str], file: io.StringIO | Non
             seen[shown.label] += 1  # a label must name one table
             number = f"-{seen[shown.label]}" if seen[shown.label] > 1 else ""
             print(latex(replace(shown, label=shown.label + number)), file=file)
-    for line in failed:
+    for line in _failed(failed):
         print(f"% {line}", file=file)
 
 
-def _sweep_json(chapters: list[Any], failed: list[str], file: io.StringIO | None) -> None:
-    """Print the chapters; failed runs are data of ``shoal status --json``."""
-    from dataclasses import asdict
+def _sweep_json(chapters: list[Any], failed: list[Any], file: io.StringIO | None) -> None:
+    from ..report.sweep_numbers import as_data
 
-    text = json.dumps([asdict(chapter) for chapter in chapters], indent=2, ensure_ascii=False)
+    text = json.dumps(as_data(chapters, failed), indent=2, ensure_ascii=False, allow_nan=False)
     print(text, file=file)
 
 

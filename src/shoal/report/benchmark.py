@@ -1,7 +1,6 @@
 """Methods on data sets: accuracies, averages and ranks, published or our own.
 
-Cells may be missing: such a method has no average and no ranking. Our own are comparable with
-published ones where runs were made as those were.
+Cells may be missing: such a method has no average and no ranking.
 """
 
 from __future__ import annotations
@@ -11,45 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shoal.protocol.ranking import Ranking, average, ranking, ranks
-from shoal.protocol.records import Finished
 
-__all__ = [
-    "BASELINE",
-    "Accuracy",
-    "Benchmark",
-    "Departure",
-    "Method",
-    "departures",
-    "network_of",
-]
+__all__ = ["BASELINE", "Accuracy", "Benchmark", "Method"]
 
 BASELINE = "erm"
 """The method that others may be worse than."""
-
-# How the runs behind the published cells were made, by the names of our protocol; of how many
-# draws; and their networks.
-PUBLISHED = {
-    "steps": 5001,
-    "holdout": 0.2,
-    "augment": True,
-    "balanced": False,
-    "frozen_statistics": True,
-    "optimiser": "adam",
-    "schedule": "constant",
-    "clip": None,
-}
-DRAWS = 20
-SMALL: dict[str, str | None] = {"network": "mnist-cnn", "weights": None}
-LARGE: dict[str, str | None] = {"network": "resnet50", "weights": "imagenet"}
-NETWORKS = {
-    "colored-mnist": SMALL,
-    "rotated-mnist": SMALL,
-    "vlcs": LARGE,
-    "pacs": LARGE,
-    "office-home": LARGE,
-    "terra-incognita": LARGE,
-    "domainnet": LARGE,
-}
 
 
 @dataclass(frozen=True)
@@ -132,34 +97,3 @@ class Benchmark:
 
     def _complete(self) -> dict[str, dict[str, float]]:
         return {k: means for k, means in self._means().items() if len(means) == len(self.columns)}
-
-
-def network_of(run: Finished) -> str | None:
-    """Return the network's name; None where it was chosen by the shape of a user's own data."""
-    by_shape = NETWORKS.get(run.dataset, {}).get("network")
-    return run.protocol.get("network") or by_shape
-
-
-@dataclass(frozen=True)
-class Departure:
-    """What is not as in the runs behind the published cells: ours, and theirs instead."""
-
-    name: str
-    ours: object
-    theirs: object
-
-
-def departures(run: Finished, draws: int) -> list[Departure]:
-    """Return in what a run, chosen of so many draws, is not as those behind the published cells.
-
-    Its precision does not matter. A run without a protocol is taken for one of DomainBed's own.
-    """
-    if not run.protocol:
-        return []
-    ours = {**run.protocol, "network": network_of(run), "draws": draws}
-    theirs = {**NETWORKS[run.dataset], **PUBLISHED, "draws": DRAWS}
-    return [
-        Departure(name.replace("_", " "), ours[name], value)
-        for name, value in theirs.items()
-        if ours.get(name, value) != value
-    ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from shoal.protocol.records import Failure
+from shoal.protocol.records import Failure, failure_of
 
-__all__ = ["failure_lines"]
+__all__ = ["failure_lines", "lost_by_themselves"]
 
 MOST_REASONS = 5
+DIVERGED = "FloatingPointError"
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
@@ -37,6 +38,14 @@ def failure_lines(failed: Sequence[Failure], sweeps: Sequence[str] = ()) -> list
     rest = [one for _, mine in ordered[MOST_REASONS:] for one in mine]
     lines += [f"{_methods(rest)}: for other reasons"] if rest else []
     return [*lines, *(_advice(folder) for folder in sweeps)]
+
+
+def lost_by_themselves(failed: Iterable[Failure]) -> list[Failure]:
+    """Return those whose loss was not finite: they would fail again, by their hyperparameters.
+
+    Want of memory, a broken image or a killed process says nothing about a draw.
+    """
+    return [one for one in failed if (failure_of(one.path) or {}).get("kind") == DIVERGED]
 
 
 def _advice(folder: str) -> str:

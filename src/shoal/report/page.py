@@ -14,7 +14,9 @@ from importlib import resources
 from typing import Any
 
 from shoal.protocol.records import Failure, Finished
+from shoal.report.departures import Searched
 from shoal.report.page_data import Samples, page_data
+from shoal.report.sweeps import not_searched
 
 __all__ = ["sweep_page"]
 
@@ -33,6 +35,7 @@ def sweep_page(
     rules: Iterable[str],
     failed: Sequence[Failure] = (),
     samples: Samples | None = None,
+    searched: Searched = not_searched,
 ) -> str:
     """Return the sweep as one HTML page that needs no other file and no network."""
     import jinja2
@@ -43,7 +46,7 @@ def sweep_page(
     )
     return environment.from_string(_file("sweep.html.jinja")).render(
         title=f"Sweep of {len(runs):,} {'run' if len(runs) == 1 else 'runs'}",
-        data=_block(page_data(runs, rules, failed, samples)),
+        data=_block(page_data(runs, rules, failed, samples, searched)),
         style=_file("sweep.css"),
         script=script,
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

@@ -8,12 +8,21 @@ from statistics import fmean
 from typing import Any
 
 from shoal.protocol.records import Failure, Finished, Timing, timing_of
-from shoal.protocol.selection import WORDS, Choice, choose_runs
+from shoal.protocol.selection import WORDS, choose_runs
 from shoal.report.benchmark import BASELINE
+from shoal.report.departures import Searched
 from shoal.report.grid import Entry, Grid
+from shoal.report.order import in_order
 from shoal.report.page_curves import SCALE, accuracy, curves_of
 from shoal.report.paired import PAIRED, against_each
-from shoal.report.sweeps import FURTHER, Chapter, chapter, domains_of
+from shoal.report.sweeps import (
+    FURTHER,
+    Chapter,
+    chapters,
+    domains_of,
+    not_searched,
+    nothing_chosen,
+)
 
 __all__ = ["Samples", "page_data"]
 
@@ -26,39 +35,34 @@ def page_data(
     rules: Iterable[str],
     failed: Sequence[Failure] = (),
     samples: Samples | None = None,
+    searched: Searched = not_searched,
 ) -> dict[str, Any]:
-    """Return what the page shows; lists of runs go by their place in ``runs``."""
-    domains, rules = domains_of(runs), tuple(rules)
-    shown = []
-    for rule in rules:
-        choices = choose_runs(runs, rule)
-        found = chapter(rule, choices, domains)
-        if found is not None:
-            shown.append(_chapter(found, choices, runs))
+    """Return what the page shows; lists of runs go by their place in the order of tables."""
+    runs, rules = in_order(runs), tuple(rules)
+    shown = [_chapter(one, runs) for one in chapters(runs, rules, (), failed, searched)]
     if not shown:
-        wanted = ", ".join(rules)
-        raise ValueError(f"these {len(runs)} runs are not those that the rule {wanted} needs")
+        raise ValueError(nothing_chosen(len(runs), rules))
     curves, steps = curves_of(runs)
     return {
         "scale": SCALE,
         "baseline": BASELINE,
-        "domains": domains,
+        "domains": domains_of(runs),
         "further": FURTHER,
         "differences": PAIRED,
         "chapters": shown,
         "runs": curves,
         "steps": steps,
         "costs": _costs(runs),
-        "failures": [_failure(one) for one in failed],
+        "failures": [_failure(one) for one in in_order(failed)],
         "samples": samples or {},
     }
 
 
-def _chapter(found: Chapter, choices: Sequence[Choice], runs: Sequence[Finished]) -> dict[str, Any]:
+def _chapter(found: Chapter, runs: Sequence[Finished]) -> dict[str, Any]:
     places = {id(run): place for place, run in enumerate(runs)}
     readings = _readings(found.rule, runs)
     chosen = []
-    for choice in choices:
+    for choice in found.choices:
         place = places[id(choice.run)]
         readings[place] = [choice.step, accuracy(choice.accuracy)]
         score = round(choice.score, 5) if math.isfinite(choice.score) else None
@@ -71,7 +75,7 @@ def _chapter(found: Chapter, choices: Sequence[Choice], runs: Sequence[Finished]
         "leaderboard": _grid(first),
         "published": [_grid(table) for table in published],
         "by_domain": [_grid(table) for table in found.by_domain],
-        "paired": {name: _grid(table) for name, table in against_each(choices).items()},
+        "paired": {name: _grid(table) for name, table in against_each(found.choices).items()},
         "about": found.about,
         "cautions": found.cautions,
         "readings": readings,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from shoal.protocol.aggregation import Comparison, compare
 from shoal.protocol.ranking import printed
 from shoal.protocol.selection import Choice
-from shoal.report.benchmark import BASELINE
 from shoal.report.grid import Entry, Grid, Line, signed
+from shoal.report.order import by_method
 
 __all__ = ["PAIRED", "Pair", "against_each", "paired"]
 
@@ -30,8 +30,7 @@ def paired(choices: Sequence[Choice], pairs: Iterable[Pair], label: str) -> Grid
 
 def against_each(choices: Sequence[Choice]) -> dict[str, Grid]:
     """Return, by method, by how much every other one is better than it; the baseline first."""
-    found = _by_method(choices)
-    mine = {name: found[name] for name in sorted(found, key=lambda name: name != BASELINE)}
+    mine = _by_method(choices)
     return {
         other: _grid(f"Less {other}", "", mine, {one: (one, other) for one in mine if one != other})
         for other in mine
@@ -61,7 +60,8 @@ def _shown(found: Comparison) -> tuple[Entry, ...]:
 
 
 def _by_method(choices: Sequence[Choice]) -> dict[str, list[Choice]]:
+    """Return the choices of each method, the methods in their order."""
     found: dict[str, list[Choice]] = {}
-    for choice in choices:
+    for choice in sorted(choices, key=by_method):
         found.setdefault(choice.algorithm, []).append(choice)
     return found

@@ -1,96 +1,83 @@
-"""What to know of a sweep's tables: what was trained, what is uneven, what is not compared."""
+"""What to know of a sweep's tables: what was trained, what is uneven, what is missing."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from shoal.protocol.aggregation import Row
 from shoal.protocol.records import Finished
-from shoal.protocol.selection import Choice
-from shoal.report.benchmark import Benchmark, Departure, departures, network_of
+from shoal.protocol.selection import Choice, Place
+from shoal.report.departures import Searched, every_of, network_of, spread_of, were_set
 
-__all__ = ["departed", "not_compared", "trained", "uneven"]
+__all__ = ["lost", "no_average", "no_number", "trained", "undecided", "uneven"]
 
 
-def trained(choices: Sequence[Choice]) -> str:
+def trained(choices: Sequence[Choice], searched: Searched) -> str:
     """Return what was trained, data sets of the same setup together."""
     setups: dict[str, list[str]] = {}
     for dataset, mine in _grouped(choices, "dataset").items():
-        made = " or ".join(dict.fromkeys(_made(choice.run) for choice in mine))
-        methods = _grouped(mine, "algorithm").values()
-        trials = _range([len({choice.trial for choice in own}) for own in methods])
-        draws = _range([choice.draws for choice in mine])
-        text = f"{made}, {_counted(trials, 'trial')}, {_counted(draws, 'draw')}"
-        setups.setdefault(text, []).append(dataset)
+        runs = [run for choice in mine for run in choice.candidates]
+        methods = _grouped(mine, "algorithm")
+        trials = {name: _trials(own) for name, own in methods.items()}
+        draws = {name: _draws(own) for name, own in methods.items()}
+        parts = [*_made(runs), *_set(runs, searched), _each(trials), _each(draws)]
+        setups.setdefault(", ".join(parts), []).append(dataset)
     return "Trained " + "; ".join(f"on {', '.join(sets)}: {text}" for text, sets in setups.items())
 
 
-def _made(run: Finished) -> str:
-    if not run.protocol:
-        return "network, weights, steps and precision not recorded"
+def _trials(choices: Sequence[Choice]) -> str:
+    return _counted(str(len({choice.trial for choice in choices})), "trial")
+
+
+def _draws(choices: Sequence[Choice]) -> str:
+    """Return how many draws there were, and how many runs where they are more."""
+    text = _counted(spread_of([choice.draws for choice in choices]), "draw")
+    runs = [choice.failed + len(choice.candidates) for choice in choices]
+    if runs == [choice.draws for choice in choices]:
+        return text
+    return f"{text} in {_counted(spread_of(runs), 'run')}"
+
+
+def _each(texts: Mapping[str, str]) -> str:
+    """Return what methods have; where they do not have the same, with their names."""
+    groups: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        groups.setdefault(text, []).append(name)
+    if len(groups) == 1:
+        return next(iter(groups))
+    return ", ".join(f"{text} of {', '.join(names)}" for text, names in groups.items())
+
+
+def _made(runs: Sequence[Finished]) -> Iterable[str]:
+    """Yield how these runs of a data set were made, as far as that is known."""
+    if known := [run for run in runs if run.protocol]:
+        yield " or ".join(dict.fromkeys(map(_protocol, known)))
+    if others := [run for run in runs if not run.protocol]:
+        last = spread_of([max(one.step for one in run.measured) for run in others])
+        yield f"network, weights and precision not recorded, last step {last}"
+
+
+def _protocol(run: Finished) -> str:
     network = network_of(run) or "the network of the inputs' shape"
     weights = run.protocol.get("weights")
-    known = {None: "drawn weights", "imagenet": "ImageNet weights"}
-    begun = known.get(weights, f"the weights of the file {str(weights)[:8]}")
-    return f"{network} with {begun}, {run.protocol['steps']:,} steps, {run.precision}"
+    words = {None: "drawn weights", "imagenet": "ImageNet weights"}
+    begun = words.get(weights, f"the weights of the file {str(weights)[:8]}")
+    text = f"{network} with {begun}, {run.protocol['steps']:,} steps, {run.precision}"
+    usual = every_of(run.dataset)
+    every = run.protocol.get("record_every", usual)
+    return text if every == usual else f"{text}, a record every {every:,} steps"
 
 
-def departed(
-    choices: Sequence[Choice],
-    published: Benchmark | None,
-    by_domain: Mapping[str, Benchmark | None],
-) -> dict[tuple[str, str], list[Departure]]:
-    """Return in what the runs of data sets and methods are not as those of the published cells."""
-    found: dict[tuple[str, str], list[Departure]] = {}
-    for choice in choices:
-        whole = published if published and choice.dataset in published.columns else None
-        tables = [table for table in (whole, by_domain[choice.dataset]) if table is not None]
-        if any(choice.algorithm in table.methods for table in tables):
-            mine = departures(choice.run, choice.draws)
-            if mine:
-                found.setdefault((choice.dataset, choice.algorithm), []).extend(mine)
-    return found
-
-
-def not_compared(departed: Mapping[tuple[str, str], Sequence[Departure]]) -> list[str]:
-    """Return the line that says what is not compared, and why; none where all is.
-
-    Methods that depart in the same are told together, with all values of theirs.
-    """
-    groups: dict[tuple[str, frozenset[str]], dict[str, Sequence[Departure]]] = {}
-    for (dataset, algorithm), found in departed.items():
-        kinds = frozenset(one.name for one in found)
-        groups.setdefault((dataset, kinds), {})[algorithm] = found
-    alike: dict[str, list[str]] = {}
-    for (dataset, _), methods in groups.items():
-        why = _why([one for found in methods.values() for one in found])
-        alike.setdefault(f"{', '.join(methods)} ({why})", []).append(dataset)
-    listed = [f"{', '.join(datasets)}: {text}" for text, datasets in alike.items()]
-    return [f"Not compared with the published cells: {'; '.join(listed)}"] if listed else []
-
-
-def _why(found: Sequence[Departure]) -> str:
-    """Return every departure once, with the values that it has."""
-    values: dict[tuple[str, object], dict[object, None]] = {}
-    for one in found:
-        values.setdefault((one.name, one.theirs), {})[one.ours] = None
-    return ", ".join(
-        f"{name} {_together([*ours])} instead of {_plain(theirs)}"
-        for (name, theirs), ours in values.items()
-    )
-
-
-def _together(values: Sequence[object]) -> str:
-    numbers = [one for one in values if isinstance(one, (int, float)) and type(one) is not bool]
-    if len(numbers) == len(values):
-        return _range(numbers)
-    return " or ".join(map(_plain, values))
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "none" if value is None else str(value)
+def _set(runs: Sequence[Finished], searched: Searched) -> Iterable[str]:
+    """Yield which hyperparameters were set, and to what."""
+    values: dict[str, dict[object, None]] = {}
+    for run in runs:
+        for name, value in were_set(run, searched).items():
+            values.setdefault(name, {})[value] = None
+    for name, found in values.items():
+        yield f"{name} set to {spread_of([*found])}"
 
 
 def uneven(choices: Sequence[Choice]) -> Iterable[str]:
@@ -118,11 +105,67 @@ def uneven(choices: Sequence[Choice]) -> Iterable[str]:
                 )
 
 
+def lost(choices: Sequence[Choice]) -> Iterable[str]:
+    """Yield how many runs of each method count as tried though they failed."""
+    for dataset, mine in _grouped(choices, "dataset").items():
+        counts = Counter[str]()
+        for choice in mine:
+            counts[choice.algorithm] += choice.failed
+        if listed := ", ".join(f"{count:,} of {name}" for name, count in counts.items() if count):
+            yield (
+                f"{dataset}: runs whose loss was not finite count as tried, and lost to the other "
+                f"draws ({listed})"
+            )
+
+
+def no_number(choices: Sequence[Choice]) -> Iterable[str]:
+    """Yield where the accuracy of what was chosen is not a number."""
+    for dataset, mine in _grouped(choices, "dataset").items():
+        wrong = [choice for choice in mine if math.isnan(choice.accuracy)]
+        if wrong:
+            listed = _places((one.algorithm, one.test_domain, one.trial) for one in wrong)
+            yield f"{dataset}: the accuracy is not a number, so no cell and no average: {listed}"
+
+
+def undecided(places: Sequence[Place]) -> Iterable[str]:
+    """Yield where a rule had nothing to choose by."""
+    for dataset in dict.fromkeys(place[0] for place in places):
+        listed = _places(place[1:] for place in places if place[0] == dataset)
+        yield f"{dataset}: nothing is chosen where no draw has a number to choose by: {listed}"
+
+
+def _places(places: Iterable[tuple[str, str, int]]) -> str:
+    """Return methods, test domains and trials in words."""
+    trials: dict[tuple[str, str], list[int]] = {}
+    for method, domain, trial in places:
+        trials.setdefault((method, domain), []).append(trial)
+    return "; ".join(
+        f"{method} on {domain}, trial{'s' * (len(found) > 1)} {', '.join(map(str, sorted(found)))}"
+        for (method, domain), found in trials.items()
+    )
+
+
+def no_average(rows: Sequence[Row]) -> Iterable[str]:
+    """Yield which methods have no average over trials, for want of test domains."""
+    for dataset in dict.fromkeys(row.dataset for row in rows):
+        without = [r.algorithm for r in rows if r.dataset == dataset and _incomplete(r)]
+        if without:
+            yield (
+                f"{dataset}: no average over trials, worst domain and calibration error of "
+                f"{', '.join(without)}: not all test domains in all trials. The Avg by test domain "
+                "is the mean of its row"
+            )
+
+
+def _incomplete(row: Row) -> bool:
+    return row.average is None and not any(math.isnan(cell.mean) for cell in row.domains.values())
+
+
 def _unequal(counts: Mapping[str, Sequence[int]]) -> str:
     """Return the counts by method; nothing where all are equal."""
     if len({count for own in counts.values() for count in own}) == 1:
         return ""
-    return ", ".join(f"{name} {_range(own)}" for name, own in counts.items())
+    return ", ".join(f"{name} {spread_of(own)}" for name, own in counts.items())
 
 
 def _grouped(choices: Sequence[Choice], by: str) -> dict[str, list[Choice]]:
@@ -131,11 +174,6 @@ def _grouped(choices: Sequence[Choice], by: str) -> dict[str, list[Choice]]:
     for choice in choices:
         found.setdefault(getattr(choice, by), []).append(choice)
     return found
-
-
-def _range(counts: Sequence[float]) -> str:
-    low, high = min(counts), max(counts)
-    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _counted(number: str, what: str) -> str:

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 
 from shoal.protocol.aggregation import Cell, Row, rows_of
 from shoal.protocol.ranking import printed
-from shoal.protocol.records import Finished
-from shoal.protocol.selection import CALIBRATED, RULES, Choice, choose_runs
+from shoal.protocol.records import Failure, Finished
+from shoal.protocol.selection import CALIBRATED, RULES, Choice, Selection, select, twins
 from shoal.report.benchmark import BASELINE, Accuracy, Benchmark, Method
+from shoal.report.departures import Searched, departed, not_compared
+from shoal.report.doubled import Twins, doubled, doubled_lines
+from shoal.report.failed import lost_by_themselves
 from shoal.report.grid import Further, Grid, beside, grid
+from shoal.report.order import by_method, in_order
 from shoal.report.paired import PAIRED, Pair, paired
 from shoal.report.published import (
     COLORED_MNIST,
@@ -19,9 +23,17 @@ from shoal.report.published import (
     published_cells,
     published_domains,
 )
-from shoal.report.sweep_notes import departed, not_compared, trained, uneven
+from shoal.report.sweep_notes import lost, no_average, no_number, trained, undecided, uneven
 
-__all__ = ["ALL_RULES", "FURTHER", "Chapter", "chapter", "chapters", "domains_of"]
+__all__ = [
+    "ALL_RULES",
+    "FURTHER",
+    "Chapter",
+    "chapters",
+    "domains_of",
+    "not_searched",
+    "nothing_chosen",
+]
 
 ALL_RULES = (*RULES, CALIBRATED)
 FURTHER = (
@@ -36,8 +48,9 @@ class Chapter:
 
     ``tables`` are by data set and ``by_domain`` by test domain of each; where there are published
     cells, these follow ours. ``paired`` holds the table of differences between methods, where there
-    are several. ``cautions`` are to be read before the tables. The lines begin with those of
-    ``about``: what was trained, why something is not compared with published cells, and averages.
+    are several, and ``pairs`` the methods. ``cautions`` are to be read before the tables. The lines
+    begin with those of ``about``: what was trained, why something is not compared with published
+    cells, and averages. ``choices`` and ``rows`` are what the tables were made of.
     """
 
     rule: str
@@ -47,6 +60,9 @@ class Chapter:
     lines: tuple[str, ...]
     cautions: tuple[str, ...]
     about: tuple[str, ...]
+    choices: tuple[Choice, ...]
+    rows: tuple[Row, ...]
+    pairs: tuple[Pair, ...]
 
     @property
     def all_tables(self) -> tuple[Grid, ...]:
@@ -54,17 +70,40 @@ class Chapter:
         return (*self.tables, *self.by_domain, *self.paired)
 
 
+def not_searched(run: Finished) -> None:
+    """Know nothing of what the random search draws: no hyperparameter counts as set."""
+
+
 def chapters(
-    runs: Sequence[Finished], rules: Iterable[str], compared: Sequence[Pair] = ()
+    runs: Iterable[Finished],
+    rules: Iterable[str],
+    compared: Sequence[Pair] = (),
+    failed: Iterable[Failure] = (),
+    searched: Searched = not_searched,
 ) -> list[Chapter]:
     """Return a chapter for each rule that these runs have something for.
 
     Args:
         compared: methods to compare with each other, beside all with the baseline.
+        failed: runs that failed; those that did so by themselves count as tried.
+        searched: what the random search draws for a run.
     """
-    domains = domains_of(runs)
-    found = (chapter(rule, choose_runs(runs, rule), domains, compared) for rule in rules)
-    return [one for one in found if one is not None]
+    runs = in_order(runs)
+    domains, both, given_up = domains_of(runs), twins(runs), lost_by_themselves(failed)
+    found = []
+    for rule in rules:
+        selected = select(runs, rule, given_up)
+        if selected.choices:
+            found.append(_chapter(rule, selected, domains, compared, both, searched))
+    return found
+
+
+def nothing_chosen(runs: int, rules: Sequence[str]) -> str:
+    """Return what to say where no rule has a chapter."""
+    return (
+        f"of these {runs:,} runs nothing can be chosen by {' or '.join(rules)}: the rule needs "
+        "other runs, or what it chooses by was not recorded; 'shoal report --help' has other rules"
+    )
 
 
 def domains_of(runs: Sequence[Finished]) -> dict[str, list[str]]:
@@ -76,25 +115,19 @@ def domains_of(runs: Sequence[Finished]) -> dict[str, list[str]]:
     return found
 
 
-def chapter(
+def _chapter(
     rule: str,
-    choices: Sequence[Choice],
+    selected: Selection,
     domains: Mapping[str, Sequence[str]],
-    compared: Sequence[Pair] = (),
-) -> Chapter | None:
-    """Return what these choices of a rule give; None where there are none.
-
-    Args:
-        domains: of each data set, in the order to show them.
-        compared: as in ``chapters``.
-    """
-    rows = sorted(rows_of(choices, domains), key=lambda row: list(domains).index(row.dataset))
-    if not rows:
-        return None
+    compared: Sequence[Pair],
+    both: Twins,
+    searched: Searched,
+) -> Chapter:
+    choices, rows = _ordered(selected.choices, domains), _rows(selected, domains)
     whole, names = _benchmark(rule, rows), dict.fromkeys(row.dataset for row in rows)
     published = published_cells(rule)
     published_by_domain = {name: published_domains(name, rule) for name in names}
-    different = departed(choices, published, published_by_domain)
+    different = departed(choices, published, published_by_domain, doubled(both), searched)
     alike = [row for row in rows if (row.dataset, row.algorithm) not in different]
     tables = [grid(whole), *_beside(_benchmark(rule, alike), published)]
     by_domain: list[Grid] = []
@@ -103,8 +136,10 @@ def chapter(
         further = [_worst(mine), _calibration(mine)]
         by_domain.append(grid(_by_domain(name, mine, domains[name]), further=further))
         by_domain += _beside(_by_domain(name, own, domains[name]), theirs)
-    about = [trained(choices), *not_compared(different), *_remarks([*tables, *by_domain])]
-    about += [*_no_average(rows), *_without_colored_mnist(whole)]
+    about = [trained(choices, searched), *not_compared(different)]
+    about += [*_remarks([*tables, *by_domain]), *lost(choices)]
+    about += [*undecided(selected.undecided), *no_number(choices), *no_average(rows)]
+    about += _without_colored_mnist(whole)
     pairs = _pairs(rows, compared)
     return Chapter(
         rule,
@@ -112,9 +147,29 @@ def chapter(
         tuple(by_domain),
         (paired(choices, pairs, f"tab:{rule}-paired"),) if pairs else (),
         (*about, FURTHER, *([PAIRED] if pairs else [])),
-        tuple(uneven(choices)),
+        (*doubled_lines(both), *uneven(choices)),
         tuple(about),
+        tuple(choices),
+        tuple(rows),
+        tuple(pairs),
     )
+
+
+def _ordered(choices: Sequence[Choice], domains: Mapping[str, Sequence[str]]) -> list[Choice]:
+    """Return the choices of each method by test domain and trial."""
+
+    def place(one: Choice) -> tuple[int, int]:
+        return list(domains[one.dataset]).index(one.test_domain), one.trial
+
+    return in_order(sorted(choices, key=place))
+
+
+def _rows(selected: Selection, domains: Mapping[str, Sequence[str]]) -> list[Row]:
+    """Return a row for each data set and method, without cells where nothing was chosen."""
+    rows = rows_of(selected.choices, domains)
+    there = {(row.dataset, row.algorithm) for row in rows}
+    nothing = dict.fromkeys(place[:2] for place in selected.undecided if place[:2] not in there)
+    return in_order([*rows, *(Row(*names, {}, None, None, None) for names in nothing)])
 
 
 def _benchmark(rule: str, rows: Sequence[Row]) -> Benchmark:
@@ -135,21 +190,14 @@ def _benchmark(rule: str, rows: Sequence[Row]) -> Benchmark:
 
 
 def _by_domain(dataset: str, rows: Sequence[Row], domains: Sequence[str]) -> Benchmark:
-    methods = {
-        row.algorithm: Method(
-            row.algorithm, {domain: _percent(cell) for domain, cell in row.domains.items()}
-        )
-        for row in rows
-    }
-    ordered = {name: methods[name] for name in _methods(rows)}
+    methods = {row.algorithm: Method(row.algorithm, _known(row.domains)) for row in rows}
     columns = {domain: domain for domain in domains}
-    return Benchmark(f"{dataset}, by test domain", f"tab:{dataset}", columns, ordered)
+    return Benchmark(f"{dataset}, by test domain", f"tab:{dataset}", columns, methods)
 
 
 def _methods(rows: Sequence[Row]) -> list[str]:
-    """Return the methods, the baseline first."""
-    names = list(dict.fromkeys(row.algorithm for row in rows))
-    return sorted(names, key=lambda name: name != BASELINE)
+    """Return the methods in their order, which that of the first data set need not hold all of."""
+    return list(dict.fromkeys(row.algorithm for row in sorted(rows, key=by_method)))
 
 
 def _beside(ours: Benchmark, published: Benchmark | None) -> list[Grid]:
@@ -174,20 +222,12 @@ def _calibration(rows: Sequence[Row]) -> Further:
 
 
 def _known(cells: Mapping[str, Cell | None]) -> dict[str, Accuracy]:
-    """Return those that were measured; DomainBed records no calibration error."""
+    """Return those that are numbers; DomainBed, for one, records no calibration error."""
     return {
         name: _percent(cell)
         for name, cell in cells.items()
         if cell is not None and not math.isnan(cell.mean)
     }
-
-
-def _no_average(rows: Sequence[Row]) -> Iterable[str]:
-    for dataset in dict.fromkeys(row.dataset for row in rows):
-        without = [r.algorithm for r in rows if r.dataset == dataset and r.average is None]
-        if without:
-            listed = ", ".join(without)
-            yield f"{dataset}: no average of {listed}: not all test domains in all trials"
 
 
 def _pairs(rows: Sequence[Row], asked: Sequence[Pair]) -> list[Pair]:

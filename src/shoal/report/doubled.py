@@ -1,0 +1,50 @@
+"""Runs that are there twice, as where sweeps of two protocols are reported together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from shoal.protocol.records import Finished
+from shoal.report.departures import spread_of
+
+__all__ = ["Twins", "doubled", "doubled_lines"]
+
+Twins = Sequence[tuple[Finished, Finished]]
+
+
+def doubled(twins: Twins) -> set[tuple[str, str]]:
+    """Return the data sets and methods that they are of."""
+    return {(run.dataset, run.algorithm) for run, _ in twins}
+
+
+def doubled_lines(twins: Twins) -> Iterable[str]:
+    """Yield how many runs of which method are there twice, and in what the two differ."""
+    by_dataset: dict[str, list[tuple[Finished, Finished]]] = {}
+    for pair in twins:
+        by_dataset.setdefault(pair[0].dataset, []).append(pair)
+    for dataset, pairs in by_dataset.items():
+        counts = Counter(run.algorithm for run, _ in pairs)
+        listed = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
+        differing = ", ".join(_differing(pairs))
+        yield (
+            f"{dataset}: {len(pairs):,} runs are there twice ({listed}; "
+            f"{f'they differ in {differing}' if differing else 'made alike'}), and rules choose "
+            "between the two: the numbers are of no one protocol. Report such sweeps apart"
+        )
+
+
+def _differing(pairs: Twins) -> Iterable[str]:
+    values: dict[str, dict[object, None]] = {}
+    for one, other in pairs:
+        for name in dict.fromkeys((*one.protocol, *other.protocol)):
+            both = (one.protocol.get(name), other.protocol.get(name))
+            if both[0] != both[1]:
+                values.setdefault(name, {}).update(dict.fromkeys(both))
+    for name, found in values.items():
+        shown = spread_of([str(value) for value in found if value is not None])
+        yield f"{name.replace('_', ' ')}: {shown}" if shown else name.replace("_", " ")
+    if any(one.hparams != other.hparams for one, other in pairs):
+        yield "hyperparameters"
+    if any(one.fingerprint != other.fingerprint for one, other in pairs):
+        yield "their data"
