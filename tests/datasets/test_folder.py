@@ -7,6 +7,7 @@ import torch
 
 from shoal.datasets import image_folders, split
 from shoal.datasets.faults import SUFFIXES
+from shoal.datasets.folder import name_of
 from tests.datasets.pictures import picture, tree
 
 
@@ -70,6 +71,15 @@ def test_hidden_files_and_folders_are_not_looked_at(tmp_path: Path) -> None:
     (root / "README.txt").write_text("not a domain")
     (root / "photo" / "LICENSE").write_text("not a class")
     assert image_folders("mine", root).fingerprint == clean.fingerprint
+
+
+def test_the_name_that_is_given_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "odd data").mkdir()
+    (tmp_path / "photos").symlink_to("odd data")
+    assert name_of(tmp_path / "photos") == "photos"
+    monkeypatch.chdir(tmp_path / "odd data")
+    assert name_of(Path(".")) == "odd data"
+    assert name_of(Path("..")) == tmp_path.name
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

@@ -13,6 +13,8 @@ def test_a_folder_keeps_its_dots_and_a_file_loses_its_suffix(tmp_path: Path) -> 
         assert folder_for(tmp_path / name) == Path(f"out/{name}-fit")
     (tmp_path / "t.csv").touch()
     assert folder_for(tmp_path / "t.csv") == Path("out/t-fit")
+    (tmp_path / "mine").symlink_to("photos.v1")
+    assert folder_for(tmp_path / "mine") == Path("out/mine-fit")
 
 
 @pytest.mark.parametrize("inside", [".", "out/data-fit", "a/../b"])

@@ -54,13 +54,14 @@ def add_cache_folder(parser: Any) -> None:
 def dataset_of(options: argparse.Namespace) -> Any:
     """Return the data set that ``--dataset`` names; a folder with its name is ``./name``."""
     from ..datasets import DATASETS, find, image_folders, image_manifest
+    from ..datasets.folder import name_of
 
     text, trial = options.dataset, getattr(options, "trial", 0)
     path = Path(text)
     if path.suffix.lower() in MANIFESTS:
         return image_manifest(path.stem, path)
     if "/" in text or (path.is_dir() and text not in DATASETS):
-        return image_folders(path.resolve().name, path)
+        return image_folders(name_of(path), path)
     return find(text)(options.data, trial)
 
 

@@ -10,7 +10,7 @@ from . import PUBLISHED, find
 from .base import Domain, DomainDataset
 from .faults import Faults, some
 from .fetch import RECORD, recorded
-from .folder import survey_folders
+from .folder import name_of, survey_folders
 from .images import Published, Verification, verify
 from .manifest import survey_manifest
 from .sources import SOURCES, survey
@@ -49,7 +49,7 @@ def examine(
         dataset, faults = survey_manifest(path.stem, path)
         return _examination(path.stem, asked, dataset, faults, None, progress)
     if "/" in asked or path.is_dir():
-        name = path.resolve().name
+        name = name_of(path)
         dataset, faults = survey_folders(name, path)
         return _examination(name, asked, dataset, faults, None, progress)
     load = find(asked)

@@ -56,6 +56,11 @@ def survey_folders(
     return of_files(name, kept, files) if kept else None, faults
 
 
+def name_of(root: Path) -> str:
+    """Return a folder's name as it was given, whatever it links to; that of ``.`` is looked up."""
+    return root.resolve().name if root.name in ("", "..") else root.name
+
+
 def _domain_folders(name: str, root: Path) -> list[str]:
     if not root.is_dir():
         raise ValueError(f"no such folder: {root}; {name} needs its images at {expected_at(root)}")

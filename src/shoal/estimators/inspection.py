@@ -11,6 +11,7 @@ import torch
 from ..datasets import DomainDataset, image_folders, image_manifest, verify
 from ..datasets.duplicates import Copies, find_copies
 from ..datasets.faults import some
+from ..datasets.folder import name_of
 from ..datasets.images import Broken, why_broken
 from ..datasets.manifest import COLUMNS
 from ..datasets.table import TableData, table_data
@@ -114,7 +115,7 @@ def _images(data: Path, layout: str | None) -> DomainDataset:
                 f"{', '.join(SUFFIXES)}"
             )
         return image_manifest(data.stem, data)
-    dataset = image_folders(data.resolve().name, data)
+    dataset = image_folders(name_of(data), data)
     return arranged(dataset, layout, data)
 
 

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from ..datasets.folder import name_of
 from .setup import SETUP
 
 # What a command may have left behind that was refused before its first run.
@@ -11,8 +12,7 @@ INSPECTION = "inspection.json"
 
 def folder_for(data: Path) -> Path:
     """Return where a fit to ``data`` is written if nobody says where."""
-    whole = data.resolve()
-    return Path("out") / f"{whole.name if whole.is_dir() else whole.stem}-fit"
+    return Path("out") / f"{name_of(data) if data.is_dir() else data.stem}-fit"
 
 
 def check_place(out: Path, data: Path) -> None:
