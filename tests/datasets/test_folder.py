@@ -7,7 +7,7 @@ import torch
 
 from shoal.datasets import image_folders, split
 from shoal.datasets.faults import SUFFIXES
-from shoal.datasets.folder import name_of
+from shoal.datasets.folder import empty_folders, name_of
 from tests.datasets.pictures import picture, tree
 
 
@@ -68,6 +68,9 @@ def test_hidden_files_and_folders_are_not_looked_at(tmp_path: Path) -> None:
     (root / "photo" / ".thumbnails").mkdir()
     (root / "photo" / "cat" / ".DS_Store").write_text("x")
     (root / "photo" / "cat" / ".a.png").write_text("x")
+    (root / "photo" / "cat" / "Thumbs.db").write_text("x")
+    (root / "photo" / "dog" / "desktop.ini").write_text("x")
+    (root / "__MACOSX" / "photo" / "cat").mkdir(parents=True)
     (root / "README.txt").write_text("not a domain")
     (root / "photo" / "LICENSE").write_text("not a class")
     assert image_folders("mine", root).fingerprint == clean.fingerprint
@@ -121,9 +124,20 @@ def test_unknown_domain(tmp_path: Path) -> None:
     assert "'sketsch'; did you mean 'sketch'? One of: photo, sketch" in message
 
 
-def test_domain_without_images(tmp_path: Path) -> None:
-    (tree(tmp_path) / "void").mkdir()
+def test_an_empty_domain_is_left_out_unless_it_is_asked_for(tmp_path: Path) -> None:
+    clean = image_folders("mine", tree(tmp_path))
+    (tmp_path / "void").mkdir()
+    (tmp_path / "void" / ".DS_Store").touch()
+    assert empty_folders(tmp_path) == ["void"]
+    assert image_folders("mine", tmp_path).fingerprint == clean.fingerprint
+    assert "the domain 'void' has no images" in refused(tmp_path, "photo", "void")
+    (tmp_path / "void" / "notes.txt").touch()
     assert "the domain 'void' has no images" in refused(tmp_path)
+
+
+def test_nothing_but_empty_folders(tmp_path: Path) -> None:
+    (tmp_path / "void").mkdir()
+    assert refused(tmp_path) == f"no domains: all folders of {tmp_path} are empty"
 
 
 def test_domain_left_without_images(tmp_path: Path) -> None:
@@ -155,6 +169,25 @@ def test_files_that_are_no_images_are_collected_and_ten_are_named(tmp_path: Path
 
 def test_images_outside_a_class_and_folders_inside_one_are_refused(tmp_path: Path) -> None:
     loose = picture(tree(tmp_path / "loose") / "photo" / "lost.png")
-    assert f"<domain>/<class>/<file>, found {loose}" in refused(tmp_path / "loose")
+    message = refused(tmp_path / "loose")
+    assert (
+        f"<domain>/<class>/<file>, found\nimages that are in no class folder: {loose}; " in message
+    )
+    assert "the level of domains above them is missing" in message
     nested = picture(tree(tmp_path / "nested") / "photo" / "cat" / "more" / "a.png").parent
-    assert refused(tmp_path / "nested").endswith(f"found {nested}")
+    message = refused(tmp_path / "nested")
+    assert f"folders in class folders: {nested}; " in message
+    assert f"give one of {tmp_path / 'nested' / 'photo'}, or list all in a .csv" in message
+
+
+def test_all_that_is_wrong_is_told_together(tmp_path: Path) -> None:
+    root = tree(tmp_path)
+    picture(root / "photo" / "lost.png")
+    picture(root / "photo" / "cat" / "more" / "a.png")
+    (root / "photo" / "emu").mkdir()
+    (root / "sketch" / "cat" / "notes.txt").touch()
+    found = ("photo/lost.png", "photo/cat/more", "photo/emu", "sketch/cat/notes.txt")
+    lines = refused(root).splitlines()[1:]
+    assert [f"{root}/{name};" in line for name, line in zip(found, lines, strict=True)] == [
+        True
+    ] * 4

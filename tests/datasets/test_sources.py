@@ -76,7 +76,7 @@ def test_a_survey_tells_all_faults_and_keeps_the_rest(tmp_path: Path) -> None:
     whole = {"cat": ["a.jpg", "b.jpg"], "dog": ["a.jpg"]}
     tree(root, {domain: whole for domain in source.domains if domain != "real"})
     (root / "duplicates.txt").write_text("clipart/cat/a.jpg\n")
-    (root / "infograph" / "cat" / "Thumbs.db").touch()
+    (root / "infograph" / "cat" / "notes.txt").touch()
     (root / "painting" / "emu").mkdir()
     (root / "extra").mkdir()
     picture(root / "loose.png")
@@ -87,6 +87,6 @@ def test_a_survey_tells_all_faults_and_keeps_the_rest(tmp_path: Path) -> None:
     assert list(faults.lines()) == [
         (f"{root}/real", "no such domain folder"),
         (f"{root}/painting/emu", "a class folder without a file"),
-        (f"{root}/infograph/cat/Thumbs.db", "no image by its suffix"),
+        (f"{root}/infograph/cat/notes.txt", "no image by its suffix"),
     ]
     assert faults.unused == [f"{root}/extra", f"{root}/loose.png"]

@@ -263,3 +263,14 @@ def test_few_small_domains_are_told_one_by_one(tmp_path: Path) -> None:
         "the domain 'hospital_b' has 2 images: too few to hold any out",
         "the domain 'hospital_c' has 2 images: too few to hold any out",
     ]
+
+
+def test_the_name_given_counts_and_empty_folders_are_told(tmp_path: Path) -> None:
+    root = write_images(tmp_path / "odd data", each=1)
+    (tmp_path / "photos").symlink_to(root)
+    for name in ("later", "never"):
+        (root / name).mkdir()
+    found = material_of(tmp_path / "photos")
+    assert found.dataset.name == "photos"
+    assert len(found.dataset.names) == 3
+    assert found.notes[-1] == "folders that are empty, and left out: later, never"

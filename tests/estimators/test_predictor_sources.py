@@ -126,6 +126,8 @@ def test_a_folder_stands_for_its_files(tmp_path: Path) -> None:
     write_images(tmp_path, each=2)
     (tmp_path / "hospital_a/.hidden/none").mkdir(parents=True)
     Image.new("RGB", (8, 8)).save(tmp_path / "hospital_a/.hidden/0.png")
+    (tmp_path / "__MACOSX").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "__MACOSX/0.png")
     (tmp_path / "table.csv").write_text("age,colour\n1,red\n")
     images = sorted(tmp_path.glob("hospital_?/[bd]*/*.png"))
     assert [one.source for one in small().predict(tmp_path)] == list(map(str, images))

@@ -8,7 +8,7 @@ import torch
 
 from ..checks import choose
 from .base import Domain, DomainDataset
-from .faults import Faults, expected_at, is_image
+from .faults import Faults, expected_at, is_image, is_litter
 
 
 def image_folders(
@@ -23,14 +23,19 @@ def image_folders(
     ``missing_classes``. Files are in the order of their names; hidden ones are not looked at.
 
     Args:
-        domains: the folders to take, in this order; by default all, sorted.
+        domains: the folders to take, in this order; by default all that are not empty, sorted.
         leave_out: files that are there and not wanted, as ``domain/class/file``.
     """
     folders = _domain_folders(name, root)
-    names = [choose(f"domain folder of {root}", domain, folders) for domain in domains or folders]
+    if not domains:
+        empty = empty_folders(root)
+        domains = [folder for folder in folders if folder not in empty]
+    names = [choose(f"domain folder of {root}", domain, folders) for domain in domains]
     faults = Faults()
     files = _files(root, names, leave_out, faults)
     faults.check(root)
+    if not names:
+        raise ValueError(f"no domains: all folders of {root} are empty")
     for domain in names:
         if not files[domain]:
             raise ValueError(f"the domain {domain!r} has no images; expected {expected_at(root)}")
@@ -54,6 +59,12 @@ def survey_folders(
     faults.barren += [str(root / domain) for domain in files if not files[domain]]
     kept = [domain for domain in files if files[domain]]
     return of_files(name, kept, files) if kept else None, faults
+
+
+def empty_folders(root: Path) -> list[str]:
+    """Return the folders that would be domains and have nothing in them."""
+    folders = (entry for entry in _visible(root) if entry.is_dir())
+    return [entry.name for entry in folders if not _visible(Path(entry.path))]
 
 
 def name_of(root: Path) -> str:
@@ -123,7 +134,7 @@ def _files_of(
     for folder in _visible(root / domain):
         if not folder.is_dir():
             if is_image(Path(folder.name)):
-                faults.misplaced.append(folder.path)
+                faults.shallow.append(folder.path)
             continue
         entries = _visible(Path(folder.path))
         if not entries:
@@ -131,7 +142,7 @@ def _files_of(
         for entry in entries:
             path = Path(entry.path)
             if entry.is_dir():
-                faults.misplaced.append(entry.path)
+                faults.deep.append(entry.path)
             elif not is_image(path):
                 faults.strange.append(entry.path)
             elif f"{domain}/{folder.name}/{entry.name}" not in left_out:
@@ -141,5 +152,5 @@ def _files_of(
 
 def _visible(folder: Path) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
-        visible = [entry for entry in entries if not entry.name.startswith(".")]
+        visible = [entry for entry in entries if not is_litter(entry.name)]
     return sorted(visible, key=lambda entry: entry.name)

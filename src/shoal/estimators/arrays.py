@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..datasets import Domain, DomainDataset
-from ..datasets.faults import is_image
+from ..datasets.faults import is_image, is_litter
 from ..datasets.images import planes
 from ..datasets.table_files import is_table
 from ..networks.by_shape import BY_SIZE
@@ -142,7 +142,7 @@ def files_in(folder: Path, rows: bool) -> list[Path]:
 
 
 def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+    return any(map(is_litter, path.parts))
 
 
 def is_picture(source: Any) -> bool:

@@ -11,7 +11,7 @@ import torch
 from ..datasets import DomainDataset, image_folders, image_manifest, verify
 from ..datasets.duplicates import Copies, find_copies
 from ..datasets.faults import some
-from ..datasets.folder import name_of
+from ..datasets.folder import empty_folders, name_of
 from ..datasets.images import Broken, why_broken
 from ..datasets.manifest import COLUMNS
 from ..datasets.table import TableData, table_data
@@ -27,18 +27,20 @@ SUFFIXES = (".csv", ".tsv", ".json", ".parquet")
 class Material:
     """Data that a model can be fitted to, and all that was found in it.
 
-    ``dataset`` has what can be used: broken files are left out. ``table`` is there for tables.
+    ``dataset`` has what can be used: broken files and ``empty`` folders are left out. ``table`` is
+    there for tables.
     """
 
     dataset: DomainDataset
     broken: tuple[Broken, ...] = ()
     copies: tuple[Copies, ...] = ()
     table: TableData | None = None
+    empty: tuple[str, ...] = ()
 
     @property
     def notes(self) -> list[str]:
         """What is unusual and may be as it should, a line each."""
-        return remarks(self.dataset, self.copies)
+        return remarks(self.dataset, self.copies, self.empty)
 
 
 def material_of(
@@ -68,7 +70,8 @@ def material_of(
     broken = _broken(dataset, progress, record)
     dataset = _without(dataset, {line.path for line in broken})
     _check(dataset)
-    return Material(dataset, broken, tuple(find_copies(dataset)))
+    empty = tuple(empty_folders(data)) if data.is_dir() else ()
+    return Material(dataset, broken, tuple(find_copies(dataset)), empty=empty)
 
 
 def _broken(

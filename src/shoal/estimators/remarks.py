@@ -11,9 +11,10 @@ from ..datasets.faults import some
 UNEVEN = 10
 
 
-def remarks(dataset: DomainDataset, copies: Sequence[Copies]) -> list[str]:
+def remarks(dataset: DomainDataset, copies: Sequence[Copies], empty: Sequence[str]) -> list[str]:
     """Return what a user should know, a line each."""
-    return [*_few(dataset), *unusual(dataset), *_uneven(dataset), *_copied(copies)]
+    notes = [*_few(dataset), *unusual(dataset), *_uneven(dataset), *_copied(copies)]
+    return [*notes, f"folders that are empty, and left out: {some(empty)}"] if empty else notes
 
 
 def _few(dataset: DomainDataset) -> list[str]:
