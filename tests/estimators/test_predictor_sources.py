@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from PIL import Image
 from torch import nn
 
 from shoal.algorithms import find
+from shoal.cli import main
 from shoal.estimators.predictor import Predictor
 from shoal.networks import Network, Standardise
 from shoal.protocol.model import Model
@@ -62,10 +64,13 @@ def _chances(vectors: torch.Tensor) -> list[list[float]]:
     return found
 
 
-@pytest.mark.parametrize("sources", [TABLE, Frame(TABLE), ROWS, iter(ROWS), tuple(ROWS)])
+@pytest.mark.parametrize(
+    "sources", [TABLE, Frame(TABLE), ROWS, iter(ROWS), tuple(ROWS), pyarrow.table(TABLE)]
+)
 def test_tables_and_rows_in_memory(sources: Any) -> None:
     found = of_tables().predict(sources)
     assert [one.error for one in found] == [None] * 3
+    assert [one.unseen for one in found] == [(), (), ("colour",)]  # blue
     for one, values in zip(found, expected(), strict=True):
         assert one.probabilities == pytest.approx(values)
 
@@ -108,6 +113,23 @@ def test_short_and_long_lines_do_not_stop_the_rest(tmp_path: Path) -> None:
     path.write_text("age,colour\n1\n")
     (alone,) = of_tables().predict(path)
     assert alone.error == f"{path}: row 1: line 2 must have 2 fields, got 1"
+
+
+def test_the_command_counts_what_was_never_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shoal.estimators.loading.load", lambda *_: of_tables())
+    path = tmp_path / "t.tsv"
+    path.write_text("age\tcolour\n1\tred\n2\tblue\n3\t\n4\tpink\n")
+    assert main(["predict", str(tmp_path), str(path)]) == 0
+    assert capsys.readouterr().err == (
+        "shoal: values that were never seen in training, and count as none: 2 of 'colour'\n"
+    )
+    path.write_text("age\tcolour\n1\tred\n1e39\tred\n2\n")
+    assert main(["predict", str(tmp_path), str(path), "--csv"]) == 1
+    found = capsys.readouterr()
+    assert len(found.out.splitlines()) == 4
+    assert f"shoal: {path}: row 3: line 4 must have 2 fields, got 1\n" in found.err
 
 
 def test_rows_of_which_the_model_knows_nothing_are_errors() -> None:

@@ -4,6 +4,7 @@ import argparse
 import csv
 import sys
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def add(commands: Any) -> None:
         type=Path,
         nargs="+",
         metavar="FILES",
-        help="images, or folders of them; for a model of a table, .csv or .parquet files",
+        help="images, or folders of them; for a model of a table, .csv, .tsv or .parquet files",
     )
     parser.add_argument(
         "--csv", action="store_true", help="print CSV, with the probability of every class"
@@ -46,10 +47,11 @@ def _run(options: argparse.Namespace) -> int:
         model = load(options.model, device(options.device), method)
     for note in noted:
         print(f"shoal: {note.message}", file=sys.stderr)
-    failed, write = 0, csv.writer(sys.stdout)
+    failed, unseen, write = 0, Counter[str](), csv.writer(sys.stdout)
     if options.csv:
         write.writerow(["source", "class", "probability", *model.classes, "error"])
     for found in model.predictions(options.files):
+        unseen.update(found.unseen)
         if found.error is not None:
             failed += 1
             print(f"shoal: {found.error}", file=sys.stderr)
@@ -62,4 +64,10 @@ def _run(options: argparse.Namespace) -> int:
             write.writerow([found.source, found.label, best, *values, found.error])
         elif found.probability is not None:
             print(f"{found.source}: {found.label} ({100 * found.probability:.1f} %)")
+    if unseen:
+        rows = ", ".join(f"{count:,} of {column!r}" for column, count in unseen.items())
+        print(
+            f"shoal: values that were never seen in training, and count as none: {rows}",
+            file=sys.stderr,
+        )
     return 1 if failed else 0

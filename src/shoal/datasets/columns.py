@@ -55,6 +55,13 @@ class Column:
         found = torch.tensor(numbers, dtype=torch.float32)[:, None]
         return torch.cat([found, found.isnan().float()], 1) if self.gaps else found
 
+    def unseen(self, column: Sequence[Any]) -> list[int]:
+        """Return the rows whose category is none of the known ones; a missing one is none."""
+        if self.values is None:
+            return []
+        seen = {"", *self.values}
+        return [row for row, value in enumerate(column) if _text(value) not in seen]
+
     def as_json(self) -> dict[str, Any]:
         """Return the column as plain values."""
         if self.values is None:

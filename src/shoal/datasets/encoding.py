@@ -51,6 +51,14 @@ class Encoding:
         told = {row: f"{where}: row {row + 1}: {why}" for row, why in wrong.items()}
         return torch.cat(good) if good else torch.empty(0), told
 
+    def unseen(self, table: Mapping[str, Sequence[Any]]) -> dict[int, tuple[str, ...]]:
+        """Return the columns whose category is unknown, of every row that has such."""
+        found = dict[int, tuple[str, ...]]()
+        for column in self.columns:
+            for row in column.unseen(table[column.name]):
+                found[row] = (*found.get(row, ()), column.name)
+        return found
+
     def as_json(self) -> list[dict[str, Any]]:
         """Return the columns as plain values."""
         return [column.as_json() for column in self.columns]

@@ -165,9 +165,9 @@ def picture_of(source: Any) -> Tensor:
 
 
 def has_columns(source: Any) -> bool:
-    """Return whether this is a mapping from columns, or a data frame of pandas or polars."""
+    """Return whether this is a mapping from columns, or a table of pandas, polars or pyarrow."""
     return isinstance(source, Mapping) or (
-        hasattr(source, "columns") and hasattr(source, "to_dict")
+        hasattr(source, "columns") and (hasattr(source, "to_dict") or hasattr(source, "to_pydict"))
     )
 
 
@@ -178,6 +178,7 @@ def is_row(source: Any) -> bool:
 
 def columns_of(source: Any) -> dict[str, list[Any]]:
     """Return the columns of a row, a mapping or a data frame as plain values."""
+    source = source.to_pydict() if hasattr(source, "to_pydict") else source
     names = source if isinstance(source, Mapping) else source.columns
     table = {str(name): _values(source[name]) for name in names}
     if len({len(values) for values in table.values()}) > 1:

@@ -1,7 +1,7 @@
 """A fitted model: class names and probabilities for files, rows or arrays."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ class Prediction:
     """What a model says of one image or row.
 
     ``error`` says why there is no label, as where it could not be read. ``probabilities`` are of
-    all classes, by name.
+    all classes, by name. ``unseen`` are the columns of a row whose category was never seen in
+    training, and counts as none.
     """
 
     source: str
@@ -45,6 +46,7 @@ class Prediction:
     probability: float | None
     probabilities: Mapping[str, float]
     error: str | None = None
+    unseen: tuple[str, ...] = ()
 
 
 class Probabilities(nn.Module):
@@ -183,19 +185,26 @@ class Predictor:
         if lacking:
             yield Prediction(where, None, None, {}, lacking)
         else:
-            yield from self._encoded(*encoding.readable(table, where, unread), f"{where}: ")
+            found = encoding.readable(table, where, unread)
+            yield from self._encoded(*found, encoding.unseen(table), f"{where}: ")
 
     def _single_rows(self, encoding: Encoding, rows: Iterable[Any]) -> Iterator[Prediction]:
-        good, wrong = [], dict[int, str]()
+        good, wrong, unseen = [], dict[int, str](), dict[int, tuple[str, ...]]()
         for number, row in enumerate(rows):
             try:
-                good.append(encoding(columns_of(row), "it"))
+                columns = columns_of(row)
+                good.append(encoding(columns, "it"))
+                unseen[number] = encoding.unseen(columns).get(0, ())
             except ValueError as error:
                 wrong[number] = f"row {number + 1}: {error}"
-        yield from self._encoded(torch.cat(good) if good else torch.empty(0), wrong, "")
+        yield from self._encoded(torch.cat(good) if good else torch.empty(0), wrong, unseen, "")
 
     def _encoded(
-        self, vectors: Tensor, wrong: Mapping[int, str], where: str
+        self,
+        vectors: Tensor,
+        wrong: Mapping[int, str],
+        unseen: Mapping[int, tuple[str, ...]],
+        where: str,
     ) -> Iterator[Prediction]:
         found = iter(self.probabilities(vectors) if len(vectors) else ())
         for row in range(len(vectors) + len(wrong)):
@@ -203,7 +212,7 @@ class Predictor:
             if row in wrong:
                 yield Prediction(source, None, None, {}, wrong[row])
             else:
-                yield self._prediction(source, next(found))
+                yield replace(self._prediction(source, next(found)), unseen=unseen.get(row, ()))
 
     def _prediction(self, source: str, row: Tensor) -> Prediction:
         if not row.isfinite().all():
