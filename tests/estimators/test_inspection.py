@@ -274,3 +274,17 @@ def test_the_name_given_counts_and_empty_folders_are_told(tmp_path: Path) -> Non
     assert found.dataset.name == "photos"
     assert len(found.dataset.names) == 3
     assert found.notes[-1] == "folders that are empty, and left out: later, never"
+
+
+def test_columns_that_repeat_class_or_domain_are_told(tmp_path: Path) -> None:
+    rows = (
+        f"{'abc'[k % 3]},{k * k % 7},{'no' if k % 2 else 'yes'},{k % 3},{k % 2},{k % 3 > 0}"
+        for k in range(60)
+    )
+    (tmp_path / "t.csv").write_text("\n".join(["domain,x,class,site,answer,flag", *rows]))
+    assert material_of(tmp_path / "t.csv").notes == [
+        "the column 'site' says one to one what the domain is, and nothing of a domain that was "
+        "never seen; leave it out: --leave-out site",
+        "the column 'answer' says one to one what the class is; if it is not known before the "
+        "class is, leave it out: --leave-out answer",
+    ]

@@ -18,11 +18,16 @@ from .table_files import read_table
 
 @dataclass(frozen=True)
 class TableData:
-    """A table as a data set; ``rows`` has the number of every example's row, from 1, by domain."""
+    """A table as a data set.
+
+    ``rows`` has the number of every example's row, from 1, by domain. ``repeats`` are columns that
+    a model sees and that say one to one what the class or the domain is, with which of these.
+    """
 
     dataset: DomainDataset
     encoding: Encoding
     rows: Mapping[str, Sequence[int]]
+    repeats: Mapping[str, str]
 
 
 def table_data(
@@ -56,7 +61,13 @@ def table_data(
         chosen = torch.tensor([row for row, one in enumerate(domains) if one == domain])
         found.append(Domain(domain, numbers[chosen], vectors[chosen]))
         rows[domain] = (chosen + 1).tolist()
-    return TableData(DomainDataset(name, tuple(classes), tuple(found)), encoding, rows)
+    repeats = {
+        column.name: kind
+        for column in encoding.columns
+        for kind, texts in (("domain", domains), ("class", labels))
+        if _one_to_one(table[column.name], texts)
+    }
+    return TableData(DomainDataset(name, tuple(classes), tuple(found)), encoding, rows, repeats)
 
 
 def _check_columns(
@@ -81,6 +92,11 @@ def _check_columns(
             raise ValueError(f"{error}; {option} names it") from error
     for column in leave_out:
         choose(f"column of {path}", column, table)
+
+
+def _one_to_one(values: Sequence[Any], texts: Sequence[str]) -> bool:
+    given = [str(known(value)) for value in values]
+    return len(set(zip(given, texts, strict=True))) == len(set(given)) == len(set(texts))
 
 
 def _names_images(values: Sequence[Any]) -> bool:

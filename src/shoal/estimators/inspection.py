@@ -40,7 +40,8 @@ class Material:
     @property
     def notes(self) -> list[str]:
         """What is unusual and may be as it should, a line each."""
-        return remarks(self.dataset, self.copies, self.empty)
+        repeats = self.table.repeats if self.table is not None else {}
+        return remarks(self.dataset, self.copies, self.empty, repeats)
 
 
 def material_of(

@@ -1,6 +1,6 @@
 """What is unusual in a user's data and may be as it should: imbalance, and files that are twice."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..datasets import DomainDataset
 from ..datasets.duplicates import Copies
@@ -9,12 +9,33 @@ from ..datasets.faults import some
 
 # A class or domain so much larger than another is worth a word.
 UNEVEN = 10
+# Why a column that repeats another is better left out.
+REPEATS = {
+    "class": "; if it is not known before the class is, leave it out",
+    "domain": ", and nothing of a domain that was never seen; leave it out",
+}
 
 
-def remarks(dataset: DomainDataset, copies: Sequence[Copies], empty: Sequence[str]) -> list[str]:
-    """Return what a user should know, a line each."""
+def remarks(
+    dataset: DomainDataset,
+    copies: Sequence[Copies],
+    empty: Sequence[str],
+    repeats: Mapping[str, str],
+) -> list[str]:
+    """Return what a user should know, a line each.
+
+    Args:
+        empty: folders without anything in them.
+        repeats: of a table, as in ``TableData``.
+    """
     notes = [*_few(dataset), *unusual(dataset), *_uneven(dataset), *_copied(copies)]
-    return [*notes, f"folders that are empty, and left out: {some(empty)}"] if empty else notes
+    if empty:
+        notes.append(f"folders that are empty, and left out: {some(empty)}")
+    return notes + [
+        f"the column {column!r} says one to one what the {kind} is{REPEATS[kind]}: --leave-out "
+        f"{column}"
+        for column, kind in repeats.items()
+    ]
 
 
 def _few(dataset: DomainDataset) -> list[str]:
