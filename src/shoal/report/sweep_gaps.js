@@ -42,7 +42,13 @@ function showGaps(places) {
   const names = runs.map((run) => run.method);
   const readout = $("gaps-readout");
   $("gaps-legend").replaceChildren(...names.map((name) => entry(name, methodColour(name), methodDash(name))));
-  readout.textContent = runs.length ? "Point at a chart to read its values." : "The rule selected none of these runs.";
+  if (!runs.length) {
+    const some = places.some((place) => wanted(data.runs[place].method));
+    $("gaps-charts").replaceChildren(make("p", { class: "empty" }, some ? "The rule selected none of these runs." : noMatch()));
+    readout.textContent = "";
+    return;
+  }
+  readout.textContent = "Point at a chart to read its values.";
   const shown = GAPS.filter((gap) => gap.always || runs.some(gap.of));
   // In the page before they are drawn: their width is measured.
   const boxes = shown.map(() => make("div"));

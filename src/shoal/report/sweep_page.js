@@ -133,6 +133,7 @@ function start() {
     filter();
     gapChooser.update();
   });
+  NARROW.addEventListener("change", showRule);
   let width = window.innerWidth;
   window.addEventListener("resize", () => {
     if (window.innerWidth === width) return;

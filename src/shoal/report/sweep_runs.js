@@ -163,7 +163,7 @@ function showCurves(places) {
   $("terms").replaceChildren(...cards);
   terms.forEach(([name, values], index) => {
     const head = cards[index].firstChild;
-    const one = { steps, values, colour: "#3f4752", dash: "" };
+    const one = { steps, values, colour: "var(--gray)", dash: "" };
     lineChart(boxes[index], `${name} of ${run.method}`, [one], 200, {
       read, warmup: run.warmup, logarithmic: true,
       tell: (step) => {

@@ -1,9 +1,10 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
-const COLOURS = ["#0068a8", "#bf5200", "#00785a", "#9c4679", "#8a6100", "#5b5fc7", "#b00020", "#3f4752"];
+const COLOURS = ["blue", "orange", "green", "pink", "ochre", "violet", "red", "gray"].map((name) => `var(--${name})`);
 const DASHES = { kept: "", held_out: "6 4" };
 const SPLITS = { kept: "kept", held_out: "held out" };
 const MISSING = "–";
+const NARROW = window.matchMedia("(max-width: 40rem)");
 let current = 0;
 
 // Building: every name becomes a text node, so that none can become markup.
@@ -92,7 +93,7 @@ function table(box, key, columns, rows, initial = null) {
   }
   fillBody();
   const made = make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body);
-  box.replaceChildren(made);
+  box.replaceChildren(made, make("p", { class: "empty", hidden: "" }));
   edges.observe(box);
   edges.observe(made);
   filter();
@@ -109,20 +110,38 @@ document.addEventListener("scroll", ({ target }) => {
   if (target instanceof Element && target.matches(".scroll")) fade(target);
 }, true);
 
-const wanted = (method) => method.toLowerCase().includes($("filter").value.trim().toLowerCase());
+const asked = () => $("filter").value.trim();
+const wanted = (method) => method.toLowerCase().includes(asked().toLowerCase());
+const noMatch = () => `No method matches “${asked()}”.`;
 
+// Hides the rows of other methods, and a table that is left without any: a line stands in for it.
 function filter() {
   for (const row of document.querySelectorAll("tr[data-method]")) row.hidden = !wanted(row.dataset.method);
+  const matched = [...data.runs, ...data.failures].some((one) => wanted(one.method));
+  for (const made of document.querySelectorAll(".scroll > table")) {
+    const none = [...made.tBodies[0].rows].every((row) => row.hidden);
+    made.hidden = none;
+    made.nextSibling.hidden = !none;
+    made.nextSibling.textContent = matched ? "None of the methods that match is in this table." : noMatch();
+  }
 }
 
 const text = (value, long = false) => ({ text: value, value: value, long });
 const number = (value, shown) => ({ text: value === null ? MISSING : shown, value });
 
+// Where there is little room, the average comes before the cells that it is of.
+function placesOf(grid) {
+  const places = grid.columns.map((_, index) => index);
+  const average = grid.columns.lastIndexOf("Avg");
+  return NARROW.matches && average > 0 ? [average, ...places.filter((index) => index !== average)] : places;
+}
+
 function gridTable(box, key, grid, initial) {
-  const columns = [{ name: "Method", words: true }].concat(grid.columns.map((name, index) => {
+  const places = placesOf(grid);
+  const columns = [{ name: "Method", words: true }].concat(places.map((index) => {
     const cells = grid.lines.map((line) => line.cells[index]);
     return {
-      name,
+      name: grid.columns[index],
       smallFirst: grid.smallest.includes(index),
       marked: cells.some(([, , , worse]) => worse),
       error: Math.max(0, ...cells.map(([, error]) => error.length)),
@@ -131,7 +150,7 @@ function gridTable(box, key, grid, initial) {
   const rows = grid.lines.map((line) => ({
     method: line.name,
     baseline: line.name === data.baseline,
-    cells: [text(line.name)].concat(line.cells.map(([shown, error, place, worse]) =>
+    cells: [text(line.name)].concat(places.map((index) => line.cells[index]).map(([shown, error, place, worse]) =>
       ({ text: shown, value: numeric(shown), error, place, worse }))),
   }));
   table(box, key, columns, rows, initial);
