@@ -10,7 +10,7 @@ import pytest
 
 import shoal
 from shoal.cli import fit_options, main
-from shoal.estimators import deploying, setup
+from shoal.estimators import deploying, lengths, setup
 from tests.estimators.made import DOMAINS, write_images, write_table
 from tests.test_docs import FENCE, ROOT
 
@@ -34,7 +34,8 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(fit_options, "TRIALS", 1)
     monkeypatch.setattr("os.fsync", lambda _: None)
     monkeypatch.setattr(deploying, "onnx_missing", lambda: "onnx")
-    monkeypatch.setattr(setup, "STEPS", {"all": 2, "head": 5, "table": 5})
+    monkeypatch.setattr(setup, "STEPS", {"all": 2, "head": 5})
+    monkeypatch.setattr(lengths, "MOST", 5)
     write_images(tmp_path / "photos", each=2, domains=DOMAINS[:2])
     for number, path in enumerate(sorted((tmp_path / "photos/hospital_a").rglob("*.png")), 1):
         (tmp_path / "new").mkdir(exist_ok=True)
