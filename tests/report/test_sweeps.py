@@ -226,8 +226,12 @@ def test_what_was_set_is_told_and_not_compared() -> None:
     trained, why = chapter.about
     assert trained.endswith("bf16, a record every 300 steps, lr set to 0.01, 3 trials, 20 draws")
     assert "(record every 300 instead of 100, lr 0.01 instead of what the search draws)" in why
-    some = [one if one.draw == 7 else replace(one, hparams={}) for one in runs]
+    some = [
+        one if (one.draw, one.algorithm) == (7, "fishr") else replace(one, hparams={})
+        for one in runs
+    ]
     (chapter,) = chapters(some, ["test-domain"], searched=searched)  # also where it is not chosen
+    assert ", lr of fishr set to 0.01, " in chapter.about[0]
     assert "lr 0.01 instead of what the search draws" in chapter.about[1]
 
 
@@ -387,7 +391,7 @@ def test_runs_that_are_there_twice_are_told_and_not_compared() -> None:
         "protocol. Report such sweeps apart"
     )
     trained, why = chapter.about
-    assert "5,001 steps, bf16 or mnist-cnn with drawn weights, 300 steps, float32" in trained
+    assert "5,001 steps, bf16, or mnist-cnn with drawn weights, 300 steps, float32" in trained
     assert trained.endswith("20 draws in 40 runs of erm, 20 draws of fishr")
     assert "erm (runs of a draw 2 instead of 1, steps 300 instead of 5001)" in why
     assert [line.name for line in chapter.tables[1].lines] == ["fishr"]

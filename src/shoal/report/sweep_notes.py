@@ -53,7 +53,7 @@ def _each(texts: Mapping[str, str]) -> str:
 def _made(runs: Sequence[Finished]) -> Iterable[str]:
     """Yield how these runs of a data set were made, as far as that is known."""
     if known := [run for run in runs if run.protocol]:
-        yield " or ".join(dict.fromkeys(map(_protocol, known)))
+        yield ", or ".join(dict.fromkeys(map(_protocol, known)))
     if others := [run for run in runs if not run.protocol]:
         last = spread_of([max(one.step for one in run.measured) for run in others])
         yield f"network, weights and precision not recorded, last step {last}"
@@ -71,13 +71,17 @@ def _protocol(run: Finished) -> str:
 
 
 def _set(runs: Sequence[Finished], searched: Searched) -> Iterable[str]:
-    """Yield which hyperparameters were set, and to what."""
+    """Yield which hyperparameters were set, and to what; where not of all methods, of which."""
     values: dict[str, dict[object, None]] = {}
+    methods: dict[str, dict[str, None]] = {}
     for run in runs:
         for name, value in were_set(run, searched).items():
             values.setdefault(name, {})[value] = None
+            methods.setdefault(name, {})[run.algorithm] = None
+    every = {run.algorithm for run in runs}
     for name, found in values.items():
-        yield f"{name} set to {spread_of([*found])}"
+        of = "" if methods[name].keys() == every else f" of {', '.join(methods[name])}"
+        yield f"{name}{of} set to {spread_of([*found])}"
 
 
 def uneven(choices: Sequence[Choice]) -> Iterable[str]:
