@@ -16,7 +16,7 @@ from .records import HELD_OUT, KEPT, Failure, Finished, Measured
 
 # Accuracies so near to the best are taken for equal to it where calibration decides.
 NEAR = 0.005
-# Scores are compared to so many decimals: the last bits of a mean depend on the order of its terms.
+# Scores are compared to so many decimals: the mean of 0.6 and 0.7 is not that of 0.65 and 0.65.
 DECIMALS = 9
 
 
