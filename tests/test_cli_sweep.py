@@ -356,4 +356,4 @@ def test_status_of_another_folder_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["status", str(tmp_path)]) == 2
-    assert "is no folder of a sweep: it has no plan.json" in capsys.readouterr().err
+    assert "is no folder of a sweep or a fit: it has no plan.json" in capsys.readouterr().err

@@ -80,7 +80,7 @@ def test_a_plan_is_read_as_written_and_only_grows(tmp_path: Path) -> None:
     planned(tmp_path, ("erm",))
     after = read_plan(tmp_path)
     assert after[: len(before)] == before and len(after) == 2 * len(before) == 12
-    with pytest.raises(ValueError, match=r"no folder of a sweep: it has no plan\.json"):
+    with pytest.raises(ValueError, match="no folder of a sweep or a fit: there is no such folder"):
         read_plan(tmp_path / "elsewhere")
 
 
