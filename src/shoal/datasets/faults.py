@@ -54,14 +54,16 @@ class Faults:
         told = []
         if self.shallow:
             told.append(
-                f"images that are in no class folder: {some(self.shallow)}; if the folders are "
-                "classes, the level of domains above them is missing"
+                f"expected {expected_at(root)}, found images that are in no class folder: "
+                f"{some(self.shallow)}; if the folders are classes, the level of domains above "
+                "them is missing"
             )
         if self.deep:
             outer = sorted({root / Path(path).relative_to(root).parts[0] for path in self.deep})
             told.append(
-                f"folders in class folders: {some(self.deep)}; if all images are a level deeper, "
-                f"as below train and test, give one of {some(outer)}, or list all in a .csv file"
+                f"expected {expected_at(root)}, found folders in class folders: {some(self.deep)}; "
+                "if all images are a level deeper, as below train and test, give one of "
+                f"{some(outer)}, or list all in a .csv file"
             )
         if self.empty:
             told.append(f"class folders without a file: {some(self.empty)}; fill or remove them")
@@ -71,7 +73,7 @@ class Faults:
                 f"to one of {', '.join(SUFFIXES)}"
             )
         if told:
-            raise ValueError("\n".join([f"expected {expected_at(root)}, found", *told]))
+            raise ValueError(". Also: ".join(told))
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield path and reason of every fault."""
