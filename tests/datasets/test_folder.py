@@ -171,7 +171,7 @@ def test_images_outside_a_class_and_folders_inside_one_are_refused(tmp_path: Pat
     loose = picture(tree(tmp_path / "loose") / "photo" / "lost.png")
     message = refused(tmp_path / "loose")
     assert (
-        f"<domain>/<class>/<file>, found\nimages that are in no class folder: {loose}; " in message
+        f"<domain>/<class>/<file>, found images that are in no class folder: {loose}; " in message
     )
     assert "the level of domains above them is missing" in message
     nested = picture(tree(tmp_path / "nested") / "photo" / "cat" / "more" / "a.png").parent
@@ -187,7 +187,6 @@ def test_all_that_is_wrong_is_told_together(tmp_path: Path) -> None:
     (root / "photo" / "emu").mkdir()
     (root / "sketch" / "cat" / "notes.txt").touch()
     found = ("photo/lost.png", "photo/cat/more", "photo/emu", "sketch/cat/notes.txt")
-    lines = refused(root).splitlines()[1:]
-    assert [f"{root}/{name};" in line for name, line in zip(found, lines, strict=True)] == [
-        True
-    ] * 4
+    kinds = refused(root).split(". Also: ")
+    for name, kind in zip(found, kinds, strict=True):
+        assert f"{root}/{name};" in kind
