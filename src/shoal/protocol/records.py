@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 RUN, RECORDS, DONE = "run.json", "records.jsonl", "done"
@@ -63,6 +65,11 @@ class Finished:
     fingerprint: str = ""
     protocol: Mapping[str, Any] = field(default_factory=dict)
 
+    @cached_property
+    def inside(self) -> tuple[float, ...]:
+        """Of each record, the mean accuracy on the held-out images of the training domains."""
+        return tuple(mean_inside(one.accuracy, self.test_domains) for one in self.measured)
+
     @property
     def precision(self) -> str:
         """The precision of its protocol; empty where that is not known."""
@@ -74,6 +81,16 @@ class Finished:
         last = max(self.measured, key=lambda measured: measured.step)
         parts = last.accuracy[self.test_domains[0]]
         return parts.get(KEPT, parts.get(HELD_OUT, math.nan))
+
+
+def mean_inside(values: Mapping[str, Mapping[str, float]], test_domains: Sequence[str]) -> float:
+    """Return the mean on held-out images over the training domains that hold something out."""
+    found = [
+        splits[HELD_OUT]
+        for domain, splits in values.items()
+        if domain not in test_domains and HELD_OUT in splits
+    ]
+    return fmean(found) if found else math.nan
 
 
 @dataclass(frozen=True)

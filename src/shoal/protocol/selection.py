@@ -8,11 +8,11 @@ score is a number, nothing is chosen.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from .records import HELD_OUT, KEPT, Failure, Finished, Measured
+from .records import HELD_OUT, KEPT, Failure, Finished, Measured, mean_inside
 
 # Accuracies so near to the best are taken for equal to it where calibration decides.
 NEAR = 0.005
@@ -66,7 +66,7 @@ def by_test_domain(run: Finished, all_runs: Sequence[Finished]) -> Score | None:
 
 def by_training_domains(run: Finished, all_runs: Sequence[Finished]) -> Score | None:
     """Return the best mean of the training domains' held-out accuracies over all steps."""
-    return _best((training_accuracy(run, measured), measured) for measured in run.measured)
+    return _best(zip(run.inside, run.measured, strict=True))
 
 
 def by_leaving_out(run: Finished, all_runs: Sequence[Finished]) -> Score | None:
@@ -248,9 +248,9 @@ def _calibrated(candidates: Sequence[Finished]) -> list[Scored]:
     if not any(measured.calibration_error for run in candidates for measured in run.measured):
         return []  # none was recorded, as in DomainBed's output: there is nothing to choose by
     all_steps = [
-        (training_accuracy(run, measured), run, measured)
+        (accuracy, run, measured)
         for run in candidates
-        for measured in run.measured
+        for accuracy, measured in zip(run.inside, run.measured, strict=True)
     ]
     best = max(compared(accuracy) for accuracy, *_ in all_steps)
     if best == -math.inf:  # there is nothing to be near to
@@ -265,22 +265,12 @@ def _calibrated(candidates: Sequence[Finished]) -> list[Scored]:
 
 def training_accuracy(run: Finished, measured: Measured) -> float:
     """Return the mean accuracy on the held-out images of the training domains."""
-    return _mean_of(measured.accuracy, run.test_domains)
+    return mean_inside(measured.accuracy, run.test_domains)
 
 
 def training_calibration(run: Finished, measured: Measured) -> float:
     """Return the mean calibration error on the held-out images of the training domains."""
-    return _mean_of(measured.calibration_error, run.test_domains)
-
-
-def _mean_of(values: Mapping[str, Mapping[str, float]], test_domains: Sequence[str]) -> float:
-    """Return the mean over the training domains that hold something out."""
-    found = [
-        splits[HELD_OUT]
-        for domain, splits in values.items()
-        if domain not in test_domains and HELD_OUT in splits
-    ]
-    return fmean(found) if found else math.nan
+    return mean_inside(measured.calibration_error, run.test_domains)
 
 
 def _best(scored: Iterable[Score]) -> Score | None:
