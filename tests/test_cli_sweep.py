@@ -291,8 +291,9 @@ def test_status_forgets_what_failed_before_its_data_were_mended(
     assert "unfinished" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("described", [True, False])
 def test_failed_runs_are_tried_again_on_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    described: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states: list[list[State]] = []
 
@@ -306,8 +307,11 @@ def test_failed_runs_are_tried_again_on_request(
     assert main(command) == 0
     run = read_plan(tmp_path)[1]
     failed = folder_of(tmp_path, run)
-    with opened(failed, run):
-        (failed / "failed.json").write_text('{"reason": "no"}')
+    if described:
+        with opened(failed, run):
+            pass
+    failed.mkdir(parents=True, exist_ok=True)  # its description may have been moved away
+    (failed / "failed.json").write_text('{"reason": "no"}')
     assert main(command) == 0
     assert main([*command, "--retry-failed", "--plan-only"]) == 0
     assert (failed / "failed.json").exists()
@@ -357,3 +361,15 @@ def test_status_of_another_folder_says_so(
 ) -> None:
     assert main(["status", str(tmp_path)]) == 2
     assert "is no folder of a sweep or a fit: it has no plan.json" in capsys.readouterr().err
+
+
+def test_an_empty_domain_is_left_out_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_images(tmp_path / "photos")
+    (tmp_path / "photos/nowhere").mkdir()
+    command = ["sweep", "--algorithms", "erm", "--datasets", f"{tmp_path}/photos", "--plan-only"]
+    assert main([*command, "--trials", "1", "--draws", "1", "--out", f"{tmp_path}/out"]) == 0
+    told = capsys.readouterr().err
+    assert told.count(f"the domain 'nowhere' of {tmp_path}/photos is empty, and left out") == 1
+    assert not any("nowhere" in run.test_domains for run in read_plan(tmp_path / "out"))

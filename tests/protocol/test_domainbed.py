@@ -71,6 +71,7 @@ def test_data_sets_that_we_do_not_have_are_read_by_number(tmp_path: Path) -> Non
         ({"env4_in_acc": 0.5}, {}, "pacs has 4 domains, got environment 4"),
         ({"env0_in_acc": None}, {}, "NoneType"),
         ({}, {"test_envs": None}, "NoneType"),
+        ({}, {"trial_seed": None}, "NoneType"),
     ],
 )
 def test_a_record_that_cannot_be_is_named(

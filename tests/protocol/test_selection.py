@@ -270,7 +270,7 @@ def test_runs_that_tables_cannot_tell_apart_are_named(
             write_run(tmp_path / name, make_run("pacs", "erm", ("photo",), 0, draw))
     more = ["--rule", "test-domain", "--out", str(tmp_path / "out")] if command == "select" else []
     main([command, str(tmp_path / "long"), *more])
-    assert "are there twice" not in capsys.readouterr().err
+    assert "are there more than once" not in capsys.readouterr().err
     main([command, str(tmp_path / "long"), str(tmp_path / "short"), *more])
     told = capsys.readouterr().err
-    assert "2 runs are there twice, and rules choose between the two" in told
+    assert "2 runs are there more than once, and rules choose between them" in told

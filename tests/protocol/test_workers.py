@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from shoal.protocol.plan import read_plan
+from shoal.protocol.run import Run
 from shoal.protocol.workers import REPLACE, _Crew
 from tests.protocol.worlds import Squares, planned
 
@@ -18,7 +19,7 @@ class Losing:
     exitcode = REPLACE
 
     def __init__(self, target: Any, args: tuple[Any, ...]) -> None:
-        self.word = args[-1]
+        self.word, self.first = args[-1], args[3][0]
 
     def start(self) -> None:
         self.word.send("")
@@ -33,12 +34,12 @@ def test_who_is_alone_on_a_device_does_not_lose_it_for_ever(tmp_path: Path, alon
     runs = read_plan(tmp_path)[:3]
     crew: Any = _Crew(tmp_path, runs, Squares(), 1, alone)
     crew.context = SimpleNamespace(Pipe=multiprocessing.Pipe, Process=Losing)
-    begun = 0
-    while begun < 20:
+    begun: list[Run] = []
+    while len(begun) < 20:
         crew.grow(waiting=len(runs))
         if not crew.living:
             break
-        begun += len(crew.living)
+        begun += [worker.process.first for worker in crew.living.values()]
         crew.bury()
-    # Beside others a run that lost a device has failed and waits no more; alone it is tried again.
-    assert begun == (len(runs) + 1 if alone else 20)
+    # Beside others a run that lost a device has failed and waits no more; alone each has its turn.
+    assert begun == ([*runs, runs[0]] if alone else [runs[0]] * 20)

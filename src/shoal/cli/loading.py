@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,17 +52,24 @@ def add_cache_folder(parser: Any) -> None:
     )
 
 
-def dataset_of(options: argparse.Namespace) -> Any:
-    """Return the data set that ``--dataset`` names; a folder with its name is ``./name``."""
+def dataset_of(options: argparse.Namespace, quiet: bool = False) -> Any:
+    """Return the data set that ``--dataset`` names; a folder with its name is ``./name``.
+
+    Empty folders of domains are left out, and told unless ``quiet``.
+    """
     from ..datasets import DATASETS, find, image_folders, image_manifest
-    from ..datasets.folder import name_of
+    from ..datasets.folder import empty_folders, name_of
 
     text, trial = options.dataset, getattr(options, "trial", 0)
     path = Path(text)
     if path.suffix.lower() in MANIFESTS:
         return image_manifest(path.stem, path)
     if "/" in text or (path.is_dir() and text not in DATASETS):
-        return image_folders(name_of(path), path)
+        dataset = image_folders(name_of(path), path)
+        empty = [] if quiet else empty_folders(path)
+        for name in empty:
+            print(f"shoal: the domain {name!r} of {path} is empty, and left out", file=sys.stderr)
+        return dataset
     return find(text)(options.data, trial)
 
 

@@ -36,7 +36,7 @@ class CommandWorld:
         from .loading import dataset_of
 
         asked = Namespace(dataset=self.datasets[name], data=self.data_folder, trial=trial)
-        return dataset_of(asked)
+        return dataset_of(asked, quiet=True)  # who plans has told what there is to tell
 
     def data(self, name: str, trial: int) -> Any:
         from torch import Tensor

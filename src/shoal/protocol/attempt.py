@@ -19,10 +19,9 @@ from .execute import execute
 from .folder import CHECKPOINTS, Folder, InUse, in_use, opened
 from .machine import Machine
 from .plan import Data
-from .records import DONE, FAILED, failure_of
+from .records import BEGUN, DONE, FAILED, failure_of
 from .run import Run
 
-BEGUN = "begun.json"
 # A run whose process died so often without a word, and got no further, is taken for failed.
 DEATHS = 5
 # What would go wrong for the next run, too. An error without a number is our own word for a file

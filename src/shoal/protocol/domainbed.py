@@ -57,6 +57,7 @@ def _read(path: Path) -> Finished | None:
             args, hparams, step = values["args"], values["hparams"], int(values["step"])
             records[step] = Measured(step, _accuracies(values, args["dataset"]), {})
             tests = tuple(_domain(args["dataset"], index) for index in args["test_envs"])
+            trial, draw = int(args["trial_seed"]), int(args["hparams_seed"])
         except json.JSONDecodeError as error:
             if number == len(lines):  # the newline is missing, too
                 break
@@ -69,8 +70,8 @@ def _read(path: Path) -> Finished | None:
         DATASETS.get(args["dataset"], (args["dataset"].lower(),))[0],
         ALGORITHMS.get(args["algorithm"], args["algorithm"].lower()),
         tests,
-        int(args["trial_seed"]),
-        int(args["hparams_seed"]),
+        trial,
+        draw,
         hparams,
         tuple(records[step] for step in sorted(records)),
         path.parent,

@@ -12,14 +12,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from ..datasets import DomainDataset
-from .attempt import BEGUN, State, state_of
+from .attempt import State, state_of
 from .costs import Costs, Kind, kind_of, known_rates, write_rates
 from .hand import World
 from .hardware import hardware_of
 from .machine import about_machine
 from .plan import folder_of
 from .probe import Subject, probe
-from .records import RECORDS
+from .records import BEGUN, RECORDS
 from .run import Run
 
 # Seconds in which the process of the probes must begin; after these none of them begins, and after

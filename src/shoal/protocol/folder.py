@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..storage import read_json, remove_asides, write_json, write_text
-from .records import DONE, RECORDS, RUN
+from .records import BEGUN, DONE, FAILED, RECORDS, RUN
 from .run import Run
 
 LOCK = "lock"
@@ -164,7 +164,8 @@ def _refuse_foreign(path: Path) -> None:
         raise ValueError(f"{path} is a file; choose another --out")
     if not path.exists() or (path / RUN).exists():
         return
-    names = sorted(p.name for p in path.iterdir() if p.name != LOCK)
+    # A run may have failed before it was described, or its description was moved away.
+    names = sorted(p.name for p in path.iterdir() if p.name not in (LOCK, FAILED, BEGUN))
     strange = [name for name in names if not name.startswith(".")]
     if strange:
         raise ValueError(

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 RUN, RECORDS, DONE = "run.json", "records.jsonl", "done"
-TIMING, FAILED = "timing.json", "failed.json"
+TIMING, FAILED, BEGUN = "timing.json", "failed.json", "begun.json"
 KEPT, HELD_OUT = "kept", "held_out"
 IDENTIFYING = ("dataset", "algorithm", "test_domains", "trial", "draw", "hparams")
 
@@ -162,7 +162,9 @@ def failures(folders: Sequence[Path]) -> list[Failure]:
     for folder in folders:
         for path in sorted(folder.rglob(FAILED)):
             if (path.parent / RUN).exists() and not (path.parent / DONE).exists():
-                run, failure = _run(path.parent), failure_of(path.parent) or {}
+                run, failure = _run(path.parent), failure_of(path.parent)
+                if failure is None:  # somebody tries it again
+                    continue
                 named = (run["dataset"], run["algorithm"], tuple(run["test_domains"]))
                 reason = str(failure["reason"])
                 found.append(Failure(*named, run["trial"], run["draw"], reason, path.parent))
@@ -193,15 +195,18 @@ def read_timing(folder: Path) -> Timing | None:
         found = _object((folder / TIMING).read_text("utf-8", errors="replace"))
     except FileNotFoundError:
         return None
-    if found is None:
+    try:
+        values = found or {}
+        about = values.get("machine")
+        return Timing(
+            float(values["preparing"]),
+            float(values["updating"]),
+            float(values["evaluating"]),
+            int(values.get("updates", 0)),
+            about if isinstance(about, dict) else {},
+        )
+    except (KeyError, TypeError, ValueError):
         return None
-    return Timing(
-        float(found.get("preparing", 0)),
-        float(found.get("updating", 0)),
-        float(found.get("evaluating", 0)),
-        int(found.get("updates", 0)),
-        found.get("machine", {}),
-    )
 
 
 def _read(folder: Path) -> Finished:

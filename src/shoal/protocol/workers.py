@@ -108,7 +108,12 @@ class _Crew:
 
     def _start(self, number: int) -> _Worker:
         begin = number * len(self.runs) // self.size
-        walk = self._share(number) if self.alone else [*self.runs[begin:], *self.runs[:begin]]
+        walk = [*self.runs[begin:], *self.runs[:begin]]
+        if self.alone:
+            # After a lost device the next begins with another run, so that all have their turn.
+            share = self._share(number)
+            first = self.lost[number] % len(share) if share else 0
+            walk = [*share[first:], *share[:first]]
         ours, theirs = self.context.Pipe(duplex=False)
         work = (*self.work, number, walk, self.alone, theirs)
         process = self.context.Process(target=_work, args=work)
