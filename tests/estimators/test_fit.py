@@ -188,6 +188,7 @@ def test_labels_that_are_noise(monkeypatch: pytest.MonkeyPatch, capsys: Output) 
             ("--class-column", "b"),
             "--class-column is for a table, and photos",
         ),
+        ("m.csv", ("--class-column", "b"), r"--class-column is for a table, and m\.csv is a manif"),
         ("t.csv", ("--layout", "class/domain"), r"--layout is for images, and t\.csv is a table"),
         ("t.csv", ("--train", "head"), r"--train is for images, and t\.csv is a table"),
         ("t.csv", ("--backbone", "resnet50"), r"--backbone is for images, and t\.csv is a table"),
@@ -198,6 +199,7 @@ def test_an_option_of_the_other_kind_of_data_is_refused(
 ) -> None:
     Path("photos").mkdir()
     Path("t.csv").write_text("domain,class,a\nx,y,1\n")
+    Path("m.csv").write_text("path,domain,class\nx.png,x,y\n")
     assert main(["fit", data, *option]) == 2
     assert re.search(wrong, capsys.readouterr().err)
 

@@ -162,6 +162,8 @@ def test_what_the_search_draws_was_not_set(algorithm: str) -> None:
     assert were_set(replace(run, hparams={**hparams, "lr": 1.0}), searched) == {"lr": 1.0}
     assert were_set(replace(run, algorithm="mine.py:Mine@01", draw=8), searched) == {}
     assert were_set(replace(run, draw=8), not_searched) == {}
+    # A fit has defaults of its own for a user's data.
+    assert were_set(replace(run, dataset="mine"), searched) == {}
 
 
 def test_every_published_data_set_has_its_network() -> None:

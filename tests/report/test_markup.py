@@ -14,6 +14,7 @@ from shoal.report.markup import as_markdown
         ("a|b", r"a\|b"),
         ("*c*", r"\*c\*"),
         ("_d_ and art_painting", r"\_d\_ and art_painting"),
+        ("__init__", r"\_\_init\_\_"),
         ("`e` \\ <b>", r"\`e\` \\ \<b>"),
         ("[f](g) [red] ~~h~~", r"[f\](g) [red] \~~h\~~"),
         ("AT&amp;T & batch < 64, +90%", r"AT\&amp;T & batch < 64, +90%"),

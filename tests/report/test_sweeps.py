@@ -369,8 +369,8 @@ def test_a_draw_that_failed_by_itself_was_tried(tmp_path: Path) -> None:
     assert chapter.about[0].endswith(", 3 trials, 20 draws")
     (line,) = (line for line in chapter.about if "count as tried" in line)
     assert line == (
-        "colored-mnist: runs whose loss was not finite count as tried, and lost to the other draws "
-        "(2 of fishr)"
+        "colored-mnist: draws whose loss was not finite count as tried, and lost to the others "
+        "(2 of fishr, over all test domains and trials)"
     )
     # Those that wait, or lacked memory, are still to come.
     waiting = [failure(tmp_path / "other", one, "OutOfMemoryError") for one in wrong]
@@ -386,18 +386,18 @@ def test_runs_that_are_there_twice_are_told_and_not_compared() -> None:
     (chapter,) = chapters([*drawn(), *twice], ["test-domain"])
     (caution,) = chapter.cautions
     assert caution == (
-        "colored-mnist: 180 runs are there twice (180 of erm; they differ in steps: 5001 or 300, "
-        "precision: bf16 or float32), and rules choose between the two: the numbers are of no one "
-        "protocol. Report such sweeps apart"
+        "colored-mnist: 180 runs are there more than once (180 of erm; they differ in steps: 5001 "
+        "or 300, precision: bf16 or float32), and rules choose between them: the numbers are of no "
+        "one protocol. Report such sweeps apart"
     )
     trained, why = chapter.about
     assert "5,001 steps, bf16, or mnist-cnn with drawn weights, 300 steps, float32" in trained
     assert trained.endswith("20 draws in 40 runs of erm, 20 draws of fishr")
-    assert "erm (runs of a draw 2 instead of 1, steps 300 instead of 5001)" in why
+    assert "erm (runs 40 instead of one a draw, steps 300 instead of 5001)" in why
     assert [line.name for line in chapter.tables[1].lines] == ["fishr"]
     copies = [one for one in drawn() if one.algorithm == "erm" and one.trial == 0]
     (chapter,) = chapters([*drawn(), *copies], ["test-domain"])
-    assert "60 runs are there twice (60 of erm; made alike)" in chapter.cautions[0]
+    assert "60 runs are there more than once (60 of erm; made alike)" in chapter.cautions[0]
     others = [replace(one, fingerprint="new", hparams={"lr": 1.0}) for one in copies]
     (chapter,) = chapters([*drawn(), *others], ["test-domain"])
     assert "they differ in hyperparameters, their data)" in chapter.cautions[0]
@@ -441,6 +441,8 @@ def test_the_command_shows_it(
     assert "61.0" in told and "fishr" in told
     if kind != "latex":
         assert "Trained on colored-mnist: network, weights " in told
+    if kind == "terminal":
+        assert "\ncolored-mnist, by test domain" in told
     if kind == "json":
         assert json.loads(told)["rules"][0]["rule"] == "test-domain"
     if kind == "latex":

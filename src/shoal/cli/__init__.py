@@ -96,7 +96,7 @@ class _Parser(argparse.ArgumentParser):
 
     def refuse(self, unknown: Sequence[str]) -> None:
         """Exit with the usage."""
-        near = get_close_matches(unknown[0], list(self._option_string_actions), 1)
+        near = get_close_matches(unknown[0], list(self._option_string_actions), 1, 0.75)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 

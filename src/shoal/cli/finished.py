@@ -29,7 +29,7 @@ def note_twins(runs: list[Any]) -> None:
     if found := twins(runs):
         first, second = found[0]
         print(
-            f"shoal: {len(found)} runs are there twice, and rules choose between the two: "
+            f"shoal: {len(found)} runs are there more than once, and rules choose between them: "
             f"{first.path} and {second.path}; report sweeps of different protocols apart",
             file=sys.stderr,
         )

@@ -79,10 +79,16 @@ def check_kind(options: argparse.Namespace) -> None:
     }
     if options.data.is_dir():
         given, what, hint = columns, "a folder of images", "; to do without a domain, move it away"
-    elif options.data.is_file() and is_table(options.data):
+    elif not options.data.is_file():
+        return
+    elif is_table(options.data):
         given, what, hint = images, "a table", ""
     else:
-        return
+        given, what, hint = (
+            columns,
+            "a manifest of images",
+            "; to do without a domain, cut its lines",
+        )
     for name, is_given in given.items():
         if is_given:
             other = "a table" if given is columns else "images"

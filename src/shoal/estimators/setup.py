@@ -106,7 +106,8 @@ class Setup:
             )
         then, now, kind = found.get("examples"), self.examples, self.kind
         counts = f": {then:,} then, {now:,} now" if then and now else ""
-        return f"the {'rows' if kind == 'table' else kind} have changed since{counts}"
+        read = " or are read in another way" if then == now else ""
+        return f"the {'rows' if kind == 'table' else kind} have changed since{read}{counts}"
 
 
 def _told(value: Any) -> str:

@@ -20,7 +20,8 @@ COMPILED = (
 def uncompiled(function: Callable[P, T]) -> Callable[P, T]:
     """Let a function run as it is where the step around it is compiled.
 
-    The graph breaks at it; where it may not, that is an error.
+    The graph breaks at it, by a RuntimeError in the tracing that the step must not catch; where it
+    may not break, that is an error.
     """
 
     @functools.wraps(function)

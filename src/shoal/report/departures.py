@@ -143,7 +143,9 @@ def departed(
         tables = [table for table in (whole, by_domain[choice.dataset]) if table is not None]
         if any(choice.algorithm in table.methods for table in tables):
             key = (choice.dataset, choice.algorithm)
-            mine = [Departure("runs of a draw", 2, 1)] if key in doubled else []
+            mine = (
+                [Departure("runs", len(choice.candidates), "one a draw")] if key in doubled else []
+            )
             for run in choice.candidates:
                 mine += departures(run, choice.draws, searched)
             if mine:

@@ -1,4 +1,4 @@
-"""Runs that are there twice, as where sweeps of two protocols are reported together."""
+"""Runs that are there more than once, as where sweeps of two protocols are reported together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def doubled(twins: Twins) -> set[tuple[str, str]]:
 
 
 def doubled_lines(twins: Twins) -> Iterable[str]:
-    """Yield how many runs of which method are there twice, and in what the two differ."""
+    """Yield how many runs of which method are there more than once, and in what they differ."""
     by_dataset: dict[str, list[tuple[Finished, Finished]]] = {}
     for pair in twins:
         by_dataset.setdefault(pair[0].dataset, []).append(pair)
@@ -28,9 +28,9 @@ def doubled_lines(twins: Twins) -> Iterable[str]:
         listed = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
         differing = ", ".join(_differing(pairs))
         yield (
-            f"{dataset}: {len(pairs):,} runs are there twice ({listed}; "
+            f"{dataset}: {len(pairs):,} runs are there more than once ({listed}; "
             f"{f'they differ in {differing}' if differing else 'made alike'}), and rules choose "
-            "between the two: the numbers are of no one protocol. Report such sweeps apart"
+            "between them: the numbers are of no one protocol. Report such sweeps apart"
         )
 
 

@@ -8,7 +8,7 @@ __all__ = ["as_markdown"]
 
 # What would end a cell, or begin markup. A sign that stands where it means nothing is left alone.
 _SIGNS = re.compile(
-    r"[\\|*`]|<(?=[A-Za-z/!?])|(?<!\w)_|_(?!\w)|\](?=\()|~(?=~)|&(?=#|\w+;)",
+    r"[\\|*`]|<(?=[A-Za-z/!?])|(?<![^\W_])_|_(?![^\W_])|\](?=\()|~(?=~)|&(?=#|\w+;)",
 )
 
 

@@ -110,15 +110,15 @@ def uneven(choices: Sequence[Choice]) -> Iterable[str]:
 
 
 def lost(choices: Sequence[Choice]) -> Iterable[str]:
-    """Yield how many runs of each method count as tried though they failed."""
+    """Yield how many draws of each method count as tried though they failed, over all choices."""
     for dataset, mine in _grouped(choices, "dataset").items():
         counts = Counter[str]()
         for choice in mine:
             counts[choice.algorithm] += choice.failed
         if listed := ", ".join(f"{count:,} of {name}" for name, count in counts.items() if count):
             yield (
-                f"{dataset}: runs whose loss was not finite count as tried, and lost to the other "
-                f"draws ({listed})"
+                f"{dataset}: draws whose loss was not finite count as tried, and lost to the "
+                f"others ({listed}, over all test domains and trials)"
             )
 
 
