@@ -1,4 +1,13 @@
-"""Tables beside the paper's cells, and the demo's page; nothing here imports torch."""
+"""Tables beside the paper's cells, and pages; nothing here imports torch.
+
+- ``tables``, ``sheets``: tables of experiments and of any numbers;  ``analyses``, ``ablations``, ``diagnosis``,
+  ``figures``: those of the paper's analyses;  ``demo``, ``demo_charts``: the demo's page
+- ``benchmark``, ``grid``, ``grid_views``, ``markup``: a table of accuracies, as text of any format
+- ``published``: the published cells;  ``departures``: which runs may not stand beside them
+- ``sweeps``: the chapters of a sweep's report, with ``paired``, ``doubled``, ``failed``, ``order``
+  and what ``sweep_notes`` says;  ``sweep_numbers``: all of it as data
+- ``page``, ``page_data``, ``page_curves``: a sweep's page;  ``fit_page``, ``fit_chart``: a fit's
+"""
 
 from __future__ import annotations
 
