@@ -78,22 +78,17 @@ def check_kind(options: argparse.Namespace) -> None:
         "--backbone": options.backbone != BACKBONE,
     }
     if options.data.is_dir():
-        given, what, hint = columns, "a folder of images", "; to do without a domain, move it away"
+        given, other, what = columns, "a table", "a folder of images"
     elif not options.data.is_file():
-        return
+        return  # which is told when it is read
     elif is_table(options.data):
-        given, what, hint = images, "a table", ""
+        given, other, what = images, "images", "a table"
     else:
-        given, what, hint = (
-            columns,
-            "a manifest of images",
-            "; to do without a domain, cut its lines",
-        )
+        given, other, what = columns, "a table", "a manifest of images"
     for name, is_given in given.items():
         if is_given:
-            other = "a table" if given is columns else "images"
-            more = hint if name == "--leave-out" else ""
-            raise ValueError(f"{name} is for {other}, and {options.data} is {what}{more}")
+            hint = "; to do without a domain, take it out of there" if name == "--leave-out" else ""
+            raise ValueError(f"{name} is for {other}, and {options.data} is {what}{hint}")
 
 
 def check_backbone(options: argparse.Namespace, on: Any) -> None:
