@@ -1,7 +1,7 @@
 """Tables beside the paper's cells, and pages; nothing here imports torch.
 
-- ``tables``, ``sheets``: tables of experiments and of any numbers;  ``analyses``, ``ablations``, ``diagnosis``,
-  ``figures``: those of the paper's analyses;  ``demo``, ``demo_charts``: the demo's page
+- ``tables``, ``sheets``: tables of experiments and of any numbers;  ``demo``, ``demo_charts``: the
+  demo's page;  ``analyses``, ``ablations``, ``diagnosis``, ``figures``: the paper's analyses
 - ``benchmark``, ``grid``, ``grid_views``, ``markup``: a table of accuracies, as text of any format
 - ``published``: the published cells;  ``departures``: which runs may not stand beside them
 - ``sweeps``: the chapters of a sweep's report, with ``paired``, ``doubled``, ``failed``, ``order``
