@@ -1,0 +1,90 @@
+"""How much selection on the test domain owes to the update at which a training ends.
+
+DomainBed's rule looks at the last record of every draw. Where accuracies move by tens of points
+between records, the best of many draws is a matter of luck. Here every training ends at one of its
+late records instead, drawn at random and for each run alone; the rule chooses as ever, and a cell
+(the mean over trials) is what came of it. How far such cells lie apart is what another sweep with
+the same draws may find.
+"""
+
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from statistics import fmean, quantiles, stdev
+from typing import Any
+
+from shoal.protocol.records import Finished, Measured, read_runs
+from shoal.protocol.selection import TEST_DOMAIN, choose_runs
+
+from .recording import options, write
+
+# Updates after the start of a penalty in which a training is on its way, and no end of one.
+SETTLING = 100
+
+
+def late(run: Finished, after: int) -> list[Measured]:
+    """Return the records at which the training might have ended; the last one always."""
+    last = max(run.measured, key=lambda measured: measured.step)
+    acts = run.hparams.get("warmup_steps")
+    never = acts is None or acts >= last.step
+    begin = after if never else max(after, acts + SETTLING)
+    return [each for each in run.measured if each.step >= begin] or [last]
+
+
+def cell(runs: list[Finished]) -> float:
+    """Return the mean over trials, in %, of what is selected on the test domain."""
+    return 100 * fmean(choice.accuracy for choice in choose_runs(runs, TEST_DOMAIN))
+
+
+def drawn_cells(runs: list[Finished], after: int, times: int, random: Random) -> list[float]:
+    """Return the cells that come of ``times`` draws of where each training ends."""
+    ends = [(run, late(run, after)) for run in runs]
+    return [
+        cell([replace(run, measured=(random.choice(mine),)) for run, mine in ends])
+        for _ in range(times)
+    ]
+
+
+def row(method: str, domain: str, at_the_end: float, cells: list[float]) -> dict[str, Any]:
+    cuts = quantiles(cells, n=20)
+    return {
+        "method": method,
+        "test_domain": domain,
+        "at_the_end": round(at_the_end, 1),
+        "mean": round(fmean(cells), 1),
+        "deviation": round(stdev(cells), 1),
+        "from_5_to_95_percent": [round(cuts[0], 1), round(cuts[-1], 1)],
+    }
+
+
+def main() -> None:
+    parser = options(__doc__ or "")
+    parser.add_argument("--work", type=Path, required=True, help="the folder of the sweep")
+    parser.add_argument("--methods", nargs="+", required=True)
+    parser.add_argument("--after", type=int, default=4001, help="records are late from this step")
+    parser.add_argument("--times", type=int, default=1000, help="how often all ends are drawn")
+    asked = parser.parse_args()
+    found: dict[str, dict[str, list[Finished]]] = {
+        method: defaultdict(list) for method in asked.methods
+    }
+    for run in read_runs([asked.work]):
+        if run.algorithm in found:
+            found[run.algorithm][run.test_domains[0]].append(run)
+    rows = []
+    for method, domains in found.items():
+        ended = {domain: cell(runs) for domain, runs in domains.items()}
+        drawn = {
+            domain: drawn_cells(runs, asked.after, asked.times, Random(f"{method} {domain}"))
+            for domain, runs in domains.items()
+        }
+        rows += [row(method, domain, ended[domain], drawn[domain]) for domain in sorted(domains)]
+        averages = [fmean(cells) for cells in zip(*drawn.values(), strict=True)]
+        rows.append(row(method, "average", fmean(ended.values()), averages))
+    for one in rows:
+        print(*one.values())
+    print(write(f"last_record_{asked.work.name}", asked, {"rows": rows}))
+
+
+if __name__ == "__main__":
+    main()

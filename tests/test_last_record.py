@@ -1,0 +1,50 @@
+"""Where a training might have ended, and what selection makes of it."""
+
+from random import Random
+
+import pytest
+
+from benchmarks.last_record import cell, drawn_cells, late
+from shoal.protocol.records import Finished, Measured
+
+
+def run(trial: int, draw: int, by_step: dict[int, float], **hparams: float) -> Finished:
+    measured = tuple(
+        Measured(step, {"new": {"kept": accuracy, "held_out": accuracy}, "old": {}}, {})
+        for step, accuracy in by_step.items()
+    )
+    return Finished("data", "method", ("new",), trial, draw, hparams, measured)
+
+
+@pytest.mark.parametrize(
+    ("warmup_steps", "expected"),
+    [
+        (0, [3000, 4000, 5000]),
+        (3800, [4000, 5000]),
+        (4950, [5000]),  # on its way at the end
+        (9000, [3000, 4000, 5000]),  # never acts
+    ],
+)
+def test_late_records_are_those_after_the_penalty_has_settled(
+    warmup_steps: int, expected: list[int]
+) -> None:
+    steps = dict.fromkeys((0, 1000, 2000, 3000, 4000, 5000), 0.5)
+    found = late(run(0, 0, steps, warmup_steps=warmup_steps), after=2500)
+    assert [measured.step for measured in found] == expected
+
+
+def test_a_cell_is_the_mean_over_trials_of_the_best_last_record() -> None:
+    runs = [
+        run(0, 0, {0: 0.9, 10: 0.2}),
+        run(0, 1, {0: 0.1, 10: 0.4}),
+        run(1, 0, {0: 0.1, 10: 0.6}),
+    ]
+    assert cell(runs) == pytest.approx(50)
+
+
+def test_drawn_ends_give_the_cells_of_all_combinations() -> None:
+    """Two draws that end at 0 or 1 with equal chances: the better of them is 0 in a quarter."""
+    runs = [run(0, draw, {10: 0.0, 20: 1.0}) for draw in (0, 1)]
+    cells = drawn_cells(runs, 10, 2000, Random(0))
+    assert set(cells) == {0.0, 100.0}
+    assert sum(cells) / len(cells) == pytest.approx(75, abs=4)  # four standard errors
