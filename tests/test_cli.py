@@ -665,6 +665,7 @@ def test_names_of_files_that_are_no_utf8(tmp_path: Path, monkeypatch: pytest.Mon
         ),
         (["fit", "x", "--trian", "head"], "did you mean '--train'?"),
         (["report", "x", "--nothing"], "shoal report: error: unrecognized arguments: --nothing\n"),
+        (["data", "cache", "x", "--nothing"], "shoal data cache: error: unrecognized"),
     ],
 )
 def test_what_was_meant_is_told(

@@ -1,6 +1,7 @@
 """Ablations: which rows and runs, their tables beside the paper's cells, and γ against batches."""
 
 from dataclasses import asdict
+from math import nan
 from statistics import fmean
 
 import pytest
@@ -108,6 +109,17 @@ def test_every_table_can_be_made_of_nothing(name: str, dataset: str, rule: str) 
     for row in table(ABLATIONS[name], dataset, rule, [], 60):
         assert set(row["cells"].values()) == {None}
         assert row["paper"] or row["row"] == "fishr-rescaled"
+
+
+def test_a_table_without_a_number_to_choose_by_has_no_cell() -> None:
+    wrong = Measured(0, {"-90%": {"kept": nan, "held_out": nan}}, {}, {})
+    runs = [Finished("colored-mnist", "fishr", ("-90%",), 0, d, {}, (wrong,)) for d in (0, 1)]
+    (row,) = (
+        row
+        for row in table(ABLATIONS["ablation-ema"], "colored-mnist", "test-domain", runs, 60)
+        if row["row"] == "fishr"
+    )
+    assert set(row["cells"].values()) == {None}
 
 
 def drawn(row: str, domain: str, draw: int, accuracy: float, **hparams: float) -> Finished:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -102,11 +103,11 @@ def test_without_a_score_that_is_a_number_nothing_is_chosen(rule: str) -> None:
     runs = [finished(draw, missing) for draw in (0, 1)]
     runs += [finished(draw, missing, tests=("a", "b")) for draw in (0, 1)]
     found = select(runs, rule)
-    assert found.choices == [] and found.undecided == [("set", "erm", "a", 0)]
+    assert found.choices == [] and found.undecided == {("set", "erm", "a", 0): 2}
     number = finished(0, measured(0, {"b": 0.1}, a=(0.1, 0.3), b=(1, 0.5)))
     pair = finished(0, measured(0, a=(0, 0), b=(0.4, 0)), tests=("a", "b"))
     found = select([number, pair, runs[1], runs[3]], rule)
-    assert [choice.draw for choice in found.choices] == [0] and found.undecided == []
+    assert [choice.draw for choice in found.choices] == [0] and found.undecided == {}
 
 
 def test_one_run_is_no_choice() -> None:
@@ -126,6 +127,17 @@ def test_draws_that_failed_were_tried() -> None:
     assert (choice.draws, choice.failed, len(choice.candidates)) == (3, 1, 2)
     (choice,) = select([*runs, runs[0]], "training-domain").choices
     assert (choice.draws, choice.failed, len(choice.candidates)) == (2, 0, 3)
+
+
+def test_nothing_is_chosen_where_all_draws_failed() -> None:
+    runs = [finished(draw, measured(0, a=(0.1, 0.2), b=(1, 0.3))) for draw in (0, 1)]
+    failed = [lost(0, "b"), lost(1, "b"), lost(5, "a", "b")]
+    other = [replace(failed[0], algorithm="irm"), replace(failed[0], dataset="unknown")]
+    for rule in ("test-domain", "training-domain"):
+        found = select(runs, rule, [*failed, *other])
+        assert [choice.test_domain for choice in found.choices] == ["a"]
+        assert found.undecided == {("set", "erm", "b", 0): 2, ("set", "irm", "b", 0): 1}
+    assert select(runs, "leave-one-domain-out", failed).undecided == {}
 
 
 def test_leaving_out_counts_the_draws_whose_pairs_are_there() -> None:
@@ -274,3 +286,15 @@ def test_runs_that_tables_cannot_tell_apart_are_named(
     main([command, str(tmp_path / "long"), str(tmp_path / "short"), *more])
     told = capsys.readouterr().err
     assert "2 runs are there more than once, and rules choose between them" in told
+
+
+def test_a_model_is_not_saved_where_nothing_is_a_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = measured(0, photo=(math.nan, math.nan), sketch=(math.nan, math.nan))
+    for draw in range(2):
+        run = make_run("pacs", "erm", ("photo",), 0, draw)
+        write_run(tmp_path / "sweep", replace(run, measured=(wrong,)))
+    command = ["select", str(tmp_path / "sweep"), "--out", str(tmp_path / "out"), "--rule"]
+    assert main([*command, "training-domain"]) == 2
+    assert "no run has an accuracy that is a number" in capsys.readouterr().err

@@ -381,6 +381,24 @@ def test_a_draw_that_failed_by_itself_was_tried(tmp_path: Path) -> None:
         assert "fishr (draws 19 instead of 20)" in chapter.about[1]
 
 
+def test_a_method_whose_draws_all_failed_has_finished(tmp_path: Path) -> None:
+    wrong = [one for one in drawn() if one.algorithm == "fishr" and one.test_domains == ("+80%",)]
+    runs = [one for one in drawn() if one not in wrong]
+    failed = [failure(tmp_path, one) for one in wrong]
+    (chapter,) = chapters(runs, ["test-domain"], failed=failed)
+    assert chapter.cautions == ()
+    told = (
+        "nothing is chosen where no draw has a number to choose by: fishr on +80%, trials 0, 1, 2"
+    )
+    assert f"colored-mnist: {told}" in chapter.about
+    # Half of them are no end of it.
+    (chapter,) = chapters(runs, ["test-domain"], failed=failed[::2])
+    assert "unequally many draws (erm 20, fishr 10 to 20)" in chapter.cautions[0]
+    # Nothing is known of those that are not there.
+    (chapter,) = chapters(runs, ["test-domain"])
+    assert "fishr lacks test domains that others have (+80%)" in chapter.cautions[0]
+
+
 def test_runs_that_are_there_twice_are_told_and_not_compared() -> None:
     twice = [one for one in drawn(steps=300, precision="float32") if one.algorithm == "erm"]
     (chapter,) = chapters([*drawn(), *twice], ["test-domain"])

@@ -5,7 +5,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
-        parser.commands.get(options.command, parser).refuse(unknown)
+        options.parser.refuse(unknown)
     if not hasattr(options, "run"):
         parser.print_help()
         return 2
@@ -84,7 +84,12 @@ def _show_all_names() -> None:
 class _Parser(argparse.ArgumentParser):
     """Says which command or option may have been meant."""
 
-    commands: Mapping[str, "_Parser"] = {}
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as ever; ``parser`` of what is returned is that of the command, or its action."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if not hasattr(found, "parser"):  # an inner one comes first
+            found.parser = self
+        return found, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -107,10 +112,9 @@ def _parser() -> _Parser:
         description="Classifiers that keep working on a domain they never saw.",
     )
     parser.add_argument("--version", action="version", version=f"shoal {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", dest="command")
+    commands = parser.add_subparsers(metavar="COMMAND")
     for command in COMMANDS:
         command.add(commands)
-    parser.commands = commands.choices
     return parser
 
 

@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from ..protocol.chosen import NotKept, save_chosen
     from ..protocol.records import read_runs
-    from ..protocol.selection import choose_runs
+    from ..protocol.selection import select
     from .finished import note_twins
 
     runs = read_runs(options.folders)
@@ -37,12 +37,15 @@ def _run(options: argparse.Namespace) -> int:
     note_twins(runs)
     _refuse_unknown("method", options.algorithms, [run.algorithm for run in runs])
     _refuse_unknown("data set", options.datasets, [run.dataset for run in runs])
+    selected = select(runs, options.rule)
     choices = [
         choice
-        for choice in choose_runs(runs, options.rule)
+        for choice in selected.choices
         if choice.algorithm in (options.algorithms or [choice.algorithm])
         and choice.dataset in (options.datasets or [choice.dataset])
     ]
+    if not choices and selected.undecided:
+        raise ValueError(f"no run has an accuracy that is a number and {options.rule} looks at")
     if not choices:
         raise ValueError(f"these {len(runs)} runs are not those that {options.rule} needs")
     missing = 0

@@ -109,11 +109,12 @@ def table(
     rows = []
     for name in ablation.rows:
         cells: dict[str, Any] = {}
+        chosen = found.get(name)
         for domain in printed.columns:
             done = counts[name, (domain,)]
-            cell = found[name].domains[domain] if done else None
+            cell = chosen and chosen.domains.get(domain)
             cells[domain] = cell and _cell(cell) | {"runs": done, "planned": planned}
-        average = found[name].average if name in found else None
+        average = chosen and chosen.average
         done = sum(cell["runs"] for cell in cells.values() if cell)
         counted = {"runs": done, "planned": planned * len(cells)}
         cells[AVERAGE] = average and _cell(average) | counted

@@ -130,10 +130,10 @@ Place = tuple[str, str, str, int]
 
 @dataclass(frozen=True)
 class Selection:
-    """What a rule chose, and where it had runs to choose from and no score that is a number."""
+    """What a rule chose, and where none of so many draws had a score that is a number."""
 
     choices: list[Choice]
-    undecided: list[Place]
+    undecided: dict[Place, int]
 
 
 def choose_runs(runs: Iterable[Finished], rule: str) -> list[Choice]:
@@ -150,25 +150,37 @@ def select(runs: Iterable[Finished], rule: str, lost: Iterable[Failure] = ()) ->
     groups: dict[tuple[str, str, int], list[Finished]] = {}
     for run in runs:
         groups.setdefault((run.dataset, run.algorithm, run.trial), []).append(run)
+    datasets = {key[0] for key in groups}
     failed: dict[tuple[str, str, int], list[Failure]] = {}
     for one in lost:
-        failed.setdefault((one.dataset, one.algorithm, one.trial), []).append(one)
-    found = Selection([], [])
-    for key, mates in groups.items():
-        by_domain: dict[str, list[Finished]] = {}
-        for run in mates:
-            if len(run.test_domains) == 1:
-                by_domain.setdefault(run.test_domains[0], []).append(run)
-        for domain, candidates in by_domain.items():
+        if one.dataset in datasets:  # of another nothing else is known
+            failed.setdefault((one.dataset, one.algorithm, one.trial), []).append(one)
+    found = Selection([], {})
+    for key in dict.fromkeys((*groups, *failed)):
+        mates, gone = groups.get(key, []), failed.get(key, [])
+        for domain, candidates in _by_test_domain(mates, gone).items():
             scored = _scored(candidates, mates, rule)
-            if not scored:
-                continue
-            best = max(scored, key=lambda one: (compared(one[0]), one[1].draw))
-            if math.isnan(best[0]) and not _no_choice(rule, scored):
-                found.undecided.append((key[0], key[1], domain, key[2]))
-                continue
-            given_up = _draws_lost(failed.get(key, ()), domain, rule)
-            found.choices.append(_choice(best, _tried(candidates, scored, rule), given_up))
+            if not scored and (candidates or rule == LEFT_OUT):
+                continue  # the rule looks at what these runs do not have
+            tried, given_up = _tried(candidates, scored, rule), _draws_lost(gone, domain, rule)
+            best = max(scored, key=lambda one: (compared(one[0]), one[1].draw), default=None)
+            if best is None or (math.isnan(best[0]) and not _no_choice(rule, scored)):
+                draws = {run.draw for run in tried} | given_up
+                found.undecided[key[0], key[1], domain, key[2]] = len(draws)
+            else:
+                found.choices.append(_choice(best, tried, given_up))
+    return found
+
+
+def _by_test_domain(runs: Sequence[Finished], lost: Sequence[Failure]) -> dict[str, list[Finished]]:
+    """Return the runs with each single test domain; none where all were lost."""
+    found: dict[str, list[Finished]] = {}
+    for run in runs:
+        if len(run.test_domains) == 1:
+            found.setdefault(run.test_domains[0], []).append(run)
+    for one in lost:
+        if len(one.test_domains) == 1:
+            found.setdefault(one.test_domains[0], [])
     return found
 
 

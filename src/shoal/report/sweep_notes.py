@@ -84,23 +84,31 @@ def _set(runs: Sequence[Finished], searched: Searched) -> Iterable[str]:
         yield f"{name}{of} set to {spread_of([*found])}"
 
 
-def uneven(choices: Sequence[Choice]) -> Iterable[str]:
-    """Yield which data sets have methods with unequal draws, trials or test domains."""
+def uneven(choices: Sequence[Choice], without: Mapping[Place, int] = {}) -> Iterable[str]:
+    """Yield which data sets have methods with unequal draws, trials or test domains.
+
+    Args:
+        without: the places where so many draws were tried and none could be chosen.
+    """
     for dataset, mine in _grouped(choices, "dataset").items():
-        methods = _grouped(mine, "algorithm")
-        draws = {name: [one.draws for one in own] for name, own in methods.items()}
+        draws: dict[str, list[int]] = {}
+        domains: dict[str, Counter[str]] = {}
+        tried = [((one.algorithm, one.test_domain), one.draws) for one in mine]
+        tried += [(place[1:3], count) for place, count in without.items() if place[0] == dataset]
+        for (name, domain), count in tried:
+            draws.setdefault(name, []).append(count)
+            domains.setdefault(name, Counter())[domain] += 1
         if listed := _unequal(draws):
             yield (
                 f"{dataset}: chosen of unequally many draws ({listed}). The best of more draws is "
                 "better, so finish the sweep before you compare"
             )
-        domains = {name: Counter(one.test_domain for one in own) for name, own in methods.items()}
         if listed := _unequal({name: [*trials.values()] for name, trials in domains.items()}):
             yield (
                 f"{dataset}: unequally many trials ({listed}). Means over different trials differ "
                 "by their splits, too: read the paired differences, or finish the sweep"
             )
-        every = dict.fromkeys(one.test_domain for one in mine)
+        every = dict.fromkeys(domain for (_, domain), _ in tried)
         for name, own_domains in domains.items():
             if missing := [domain for domain in every if domain not in own_domains]:
                 yield (
@@ -131,8 +139,9 @@ def no_number(choices: Sequence[Choice]) -> Iterable[str]:
             yield f"{dataset}: the accuracy is not a number, so no cell and no average: {listed}"
 
 
-def undecided(places: Sequence[Place]) -> Iterable[str]:
+def undecided(places: Iterable[Place]) -> Iterable[str]:
     """Yield where a rule had nothing to choose by."""
+    places = list(places)
     for dataset in dict.fromkeys(place[0] for place in places):
         listed = _places(place[1:] for place in places if place[0] == dataset)
         yield f"{dataset}: nothing is chosen where no draw has a number to choose by: {listed}"

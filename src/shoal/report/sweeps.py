@@ -147,7 +147,7 @@ def _chapter(
         tuple(by_domain),
         (paired(choices, pairs, f"tab:{rule}-paired"),) if pairs else (),
         (*about, FURTHER, *([PAIRED] if pairs else [])),
-        (*doubled_lines(both), *uneven(choices)),
+        (*doubled_lines(both), *uneven(choices, selected.undecided)),
         tuple(about),
         tuple(choices),
         tuple(rows),
