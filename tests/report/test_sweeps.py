@@ -128,6 +128,10 @@ def test_test_domains_that_a_method_lacks_are_told_before_the_tables() -> None:
     assert caution.startswith(
         "colored-mnist: fishr lacks test domains that others have (+80%), so "
     )
+    more = [replace(one, algorithm="irm") for one in runs if one.algorithm == "fishr"]
+    (chapter,) = chapters([*runs, *more], ["test-domain"])
+    (caution,) = chapter.cautions
+    assert caution.startswith("colored-mnist: irm, fishr lack test domains that others have (+80%)")
 
 
 PAPER = {"steps": 5001, "network": None, "weights": None, "precision": "bf16"}

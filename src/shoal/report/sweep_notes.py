@@ -109,12 +109,15 @@ def uneven(choices: Sequence[Choice], without: Mapping[Place, int] = {}) -> Iter
                 "by their splits, too: read the paired differences, or finish the sweep"
             )
         every = dict.fromkeys(domain for (_, domain), _ in tried)
-        for name, own_domains in domains.items():
-            if missing := [domain for domain in every if domain not in own_domains]:
-                yield (
-                    f"{dataset}: {name} lacks test domains that others have "
-                    f"({', '.join(missing)}), so finish the sweep before you compare"
-                )
+        lacking: dict[str, list[str]] = {}
+        for name, own in domains.items():
+            if missing := ", ".join(domain for domain in every if domain not in own):
+                lacking.setdefault(missing, []).append(name)
+        for missing, names in lacking.items():
+            yield (
+                f"{dataset}: {', '.join(names)} {'lacks' if len(names) == 1 else 'lack'} test "
+                f"domains that others have ({missing}), so finish the sweep before you compare"
+            )
 
 
 def lost(choices: Sequence[Choice]) -> Iterable[str]:
