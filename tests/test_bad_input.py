@@ -40,6 +40,10 @@ def with_nan(tensor: Tensor, count: int = 1) -> Tensor:
     return flat.reshape(tensor.shape)
 
 
+def squared(logits: Tensor, labels: Tensor) -> Tensor:
+    return (logits - labels).square().sum(1)
+
+
 def test_the_input_that_is_changed_here_is_good() -> None:
     assert head().shape == (2, C * P + C)
 
@@ -240,6 +244,48 @@ HEAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         r"num_domains must be 1 or more, got 0",
     ),
     (
+        "domains that are not counted in whole numbers",
+        {"num_domains": 2.0},
+        TypeError,
+        r"num_domains must be an int, got float",
+    ),
+    (
+        "domains of a type that torch hardly knows",
+        {"domains": domains().to(torch.uint16)},
+        TypeError,
+        r"domains must be integer ids, got torch.uint16; convert with .long\(\)",
+    ),
+    (
+        "labels of a type that torch hardly knows",
+        {"labels": labels().to(torch.uint16)},
+        ValueError,
+        r"labels must be integer class indices .* got torch.uint16",
+    ),
+    (
+        "a label for all, of a loss of one's own",
+        {"labels": torch.zeros(1, C), "loss": squared},
+        ValueError,
+        r"labels must have one entry per example \(n = 6\), got shape \[1, 3\]",
+    ),
+    (
+        "NaN in the labels of a loss of one's own",
+        {"labels": with_nan(torch.zeros(N, C)), "loss": squared},
+        ValueError,
+        r"labels holds 1 NaN of 18 values",
+    ),
+    (
+        "a list of labels for a loss of one's own",
+        {"labels": [0] * N, "loss": squared},
+        TypeError,
+        r"labels must be a tensor, got list",
+    ),
+    (
+        "a loss that is a number",
+        {"loss": lambda logits, labels: 1.0},
+        TypeError,
+        r"loss must return a tensor, got float",
+    ),
+    (
         "an empty batch",
         {
             "features": torch.zeros(0, P),
@@ -399,6 +445,21 @@ GENERAL: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ),
     ("no domains", {"num_domains": 0}, ValueError, r"num_domains must be 1 or more, got 0"),
     ("no chunk", {"chunk_size": 0}, ValueError, r"chunk_size must be 1 or more, got 0"),
+    ("half a chunk", {"chunk_size": 2.5}, TypeError, r"chunk_size must be an int, got float"),
+    ("a text of domains", {"num_domains": "2"}, TypeError, r"num_domains must be an int, got str"),
+    ("no model", {"model": lambda x: x}, TypeError, r"model must be a torch.nn.Module, got func"),
+    (
+        "no parameters",
+        {"parameters": None},
+        TypeError,
+        r"parameters must be 'all', a module of the model, or names .*, got NoneType",
+    ),
+    (
+        "gradients by the frequency of words",
+        {"model": nn.Sequential(nn.Embedding(5, 3, scale_grad_by_freq=True), nn.Linear(3, C))},
+        ValueError,
+        r"0 divides gradients by how often the batch has a word \(scale_grad_by_freq\)",
+    ),
     ("a negative chunk", {"chunk_size": -2}, ValueError, r"chunk_size must be 1 or more, got -2"),
     (
         "a parameter that is none",

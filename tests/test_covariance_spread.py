@@ -316,3 +316,17 @@ def test_precision_is_restored_after_an_error(
     with pytest.raises(MemoryError):
         shoal.covariance_spread(model, x, LABELS, DOMAINS)
     assert torch.get_float32_matmul_precision() == "high"
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_weights_that_the_loss_does_not_see_have_no_spread(blocks: bool) -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(4, 3), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.used(x)
+
+    arguments = (Half().double(), normal(4), torch.arange(N) % 3, torch.arange(N) % 2)
+    assert shoal.covariance_spread(*arguments, parameters="unused", blocks=blocks).item() == 0

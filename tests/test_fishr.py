@@ -163,6 +163,31 @@ def test_fewer_than_two_domains_give_zero_with_a_graph() -> None:
     assert fishr.updates.tolist() == [0, 1, 0]
 
 
+@pytest.mark.parametrize("present", [None, True])
+def test_one_domain_alone_gives_exactly_zero(present: bool | None) -> None:
+    rows = (1e4 * make_rows(0, columns=40)[:1]).float().requires_grad_()
+    fishr = shoal.Fishr(1, 1e6, DECAY, warmup_steps=0)
+    for _ in range(3):
+        penalty = fishr.match(rows, present)
+        assert penalty.item() == 0
+        assert torch.autograd.grad(penalty, rows)[0].count_nonzero() == 0
+
+
+def test_a_second_derivative_is_refused() -> None:
+    rows = make_rows(0).requires_grad_()
+    penalty = shoal.Fishr(E, WEIGHT, DECAY, warmup_steps=0).match(rows.square())
+    with pytest.raises(RuntimeError, match="differentiated once, not twice"):
+        torch.autograd.grad(penalty, rows, create_graph=True)
+
+
+def test_a_decay_near_one_in_single_precision() -> None:
+    """γ = 1 − 10⁻⁸ is 1 in float32; v̄/(1 − γ) after the first call is v whatever γ is."""
+    rows = make_rows(0)
+    expected = WEIGHT * numpy_spread(rows.numpy())
+    fishr = shoal.Fishr(E, WEIGHT, 1 - 1e-8, warmup_steps=0, normalise=False)
+    np.testing.assert_allclose(fishr.match(rows.float()).item(), expected, rtol=1e-5)
+
+
 def test_empty_batch_changes_no_average() -> None:
     fishr = shoal.Fishr(E, WEIGHT, DECAY, warmup_steps=0)
     fishr(*make_batch(0))
@@ -620,6 +645,30 @@ def test_head_and_match_agree_on_the_classifier() -> None:
 def test_constructor_errors(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         shoal.Fishr(**{"num_domains": E, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("ema_decay", 1.0, ValueError),
+        ("ema_decay", "0.9", TypeError),
+        ("penalty_weight", math.nan, ValueError),
+        ("penalty_weight", -1.0, ValueError),
+        ("penalty_weight", None, TypeError),
+        ("warmup_steps", -1, ValueError),
+        ("warmup_steps", 1.5, TypeError),
+    ],
+)
+def test_what_a_constructor_refuses_cannot_be_set(
+    name: str, value: object, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match=f"{name} must be"):
+        shoal.Fishr(**{"num_domains": E, name: value})
+    fishr = shoal.Fishr(E)
+    before = getattr(fishr, name)
+    with pytest.raises(error, match=f"{name} must be"):
+        setattr(fishr, name, value)
+    assert getattr(fishr, name) == before
 
 
 def test_rows_of_another_shape_are_refused_and_leave_the_state_alone() -> None:

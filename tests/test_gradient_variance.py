@@ -1270,3 +1270,27 @@ def test_backpack_agrees(kind: str) -> None:
     torch.testing.assert_close(ours, oracle.variance(g, DOMAINS), **oracle.VALUE)
     theirs = torch.cat([p.variance.flatten() for p in model.parameters()])
     torch.testing.assert_close(biased[0], theirs, **oracle.GRADIENT)
+
+
+@pytest.mark.parametrize(
+    "statistic",
+    [shoal.gradient_variance, shoal.gradient_mean, shoal.covariance_spread],
+    ids=lambda function: function.__name__,
+)
+@pytest.mark.parametrize("chunk_size", [None, 3])
+def test_an_embedding_with_sparse_gradients_is_like_any(
+    statistic: Callable[..., Tensor], chunk_size: int | None
+) -> None:
+    """Its gradients leave out the words that did not come."""
+    found = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(6, 3, sparse=sparse), Pooled(3)).double()
+        words, labels = torch.randint(6, (10, 4)), torch.randint(C, (10,))
+        domains = torch.arange(10) % 2
+        value = statistic(model, words, labels, domains, chunk_size=chunk_size)
+        slope = torch.autograd.grad(value.square().sum(), list(model[1].parameters()))
+        found.append([value, *slope])
+    for one, other in zip(*found, strict=True):
+        assert one.abs().max() > 0
+        torch.testing.assert_close(one, other)

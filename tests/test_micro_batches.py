@@ -197,3 +197,11 @@ def test_batch_norm_that_follows_the_batch_is_refused() -> None:
 def test_a_size_of_nothing() -> None:
     with pytest.raises(ValueError, match="size must be 1 or more, got 0"):
         shoal.in_micro_batches(Network(), make_batch()[0], 0)
+
+
+def test_inputs_that_do_not_fit_each_other_are_refused() -> None:
+    inputs = torch.zeros(6, 3)
+    with pytest.raises(ValueError, match="inputs is empty"):
+        shoal.in_micro_batches(nn.Identity(), (), 2)
+    with pytest.raises(ValueError, match=r"inputs\[1\] must have one entry per example \(6"):
+        shoal.in_micro_batches(lambda one, other: one, (inputs, inputs[:4]), 2)

@@ -144,6 +144,7 @@ def test_a_large_common_value_costs_no_accuracy_in_float32() -> None:
         (torch.tensor(1.0), ValueError, r"rows must be \[E, P\] or \[E\].* got \[\]"),
         (torch.ones(2, 3).long(), TypeError, r"rows must be floating point, got torch.int64"),
         ([[1.0], [2.0]], TypeError, r"rows must be a tensor, got list"),
+        (torch.ones(0, 3), ValueError, r"rows must be \[E, P\] or \[E\].* got \[0, 3\]"),
         (torch.tensor([1.0, float("nan")]), ValueError, r"rows holds 1 NaN of 2 values"),
     ],
 )
@@ -157,6 +158,19 @@ def test_present_of_another_shape_is_refused(shape: list[int]) -> None:
     text = f"present must have one entry per row, [2], got {shape}"
     with pytest.raises(ValueError, match=re.escape(text)):
         shoal.spread(torch.ones(2, 3), torch.ones(shape, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("present", [[True, False], True])
+def test_present_that_is_no_tensor_is_refused(present: object) -> None:
+    with pytest.raises(TypeError, match=r"present must be a bool tensor \[E\], got"):
+        shoal.spread(torch.ones(2, 3), present)
+
+
+def test_what_an_absent_row_holds_does_not_matter() -> None:
+    rows = torch.tensor([[1.0], [2.0], [float("inf")]], requires_grad=True)
+    value = shoal.spread(rows, torch.tensor([True, True, False]))
+    assert value.item() == 0.25
+    assert torch.autograd.grad(value, rows)[0].flatten().tolist() == [-0.5, 0.5, 0.0]
 
 
 # pairwise

@@ -2,14 +2,20 @@
 
 import copy
 
+import pytest
 import torch
 from torch import nn
 
 from shoal.scalars import Number, Scalars
 
 
+def positive(name: str, number: float) -> None:
+    if number <= 0:
+        raise ValueError(f"{name} must be above 0, got {number}")
+
+
 class Scaled(nn.Module):
-    factor, offset = Number(), Number()
+    factor, offset = Number(positive), Number(positive)
 
     def __init__(self, factor: float, offset: float) -> None:
         super().__init__()
@@ -38,6 +44,13 @@ def test_a_number_is_changed_in_place() -> None:
     other = copy.deepcopy(module)
     other.factor = 5.0
     assert (module(), other()) == ([0.1, 0.7], [5.0, 0.7])
+
+
+def test_a_number_that_may_not_be_changes_nothing() -> None:
+    module = Scaled(0.1, 3)
+    with pytest.raises(ValueError, match="offset must be above 0, got -1"):
+        module.offset = -1
+    assert (module.offset, module()) == (3, [0.1, 3.0])
 
 
 def test_a_cast_does_not_round() -> None:

@@ -8,6 +8,11 @@ from difflib import get_close_matches
 import torch
 from torch import Tensor
 
+# Of indices; torch counts in no others.
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+# How many choices an error names: a network has hundreds of weights.
+NAMED = 40
+
 
 def choose(kind: str, name: str, choices: Iterable[str]) -> str:
     """Return ``name`` if it is one of ``choices``; otherwise raise with the nearest of them."""
@@ -16,7 +21,9 @@ def choose(kind: str, name: str, choices: Iterable[str]) -> str:
         return name
     nearest = get_close_matches(name, known, n=1)
     hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-    raise ValueError(f"unknown {kind} {name!r}; {hint}One of: {', '.join(known)}")
+    few = sorted(get_close_matches(name, known, n=NAMED, cutoff=0))
+    more = f" … and {len(known) - NAMED:,} more" if len(known) > NAMED else ""
+    raise ValueError(f"unknown {kind} {name!r}; {hint}One of: {', '.join(few)}{more}")
 
 
 _LOOKED_AT = ContextVar("looked at", default=True)
@@ -59,6 +66,14 @@ def check_floating(name: str, tensor: Tensor) -> None:
         )
 
 
+def check_count(name: str, number: int, least: int) -> None:
+    """Raise unless ``number`` is a whole number and not below ``least``."""
+    if not isinstance(number, (int, torch.SymInt)):
+        raise TypeError(f"{name} must be an int, got {type(number).__name__}")
+    if number < least:
+        raise ValueError(f"{name} must be {least} or more, got {number}")
+
+
 def check_features(features: Tensor) -> None:
     """Raise unless ``features`` is ``[n, p]``."""
     check_floating("features", features)
@@ -78,15 +93,22 @@ def check_logits(logits: Tensor, n: int) -> None:
         )
 
 
-def check_labels(logits: Tensor, labels: Tensor) -> None:
-    """Raise unless ``labels`` suits one of the two built-in losses on ``logits``."""
+def check_one_each(labels: Tensor, n: int) -> None:
+    """Raise unless ``labels`` are of n examples, whatever the loss makes of them."""
     if not isinstance(labels, Tensor):
         raise TypeError(f"labels must be a tensor, got {type(labels).__name__}")
-    n = len(logits)
     if labels.ndim == 0 or len(labels) != n:
         raise ValueError(
             f"labels must have one entry per example (n = {n}), got shape {list(labels.shape)}"
         )
+    if labels.is_floating_point():
+        check_floating("labels", labels)
+
+
+def check_labels(logits: Tensor, labels: Tensor) -> None:
+    """Raise unless ``labels`` suits one of the two built-in losses on ``logits``."""
+    n = len(logits)
+    check_one_each(labels, n)
     if logits.ndim == 1 or logits.shape[1] == 1:
         _check_binary(labels, n)
     else:
@@ -113,9 +135,8 @@ def _check_classes(labels: Tensor, n: int, classes: int) -> None:
                 f"floating-point labels are soft targets and must be [n, C] = [{n}, {classes}], "
                 f"got shape {list(labels.shape)}; class indices must be integers"
             )
-        check_floating("labels", labels)
         return
-    if labels.ndim != 1 or labels.dtype == torch.bool:
+    if labels.ndim != 1 or labels.dtype not in INTEGERS:
         raise ValueError(
             f"labels must be integer class indices [n] with n = {n} or soft targets [n, C], "
             f"got {labels.dtype} of shape {list(labels.shape)}"
@@ -138,8 +159,8 @@ def check_domains(domains: Tensor, n: int, num_domains: int | None) -> None:
     """Raise unless ``domains`` is an integer vector with one domain id per example."""
     if not isinstance(domains, Tensor):
         raise TypeError(f"domains must be a tensor, got {type(domains).__name__}")
-    if domains.is_floating_point() or domains.dtype == torch.bool or domains.is_complex():
-        raise TypeError(f"domains must be integer ids, got {domains.dtype}")
+    if domains.dtype not in INTEGERS:
+        raise TypeError(f"domains must be integer ids, got {domains.dtype}; convert with .long()")
     if domains.ndim != 1 or len(domains) != n:
         raise ValueError(
             f"domains must be a vector [n] with one id per example (n = {n}), "
@@ -148,8 +169,8 @@ def check_domains(domains: Tensor, n: int, num_domains: int | None) -> None:
     if num_domains is None:
         if n == 0:
             raise ValueError("num_domains must be given for an empty batch")
-    elif num_domains < 1:
-        raise ValueError(f"num_domains must be 1 or more, got {num_domains}")
+    else:
+        check_count("num_domains", num_domains, 1)
     if not values_visible(domains) or n == 0:
         return
     if num_domains is None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
+from .gradients.inputs import check_examples
 from .gradients.repeat import Randomness
 from .parts import part_of_batch
 
@@ -37,7 +38,7 @@ def in_micro_batches(network: Callable[..., Any], inputs: Inputs, size: int) -> 
     def call(function: Callable[..., Any], parts: list[Tensor]) -> Any:
         return function(*parts) if keys is None else function(**dict(zip(keys, parts, strict=True)))
 
-    n = len(tensors[0])
+    n = check_examples(tensors, keys)
     if n <= size:
         return call(network, tensors)
     model = network if isinstance(network, nn.Module) else None

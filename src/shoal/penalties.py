@@ -24,12 +24,14 @@ def spread(rows: Tensor, present: Tensor | None = None) -> Tensor:
             zero, which is how a statistic marks a domain with fewer than two examples.
     """
     check_floating("rows", rows)
-    if rows.ndim not in (1, 2):
+    if rows.ndim not in (1, 2) or rows.numel() == 0:
         raise ValueError(f"rows must be [E, P] or [E], one per domain, got {list(rows.shape)}")
     rows = rows.reshape(len(rows), -1)
-    weights = presence(rows, present).to(rows.dtype)[:, None]
+    taking_part = presence(rows, present)[:, None]
+    weights = taking_part.to(rows.dtype)
     count = weights.sum().clamp(min=1)
-    mean = (rows * weights).sum(0) / count
+    rows = torch.where(taking_part, rows, 0.0)  # 0 · ∞ would let an absent row in
+    mean = rows.sum(0) / count
     return ((rows - mean).square() * weights).sum() / count
 
 
@@ -42,7 +44,7 @@ def pairwise(rows: Tensor) -> Tensor:
         rows: a statistic, ``[E, P]`` or ``[E]``.
     """
     check_floating("rows", rows)
-    if rows.ndim not in (1, 2):
+    if rows.ndim not in (1, 2) or rows.numel() == 0:
         raise ValueError(f"rows must be [E, P] or [E], one per domain, got {list(rows.shape)}")
     mean = rows.mean(0, keepdim=True).expand_as(rows)
     # Fused: rows may be large, and a difference and its square would be kept beside them.
@@ -100,6 +102,8 @@ def presence(rows: Tensor, present: Tensor | None) -> Tensor:
     """Return ``present`` as a bool vector ``[E]``, by default the rows that are not all zero."""
     if present is None:
         return (rows.detach() != 0).reshape(len(rows), -1).any(1)
+    if not isinstance(present, Tensor):
+        raise TypeError(f"present must be a bool tensor [E], got {type(present).__name__}")
     if present.shape != rows.shape[:1]:
         raise ValueError(
             f"present must have one entry per row, [{len(rows)}], got {list(present.shape)}"

@@ -1,5 +1,6 @@
 """Numbers on the device: what is compiled or captured serves all their values."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -40,7 +41,14 @@ class Scalars(nn.Module):
 
 
 class Number:
-    """An attribute of a module that is one of its ``scalars``: read and changed as a number."""
+    """An attribute of a module that is one of its ``scalars``: read and changed as a number.
+
+    Args:
+        check: raises where a number, of this name, may not be.
+    """
+
+    def __init__(self, check: Callable[[str, Any], None]) -> None:
+        self.check = check
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -50,4 +58,5 @@ class Number:
         return number
 
     def __set__(self, module: Any, number: float) -> None:
+        self.check(self.name, number)
         module.scalars.set(self.name, number)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_domains
+from ..checks import check_count, check_domains
 from ..distributed import largest_over_ranks
 from .groups import Sorted, host_order
 from .inputs import Examples, Inputs
@@ -33,8 +33,8 @@ def job_of(
     check_independent(model)
     examples = Examples.of(inputs, labels)
     check_domains(domains, len(examples), num_domains)
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"chunk_size must be 1 or more, got {chunk_size}")
+    if chunk_size is not None:
+        check_count("chunk_size", chunk_size, 1)
     weights = select(model, parameters)
     device = next(iter(weights.values())).device
     total = num_domains or largest_over_ranks(int(domains.max()) + 1 if len(domains) else 1, device)
@@ -48,6 +48,12 @@ def job_of(
 def check_independent(model: nn.Module) -> None:
     """Raise if an example's loss depends on the other examples of the batch."""
     for name, module in model.named_modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.scale_grad_by_freq:
+            raise ValueError(
+                f"{name or type(module).__name__} divides gradients by how often the batch has a "
+                "word (scale_grad_by_freq), so each example's gradient depends on all others and "
+                "has no meaning of its own; make it without"
+            )
         if not isinstance(module, nn.modules.batchnorm._BatchNorm):
             continue
         if module.training or module.running_mean is None:

@@ -1,12 +1,12 @@
 """A network's inputs as a flat list of tensors, so that examples can be cut and reordered."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
-from ..checks import check_floating, check_labels, check_logits
+from ..checks import check_floating, check_labels, check_logits, check_one_each
 from .losses import Loss, individual_losses
 from .precision import precise
 
@@ -81,12 +81,12 @@ def logits_of(output: Any) -> Tensor:
     return logits
 
 
-def _check(tensors: list[Tensor], keys: list[str] | None, labels: Tensor) -> None:
+def check_examples(tensors: list[Tensor], keys: list[str] | None) -> int:
+    """Return how many examples the inputs are of; raise unless all are of as many."""
     if not tensors:
         raise ValueError("inputs is empty; a tensor, a tuple or a dict of tensors is expected")
     n = len(tensors[0]) if isinstance(tensors[0], Tensor) and tensors[0].ndim else 0
-    for k, tensor in enumerate(tensors):
-        name = "inputs" if len(tensors) == 1 else f"inputs[{keys[k] if keys else k!r}]"
+    for name, tensor in _named(tensors, keys):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
         if tensor.ndim == 0 or len(tensor) != n:
@@ -94,11 +94,18 @@ def _check(tensors: list[Tensor], keys: list[str] | None, labels: Tensor) -> Non
                 f"{name} must have one entry per example ({n} in the first input), "
                 f"got shape {list(tensor.shape)}"
             )
+    return n
+
+
+def _check(tensors: list[Tensor], keys: list[str] | None, labels: Tensor) -> None:
+    n = check_examples(tensors, keys)
+    for name, tensor in _named(tensors, keys):
         if tensor.is_floating_point():
             check_floating(name, tensor)
-    if not isinstance(labels, Tensor):
-        raise TypeError(f"labels must be a tensor, got {type(labels).__name__}")
-    if labels.ndim == 0 or len(labels) != n:
-        raise ValueError(
-            f"labels must have one entry per example (n = {n}), got shape {list(labels.shape)}"
-        )
+    check_one_each(labels, n)
+
+
+def _named(tensors: list[Tensor], keys: list[str] | None) -> Iterator[tuple[str, Tensor]]:
+    for k, tensor in enumerate(tensors):
+        name = "inputs" if len(tensors) == 1 else f"inputs[{keys[k] if keys else k!r}]"
+        yield name, tensor

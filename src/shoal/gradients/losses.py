@@ -13,6 +13,8 @@ def individual_losses(logits: Tensor, labels: Tensor, loss: Loss | None) -> Tens
     """Return ℓ_i, ``[n]``: the given loss, else cross-entropy or, on one logit, binary."""
     if loss is not None:
         values = loss(logits, labels)
+        if not isinstance(values, Tensor):
+            raise TypeError(f"loss must return a tensor, got {type(values).__name__}")
         if values.shape != (len(logits),):
             raise ValueError(
                 f"loss must return one value per example, [{len(logits)}], got shape "

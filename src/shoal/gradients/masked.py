@@ -44,6 +44,11 @@ class Masked:
         return x / self.expand(self.counts.to(x.dtype).clamp(min=1))[:, None]
 
     def expand(self, rows: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            # A sum, because Inductor makes additions in no order of the gradient of index_select:
+            # with two threads of a CPU they came out wrong, or wrote where nothing was theirs.
+            mask = (self.mask > 0).view(*self.mask.shape, *[1] * (rows.ndim - 1))
+            return torch.where(mask, rows[:, None], 0.0).sum(0)
         return rows.index_select(0, self.domains)
 
     def centre(self, x: Tensor, mean: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from ..distributed import sum_over_ranks
 from ..parts import part_of_batch
 from .elementary import twice_differentiable
 from .job import Job, like_of
-from .precision import precise
+from .precision import dense, precise
 from .repeat import Modes, Randomness, autocast_now, first_order
 
 
@@ -51,7 +51,7 @@ def _gradient(
             total, list(job.weights.values()), create_graph=create_graph, allow_unused=True
         )
         pieces = [
-            precise(torch.zeros_like(weight) if g is None else g).flatten()
+            precise(torch.zeros_like(weight) if g is None else dense(g)).flatten()
             for g, weight in zip(found, job.weights.values(), strict=True)
         ]
         return torch.cat(pieces)

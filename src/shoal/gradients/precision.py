@@ -17,6 +17,11 @@ def precise(tensor: Tensor) -> Tensor:
     return tensor.float()
 
 
+def dense(gradient: Tensor) -> Tensor:
+    """Return a gradient with all its zeros: an embedding may leave them out (``sparse=True``)."""
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
 def products(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b of many matrices ``[m, i, k], [m, k, j]`` in the precision of statistics.
 

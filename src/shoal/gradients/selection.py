@@ -13,6 +13,8 @@ Parameters = str | nn.Module | Iterable[str]
 
 def unwrap(model: nn.Module) -> nn.Module:
     """Return the module under a data-parallel wrapper; refuse a compiled one."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         model = model.module
     if any(_compiled(module) for module in model.modules()):
@@ -43,6 +45,11 @@ def select(model: nn.Module, parameters: Parameters) -> dict[str, Tensor]:
     elif parameters == "all":
         chosen = trainable
     else:
+        if not isinstance(parameters, Iterable):
+            raise TypeError(
+                "parameters must be 'all', a module of the model, or names of its weights, got "
+                f"{type(parameters).__name__}"
+            )
         wanted = parameters.split(",") if isinstance(parameters, str) else list(parameters)
         for name in wanted:
             _check_name(model, name)

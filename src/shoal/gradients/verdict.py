@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .groups import Sorted
-from .precision import rounding
+from .precision import dense, rounding
 from .recording import Entry, Owners
 
 # Σ_i g_i against autograd's gradient, relative to the root of Σ_i g_i².
@@ -81,7 +81,7 @@ def _find_untold(
     found = torch.autograd.grad(
         (random * losses).sum(), list(weights.values()), retain_graph=True, allow_unused=True
     )
-    truth = {name: g for name, g in zip(names, found, strict=True) if g is not None}
+    truth = {name: dense(g) for name, g in zip(names, found, strict=True) if g is not None}
     told: set[str] = set()
     for entry in entries:
         if all(len(t) == len(losses) for t in entry.tensors):

@@ -1,14 +1,24 @@
 """λ times the spread of any statistic's rows, with their moving average and a warm-up."""
 
+from numbers import Real
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from ..checks import check_count
 from ..penalties import presence
 from ..scalars import Number, Scalars
 from .matching import matched
-from .warmup import check_schedule
+from .warmup import check_schedule, check_steps, check_weight
+
+
+def check_decay(name: str, decay: float) -> None:
+    """Raise unless it is in [0, 1)."""
+    if not isinstance(decay, Real):
+        raise TypeError(f"{name} must be a number, got {type(decay).__name__}")
+    if not 0 <= decay < 1:
+        raise ValueError(f"{name} must be in [0, 1), got {decay}")
 
 
 class Match(nn.Module):
@@ -27,8 +37,8 @@ class Match(nn.Module):
         normalise: divide by the number of columns P; False is Eq. 3.
     """
 
-    penalty_weight, ema_decay = Number(), Number()
-    warmup_steps, warmup_weight = Number(), Number()
+    penalty_weight, warmup_weight = Number(check_weight), Number(check_weight)
+    ema_decay, warmup_steps = Number(check_decay), Number(check_steps)
     v_bar: Tensor | None
     steps: Tensor
     updates: Tensor
@@ -44,12 +54,8 @@ class Match(nn.Module):
         normalise: bool = False,
     ) -> None:
         super().__init__()
-        if not isinstance(num_domains, int):
-            raise TypeError(f"num_domains must be an int, got {type(num_domains).__name__}")
-        if num_domains < 1:
-            raise ValueError(f"num_domains must be 1 or more, got {num_domains}")
-        if not 0 <= ema_decay < 1:
-            raise ValueError(f"ema_decay must be in [0, 1), got {ema_decay}")
+        check_count("num_domains", num_domains, 1)
+        check_decay("ema_decay", ema_decay)
         check_schedule(penalty_weight, warmup_steps, warmup_weight)
         self.num_domains = num_domains
         self.normalise = normalise

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..statistics import first_order
+
 
 def matched(
     rows: Tensor, present: Tensor | None, v_bar: Tensor, *numbers: Any
@@ -37,16 +39,17 @@ def _terms(
     # In double precision, and rounded last.
     decay, weight, before, warmup_steps = numbers.unbind()
     strength = (torch.where(steps >= warmup_steps, weight, before) / columns).to(rows.dtype)
-    decay, rest = decay.to(rows.dtype), (1 - decay).to(rows.dtype)
-    length = 1 - torch.pow(decay, counted.to(rows.dtype))
-    scale = (length.max() / length / rest)[:, None]
+    length = 1 - torch.pow(decay, counted.to(decay.dtype))
+    scale = (length.max() / length / (1 - decay)).to(rows.dtype)[:, None]
+    rest = (1 - decay).to(rows.dtype)
     past = v_bar.to(rows.dtype)
     if present is None:
         new = torch.lerp(past, rows, rest)
         share = strength / len(rows)
         with torch.autocast(rows.device.type, enabled=False):  # which would halve its precision
             mean = torch.mv(new.mT, scale[:, 0] / len(rows))
-        gaps = torch.addcmul(-mean, new, scale)
+        # Of one domain alone exactly zero, which the rounding of a mean is not.
+        gaps = torch.addcmul(-mean, new, scale) if len(rows) > 1 else torch.zeros_like(new)
     else:
         mask = present.to(rows.dtype)[:, None]
         new, scale = torch.lerp(past, rows, rest * mask), scale * mask
@@ -69,6 +72,7 @@ class _Match(torch.autograd.Function):
         return penalty, new, finite
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, c: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
         return _pull_back(ctx, c)
 

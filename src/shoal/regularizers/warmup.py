@@ -1,11 +1,32 @@
 """λ times any penalty, with a warm-up."""
 
 import math
+from functools import partial
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
 
+from ..checks import check_count
 from ..scalars import Number, Scalars
+
+
+def check_weight(name: str, weight: float) -> None:
+    """Raise unless the weight is finite and not negative."""
+    if not isinstance(weight, Real):
+        raise TypeError(f"{name} must be a number, got {type(weight).__name__}")
+    if not (math.isfinite(weight) and weight >= 0):
+        raise ValueError(f"{name} must be finite and 0 or more, got {weight}")
+
+
+check_steps = partial(check_count, least=0)
+
+
+def check_schedule(penalty_weight: float, warmup_steps: int, warmup_weight: float) -> None:
+    """Raise unless the weights are finite and nothing is negative."""
+    check_weight("penalty_weight", penalty_weight)
+    check_steps("warmup_steps", warmup_steps)
+    check_weight("warmup_weight", warmup_weight)
 
 
 class Warmup(nn.Module):
@@ -17,7 +38,8 @@ class Warmup(nn.Module):
         warmup_weight: the weight until then; IRM and V-REx have 1, Fishr 0.
     """
 
-    penalty_weight, warmup_steps, warmup_weight = Number(), Number(), Number()
+    penalty_weight, warmup_weight = Number(check_weight), Number(check_weight)
+    warmup_steps = Number(check_steps)
     steps: Tensor
 
     def __init__(
@@ -41,13 +63,3 @@ class Warmup(nn.Module):
             if self.training:
                 self.steps += 1  # in place: a captured step replays addresses
         return weight.to(penalty.dtype) * penalty
-
-
-def check_schedule(penalty_weight: float, warmup_steps: int, warmup_weight: float) -> None:
-    """Raise unless the weights are finite and nothing is negative."""
-    if not (math.isfinite(penalty_weight) and penalty_weight >= 0):
-        raise ValueError(f"penalty_weight must be finite and 0 or more, got {penalty_weight}")
-    if warmup_steps < 0:
-        raise ValueError(f"warmup_steps must be 0 or more, got {warmup_steps}")
-    if not (math.isfinite(warmup_weight) and warmup_weight >= 0):
-        raise ValueError(f"warmup_weight must be finite and 0 or more, got {warmup_weight}")

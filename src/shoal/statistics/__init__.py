@@ -4,6 +4,7 @@ from ..gradients.elementary import twice_differentiable
 from ..gradients.job import Form
 from ..gradients.losses import Loss, individual_losses
 from ..gradients.precision import precise
+from ..gradients.repeat import first_order
 from .covariance import covariance_spread
 from .features import feature_moments, scale_slopes
 from .head import head_mean, head_rows, head_variance
@@ -16,6 +17,7 @@ __all__ = [
     "Recorded",
     "covariance_spread",
     "feature_moments",
+    "first_order",
     "gradient_mean",
     "gradient_variance",
     "head_mean",

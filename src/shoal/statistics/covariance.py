@@ -8,7 +8,7 @@ from ..gradients.asked import job_of
 from ..gradients.gram_blocks import Part
 from ..gradients.groups import Sorted
 from ..gradients.inputs import Inputs
-from ..gradients.job import Form, outside_autocast
+from ..gradients.job import Form, like_of, outside_autocast
 from ..gradients.losses import Loss
 from ..gradients.precision import precise
 from ..gradients.selection import Parameters
@@ -48,6 +48,8 @@ def covariance_spread(
     _, entries = job.record(None, create_graph=torch.is_grad_enabled())
     if any(entry.source.shared for entry in entries):
         check_no_dropout(job.model)
+    if not entries:  # the loss does not depend on any of these weights
+        return like_of(job).new_zeros(())
     parts = [Part(entry.source, list(map(precise, entry.tensors))) for entry in entries]
     with outside_autocast(job):
         parts, groups = gram.over_ranks(parts, job.groups)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..checks import check_domains, check_features, check_labels, check_logits
+from ..checks import check_domains, check_features, check_labels, check_logits, check_one_each
 from ..distributed import gather_rows, world_size
 from ..gradients.groups import Sorted, host_order
 from ..gradients.job import Form
@@ -69,6 +69,8 @@ def head_rows(
     check_logits(logits, len(features))
     if loss is None:
         check_labels(logits, labels)
+    else:
+        check_one_each(labels, len(features))
     check_domains(domains, len(features), num_domains)
     if world_size() > 1:
         features, logits, labels, domains = gather_rows(features, logits, labels, domains)
