@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import textwrap
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -354,6 +355,65 @@ def test_data_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main([*command, "--plan-only"]) == 2
     told = capsys.readouterr().err
     assert all(folder in told for folder in folders) and "have one name, 'photos'" in told
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        (["--network", "resnet5O", "--plan-only"], "did you mean 'resnet50'"),
+        (["--network", "resnet18"], "torchvision:resnet18 needs torchvision"),
+        (["--weights", "none"], "torchvision:resnet50 needs torchvision"),
+        (
+            ["--network", "mnist-cnn", "--weights", "imagenet"],
+            "mnist-cnn begins with drawn weights",
+        ),
+    ],
+)
+def test_a_network_that_cannot_be_had_is_refused_before_anything_is_written(
+    given: list[str],
+    wrong: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    assert main([*of_images(tmp_path), *given]) == 2
+    assert wrong in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def of_images(folder: Path) -> list[str]:
+    """A sweep of two domains of large images into ``out``."""
+    write_images(folder / "photos")
+    command = ["sweep", "--algorithms", "erm", "--datasets", str(folder / "photos"), "--trials"]
+    return [*command, "1", "--draws", "1", "--out", str(folder / "out")]
+
+
+def test_a_network_of_small_images_is_unknown_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [*PLAN, "--algorithms", "erm", "--network", "resnet5O", "--out", f"{tmp_path}/out"]
+    assert main(command) == 2
+    assert "did you mean 'resnet50'" in capsys.readouterr().err and not any(tmp_path.iterdir())
+
+
+def test_a_sweep_is_planned_or_done_without_the_package_of_its_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    command = of_images(tmp_path)
+    assert main([*command, "--plan-only"]) == 0
+    runs = read_plan(tmp_path / "out")
+    assert {run.protocol.weights for run in runs} == {"imagenet"}
+    for run in runs:
+        (folder := folder_of(tmp_path / "out", run)).mkdir(parents=True)
+        (folder / "done").touch()
+    assert main(command) == 0
+
+
+def test_a_network_without_other_weights_begins_with_drawn_ones(tmp_path: Path) -> None:
+    assert main([*of_images(tmp_path), "--network", "mnist-cnn", "--plan-only"]) == 0
+    assert {run.protocol.weights for run in read_plan(tmp_path / "out")} == {None}
 
 
 def test_status_of_another_folder_says_so(

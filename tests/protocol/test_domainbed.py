@@ -57,6 +57,42 @@ def test_what_a_killed_run_left_is_read(tmp_path: Path) -> None:
     assert read_domainbed(tmp_path) == []
 
 
+def renamed(values: dict[str, float]) -> dict[str, float]:
+    return {f"fd_{key}": value for key, value in values.items()}
+
+
+@pytest.mark.parametrize("poor", [{}, renamed(accuracies(0.1, 0.1)), {"env2_in_acc": 0.1}])
+def test_records_without_the_test_environments_do_not_count(
+    poor: dict[str, float], tmp_path: Path
+) -> None:
+    good = record(0, accuracies(0.5, 0.6)) + record(300, accuracies(0.7, 0.8))
+    (tmp_path / "results.jsonl").write_text(record(600, poor) + good + record(300, poor))
+    (run,) = read_domainbed(tmp_path)
+    assert [(one.step, one.of("photo", "kept")) for one in run.measured] == [(0, 0.6), (300, 0.8)]
+
+
+def test_a_later_record_with_fewer_accuracies_does_not_count(tmp_path: Path) -> None:
+    alone = {"env2_in_acc": 0.1, "env2_out_acc": 0.1}
+    (tmp_path / "results.jsonl").write_text(record(0, accuracies(0.5, 0.6)) + record(0, alone))
+    (run,) = read_domainbed(tmp_path)
+    assert run.inside == (0.5,)
+
+
+@pytest.mark.parametrize(
+    ("values", "came"), [({"loss": 0.1}, "none"), (renamed({"env2_in_acc": 0.1}), "fd_env2_in_acc")]
+)
+def test_a_file_without_the_test_environments_is_named(
+    values: dict[str, float], came: str, tmp_path: Path
+) -> None:
+    (tmp_path / "results.jsonl").write_text(2 * record(0, values))
+    wrong = (
+        rf"no record in {tmp_path}/results\.jsonl has .*expected env2_in_acc, env2_out_acc, "
+        rf"got {came} in the last one; .*move the file away"
+    )
+    with pytest.raises(ValueError, match=wrong):
+        read_domainbed(tmp_path)
+
+
 def test_data_sets_that_we_do_not_have_are_read_by_number(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text(record(0, accuracies(0.5, 0.6), dataset="SVIRO"))
     (run,) = read_domainbed(tmp_path)

@@ -34,6 +34,11 @@ from tests.protocol.worlds import Broken, Squares, planned
 HERE = ("ours",)
 
 
+class Unknowing(Squares):
+    def method(self, name: str) -> Any:
+        raise ValueError("unknown method\nand why")
+
+
 def wrote(out: Path, run: Run, hardware: str = "ours", **seconds: float) -> None:
     """Write that a run is done, and what it took on which hardware."""
     folder = folder_of(out, run)
@@ -287,6 +292,10 @@ def test_a_probe_in_its_own_process_and_in_time(
     assert list(known_rates(tmp_path)) == [(processor(), ("tiny", "erm"))]
     assert left_of(tmp_path, runs, (processor(),)).seconds() > 0
     (tmp_path / RATES).unlink()
+    told: list[str] = []
+    find_rates(tmp_path, [*runs, tiny_run("fishr")], Unknowing(), lambda *_: tiny(), told.append)
+    assert known_rates(tmp_path) == {}
+    assert told == ["what erm costs on tiny could not be tried (ValueError: unknown method)"]
     monkeypatch.setattr(estimate, "LIMIT", {"cpu": 0.0})
     find_rates(tmp_path, runs, Squares(), lambda *_: tiny())
     assert known_rates(tmp_path) == {}
@@ -297,17 +306,19 @@ def test_probes_stop_when_their_time_is_over_and_mind_no_failure(
 ) -> None:
     subjects = [Subject.of(tiny_run(name), tiny()) for name in ("erm", "fishr")]
 
-    def sent(world: Squares) -> list[object]:
-        found: list[object] = []
+    def sent(world: Squares) -> list[Any]:
+        found: list[Any] = []
         pipe: Any = SimpleNamespace(send=found.append)
         estimate._probe_all(subjects, world, pipe)
         assert found[:1] in ([], [("cpu", processor())])
-        return [kind for kind, _ in found[1:]]  # type: ignore[misc]
+        return found[1:]
 
+    both = [("tiny", "erm"), ("tiny", "fishr")]
     assert sent(Broken()) == []
-    assert sent(Squares()) == [("tiny", "erm"), ("tiny", "fishr")]
+    assert sent(Unknowing()) == [(kind, "ValueError: unknown method") for kind in both]
+    assert [kind for kind, _ in sent(Squares())] == both
     monkeypatch.setattr(estimate, "SHARE", 0.0)
-    assert sent(Squares()) == [("tiny", "erm")]
+    assert [kind for kind, _ in sent(Squares())] == both[:1]
 
 
 def test_the_command_says_what_it_will_cost(

@@ -250,6 +250,21 @@ def test_only_finished_runs_are_read(tmp_path: Path) -> None:
         ("records.jsonl", None, r"records\.jsonl is empty, or not there"),
         ("records.jsonl", '{"step": 0}', r"records\.jsonl has no record in line 1"),
         ("records.jsonl", "null", r"records\.jsonl has no record in line 1"),
+        (
+            "records.jsonl",
+            '{"step": 0, "accuracy": {"photo": {"kept": 1}}}\n{"step": 1, "accuracy": {}}',
+            r"records\.jsonl has no accuracy of the test domain 'photo' in line 2",
+        ),
+        (
+            "records.jsonl",
+            '{"step": 0, "accuracy": 0.5}',
+            r"records\.jsonl has an accuracy that is no object of domains but 0\.5 in line 1",
+        ),
+        (
+            "records.jsonl",
+            '{"step": 0, "accuracy": {"photo": 0.5}}',
+            r"records\.jsonl has an accuracy of 'photo' that is no object of splits but 0\.5 in",
+        ),
         ("run.json", "{", r"run\.json is not JSON"),
         ("run.json", "{}", r"run\.json does not say its dataset"),
         ("run.json", "[]", r"run\.json does not say its dataset"),
@@ -265,6 +280,17 @@ def test_a_damaged_run_is_to_be_deleted(
         (folder / name).write_text(content)
     with pytest.raises(ValueError, match=rf"{wrong}.*; delete the folder {folder} and give the"):
         read_runs([tmp_path])
+
+
+def test_a_run_without_test_domains_may_hold_nothing_out(tmp_path: Path) -> None:
+    run = make_run("pacs", "erm", (), 0, 0)
+    write_run(tmp_path, replace(run, measured=(Measured(0, {}, {}),)))
+    (found,) = read_runs([tmp_path])
+    assert found.measured[0].accuracy == {}
+
+
+def test_no_domain_is_left_out_where_there_is_no_other() -> None:
+    assert choose_runs([finished(0, measured(0, a=(0.9, 0.8)))], "leave-one-domain-out") == []
 
 
 def test_a_folder_that_is_named_twice_is_read_once(tmp_path: Path) -> None:

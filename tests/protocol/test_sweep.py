@@ -269,12 +269,14 @@ def test_a_device_that_is_lost_ends_the_process_and_not_the_next_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> Any:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nFor debugging …")
 
     monkeypatch.setattr(attempts, "_lost", lambda device: True)
     with pytest.raises(DeviceLost):
         attempt(small_run(steps=2), fishr, fail, tmp_path / "run", MACHINE())
-    assert "illegal memory access" in failed(tmp_path / "run")["reason"]
+    told = "RuntimeError: CUDA error: an illegal memory access was encountered"
+    assert failed(tmp_path / "run")["reason"] == told
+    assert "For debugging" in (tmp_path / "run" / "failed.json").read_text("utf-8")
 
 
 def test_a_damaged_folder_is_a_failure_of_its_run(tmp_path: Path) -> None:

@@ -226,6 +226,16 @@ def test_no_terminal_cuts_a_number(rule: str, width: int, pieces: int) -> None:
     assert found == sorted((e.text, e.error) for line in made.lines for e in line.cells)
 
 
+@pytest.mark.parametrize("name", ["ERM", "fishr-rescaled"])
+def test_a_narrow_summary_is_spaced_by_itself_or_divided(name: str) -> None:
+    """One column of accuracies leaves room; four of the summary in forty columns do not."""
+    methods = {"erm": Method(name, {"x": Accuracy(80.0, 1.0)})}
+    made = grid(Benchmark("PACS", "tab:pacs", {"x": "PACS"}, methods))
+    text = shown(made, 40)
+    assert "…" not in text and "80.0 ± 1.0" in text
+    assert all(word in text for heading in made.summary for word in heading.split())
+
+
 def test_columns_beside_the_average() -> None:
     """Seven numbers, six with their errors, stand side by side in eighty columns."""
     domains = {name: name for name in ("art_painting", "cartoon", "photo", "sketch")}

@@ -18,12 +18,12 @@ def failure(algorithm: str, reason: str, draw: int = 0) -> Failure:
     return Failure("pacs", algorithm, ("photo",), 0, draw, reason, Path("runs") / algorithm)
 
 
-def test_runs_are_grouped_by_the_last_line_of_their_error() -> None:
+def test_runs_are_grouped_by_their_error() -> None:
     failed = [
-        failure("irm", "Traceback …\nValueError: too hot\n"),
+        failure("irm", "ValueError: too hot"),
         failure("fishr", "ValueError: too hot", 0),
         failure("fishr", "ValueError: too hot", 1),
-        failure("fishr", "   ", 2),
+        failure("fishr", "no reason was written down", 2),
     ]
     assert failure_lines(failed) == [
         "4 runs failed and are in no table: 3 of fishr, 1 of irm",
@@ -34,7 +34,7 @@ def test_runs_are_grouped_by_the_last_line_of_their_error() -> None:
         "1 run failed and is in no table",
         "1 of irm: ValueError: too hot",
     ]
-    assert failure_lines([], ["out"]) == []
+    assert failure_lines([]) == []
 
 
 def test_reasons_that_differ_in_numbers_are_one() -> None:
@@ -76,6 +76,34 @@ def test_every_report_says_what_failed_and_what_to_do(
     assert told.count(f"{mark}2 runs failed and are in no table\n") == 1
     assert "2 of irm: too hot\n" in told
     assert f"`shoal status {sweep}` names them; `shoal sweep … --out {sweep} --retry" in told
+
+
+def test_reports_and_status_give_the_first_line_of_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    run = Run("pacs", "now", "irm", ("photo",), hparams={"lr": 1e-3})
+    write_run(tmp_path, make_run("pacs", "erm", ("photo",), 0, 0))
+    write_plan(tmp_path, [run])
+    folder = folder_of(tmp_path, run)
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(run.canonical()))
+    reason = (
+        "RuntimeError: CUDA error: <b>lost</b> *it*\nFor debugging consider CUDA_LAUNCH_BLOCKING=1"
+    )
+    (folder / "failed.json").write_text(json.dumps({"kind": "RuntimeError", "reason": reason}))
+    for command, line in (
+        (["status"], f"{folder}: RuntimeError: CUDA error: <b>lost</b> *it*"),
+        (["report"], "1 of irm: RuntimeError: CUDA error: <b>lost</b> *it*"),
+        (
+            ["report", "--format", "markdown"],
+            r"- 1 of irm: RuntimeError: CUDA error: \<b>lost\</b> \*it\*",
+        ),
+    ):
+        assert main([*command, str(tmp_path)]) == 0
+        told = [shown.strip() for shown in capsys.readouterr().out.splitlines()]
+        assert line in told and "BLOCKING" not in " ".join(told)
+        assert command == ["status"] or f"`shoal status {tmp_path}` names them" in " ".join(told)
 
 
 def test_nothing_is_said_where_nothing_failed(

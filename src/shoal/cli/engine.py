@@ -77,6 +77,7 @@ def carry_out(options: argparse.Namespace, runs: Sequence[Any], world: Any) -> i
     shard = _shard(options.shard)
     if options.out.exists() and not options.out.is_dir():
         raise ValueError(f"--out is a folder, and {options.out} is a file; choose another")
+    _check_networks(options, runs, world)
     write_plan(options.out, runs)
     plan = shard.of(runs)
     if options.retry_failed and not options.plan_only:
@@ -105,6 +106,26 @@ def check_engine(options: argparse.Namespace) -> None:
     for name, is_given in given.items():
         if is_given:
             raise ValueError(f"{name} says nothing to --engine {options.engine}; leave it out")
+
+
+def _check_networks(options: argparse.Namespace, runs: Sequence[Any], world: Any) -> None:
+    """Raise where runs on files would fail one by one, for want of their network."""
+    from torch import Tensor
+
+    from ..datasets.frames import EVALUATION_SIDE
+    from ..networks.by_shape import check_network
+    from ..protocol.plan import folder_of
+    from ..protocol.records import DONE
+
+    # Another machine may have packages that this one has not.
+    here = not options.plan_only and bool(_here(options))
+    ahead = [run for run in runs if not (folder_of(options.out, run) / DONE).exists()]
+    asked = dict.fromkeys(
+        (run.dataset, run.protocol.network, run.protocol.weights) for run in ahead
+    )
+    for name, network, weights in asked:
+        if not isinstance(world.dataset(name, 0).domains[0].images, Tensor):
+            check_network((3, EVALUATION_SIDE, EVALUATION_SIDE), network, weights, here)
 
 
 def _engine(options: argparse.Namespace) -> Any:
@@ -180,12 +201,16 @@ def _tell_cost(options: argparse.Namespace, plan: Any, world: Any, others: int) 
     here = _here(options)
     unknown = unknown_kinds(options.out, plan, here)
     if unknown:
-        find_rates(options.out, unknown, world, world.dataset)
+        find_rates(options.out, unknown, world, world.dataset, _tell)
     left = left_of(options.out, plan, here)
     told = told_left(left, options.workers + others)
     print(
         told or "What it costs is known when the first runs are done: shoal status", file=sys.stderr
     )
+
+
+def _tell(line: str) -> None:
+    print(f"shoal: {line}", file=sys.stderr)
 
 
 def _counts(found: Any) -> str:

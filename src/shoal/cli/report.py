@@ -3,7 +3,7 @@
 import argparse
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -207,14 +207,14 @@ def _failures(folders: list[Path]) -> list[Any]:
     return [one for path, one in found.items() if path not in gone]
 
 
-def _failed(failed: list[Any]) -> list[str]:
-    """Return what to know of the runs that failed."""
+def _failed(failed: list[Any], written: Callable[[str], str] = str) -> list[str]:
+    """Return what to know of the runs that failed, as ``written``, and what to do."""
     from ..estimators.setup import SETUP
-    from ..report.failed import failure_lines
+    from ..report.failed import advice_lines, failure_lines
 
     # A fit has a plan, too, and goes on by a command of its own.
     sweeps = [str(at) for at in _sweeps(failed) if not (at / SETUP).exists()]
-    return failure_lines(failed, sweeps)
+    return [*map(written, failure_lines(failed)), *advice_lines(sweeps)]
 
 
 def _sweeps(failed: Iterable[Any]) -> list[Path]:
@@ -260,7 +260,7 @@ def _sweep_markdown(chapters: list[Any], failed: list[Any], file: io.StringIO | 
             print(markdown(shown), file=file)
         print("\n".join(f"- {as_markdown(line)}" for line in chapter.lines) + "\n", file=file)
     if failed:
-        listed = "\n".join(f"- {line}" for line in _failed(failed))
+        listed = "\n".join(f"- {line}" for line in _failed(failed, as_markdown))
         print(f"## Failed runs\n\n{listed}\n", file=file)
     print(LEGEND, file=file)
 

@@ -39,7 +39,11 @@ def add(commands: Any) -> None:
     what.add_argument("--steps", type=positive, default=5001, help="default: %(default)s")
     what.add_argument("--record-every", type=positive, metavar="N")
     what.add_argument("--network", metavar="NAME", help="for large images, as in train")
-    what.add_argument("--weights", choices=("imagenet", "none"), default="imagenet")
+    what.add_argument(
+        "--weights",
+        choices=("imagenet", "none"),
+        help="what a large network begins with (default: imagenet, where it has such weights)",
+    )
     add_precision(what)
     add_engine_options(parser)
     parser.set_defaults(run=_run, after_interrupt="the same command goes on from here")
@@ -54,11 +58,14 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
+    from ..networks.by_shape import DRAWN, check_name
     from ..own import name_of, with_settings
     from ..protocol.plan import Sweep
     from ..protocol.run import Protocol
     from .loading import dataset_of
 
+    if options.network is not None:
+        check_name(options.network)
     methods = {name_of(asked, with_settings(asked)[0]): asked for asked in options.algorithms}
     names: dict[str, str] = {}
     for asked in dict.fromkeys(options.datasets):
@@ -70,7 +77,8 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
                 "data; rename one of the folders, or sweep them apart"
             )
         names[name] = asked
-    weights = None if options.weights == "none" else "imagenet"
+    drawn = options.weights == "none" or (options.weights is None and options.network in DRAWN)
+    weights = None if drawn else "imagenet"
     protocol = Protocol(
         options.steps, network=options.network, weights=weights, precision=options.precision
     )

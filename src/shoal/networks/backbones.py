@@ -78,13 +78,27 @@ def backbone(
             they are 0 and 1 and normalise nothing: to train from nothing, pass False.
         generator: of the weights, the head and the dropout.
     """
-    package, _, model = name.partition(":")
-    if not model:
-        raise ValueError(f"{name!r} names no package; write torchvision:{name} or timm:{name}")
-    choose("package", package, PACKAGES)
+    package, model = parted(name)
     network, width, preprocessing = PACKAGES[package](model, weights, generator)
     network = adapted(network, channels)
     return with_head(network, width, classes, dropout, frozen_statistics, preprocessing, generator)
+
+
+def check_backbone(name: str, weights: str | Path | None = None) -> None:
+    """Raise where the package cannot be imported, or has no such model or weights to fetch."""
+    package, model = parted(name)
+    if package == "torchvision":
+        _in_torchvision(model, weights)
+    else:
+        _in_timm(model)
+
+
+def parted(name: str) -> tuple[str, str]:
+    """Return the package and its model."""
+    package, _, model = name.partition(":")
+    if not model:
+        raise ValueError(f"{name!r} names no package; write torchvision:{name} or timm:{name}")
+    return choose("package", package, PACKAGES), model
 
 
 def from_module(
@@ -167,10 +181,7 @@ Found = tuple[nn.Module, int, Preprocessing]
 
 
 def _torchvision(name: str, weights: str | Path | None, generator: torch.Generator) -> Found:
-    with extra("vision", f"torchvision:{name}"):
-        from torchvision import models
-    _known("torchvision", name, models.list_models(module=models))
-    version = _version(name, weights, models.get_model_weights(name).__members__)
+    models, version = _in_torchvision(name, weights)
     build = _fetching(
         name, f"{torch.hub.get_dir()}/checkpoints", lambda: models.get_model(name, weights=version)
     )
@@ -187,15 +198,18 @@ def _torchvision(name: str, weights: str | Path | None, generator: torch.Generat
     return network, int(head.in_features), IMAGENET  # type: ignore[arg-type]
 
 
+def _in_torchvision(name: str, weights: str | Path | None) -> tuple[Any, str | None]:
+    """Return torchvision's models, and which version of the weights is meant."""
+    with extra("vision", f"torchvision:{name}"):
+        from torchvision import models
+    _known("torchvision", name, models.list_models(module=models))
+    return models, _version(name, weights, models.get_model_weights(name).__members__)
+
+
 def _timm(name: str, weights: str | Path | None, generator: torch.Generator) -> Found:
-    with extra("vision", f"timm:{name}"):
-        import timm
-        from huggingface_hub.constants import HF_HUB_CACHE
-    _known("timm", name, (*timm.list_models(), *timm.list_pretrained()))
+    timm, cache = _in_timm(name)
     own = weights == "imagenet"
-    build = _fetching(
-        name, HF_HUB_CACHE, lambda: timm.create_model(name, pretrained=own, num_classes=0)
-    )
+    build = _fetching(name, cache, lambda: timm.create_model(name, pretrained=own, num_classes=0))
     network: Any = lent(build, generator)
     expected = network.pretrained_cfg
     if weights is not None and not own:
@@ -204,6 +218,15 @@ def _timm(name: str, weights: str | Path | None, generator: torch.Generator) -> 
     preprocessing = Preprocessing(tuple(expected["mean"]), tuple(expected["std"]))
     width = _run_once(network, torch.zeros(1, *expected["input_size"])).shape[1]
     return network, width, preprocessing
+
+
+def _in_timm(name: str) -> tuple[Any, str]:
+    """Return timm, and the folder in which it keeps weights that it has fetched."""
+    with extra("vision", f"timm:{name}"):
+        import timm
+        from huggingface_hub.constants import HF_HUB_CACHE
+    _known("timm", name, (*timm.list_models(), *timm.list_pretrained()))
+    return timm, HF_HUB_CACHE
 
 
 PACKAGES: dict[str, Callable[[str, str | Path | None, torch.Generator], Found]] = {

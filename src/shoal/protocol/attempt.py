@@ -1,7 +1,6 @@
 """One run of a sweep under the lock of its folder: all that can happen to it is decided here."""
 
 import errno
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
@@ -19,6 +18,7 @@ from .execute import execute
 from .folder import CHECKPOINTS, Folder, InUse, in_use, opened
 from .machine import Machine
 from .plan import Data
+from .reasons import reason_of
 from .records import BEGUN, DONE, FAILED, failure_of
 from .run import Run
 
@@ -160,12 +160,11 @@ def _carried_out(
 
 
 def _failed(path: Path, error: Exception) -> State:
-    last = traceback.format_exception_only(error)[-1].strip()
     memory = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
         isinstance(error, RuntimeError) and any(word in str(error) for word in EXHAUSTED)
     )
     kind = type(error).__name__
-    write_json(path / FAILED, {"kind": kind, "reason": last, "memory": memory})
+    write_json(path / FAILED, {"kind": kind, "reason": reason_of(error), "memory": memory})
     return State.FAILED
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,10 @@ def read_domainbed(folder: Path) -> list[Finished]:
     """Return the runs in this folder and below it, also those that were not finished.
 
     DomainBed's own selection asks for no ``done``, and its published numbers do not either. Where a
-    run was made twice into one folder, the later record of a step counts; a last line that a killed
-    run left half written does not. Of data sets that shoal does not have, the domains are ``env0``,
-    ``env1`` and so on.
+    run was made twice into one folder, the later record of a step counts, unless it has fewer
+    accuracies; a last line that a killed run left half written does not, nor does a record without
+    accuracies of the test environments. Of data sets that shoal does not have, the domains are
+    ``env0``, ``env1`` and so on.
     """
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}")
@@ -45,6 +46,7 @@ def read_domainbed(folder: Path) -> list[Finished]:
 
 def _read(path: Path) -> Finished | None:
     """Return the run; None where it recorded nothing."""
+    values: Mapping[str, Any] = {}
     records: dict[int, Measured] = {}
     args: Mapping[str, Any] = {}
     hparams: Mapping[str, Any] = {}
@@ -55,7 +57,7 @@ def _read(path: Path) -> Finished | None:
         try:
             values = json.loads(line)
             args, hparams, step = values["args"], values["hparams"], int(values["step"])
-            records[step] = Measured(step, _accuracies(values, args["dataset"]), {})
+            found = Measured(step, _accuracies(values, args["dataset"]), {})
             tests = tuple(_domain(args["dataset"], index) for index in args["test_envs"])
             trial, draw = int(args["trial_seed"]), int(args["hparams_seed"])
         except json.JSONDecodeError as error:
@@ -64,8 +66,13 @@ def _read(path: Path) -> Finished | None:
             raise _no_record(path, number, error) from error
         except (KeyError, TypeError, ValueError) as error:
             raise _no_record(path, number, error) from error
-    if not records:
+        whole = all(len(found.accuracy.get(test, ())) == len(SPLITS) for test in tests)
+        if whole and (step not in records or _size(found) >= _size(records[step])):
+            records[step] = found
+    if not args:
         return None
+    if not records:
+        raise _nothing_tested(path, args["test_envs"], values)
     return Finished(
         DATASETS.get(args["dataset"], (args["dataset"].lower(),))[0],
         ALGORITHMS.get(args["algorithm"], args["algorithm"].lower()),
@@ -83,6 +90,20 @@ def _no_record(path: Path, number: int, error: Exception) -> ValueError:
         f"{path}, line {number} is no record of DomainBed's: {error}; delete the line, or move the "
         "file away"
     )
+
+
+def _nothing_tested(path: Path, tests: Sequence[int], last: Mapping[str, Any]) -> ValueError:
+    wanted = ", ".join(f"env{test}_{split}_acc" for test in tests for split in SPLITS)
+    came = ", ".join(key for key in last if key.endswith("_acc")) or "none"
+    return ValueError(
+        f"no record in {path} has the accuracies of its test environments: expected {wanted}, got "
+        f"{came} in the last one; write them under these names, or move the file away"
+    )
+
+
+def _size(measured: Measured) -> int:
+    """Return how many accuracies a record has."""
+    return sum(map(len, measured.accuracy.values()))
 
 
 def _domain(dataset: str, index: int) -> str:

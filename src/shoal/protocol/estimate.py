@@ -18,7 +18,8 @@ from .hand import World
 from .hardware import hardware_of
 from .machine import about_machine
 from .plan import folder_of
-from .probe import Subject, probe
+from .probe import Rates, Subject, probe
+from .reasons import in_one_line, reason_of
 from .records import BEGUN, RECORDS
 from .run import Run
 
@@ -116,7 +117,11 @@ def unknown_kinds(out: Path, runs: Sequence[Run], here: Sequence[str]) -> list[R
 
 
 def find_rates(
-    out: Path, runs: Sequence[Run], world: World, dataset: Callable[[str, int], DomainDataset]
+    out: Path,
+    runs: Sequence[Run],
+    world: World,
+    dataset: Callable[[str, int], DomainDataset],
+    told: Callable[[str], object] = lambda _: None,
 ) -> None:
     """Probe these runs in a process of its own, and write down what was found.
 
@@ -124,6 +129,7 @@ def find_rates(
 
     Args:
         dataset: returns that of a name and a trial, without its images' cache.
+        told: called with each reason for which something could not be probed.
     """
     loaded = lru_cache(dataset)
     subjects = [Subject.of(run, loaded(run.dataset, run.trial)) for run in runs]
@@ -132,31 +138,39 @@ def find_rates(
     process = context.Process(target=_probe_all, args=(subjects, world, theirs), daemon=True)
     process.start()
     theirs.close()
-    found = known_rates(out)
+    found, failed = known_rates(out), dict[str, Kind]()
     with suppress(EOFError):
         if ours.poll(BEGIN):
             device, hardware = ours.recv()
             end = time.monotonic() + LIMIT[device]
             while ours.poll(max(0.0, end - time.monotonic())):
                 kind, rates = ours.recv()
-                found[hardware, kind] = rates
+                if isinstance(rates, Rates):
+                    found[hardware, kind] = rates
+                else:
+                    failed.setdefault(rates, kind)
     process.kill()
     process.join()
     write_rates(out, found)
+    for reason, (name, method) in failed.items():
+        told(f"what {method} costs on {name} could not be tried ({reason})")
 
 
 def _probe_all(subjects: Sequence[Subject], world: World, found: Connection) -> None:
-    """Send the kind of device and its name, and then the rates of one run after the other."""
-    # What cannot be probed cannot be trained either, and says so when it is tried.
+    """Send the kind of device and its name, and then of each run the rates, or why it has none."""
     try:
         machine = world.machine()
-    except Exception:
+    except Exception:  # a worker that cannot have one says so
         return
     found.send((machine.device.type, hardware_of(about_machine(machine))))
     begin = time.monotonic()
     for subject in subjects:
-        with suppress(Exception):
+        rates: Rates | str
+        try:
             method, _ = world.method(subject.run.algorithm)
-            found.send((kind_of(subject.run), probe(subject, method, machine)))
+            rates = probe(subject, method, machine)
+        except Exception as error:  # the run may do all the same
+            rates = in_one_line(reason_of(error))
+        found.send((kind_of(subject.run), rates))
         if time.monotonic() - begin > SHARE:
             return

@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from .reasons import UNKNOWN, in_one_line
+
 RUN, RECORDS, DONE = "run.json", "records.jsonl", "done"
 TIMING, FAILED, BEGUN = "timing.json", "failed.json", "begun.json"
 KEPT, HELD_OUT = "kept", "held_out"
@@ -166,13 +168,13 @@ def failures(folders: Sequence[Path]) -> list[Failure]:
                 if failure is None:  # somebody tries it again
                     continue
                 named = (run["dataset"], run["algorithm"], tuple(run["test_domains"]))
-                reason = str(failure["reason"])
-                found.append(Failure(*named, run["trial"], run["draw"], reason, path.parent))
+                told = (run["trial"], run["draw"], failure["reason"])
+                found.append(Failure(*named, *told, path.parent))
     return found
 
 
 def failure_of(folder: Path) -> dict[str, Any] | None:
-    """Return the kind of a run's failure, its reason, and whether memory ran out.
+    """Return the kind of a run's failure, its reason in one line, and whether memory ran out.
 
     None where it has not failed. That it has is known even where the file is damaged.
     """
@@ -180,8 +182,8 @@ def failure_of(folder: Path) -> dict[str, Any] | None:
         text = (folder / FAILED).read_text("utf-8", errors="replace")
     except FileNotFoundError:
         return None
-    unknown = {"kind": "unknown", "reason": "no reason was written down", "memory": False}
-    return unknown | (_object(text) or {})
+    found = {"kind": "unknown", "reason": UNKNOWN, "memory": False} | (_object(text) or {})
+    return found | {"reason": in_one_line(str(found["reason"]))}
 
 
 def timing_of(run: Finished) -> Timing | None:
@@ -211,7 +213,7 @@ def read_timing(folder: Path) -> Timing | None:
 
 def _read(folder: Path) -> Finished:
     run = _run(folder)
-    measured = tuple(_measured(folder / RECORDS))
+    measured = tuple(_measured(folder / RECORDS, run["test_domains"]))
     return Finished(
         run["dataset"],
         run["algorithm"],
@@ -247,17 +249,33 @@ def _object(text: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _measured(path: Path) -> Iterator[Measured]:
+def _measured(path: Path, test_domains: Sequence[str]) -> Iterator[Measured]:
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     if not lines:
         raise _damaged(path, "is empty, or not there")
     for number, line in enumerate(lines, 1):
         try:
-            yield Measured.of_record(json.loads(line))
+            found = Measured.of_record(json.loads(line))
         except json.JSONDecodeError as error:
             raise _damaged(path, f"is not JSON in line {number} ({error})") from error
         except (KeyError, TypeError, AttributeError) as error:
             raise _damaged(path, f"has no record in line {number} ({error!r})") from error
+        if wrong := _wrong_with(found.accuracy, test_domains):
+            raise _damaged(path, f"has {wrong} in line {number}")
+        yield found
+
+
+def _wrong_with(accuracy: object, test_domains: Sequence[str]) -> str:
+    """Return what a record has in place of accuracies by domain and split; "" where it has them."""
+    if not isinstance(accuracy, dict):
+        return f"an accuracy that is no object of domains but {accuracy!r}"
+    for domain, splits in accuracy.items():
+        if not isinstance(splits, dict):
+            return f"an accuracy of {domain!r} that is no object of splits but {splits!r}"
+    for domain in test_domains:
+        if not accuracy.get(domain):
+            return f"no accuracy of the test domain {domain!r}"
+    return ""
 
 
 def _damaged(path: Path, wrong: str) -> ValueError:

@@ -73,10 +73,13 @@ def by_leaving_out(run: Finished, all_runs: Sequence[Finished]) -> Score | None:
     """Return the best mean accuracy, over all steps, on domains left out beside the test domain.
 
     Of every other domain v it reads the run of the same draw whose test domains are the test domain
-    and v, on what is kept of v. None where one of these runs is missing.
+    and v, on what is kept of v. None where there is no other domain, or one of these runs is
+    missing.
     """
     test = run.test_domains[0]
     others = [domain for domain in run.measured[0].accuracy if domain != test]
+    if not others:
+        return None
     pairs = {
         other.test_domains: other
         for other in all_runs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from shoal.report.grid import Entry, Grid
@@ -111,21 +111,40 @@ def terminal(grid: Grid, width: int) -> list[Table]:
 
     They have no title, because a title would be broken to the width of its table.
     The first place is bold, the second underlined, what is worse than ERM dim. The summary is a
-    piece of its own, and so are accuracies that have no room beside the others.
+    piece of its own, and so is whatever has no room beside the others.
     """
     columns, summary = list(range(len(grid.columns))), list(range(len(grid.summary)))
-    for spacing in (ROOMY, CLOSE, TIGHT):
-        whole = _piece(grid, columns, summary, spacing)
-        if _measured(whole) <= width:
-            return [whole]
-    spacing = CLOSE if _measured(_piece(grid, columns, [], CLOSE)) <= width else TIGHT
-    groups: list[list[int]] = [[]]
-    for column in columns:
-        if groups[-1] and _measured(_piece(grid, [*groups[-1], column], [], spacing)) > width:
-            groups.append([])
-        groups[-1].append(column)
-    pieces = [_piece(grid, group, [], spacing) for group in groups]
-    return [*pieces, _piece(grid, [], summary, spacing)] if summary else pieces
+    whole = _spaced(grid, columns, summary, width)
+    if _measured(whole) <= width:
+        return [whole]
+    cells = _grouped(columns, lambda group: _piece(grid, group, [], TIGHT), width)
+    rest = _grouped(summary, lambda group: _piece(grid, [], group, TIGHT), width)
+    return [
+        *(_spaced(grid, group, [], width) for group in cells),
+        *(_spaced(grid, [], group, width) for group in rest),
+    ]
+
+
+def _grouped(
+    places: Sequence[int], piece: Callable[[list[int]], Table], width: int
+) -> list[list[int]]:
+    """Return the places in groups, as many in each as fit into the width."""
+    groups: list[list[int]] = []
+    for place in places:
+        if groups and _measured(piece([*groups[-1], place])) <= width:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    return groups
+
+
+def _spaced(grid: Grid, columns: Sequence[int], summary: Sequence[int], width: int) -> Table:
+    """Return the piece with the most room that fits into the width, or else with the least."""
+    for spacing in (ROOMY, CLOSE):
+        piece = _piece(grid, columns, summary, spacing)
+        if _measured(piece) <= width:
+            return piece
+    return _piece(grid, columns, summary, TIGHT)
 
 
 def _piece(
