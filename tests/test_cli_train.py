@@ -3,6 +3,7 @@
 import fcntl
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +23,7 @@ from shoal.datasets import DATASETS
 from shoal.networks import NETWORKS, Network, drawn
 from shoal.networks.base import IMAGENET
 from shoal.protocol import model
+from shoal.protocol.folder import Folder
 from shoal.training.loop import Progress
 from tests.datasets.pictures import photograph
 from tests.protocol.small import squares
@@ -326,7 +328,9 @@ def test_options_that_make_no_sense(capsys: Output, arguments: tuple[str, ...]) 
 def test_batches_of_no_images(capsys: Output) -> None:
     given = [word for word in MEMORY if word not in ("--set", "batch_size=4")]
     assert main(["train", *given, "--set", "batch_size=0"]) == 2
-    assert capsys.readouterr().err == "shoal: batch_size must be 1 or more, got 0\n"
+    assert capsys.readouterr().err == (
+        "shoal: batch_size must be a whole number in [1, ∞), got 0\n"
+    )
 
 
 # What goes wrong on the way
@@ -345,9 +349,21 @@ def test_interrupted(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("shoal.protocol.execute.execute", interrupt)
     assert train("--out", "run") == 130
-    assert capsys.readouterr().err == (
-        "shoal: interrupted; the same command goes on from its checkpoint\n"
-    )
+    assert capsys.readouterr().err == "shoal: interrupted; the same command begins again\n"
+
+
+def test_interrupted_after_a_checkpoint(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Folder.write_records
+
+    def write(folder: Folder, records: list[dict[str, Any]]) -> None:
+        real(folder, records)
+        if len(records) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Folder, "write_records", write)
+    assert train("--out", "run", "--checkpoint-every", 0) == 130
+    told = "shoal: interrupted; the same command goes on from its checkpoint"
+    assert capsys.readouterr().err.splitlines()[-1] == told
 
 
 def test_another_run_s_folder(capsys: Output) -> None:
@@ -632,6 +648,30 @@ def test_a_class_in_one_domain_only(capsys: Output, small_network: None) -> None
     Path("set/art/dog").rmdir()
     assert train_images("--test-domain", "photo") == 0
     assert "shoal: the domain 'art' has no images of dog\n" in capsys.readouterr().err
+
+
+def test_one_class_in_all(capsys: Output, small_network: None) -> None:
+    for domain in images().iterdir():
+        shutil.rmtree(domain / "dog")
+    told = "only one class (cat) was found in set; expected <domain>/<class>/<file>, or a table"
+    assert damaged(capsys).startswith(told)
+    assert not Path("run").exists()
+    given = ["--algorithms", "erm", "--datasets", "./set", "--out", "sweep", "--cache", "cache"]
+    assert main(["sweep", *given]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_network_that_has_no_weights(capsys: Output) -> None:
+    images()
+    given = ["train", "--dataset", "./set", "--network", "mnist-cnn", "--cache", "cache"]
+    given += ["--steps", "1", "--set", "batch_size=2", "--test-domain", "photo"]
+    assert main([*given, "--out", "run"]) == 0
+    assert "batch norm" not in capsys.readouterr().err  # it has none
+    assert run_of("run")["protocol"]["weights"] is None
+    assert main([*given, "--weights", "imagenet", "--out", "other"]) == 2
+    told = capsys.readouterr().err
+    assert "the network mnist-cnn begins with drawn weights and has no others, got 'imag" in told
+    assert "; leave --weights out, or give --weights none" in told
 
 
 def test_one_image_in_a_domain(capsys: Output, small_network: None) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from shoal.algorithms import ALGORITHMS
 from shoal.algorithms.adversarial import Adversarial, AdversarialHparams
+from shoal.algorithms.discriminator import discriminate
 from shoal.algorithms.forward import Batch
 from shoal.algorithms.hparams import Hparams, defaults, draw
 from shoal.networks import Network, drawn, dropout
@@ -193,10 +194,13 @@ def test_dropout_draws_from_its_own_stream_and_only_in_training(name: str) -> No
     state = torch.get_rng_state()
     algorithm, without = make_one(name, mlp_dropout=0.5), make_one(name)
     features = torch.ones(4, FEATURES, dtype=torch.float64)
-    expected = without._discriminate(features)
-    assert not torch.equal(algorithm._discriminate(features), expected)
+    expected = discriminate(without.discriminator, features, without.draws)
+    assert not torch.equal(
+        discriminate(algorithm.discriminator, features, algorithm.draws), expected
+    )
     assert algorithm.draws.count == 2  # hidden layers
-    assert torch.equal(algorithm.eval()._discriminate(features), expected)
+    algorithm.eval()
+    assert torch.equal(discriminate(algorithm.discriminator, features, algorithm.draws), expected)
     assert algorithm.draws.count == 2
     assert torch.equal(torch.get_rng_state(), state)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.algorithms import ALGORITHMS
+from shoal.algorithms import ALGORITHMS, VARIANTS
 from shoal.algorithms.distributions import parse_distribution
 from shoal.algorithms.hparams import (
     SCALE_OF,
@@ -19,13 +19,17 @@ from shoal.algorithms.hparams import (
     defaults,
     domainbed_hash,
     draw,
+    fixed,
     hparam,
+    later,
     power,
     searches,
     uniform,
     whole,
     whole_power,
 )
+from shoal.algorithms.intervals import holds
+from shoal.cli import main
 
 
 @dataclass(frozen=True)
@@ -384,3 +388,132 @@ def test_negative_numbers_are_refused(trial: int, number: int) -> None:
 def test_an_unknown_scale_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown scale 'smal'; did you mean 'small'"):
         defaults(Hparams, "smal")
+
+
+# What is allowed
+
+
+@pytest.mark.parametrize(
+    ("interval", "inside", "outside"),
+    [
+        ("[0, ∞)", (0, 0.0, 1e300), (-1e-9, -1, math.inf, math.nan)),
+        ("(0, ∞)", (1e-300,), (0, -1, math.inf, math.nan)),
+        ("[0, 1)", (0, 0.5), (1, 1.0, -0.1, math.nan)),
+        ("[0, 1]", (0, 1), (1.0001, -0.1)),
+        ("(-∞, ∞)", (-1e300, 0), (-math.inf, math.inf, math.nan)),
+        ("(-1, 2.5]", (2.5, 0), (-1, 2.6)),
+    ],
+)
+def test_an_interval_holds_what_it_says(
+    interval: str, inside: tuple[float, ...], outside: tuple[float, ...]
+) -> None:
+    assert all(holds(interval, value) for value in inside)
+    assert not any(holds(interval, value) for value in outside)
+
+
+def test_a_wrong_interval_is_named() -> None:
+    with pytest.raises(ValueError, match=r"such as '\[0, 1\)' or .* is expected, got '0 to 1'"):
+        fixed(0.5, "0 to 1", key="share", help="a part")
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "value", "told"),
+    [
+        ("erm", "lr", -1.0, r"a number in \[0, ∞\), got -1.0"),
+        ("erm", "lr", math.nan, r"a number in \[0, ∞\), got nan"),
+        ("erm", "lr", math.inf, r"a number in \[0, ∞\), got inf"),
+        ("erm", "lr", "0.1", r"a number in \[0, ∞\), got '0.1'"),
+        ("erm", "lr", True, r"a number in \[0, ∞\), got True"),
+        ("erm", "weight_decay", -5.0, r"a number in \[0, ∞\), got -5.0"),
+        ("erm", "batch_size", 0, r"a whole number in \[1, ∞\), got 0"),
+        ("erm", "batch_size", 2.5, r"a whole number in \[1, ∞\), got 2.5"),
+        ("erm", "dropout", 1.0, r"a number in \[0, 1\), got 1.0"),
+        ("arm", "batch_size", 0, r"a whole number in \[1, ∞\), got 0"),
+        ("dann", "penalty_weight", -3.0, r"a number in \[0, ∞\), got -3.0"),
+        ("dann", "lr_g", -1.0, r"a number in \[0, ∞\), got -1.0"),
+        ("cdann", "lr_d", -1.0, r"a number in \[0, ∞\), got -1.0"),
+        ("dann", "weight_decay_g", -1.0, r"a number in \[0, ∞\), got -1.0"),
+        ("dann", "grad_penalty", -3.0, r"a number in \[0, ∞\), got -3.0"),
+        ("dann", "beta1", 1.5, r"a number in \[0, 1\), got 1.5"),
+        ("dann", "d_steps_per_g_step", -1, r"a whole number in \[0, ∞\), got -1"),
+        ("dann", "mlp_width", 0, r"a whole number in \[1, ∞\), got 0"),
+        ("dann", "mlp_depth", 0, r"a whole number in \[1, ∞\), got 0"),
+        ("dann", "mlp_dropout", 1.0, r"a number in \[0, 1\), got 1.0"),
+        ("mtl", "batch_weight", 1.1, r"a number in \[0, 1\], got 1.1"),
+        ("fish", "meta_lr", -1.0, r"a number in \[0, ∞\), got -1.0"),
+        ("and-mask", "tau", 5.0, r"a number in \[0, 1\], got 5.0"),
+        ("sand-mask", "tau", -0.1, r"a number in \[0, 1\], got -0.1"),
+        ("sand-mask", "k", -1.0, r"a number in \[0, ∞\), got -1.0"),
+        ("sagnet", "penalty_weight", -1.0, r"a number in \[0, ∞\), got -1.0"),
+        ("groupdro", "eta", -1.0, r"a number in \[0, ∞\), got -1.0"),
+        ("groupdro", "eta", math.nan, r"a number in \[0, ∞\), got nan"),
+        ("mldg", "beta", -1.0, r"a number in \[0, ∞\), got -1.0"),
+        ("fishr", "ema_decay", 1.0, r"a number in \[0, 1\), got 1.0"),
+        ("fishr", "mean_weight", -1.0, r"a number in \[0, ∞\), got -1.0"),
+        ("fishr", "warmup_steps", -1, r"a whole number in \[0, ∞\), got -1"),
+        ("fishr", "centered", "false", "True or False, got 'false'"),
+        ("fishr", "parameters", 3, "a text, got 3"),
+        ("iga", "penalty_weight", -1.0, r"a number in \[0, ∞\), got -1.0"),
+        ("iga", "ema_decay", 1.0, r"a number in \[0, 1\), got 1.0"),
+        ("vrex", "ema_decay", 1.0, r"a number in \[0, 1\), got 1.0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(method: str, name: str, value: object, told: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must be {told}$"):
+        ALGORITHMS[method].Hparams(**{name: value})
+
+
+@pytest.mark.parametrize("name", sorted({*ALGORITHMS, *VARIANTS}))
+def test_whatever_a_search_draws_is_allowed(name: str) -> None:
+    variant = VARIANTS.get(name)
+    kind = ALGORITHMS[variant.algorithm if variant else name].Hparams
+    settings = variant.settings if variant else {}
+    for scale in SCALES:
+        for trial in range(3):
+            for number in range(40):
+                draw(kind, scale, trial, number, settings)
+
+
+def test_a_small_value_that_makes_sense_is_allowed() -> None:
+    for kind in {method.Hparams for method in ALGORITHMS.values()}:
+        for f in fields(kind):
+            low = 1 if f.metadata["allowed"] == "[1, ∞)" else 0
+            if type(f.default) in (int, float) and f.metadata["allowed"][0] == "[":
+                kind(**{f.name: type(f.default)(low)})
+    for name in ("and-mask", "sand-mask"):
+        ALGORITHMS[name].Hparams(tau=1.0)
+    Hparams(lr=np.float64(0.1), batch_size=np.int64(3))
+
+
+def test_a_method_of_ones_own_says_what_is_allowed() -> None:
+    @dataclass(frozen=True)
+    class Own(Hparams):
+        margin: float = hparam(-0.5, uniform(-1, 1), "(-∞, ∞)", key="margin", help="of any sign")
+        share: float = fixed(0.5, "(0, 1)", key="share", help="a part")
+        more: float = later(1.0, "[1, 2]", key="more", help="an option")
+
+    assert Own(margin=-3.0).margin == -3.0
+    with pytest.raises(ValueError, match=r"share must be a number in \(0, 1\), got 1.0"):
+        draw(Own, "small", 0, 0, {"share": "1"})
+    with pytest.raises(ValueError, match=r"more must be a number in \[1, 2\], got 3.0"):
+        Own(more=3.0)
+    with pytest.raises(
+        ValueError, match=r"default of margin is -0.5, .* not in \[0, ∞\); give the"
+    ):
+        hparam(-0.5, uniform(-1, 1), key="margin", help="of any sign")
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "told"),
+    [
+        ("erm", ["lr=-1", "weight_decay=-5"], "lr must be a number in [0, ∞), got -1.0"),
+        ("iga", ["penalty_weight=-1"], "penalty_weight must be a number in [0, ∞), got -1.0"),
+        ("fishr", ["mean_weight=-1"], "mean_weight must be a number in [0, ∞), got -1.0"),
+        ("fishr-rescaled", ["ema_decay=1"], "ema_decay must be a number in [0, 1), got 1.0"),
+    ],
+)
+def test_a_command_refuses_what_makes_no_sense(
+    method: str, settings: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["hparams", method, "--dataset", "pacs", "--set", *settings]) == 2
+    assert told in capsys.readouterr().err

@@ -104,7 +104,9 @@ def test_who_trains_and_who_tests(domains: int, num_meta_test: int, train: int, 
 
 
 def test_meta_test_domains_must_be_one_or_more() -> None:
-    with pytest.raises(ValueError, match="num_meta_test must be 1 or more, got 0"):
+    with pytest.raises(
+        ValueError, match=r"num_meta_test must be a whole number in \[1, ∞\), got 0"
+    ):
         make("mldg", num_meta_test=0)
 
 

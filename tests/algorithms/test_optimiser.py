@@ -1,6 +1,8 @@
 """The optimiser by default: Adam's steps, switched and set back on the device, in buffers."""
 
 import copy
+import math
+from typing import Any
 
 import pytest
 import torch
@@ -220,3 +222,19 @@ def test_state_that_is_assigned_is_used() -> None:
     other.minimise(loss_of(copies, 1))
     assert all(torch.equal(a, b) for a, b in zip(mine, copies, strict=True))
     assert other.get_buffer("count_0") == 2
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"lr": -0.1},
+        {"lr": math.nan},
+        {"lr": 0.1, "weight_decay": -1.0},
+        {"lr": 0.1, "weight_decay": math.inf},
+        {"lr": 0.1, "betas": (1.0, 0.9)},
+        {"lr": 0.1, "betas": (0.9, -0.1)},
+    ],
+)
+def test_rates_that_make_no_sense_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"must be in \[0, ∞\), and betas in \[0, 1\), got"):
+        Optimiser([nn.Parameter(torch.ones(2))], **given)

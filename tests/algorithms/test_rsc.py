@@ -93,9 +93,9 @@ def test_what_it_cannot_train() -> None:
         make("rsc", model=deep.double())
     with pytest.raises(ValueError, match="RSC needs a logit for each class"):
         make("rsc", model=single_logit())
-    with pytest.raises(ValueError, match=r"feature_drop must be in \[0, 1\], got 1.5"):
+    with pytest.raises(ValueError, match=r"feature_drop must be a number in \[0, 1\], got 1.5"):
         make("rsc", feature_drop=1.5)
-    with pytest.raises(ValueError, match=r"batch_drop must be in \[0, 1\], got -0.1"):
+    with pytest.raises(ValueError, match=r"batch_drop must be a number in \[0, 1\], got -0.1"):
         make("rsc", batch_drop=-0.1)
 
 

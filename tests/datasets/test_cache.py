@@ -16,6 +16,7 @@ from torch import Tensor
 
 from shoal.datasets import Domain, DomainDataset, cached_domain, decode, image_folders
 from shoal.datasets.cache import ImageCache, build, open_cache
+from shoal.datasets.cache_places import cache_folder
 from shoal.datasets.frames import Frame, central_crop, frame_of
 from tests.datasets.pictures import photograph, picture
 
@@ -206,6 +207,72 @@ def test_opening_maps_what_was_built_and_writes_nothing(
         opened["larg"]
 
 
+# Images that changed
+
+
+def bitmaps(root: Path, colour: tuple[int, int, int]) -> Path:
+    """Two domains of files whose sizes do not depend on what is in them."""
+    for domain in ("one", "two"):
+        picture(root / domain / "cat" / "0.bmp", colour)
+    return root
+
+
+def colours(cache: ImageCache) -> dict[str, int]:
+    return {name: int(domain.evaluation[0, 0, 0, 0]) for name, domain in cache.domains.items()}
+
+
+def test_an_image_that_changed_is_decoded_again(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = bitmaps(tmp_path / "images", (10, 0, 0))
+    before = image_folders("mine", root)
+    build(before, folder)
+    changed = picture(root / "two" / "cat" / "0.bmp", (90, 0, 0))
+    after = image_folders("mine", root)
+    assert after.fingerprint == before.fingerprint  # so that a run keeps its name
+    with pytest.raises(ValueError, match="lacks two: not decoded yet, or changed since; build it"):
+        open_cache(after, folder)
+    read: list[Path] = []
+    monkeypatch.setattr(cached_domain, "read_image", spy(read))
+    assert colours(build(after, folder)) == {"one": 10, "two": 90}
+    assert read == [changed]
+    open_cache(image_folders("mine", root), folder, check=True)
+
+
+def test_a_cache_that_does_not_know_its_files_is_made_again(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = image_folders("mine", bitmaps(tmp_path / "images", (10, 0, 0)))
+    build(dataset, folder)
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["sources"]
+    path.write_text(json.dumps(manifest))
+    read: list[Path] = []
+    monkeypatch.setattr(cached_domain, "read_image", spy(read))
+    build(dataset, folder)
+    assert len(read) == 2
+
+
+def test_equal_folders_with_other_images_share_no_cache(tmp_path: Path) -> None:
+    found, places = [], []
+    for number, colour in enumerate(((10, 0, 0), (90, 0, 0))):
+        root = bitmaps(tmp_path / str(number) / "images", colour)
+        for path in root.rglob("*.bmp"):
+            os.utime(path, ns=(0, 0))  # as an archive unpacks them
+        dataset = image_folders("images", root)
+        places.append(cache_folder(dataset, tmp_path))
+        found.append(colours(build(dataset, tmp_path / "cache")))
+        assert colours(build(dataset, places[-1])) == found[-1]
+    assert found == [{"one": 10, "two": 10}, {"one": 90, "two": 90}]
+    assert places[0] != places[1]
+    # A link to the folder is no other place.
+    (tmp_path / "link").symlink_to(tmp_path / "0")
+    linked = image_folders("images", tmp_path / "link" / "images")
+    assert cache_folder(linked, tmp_path) == places[0]
+    assert colours(open_cache(linked, places[0])) == found[0]
+
+
 # What is refused
 
 
@@ -320,11 +387,11 @@ def test_a_broken_image_is_named_and_finished_domains_are_kept(
         whole.unlink()
     else:
         whole.write_bytes(good[: len(good) // 2])
-    with pytest.raises(ValueError, match=rf"{whole}.*; mend or remove it .*\(shoal data verify"):
+    with pytest.raises(ValueError, match=rf"{whole}.*; mend or remove it and try again"):
         build(dataset, folder)
     kept = {f"0.{kind}" for kind in ("evaluation", "training", "frames")}
     assert set(content(folder)) == {*kept, "manifest.json", ".lock"}
-    with pytest.raises(ValueError, match="not finished, it lacks small; build it again"):
+    with pytest.raises(ValueError, match=r"cache lacks small: not decoded yet.*; build it"):
         open_cache(dataset, folder)
     whole.write_bytes(good)
     read: list[Path] = []

@@ -23,6 +23,7 @@ from sklearn.preprocessing import StandardScaler
 
 import shoal
 from shoal.datasets import Domain, DomainDataset, image_folders
+from shoal.datasets.cache_places import cache_folder, cache_root
 from tests.estimators.made import write_images
 
 Arrays = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]
@@ -193,7 +194,7 @@ def test_a_data_set_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     data = image_folders("data", write_images(tmp_path / "data", each=2))
     model = make(steps=1, hparams={"batch_size": 2}).fit(data)
     (cache,) = (tmp_path / "cache").iterdir()
-    assert cache.name == f"data-{data.fingerprint[:12]}"
+    assert cache == cache_folder(data, cache_root())
     assert model.classes_.tolist() == ["bright", "dark"]
     paths = [path for domain in data.domains for path in domain.images]
     found = model.predict_proba(data)

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import json
+import os
 import random
 import re
 import shutil
@@ -306,9 +307,8 @@ def test_predictions_of_a_table(table_fit: tuple[Path, str, str], capsys: Output
         Path("out", name).rename(Path("elsewhere", name))
     assert main(["predict", "elsewhere", "new"]) == 0
     assert capsys.readouterr().out.startswith("new/n.csv: row 1: big (")
-    assert "there are no tables in elsewhere" in refused(
-        capsys, "predict", "elsewhere", "elsewhere"
-    )
+    assert main(["predict", "elsewhere", "elsewhere"]) == 1
+    assert "there are no tables in elsewhere" in capsys.readouterr().err
     _other_cards(Path("elsewhere/model.json"), capsys)
 
 
@@ -508,13 +508,19 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
     other = replace(dataset, name="other")
     assert frozen_features(other, lambda: cache, *given).names == dataset.names
     assert len(seen) == 2 * before
+    # So are those of an image that was changed, also where its size stayed the same.
+    changed = dataset["hospital_b"].images[0]
+    assert isinstance(changed, Path)
+    os.utime(changed, ns=(0, 0))
+    frozen_features(material_of(Path("data")).dataset, lambda: cache, *given)
+    assert len(seen) == 3 * before
 
 
 def test_the_whole_network(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
     pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
     without_onnx(monkeypatch)
     write_images(Path("data"), each=3, domains=DOMAINS[:2])
-    monkeypatch.setattr(lengths, "length_within", lambda *_: 1)
+    monkeypatch.setattr(lengths, "length_within", lambda *_: (1, 0.0))
     given = ("fit", "data", "--out", "out", "--cache", "cache", "--trials", "1", "--train", "all")
     assert main([*given, "--set", "batch_size=2"]) == 0
     assert (

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from shoal.algorithms import find
 from shoal.datasets import Domain, DomainDataset, splits
+from shoal.networks import Network
+from shoal.networks.backbones import Features
+from shoal.networks.dropping import Dropout
 from shoal.protocol.execute import execute
 from shoal.protocol.folder import Folder, opened
 from shoal.protocol.hardware import processor
@@ -297,8 +301,9 @@ def with_domain(dataset: DomainDataset, count: int, label: int | None = None) ->
     return replace(dataset, domains=(*dataset.domains, more), order=())
 
 
-def told(dataset: DomainDataset, **changes: Any) -> list[str]:
-    return notes(replace(tiny_run(), **changes), dataset)
+def told(dataset: DomainDataset, features: nn.Module | None = None, **changes: Any) -> list[str]:
+    algorithm = find("erm")(Network(features or nn.Flatten(), nn.Linear(2, 2)), 2)
+    return notes(replace(tiny_run(), **changes), dataset, algorithm)
 
 
 def test_notes() -> None:
@@ -321,6 +326,27 @@ def test_notes() -> None:
     ]
 
 
+def test_a_note_on_holding_nothing_out() -> None:
+    protocol = replace(tiny_run().protocol, holdout=0.0)
+    assert told(with_domain(tiny(), 3), protocol=protocol, test_domains=("few",)) == [
+        "holdout is 0: nothing is held out, so that no rule can select a model"
+    ]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d, nn.InstanceNorm2d])
+@pytest.mark.parametrize("weights", [None, "imagenet"])
+def test_a_note_on_statistics_that_stay(
+    frozen: bool, norm: type[nn.Module], weights: str | None
+) -> None:
+    dropout = Dropout(0.0, torch.Generator())
+    features = Features(nn.Sequential(nn.Conv2d(2, 2, 3), norm(2)), dropout, frozen)
+    protocol = replace(tiny_run().protocol, weights=weights)
+    found = told(tiny(), features, protocol=protocol)
+    expected = frozen and norm is nn.BatchNorm2d and weights is None
+    assert [note[:37] for note in found] == ["the network begins with drawn weights"] * expected
+
+
 @pytest.mark.parametrize("test_domains", [("c",), ("few",)])
 def test_one_image_in_a_domain(tmp_path: Path, test_domains: tuple[str, ...]) -> None:
     dataset = with_domain(tiny(), 1)
@@ -333,7 +359,9 @@ def test_one_image_in_a_domain(tmp_path: Path, test_domains: tuple[str, ...]) ->
 
 
 def test_nothing_held_out_at_all(tmp_path: Path) -> None:
-    result = carry_out(tmp_path, tiny_run(holdout=0.0, test_domains=()))
+    noted: list[str] = []
+    result = carry_out(tmp_path, tiny_run(holdout=0.0, test_domains=()), noted=noted.append)
+    assert noted == ["holdout is 0: nothing is held out, so that no rule can select a model"]
     assert result.records[-1]["accuracy"] == {}
     assert json.loads((tmp_path / "model.json").read_text())["accuracy"] == {}
 

@@ -18,6 +18,7 @@ from shoal.cli import main
 from shoal.cli.samples import samples_of
 from shoal.datasets import colored_mnist, image_folders
 from shoal.datasets.cache import build
+from shoal.datasets.cache_places import cache_folder
 from shoal.datasets.samples import samples
 from shoal.protocol.records import Finished, Measured, failures, read_runs, timing_of
 from shoal.protocol.selection import choose_runs
@@ -281,7 +282,7 @@ def test_sample_images_are_those_of_the_data(
     dataset = image_folders("fields", tmp_path / "data" / "fields")
     places = tmp_path / "data", tmp_path / "cache"
     if source == "cache":
-        build(dataset, places[1] / f"fields-{dataset.fingerprint[:12]}")
+        build(dataset, cache_folder(dataset, places[1]))
         places = tmp_path / "not here", places[1]
     run = replace(make_run("pacs", "erm", ("photo",), 0, 0), dataset="fields")
     run = replace(run, fingerprint=dataset.fingerprint)

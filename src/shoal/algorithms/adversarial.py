@@ -7,28 +7,32 @@ computed, and the count of steps says which side moves.
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..networks import drawn, dropout, head_sizes, perceptron
-from ..randomness import Draws, stream
+from ..networks import head_sizes
+from ..randomness import Draws
 from ..statistics import precise
 from .base import Classifying
+from .discriminator import (
+    DECAY,
+    LARGE_LR,
+    SMALL_LR,
+    DiscriminatorHparams,
+    discriminate,
+    discriminator,
+    slopes,
+)
 from .forward import Batch, Forward
-from .hparams import Hparams, choice, constant, hparam, power, whole_power
+from .hparams import choice, constant, hparam, power, whole_power
 from .optimiser import Optimiser
-
-# As lr and weight_decay: for small images a distribution, for large ones also a default.
-SMALL_LR, LARGE_LR = power(10, -4.5, -2.5), (5e-5, power(10, -5, -3.5))
-DECAY = 0.0, power(10, -6, -2)
 
 
 @dataclass(frozen=True)
-class AdversarialHparams(Hparams):
+class AdversarialHparams(DiscriminatorHparams):
     """λ, and each side's optimiser; the shared lr and weight_decay are not used."""
 
     penalty_weight: float = hparam(
@@ -37,28 +41,14 @@ class AdversarialHparams(Hparams):
     lr_g: float = hparam(
         1e-3, SMALL_LR, key="lr_g", help="learning rate of φ and ω, not lr", large=LARGE_LR
     )
-    lr_d: float = hparam(
-        1e-3, SMALL_LR, key="lr_d", help="learning rate of the discriminator", large=LARGE_LR
-    )
     weight_decay_g: float = hparam(
         0.0, constant(0.0), key="weight_decay_g", help="of φ and ω, not weight_decay", large=DECAY
     )
-    weight_decay_d: float = hparam(*DECAY, key="weight_decay_d", help="of the discriminator")
+    beta1: float = hparam(
+        0.5, choice(0.0, 0.5), "[0, 1)", key="beta1", help="β₁ of Adam; β₂ is 0.9"
+    )
     d_steps_per_g_step: int = hparam(
         1, whole_power(2, 0, 3), key="d_steps_per_g_step", help="discriminator's steps per other"
-    )
-    grad_penalty: float = hparam(
-        0.0, power(10, -2, 1), key="grad_penalty", help="weight of the discriminator's slopes"
-    )
-    beta1: float = hparam(0.5, choice(0.0, 0.5), key="beta1", help="β₁ of Adam; β₂ is 0.9")
-    mlp_width: int = hparam(
-        256, whole_power(2, 6, 10), key="mlp_width", help="hidden units of the discriminator"
-    )
-    mlp_depth: int = hparam(
-        3, choice(3, 4, 5), key="mlp_depth", help="linear layers of the discriminator"
-    )
-    mlp_dropout: float = hparam(
-        0.0, choice(0.0, 0.1, 0.5), key="mlp_dropout", help="dropout of the discriminator"
     )
 
 
@@ -76,15 +66,9 @@ class Adversarial(Classifying):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         h = self.hparams
-        if h.d_steps_per_g_step < 0 or not 0 <= h.mlp_dropout < 1:
-            raise ValueError(
-                "d_steps_per_g_step must be 0 or more and mlp_dropout in [0, 1), "
-                f"got {h.d_steps_per_g_step} and {h.mlp_dropout}"
-            )
         self.width, self.classes = head_sizes(self.model.classifier)  # type: ignore[arg-type]
-        shape = self.width, self.num_domains, h.mlp_width, h.mlp_depth
-        build = partial(perceptron, *shape, dropout=h.mlp_dropout)
-        self.discriminator = drawn(build, stream("discriminator", self.seed), like=self.model)
+        sizes = self.width, self.num_domains
+        self.discriminator = discriminator(*sizes, h, self.seed, like=self.model)
         self.draws = Draws("discriminator dropout", self.seed, device=self.steps.device)
         weights, betas = self.model.parameters(), (h.beta1, 0.9)
         self.generator_optimiser = Optimiser(weights, h.lr_g, h.weight_decay_g, betas)
@@ -110,13 +94,12 @@ class Adversarial(Classifying):
         features = forward.features.detach().requires_grad_()
         inputs = self.condition(features, forward.labels)
         ids = [torch.full((n,), e, device=inputs.device) for e, n in enumerate(forward.sizes)]
-        logits = precise(self._discriminate(inputs))
+        logits = precise(discriminate(self.discriminator, inputs, self.draws))
         # With one domain this is zero, and there is nothing to learn.
         losses = F.cross_entropy(logits, torch.cat(ids), reduction="none")
         opposed = self.weigh(losses, forward.labels)
         if h.grad_penalty != 0:
-            (slopes,) = torch.autograd.grad(losses.sum(), inputs, create_graph=True)
-            opposed = opposed + h.grad_penalty * precise(slopes).square().sum(1).mean()
+            opposed = opposed + h.grad_penalty * slopes(losses, inputs)
 
         theirs, ours = self.discriminator_optimiser, self.generator_optimiser
         *down, back = torch.autograd.grad(opposed, [*theirs.weights, features])
@@ -130,11 +113,3 @@ class Adversarial(Classifying):
         theirs.step(down, sound & their_turn)
         ours.step(up, sound & ~their_turn)
         return self.report(loss=loss, risk=forward.risk, discriminator=opposed)
-
-    def _discriminate(self, inputs: Tensor) -> Tensor:
-        rate = self.hparams.mlp_dropout if self.training else 0.0
-        for layer in self.discriminator:
-            # torch's own would move the global random state
-            own = isinstance(layer, nn.Dropout)
-            inputs = dropout(inputs, rate, self.draws) if own else layer(inputs)
-        return inputs

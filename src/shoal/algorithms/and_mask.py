@@ -16,7 +16,11 @@ class ANDMaskHparams(Hparams):
     """The threshold of the mask."""
 
     tau: float = hparam(
-        1.0, uniform(0.5, 1), key="tau", help="τ, the least |mean sign| of a gradient to pass"
+        1.0,
+        uniform(0.5, 1),
+        "[0, 1]",
+        key="tau",
+        help="τ, the least |mean sign| of a gradient to pass",
     )
 
 

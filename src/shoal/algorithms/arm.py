@@ -24,6 +24,7 @@ class ARMHparams(Hparams):
     batch_size: int = hparam(
         64,
         whole_power(2, 3, 9),
+        "[1, ∞)",
         key="batch_size",
         help="examples of each training domain in a step, and of a support set",
         large=(8, constant(8)),

@@ -1,13 +1,11 @@
 """Fishr: the same gradient variance in every training domain (Rame et al., 2022)."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
 
 from torch import Tensor, nn
 
 from .. import regularizers
-from ..statistics import gradient_mean, head_mean
 from .base import Capture, Penalised
 from .forward import Forward
 from .hparams import Hparams, fixed, hparam, later, power, uniform, whole
@@ -19,7 +17,7 @@ class FishrHparams(Hparams):
 
     penalty_weight: float = hparam(1e3, power(10, 1, 4), key="lambda", help="λ of the variances")
     warmup_steps: int = hparam(1500, whole(0, 5000), key="penalty_anneal_iters", help="λ's start")
-    ema_decay: float = hparam(0.95, uniform(0.9, 0.99), key="ema", help="γ; 0 for no average")
+    ema_decay: float = hparam(0.95, uniform(0.9, 0.99), "[0, 1)", key="ema", help="γ; 0 for none")
     mean_weight: float = fixed(0.0, key="lambdamean", help="λ of the gradient means (+ IGA)")
     centered: bool = fixed(True, key="centered", help="false for the uncentred variance")
     parameters: str = fixed("classifier", key="parameters", help="weights: all, or names")
@@ -41,24 +39,21 @@ class Fishr(Penalised):
         # Where the gaps persist, u sums them up to 1/(1 − γ) times: the pull that γ = 0 loses.
         decay, pull = (h.ema_decay, 1.0) if h.average else (0.0, 1 / (1 - h.ema_decay))
         schedule, self.reset_step = (decay, h.warmup_steps), h.warmup_steps
-        self.closed_form = h.parameters == "classifier" and isinstance(head, nn.Linear)
-        self.capture = "compiled" if self.closed_form else "graph"
-        self.individual = None if self.closed_form else h.parameters
+        linear = h.parameters == "classifier" and isinstance(head, nn.Linear)
+        self.capture, self.individual = ("compiled", None) if linear else ("graph", h.parameters)
         # 1/n, as in the released code: the published numbers and the range of λ are its.
         self.form: dict[str, Any] = {"centered": h.centered, "unbiased": False}
         weights = pull * h.penalty_weight, pull * h.mean_weight
         variances = regularizers.Fishr(E, weights[0], *schedule, **self.form).to(self.device)
-        self.variances = variances.suit(cast(nn.Linear, head)) if self.closed_form else variances
+        self.variances = variances.suit(cast(nn.Linear, head)) if linear else variances
         self.means = regularizers.Match(E, weights[1], *schedule, normalise=True).to(self.device)
 
     def penalty(self, forward: Forward) -> Tensor:
         """Return λ · spread of the variances' moving averages, plus the same of the means."""
-        h, E = self.hparams, self.num_domains
-        if self.closed_form:
+        if self.individual is None:  # in closed form
             penalty: Tensor = self.variances(*forward.head)
-            means = partial(head_mean, *forward.head, E, self.variances.bias)
         else:
-            of = self.model, forward.inputs, forward.labels, forward.domains, h.parameters
             penalty = self.variances.match(forward.variance(**self.form))
-            means = partial(gradient_mean, *of, num_domains=E, chunk_size=self.micro_batch)
-        return penalty + self.means.match(means()) if h.mean_weight > 0 else penalty
+        if self.hparams.mean_weight > 0:
+            penalty = penalty + self.means.match(forward.mean(self.variances.bias))
+        return penalty

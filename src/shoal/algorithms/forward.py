@@ -7,7 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..statistics import Recorded, individual_losses, precise, twice_differentiable
+from ..statistics import (
+    Recorded,
+    gradient_mean,
+    head_mean,
+    individual_losses,
+    precise,
+    twice_differentiable,
+)
 
 # One training domain's share of a step: inputs [n_e, ...] and labels [n_e].
 Batch = tuple[Tensor, Tensor]
@@ -76,6 +83,18 @@ class Forward:
         return self.recorded.variance(
             *of, centered=centered, unbiased=unbiased, num_domains=len(self.sizes)
         )
+
+    def mean(self, bias: bool = True) -> Tensor:
+        """Return g_e of the weights of ``variance``, or else of a linear classifier, ``[E, P]``.
+
+        Args:
+            bias: whether that classifier has one.
+        """
+        if self.recorded is None:
+            return head_mean(*self.head, len(self.sizes), bias)
+        recorded, num_domains = self.recorded, len(self.sizes)
+        of = recorded.model, self.inputs, self.labels, self.domains, recorded.parameters
+        return gradient_mean(*of, num_domains=num_domains, chunk_size=recorded.chunk_size)
 
     @property
     def domains(self) -> Tensor:

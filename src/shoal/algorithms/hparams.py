@@ -5,10 +5,12 @@ by its name there (``key``), so that adding one never changes the others and all
 draws of what they share. Draw 0 is the defaults.
 
 A value or a search can be given as text, a search in the notation in which it prints itself.
+Whatever a value comes from, it must be allowed.
 """
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from numbers import Integral, Real
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,6 +28,7 @@ from .distributions import (
     whole,
     whole_power,
 )
+from .intervals import holds
 
 __all__ = [
     "SCALES",
@@ -59,6 +62,12 @@ SCALE_OF = {
     "domainnet": "domainnet",
 }
 _KINDS = {"bool": bool, "int": int, "float": float, "str": str}
+_SUITED: dict[type, tuple[type, str]] = {
+    bool: (bool, "True or False"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "a text"),
+}
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,7 @@ class Search:
 def hparam(
     default: Any,
     distribution: Distribution,
+    allowed: str = "[0, ∞)",
     *,
     key: str,
     help: str,
@@ -82,6 +92,7 @@ def hparam(
 
     Args:
         default, distribution: for small images (28 × 28), and for all where nothing else is said.
+        allowed: the interval of a number; ``(-∞, ∞)`` for any that is finite.
         key: its name in DomainBed, which seeds its stream.
         help: one line of documentation.
         large: default and distribution for large images (224 × 224).
@@ -94,20 +105,25 @@ def hparam(
         "large": at_large,
         "domainnet": Search(*domainnet) if domainnet else at_large,
     }
-    return field(default=default, metadata={"key": key, "help": help, "searches": searches})
+    for search in searches.values():
+        if isinstance(search.default, (int, float)) and not holds(allowed, search.default):
+            raise ValueError(
+                f"the default of {key} is {search.default}, which is not in {allowed}; give the "
+                "interval of what is allowed, such as '(-∞, ∞)', after the distribution"
+            )
+    metadata = {"key": key, "help": help, "searches": searches, "allowed": allowed}
+    return field(default=default, metadata=metadata)
 
 
-def fixed(value: Any, *, key: str, help: str) -> Any:
+def fixed(value: Any, allowed: str = "[0, ∞)", *, key: str, help: str) -> Any:
     """Declare an option that a search leaves alone."""
-    return hparam(value, constant(value), key=key, help=help)
+    return hparam(value, constant(value), allowed, key=key, help=help)
 
 
-def later(value: Any, *, key: str, help: str) -> Any:
+def later(value: Any, allowed: str = "[0, ∞)", *, key: str, help: str) -> Any:
     """Declare an option that runs of before do not have, so that they keep their names."""
-    return field(
-        default=value,
-        metadata={**fixed(value, key=key, help=help).metadata, "later": True},
-    )
+    metadata = fixed(value, allowed, key=key, help=help).metadata
+    return field(default=value, metadata={**metadata, "later": True})
 
 
 @dataclass(frozen=True)
@@ -131,6 +147,7 @@ class Hparams:
     batch_size: int = hparam(
         64,
         whole_power(2, 3, 9),
+        "[1, ∞)",
         key="batch_size",
         help="examples of each training domain in a step",
         large=(32, whole_power(2, 3, 5.5)),
@@ -139,9 +156,14 @@ class Hparams:
     dropout: float = hparam(
         0.0,
         choice(0.0, 0.1, 0.5),
+        "[0, 1)",
         key="resnet_dropout",
         help="dropout before the classifier of a ResNet; small images have none",
     )
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            _check(f, getattr(self, f.name))
 
 
 H = TypeVar("H", bound=Hparams)
@@ -227,6 +249,20 @@ def _declared(kind: type[Hparams]) -> list[Field[Any]]:
 def _kind(f: Field[Any]) -> type | None:
     # By name: where annotations are postponed, a field has the text of its type.
     return _KINDS.get(f.type if isinstance(f.type, str) else getattr(f.type, "__name__", ""))
+
+
+def _check(f: Field[Any], value: Any) -> None:
+    """Raise unless a value is of the field's kind and allowed."""
+    kind = _kind(f)
+    if kind is None or "allowed" not in f.metadata:
+        return  # told with what is declared
+    suited, wanted = _SUITED[kind]
+    right = isinstance(value, suited) and (kind is bool or not isinstance(value, bool))
+    if kind in (int, float):
+        wanted = f"{wanted} in {f.metadata['allowed']}"
+        right = right and holds(f.metadata["allowed"], value)
+    if not right:
+        raise ValueError(f"{f.name} must be {wanted}, got {value!r}")
 
 
 def _given(f: Field[Any], default: Any, text: str) -> Search:

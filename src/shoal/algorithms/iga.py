@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from ..checks import choose
 from ..regularizers import Match
-from ..statistics import head_mean
 from .base import Penalised
 from .forward import Forward
 from .hparams import Hparams, fixed, hparam, power
@@ -24,7 +23,9 @@ class IGAHparams(Hparams):
         False, key="normalise", help="mean over domains and weights, as in Fishr; not the sum"
     )
     warmup_steps: int = fixed(0, key="penalty_anneal_iters", help="step at which λ acts; 0 before")
-    ema_decay: float = fixed(0.0, key="ema", help="γ of the gradients' average; 0 for none")
+    ema_decay: float = fixed(
+        0.0, "[0, 1)", key="ema", help="γ of the gradients' average; 0 for none"
+    )
 
 
 class IGA(Penalised):
@@ -47,8 +48,7 @@ class IGA(Penalised):
     def penalty(self, forward: Forward) -> Tensor:
         """Return λ Σ_e ‖g_e − ḡ‖²."""
         if self.hparams.parameters == "classifier" and isinstance(self.model.classifier, nn.Linear):
-            bias = self.model.classifier.bias is not None
-            rows = head_mean(*forward.head, self.num_domains, bias)
+            rows = forward.mean(self.model.classifier.bias is not None)
         else:
             rows = self._gradient_means(forward)
         return self.match.match(rows, present=True)

@@ -20,7 +20,11 @@ class MixupHparams(Hparams):
     """The distribution of λ, DomainBed's of today; the published runs had α = 0.1 in all draws."""
 
     alpha: float = hparam(
-        0.2, power(10, -1, 1), key="mixup_alpha", help="α of λ ~ Beta(α, α), the part of the first"
+        0.2,
+        power(10, -1, 1),
+        "(0, ∞)",
+        key="mixup_alpha",
+        help="α of λ ~ Beta(α, α), the part of the first",
     )
 
 
@@ -36,8 +40,6 @@ class Mixup(Classifying):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         h = self.hparams
-        if not h.alpha > 0:
-            raise ValueError(f"alpha must be above 0, got {h.alpha}")
         self.optimiser = Optimiser(self.model.parameters(), h.lr, h.weight_decay)
         self.draws = Draws("mixup", self.seed, device=self.steps.device)
 

@@ -25,7 +25,11 @@ class MLDGHparams(Hparams):
         1.0, power(10, -1, 1), key="mldg_beta", help="β, the weight of the meta-test risk"
     )
     num_meta_test: int = hparam(
-        2, choice(1, 2), key="n_meta_test", help="meta-test domains; all but one where too many"
+        2,
+        choice(1, 2),
+        "[1, ∞)",
+        key="n_meta_test",
+        help="meta-test domains; all but one where too many",
     )
 
 
@@ -40,8 +44,6 @@ class MLDG(Classifying):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         h = self.hparams
-        if h.num_meta_test < 1:
-            raise ValueError(f"num_meta_test must be 1 or more, got {h.num_meta_test}")
         # With as many meta-test domains as there are domains, DomainBed has no pairs and trains
         # nothing. Here one domain is left to train on, and a single one is both.
         self.num_test = max(min(h.num_meta_test, self.num_domains - 1), 1)

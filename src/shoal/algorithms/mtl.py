@@ -23,6 +23,7 @@ class MTLHparams(Hparams):
     batch_weight: float = hparam(
         0.99,
         choice(0.5, 0.9, 0.99, 1.0),
+        "[0, 1]",
         key="mtl_ema",
         help="weight of the batch's mean in its domain's embedding; 1 for no moving average",
     )

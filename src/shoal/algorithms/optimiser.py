@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .intervals import holds
 from .optimisation import Optimisation
 from .rules import Tensors, clipped, first_step, fused_step, kept
 
@@ -34,6 +35,12 @@ class Optimiser(nn.Module):
         betas: tuple[float, float] = (0.9, 0.999),
     ) -> None:
         super().__init__()
+        right = holds("[0, ∞)", lr) and holds("[0, ∞)", weight_decay)
+        if not (right and all(holds("[0, 1)", beta) for beta in betas)):
+            raise ValueError(
+                "lr and weight_decay must be in [0, ∞), and betas in [0, 1), "
+                f"got {lr}, {weight_decay} and {betas}"
+            )
         self.weights = [weight for weight in weights if weight.requires_grad]
         self.lr, self.weight_decay, self.betas = lr, weight_decay, betas
         device = self.weights[0].device if self.weights else None

@@ -19,10 +19,18 @@ class RSCHparams(Hparams):
     """How much is muted."""
 
     feature_drop: float = hparam(
-        1 / 3, uniform(0, 0.5), key="rsc_f_drop_factor", help="part of the features to mute"
+        1 / 3,
+        uniform(0, 0.5),
+        "[0, 1]",
+        key="rsc_f_drop_factor",
+        help="part of the features to mute",
     )
     batch_drop: float = hparam(
-        1 / 3, uniform(0, 0.5), key="rsc_b_drop_factor", help="part of the examples to mute them in"
+        1 / 3,
+        uniform(0, 0.5),
+        "[0, 1]",
+        key="rsc_b_drop_factor",
+        help="part of the examples to mute them in",
     )
 
 
@@ -37,9 +45,6 @@ class RSC(Objective):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        for name in ("feature_drop", "batch_drop"):
-            if not 0 <= getattr(self.hparams, name) <= 1:
-                raise ValueError(f"{name} must be in [0, 1], got {getattr(self.hparams, name)}")
         classifier = self.model.classifier
         if not isinstance(classifier, nn.Linear):
             raise TypeError(

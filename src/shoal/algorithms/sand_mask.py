@@ -23,7 +23,11 @@ class SANDMaskHparams(Hparams):
     """Threshold and steepness of the mask."""
 
     tau: float = hparam(
-        1.0, uniform(0, 1), key="tau", help="τ, the |mean sign| above which a gradient passes"
+        1.0,
+        uniform(0, 1),
+        "[0, 1]",
+        key="tau",
+        help="τ, the |mean sign| above which a gradient passes",
     )
     k: float = hparam(
         10.0, power(10, -3, 5), key="k", help="how steeply the mask rises above τ, over Var_e(g_e)"

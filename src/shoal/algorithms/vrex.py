@@ -24,7 +24,7 @@ class VRExHparams(Hparams):
         key="vrex_penalty_anneal_iters",
         help="the step at which λ acts and the optimiser starts anew",
     )
-    ema_decay: float = fixed(0.0, key="ema", help="γ of the risks' average; 0 for none")
+    ema_decay: float = fixed(0.0, "[0, 1)", key="ema", help="γ of the risks' average; 0 for none")
 
 
 class VREx(Penalised):

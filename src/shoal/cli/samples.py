@@ -32,14 +32,16 @@ def samples_of(runs: Sequence[Any], options: argparse.Namespace) -> dict[str, An
 
 def _samples(run: Any, options: argparse.Namespace, most: int) -> Any:
     """Return images of what the run was made of: from the data themselves, or from their cache."""
+    from ..datasets.cache_places import caches_of
     from ..datasets.samples import cached_samples, samples
 
     try:
         dataset = _dataset(run, options)
     except (ValueError, OSError) as error:
-        cached = cached_samples(options.cache / f"{run.dataset}-{run.fingerprint[:12]}", most)
-        if run.fingerprint and cached:
-            return cached
+        if run.fingerprint:
+            for folder in caches_of(run.dataset, run.fingerprint, options.cache):
+                if cached := cached_samples(folder, most):
+                    return cached
         raise ValueError(f"{error}; name its folder with --data") from error
     if run.fingerprint and dataset.fingerprint != run.fingerprint:
         raise ValueError("the data set is not what it was when the runs were made")

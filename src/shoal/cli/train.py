@@ -2,7 +2,8 @@
 
 import argparse
 import hashlib
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def add(commands: Any) -> None:
         "batches: torchrun --nproc-per-node 2 -m shoal train …",
     )
     add_run_options(parser)
-    parser.set_defaults(run=_run, after_interrupt="the same command goes on from its checkpoint")
+    parser.set_defaults(run=_run, after_interrupt="the same command begins again")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -41,6 +42,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     from ..protocol.execute import execute
     from ..protocol.folder import Folder, opened
     from ..protocol.machine import Machine
+    from ..protocol.plan import check_classes
     from ..protocol.run import Run, scale_of
     from .results import show_record
     from .tensorboard import Board
@@ -49,6 +51,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
         _be_deterministic()
     method, given = with_settings(options.algorithm)
     dataset = dataset_of(options)
+    check_classes(dataset)
     dataset.without(options.test_domain)  # an unknown one gets the nearest
     scale = scale_of(dataset.name)
     hparams = _hparams(method, scale, options, given)
@@ -76,7 +79,10 @@ def _train(options: argparse.Namespace, on: Any) -> int:
         options.micro_batch,
     )
     first = rank() == 0
-    with opened(out, run) if first else nullcontext(Folder(out)) as folder:
+    with (
+        _told_of_a_checkpoint(options, Folder(out)),
+        opened(out, run) if first else nullcontext(Folder(out)) as folder,
+    ):
         with in_turn():
             cache = None if folder.done else cache_of(dataset, options)
         if not first:
@@ -103,6 +109,16 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     return 0
 
 
+@contextmanager
+def _told_of_a_checkpoint(options: argparse.Namespace, folder: Any) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        if any(folder.checkpoints.glob("step-*")):
+            options.after_interrupt = "the same command goes on from its checkpoint"
+        raise
+
+
 def _hparams(method: Any, scale: str, options: argparse.Namespace, given: Any) -> dict[str, Any]:
     from ..algorithms.hparams import draw, plain
 
@@ -116,10 +132,11 @@ def _protocol(options: argparse.Namespace, dataset: Any, scale: str) -> tuple[An
 
     from ..checks import choose
     from ..networks import NETWORKS
+    from ..networks.by_shape import DRAWN
     from ..protocol.run import RECORD_EVERY, Protocol
 
     large = not isinstance(dataset.domains[0].images, Tensor)
-    weights, named = _weights(options.weights, large)
+    weights, named = _weights(options.weights, large and options.network not in DRAWN)
     if options.network and ":" not in options.network:
         choose("network", options.network, NETWORKS)
     protocol = Protocol(
@@ -141,10 +158,14 @@ def _protocol(options: argparse.Namespace, dataset: Any, scale: str) -> tuple[An
     return protocol, weights
 
 
-def _weights(asked: str | None, large: bool) -> tuple[str | Path | None, str | None]:
-    """Return what the network begins with on this machine, and what names it in a run."""
+def _weights(asked: str | None, pretrained: bool) -> tuple[str | Path | None, str | None]:
+    """Return what the network begins with on this machine, and what names it in a run.
+
+    Args:
+        pretrained: whether it begins with weights of ImageNet where nothing is asked.
+    """
     if asked is None or asked == "none":
-        by_default = "imagenet" if large and asked is None else None
+        by_default = "imagenet" if pretrained and asked is None else None
         return by_default, by_default
     if asked != "imagenet" and Path(asked).is_file():
         return Path(asked), hashlib.sha256(Path(asked).read_bytes()).hexdigest()

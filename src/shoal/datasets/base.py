@@ -56,6 +56,16 @@ class Domain:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @cached_property
+    def stamps(self) -> Tensor:
+        """Size and time of the last change (ns) of every file, int64 ``[n, 2]``, looked up once.
+
+        Both are −1 of a link that leads nowhere, which is named where it is read.
+        """
+        if isinstance(self.images, Tensor):
+            raise TypeError(f"the domain {self.name!r} has its inputs in memory, and no files")
+        return torch.tensor([_stamp(path) for path in self.images])
+
 
 @dataclass(frozen=True, eq=False)
 class DomainDataset:
@@ -135,7 +145,10 @@ class DomainDataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of names, labels and images; of files, their names and sizes without folders."""
+        """SHA-256 of names, labels and images; of files, their names and sizes without folders.
+
+        It is part of what names a run; a cache of decoded images also knows when files changed.
+        """
         digest = hashlib.sha256()
 
         def add(part: bytes | memoryview) -> None:
@@ -157,18 +170,19 @@ class DomainDataset:
             if isinstance(domain.images, Tensor):
                 tensor(domain.images)
             else:
-                text([[path.name, _size(path)] for path in domain.images])
+                sizes = (None if size < 0 else size for size in domain.stamps[:, 0].tolist())
+                text([[path.name, size] for path, size in zip(domain.images, sizes, strict=True)])
         return digest.hexdigest()
 
 
-def _size(path: Path) -> int | None:
-    """Return a file's size; None of a link that leads nowhere, which is named where it is read."""
+def _stamp(path: Path) -> tuple[int, int]:
     try:
-        return path.stat().st_size
+        found = path.stat()
     except FileNotFoundError:
         if path.is_symlink():
-            return None
+            return -1, -1
         raise
+    return found.st_size, found.st_mtime_ns
 
 
 def checked_trial(trial: int) -> int:

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..checks import choose
 from ..storage import read_json, write_json
 from .base import DomainDataset
+from .cache_places import sources
 from .cached_domain import CachedDomain, Ragged, Written, file_names, map_domain, write_domain
 from .frames import EVALUATION_SIDE, TRAINING_SIDE
 
@@ -43,6 +44,8 @@ def build(
     workers: int | None = None,
 ) -> ImageCache:
     """Decode all images into ``folder`` and return the cache; finished domains are kept.
+
+    A domain is decoded again where its files lie elsewhere or have changed since.
 
     Args:
         progress: called after every image with how many are done, of how many.
@@ -91,8 +94,8 @@ def open_cache(dataset: DomainDataset, folder: Path, check: bool = False) -> Ima
     files = _recorded(dataset, folder)
     if missing := [name for name in dataset.names if name not in files]:
         raise ValueError(
-            f"the cache of {dataset.name} in {folder} is not finished, it lacks "
-            f"{', '.join(missing)}; build it again: domains that are finished are kept"
+            f"the cache of {dataset.name} in {folder} lacks {', '.join(missing)}: not decoded yet, "
+            "or changed since; build it again: domains that are finished are kept"
         )
     for number, name in enumerate(dataset.names):
         if damage := _damage(folder, number, files[name], check):
@@ -141,11 +144,12 @@ def _write_manifest(dataset: DomainDataset, folder: Path, files: dict[str, Files
         name: {file: written._asdict() for file, written in found.items()}
         for name, found in files.items()
     }
-    write_json(folder / MANIFEST, {**_identity(dataset), "domains": domains})
+    decoded = {name: sources(dataset[name]) for name in files}
+    write_json(folder / MANIFEST, {**_identity(dataset), "domains": domains, "sources": decoded})
 
 
 def _recorded(dataset: DomainDataset, folder: Path) -> dict[str, Files]:
-    """Return the files of all finished domains; raise if the cache is another one."""
+    """Return the files of the domains that are decoded as they are; raise if it is another's."""
     path = folder / MANIFEST
     if not path.is_file():
         raise ValueError(f"no cache of {dataset.name} in {folder}: build it first")
@@ -162,6 +166,7 @@ def _recorded(dataset: DomainDataset, folder: Path) -> dict[str, Files]:
             name: {file: Written(**written) for file, written in manifest["domains"][name].items()}
             for name in dataset.names
             if name in manifest["domains"]
+            and manifest.get("sources", {}).get(name) == sources(dataset[name])
         }
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged; delete it and build the cache again") from error

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..algorithms.base import Algorithm, Classifying
 from ..datasets import Domain, DomainDataset
 from ..datasets.cache import ImageCache
+from ..datasets.cache_places import sources
 from ..networks import Network, folded, for_data
 from ..protocol.model import build
 from ..protocol.run import Run
@@ -43,7 +44,7 @@ def frozen_features(
         cache: called only where features have to be computed.
         told: called with how many images are done, of how many.
     """
-    about = f"{dataset.fingerprint} {backbone}"
+    about = " ".join([dataset.fingerprint, backbone, *map(sources, dataset.domains)])
     kept = load_tensors(path) if path.exists() else {}
     if kept.get("about") != about:
         found = _computed(dataset, cache(), backbone, device, told)

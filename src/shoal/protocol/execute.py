@@ -80,7 +80,7 @@ def execute(
     model.check_saving()
     trained = dataset.without(run.test_domains).names
     placed, update = prepare(run, method, dataset, cache, machine)
-    for note in notes(run, dataset):
+    for note in notes(run, dataset, update.algorithm):
         noted(note)
 
     def write(records: list[Record]) -> None:

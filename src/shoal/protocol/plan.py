@@ -78,6 +78,7 @@ def runs_of(
         every = sweep.record_every or RECORD_EVERY[scale]
         for trial in range(sweep.trials):
             data = data_of(dataset, trial)
+            check_classes(data)
             protocol = replace(sweep.protocol, record_every=every)
             if isinstance(data.domains[0].images, Tensor):
                 protocol = replace(protocol, network=None, weights=None)
@@ -100,6 +101,15 @@ def runs_of(
                         for tests in sets_left_out(data.names, sweep.test_domains)
                     ]
     return found
+
+
+def check_classes(dataset: DomainDataset) -> None:
+    """Raise where there is nothing to tell apart."""
+    if len(dataset.classes) < 2:
+        raise ValueError(
+            f"only one class ({', '.join(dataset.classes)}) was found in {dataset.name}; expected "
+            "<domain>/<class>/<file>, or a table with a column class, with two classes or more"
+        )
 
 
 def sets_left_out(domains: Sequence[str], which: str) -> list[tuple[str, ...]]:

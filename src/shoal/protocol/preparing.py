@@ -3,7 +3,7 @@
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..algorithms.base import Algorithm
 from ..datasets import Domain, DomainDataset, splits
@@ -72,9 +72,11 @@ def _vectors(domain: Domain) -> Tensor:
     return domain.images
 
 
-def notes(run: Run, dataset: DomainDataset) -> list[str]:
-    """Return what a user should know of the data before the run, a line each."""
+def notes(run: Run, dataset: DomainDataset, algorithm: Algorithm) -> list[str]:
+    """Return what a user should know of data and network before the run, a line each."""
     found = []
+    if run.protocol.holdout == 0:
+        found.append("holdout is 0: nothing is held out, so that no rule can select a model")
     size = run.hparams["batch_size"]
     for name, split in splits(dataset, run.trial, run.protocol.holdout).items():
         if name not in run.test_domains and len(split.kept) < size:
@@ -82,13 +84,12 @@ def notes(run: Run, dataset: DomainDataset) -> list[str]:
                 f"the domain {name!r} has {len(split.kept)} images to train on, fewer than a batch "
                 f"of {size}: images repeat within a batch"
             )
-        if not len(split.held_out):
+        if run.protocol.holdout > 0 and not len(split.held_out):
             found.append(
                 f"the domain {name!r} has {len(dataset[name])} images, too few to hold any out: "
                 "it has no part in the selection of models"
             )
-    large = not isinstance(dataset.domains[0].images, torch.Tensor)
-    if large and run.protocol.weights is None and run.protocol.frozen_statistics:
+    if run.protocol.weights is None and _frozen_statistics(algorithm.model):
         found.append(
             "the network begins with drawn weights, and the statistics of batch norm stay at 0 and "
             "1, which normalises nothing; let them follow the data, or begin with weights"
@@ -96,6 +97,14 @@ def notes(run: Run, dataset: DomainDataset) -> list[str]:
     for name, classes in dataset.missing_classes().items():
         found.append(f"the domain {name!r} has no images of {', '.join(classes)}")
     return found
+
+
+def _frozen_statistics(network: nn.Module) -> bool:
+    """Return whether a network in training has a batch norm that does not follow the data."""
+    norms = (
+        part for part in network.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)
+    )
+    return any(not norm.training for norm in norms)
 
 
 def evaluation_of(update: Update, parts: dict[Place, Part], compiled: bool) -> Evaluation:
