@@ -2,13 +2,18 @@
 
 import json
 import sys
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shoal.checks import choose
 from shoal.cli import main
 from shoal.datasets import DATASETS
+from shoal.protocol import diagnosis
+from shoal.report.figures import style
 from tests.protocol.small import squares
 
 Output = pytest.CaptureFixture[str]
@@ -76,6 +81,19 @@ def test_json_holds_what_the_tables_show(capsys: Output) -> None:
     assert float(row[5]) == pytest.approx(found["domains"]["a"]["risk"], rel=1e-3)
 
 
+def test_what_is_flat_has_no_step_limit(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = diagnosis.spectra
+    monkeypatch.setattr(
+        diagnosis, "spectra", lambda roots: real(replace(roots, gram=roots.gram * 0))
+    )
+    assert diagnose("run", "--json", "found.json") == 0
+    text = Path("found.json").read_text()
+    assert "Infinity" not in text
+    assert json.loads(text)["domains"]["a"]["fisher"]["step_limit"] is None
+    rows = capsys.readouterr().out.split("Spectra")[1].splitlines()
+    assert next(row.split()[-1] for row in rows if row.split()[:1] == ["a"]) == "–"
+
+
 def test_figures(capsys: Output) -> None:
     assert diagnose("run", "--figures", "drawn/here", "--domain", "a", "b", "--images", "8") == 0
     out = capsys.readouterr().out
@@ -83,6 +101,23 @@ def test_figures(capsys: Output) -> None:
         png, pdf = (Path(f"drawn/here/{name}.{kind}") for kind in ("png", "pdf"))
         assert png.read_bytes().startswith(b"\x89PNG") and pdf.read_bytes().startswith(b"%PDF")
         assert f"Figure: {png}" in out and f"Figure: {pdf}" in out
+
+
+def test_letters_that_no_font_has_are_told_once(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = squares((20, 25, 15), "tiny", side=8)
+    named = zip(real.domains, ("北京", "\U0001f41f", "Zürich"), strict=True)
+    domains = tuple(replace(domain, name=name) for domain, name in named)
+    data = replace(real, domains=domains, order=())
+    monkeypatch.setitem(DATASETS, "tiny", lambda *_: data)
+    monkeypatch.setattr(style, "FALLBACKS", ("no such font",))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert diagnose("run", "--figures", "drawn", "--images", "8") == 0
+    (line,) = (one for one in capsys.readouterr().err.splitlines() if "font" in one)
+    assert line.startswith("shoal: no installed font has the letters 京北\U0001f41f of ")
+    assert "Noto Sans CJK" in line
 
 
 def test_other_weights(capsys: Output) -> None:
@@ -104,10 +139,20 @@ def test_what_is_wrong_is_said(capsys: Output, monkeypatch: pytest.MonkeyPatch) 
     assert "did you mean 'tiny'" in said("run", "tinny")
     assert "epsilon must be above 0" in said("run", "--epsilon", "0")
     assert "name two or more" in said("run", "--domain", "a")
+    assert "unknown parameter 'clasifier'; did you mean 'classifier'" in said(
+        "run", "--parameters", "clasifier"
+    )
     monkeypatch.delitem(DATASETS, "tiny")
-    assert "a data set of your own: name its folder or manifest" in said("run")
+    assert "a data set of your own: name its folder, manifest" in said("run")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "pip install 'shoal[report]'" in said("run", "--figures", "figures")
+
+
+def test_of_hundreds_of_choices_the_nearest_are_named() -> None:
+    with pytest.raises(ValueError, match=r" … and 260 more$") as caught:
+        choose("weight", "layer3.wight", [f"layer{k}.weight" for k in range(300)])
+    assert "did you mean 'layer3.weight'" in str(caught.value)
+    assert len(str(caught.value)) < 1000
 
 
 def test_what_is_nearly_equal_has_one_shade() -> None:

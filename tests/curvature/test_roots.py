@@ -8,10 +8,12 @@ from shoal.curvature import (
     alignment,
     dominance,
     head_roots,
+    head_tangent_spectra,
     inconsistency,
     network_roots,
     of_matrices,
     roots,
+    spectra,
 )
 from tests.curvature import small
 from tests.oracles import curvature
@@ -81,6 +83,19 @@ def _same(found: roots.Roots, dense: roots.Roots) -> None:
         assert values == pytest.approx(aligned[pair], rel=1e-6)
     energies = [one["energy"] for one in dominance(dense)]
     assert [one["energy"] for one in dominance(found)] == pytest.approx(energies)
+
+
+def test_a_domain_without_examples_is_flat(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, (features, logits, labels, domains) = head(3)
+    given = (features, logits, labels, 2 * (domains > 0))
+    dense = head_roots(*given, num_domains=3)
+    monkeypatch.setattr(roots, "DENSE", 0)
+    found = head_roots(*given, num_domains=3)
+    assert found.sizes[1] == 0
+    _same(found, dense)
+    flat = {"largest": [0.0] * 5, "trace": 0.0, "share": 0.0, "step_limit": None}
+    assert spectra(found)[1] == spectra(dense)[1] == flat
+    assert head_tangent_spectra(features, 3, given[3])[1] == flat
 
 
 def test_inconsistency_is_the_generalised_eigenvalue() -> None:

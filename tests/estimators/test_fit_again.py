@@ -75,7 +75,9 @@ def test_a_broken_file_is_left_out_by_all_and_may_be_mended(capsys: Output) -> N
             assert json.loads(told.out)["hospital_b"]["images"] == 7
     before = Path("out/inspection.json").read_text()
     path.write_bytes(whole[:150])  # no longer what the fit has seen
-    assert main(["eval", "out", "--dataset", "data", "--cache", "cache"]) == 2
+    capsys.readouterr()
+    assert main(["eval", "out", "--dataset", "data", "--cache", "cache"]) == 0
+    assert f"shoal: left out: {path}: " in capsys.readouterr().err
     assert Path("out/inspection.json").read_text() == before
     path.write_bytes(whole)
     Path("out-2").mkdir()
@@ -85,6 +87,91 @@ def test_a_broken_file_is_left_out_by_all_and_may_be_mended(capsys: Output) -> N
         "out is of another fit (the images have changed since: 23 then, 24 now); choose another "
         "--out, such as out-3\n"
     ) in capsys.readouterr().err
+
+
+def test_broken_files_of_a_new_site_are_left_out(capsys: Output) -> None:
+    write_images(Path("data"), each=4)
+    assert main(list(IMAGES)) == 0
+    new = write_images(Path("new"), each=3, domains=("clinic", "ward"))
+    broken = [new / "clinic/bright/1.png", new / "ward/dark/0.png"]
+    for path in broken:
+        path.write_bytes(b"")
+    capsys.readouterr()
+    for _ in range(2):
+        assert main(["eval", "out", "--dataset", "new", "--cache", "cache", "--json"]) == 0
+        out, err = capsys.readouterr()
+        assert {name: one["images"] for name, one in json.loads(out).items()} == {
+            "clinic": 5,
+            "ward": 5,
+        }
+        told = [line for line in err.splitlines() if line.startswith("shoal: ")]
+        assert told == [
+            *(
+                f"shoal: left out: {path}: it is no image, or its beginning is lost"
+                for path in broken
+            ),
+            "shoal: 2 of 12 images cannot be read; this is of the others",
+        ]
+    assert main(["diagnose", "out", "new", "--cache", "cache"]) == 0
+    assert "shoal: 2 of 12 images cannot be read" in capsys.readouterr().err
+    for path in (new / "ward").rglob("*.png"):
+        path.write_bytes(b"")
+    assert main(["eval", "out", "--dataset", "new", "--cache", "cache"]) == 2
+    assert "no image of the domain 'ward' can be read" in capsys.readouterr().err
+
+
+def test_what_is_decoded_is_not_read_again(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    write_images(Path("data"), each=4)
+    assert main(list(IMAGES)) == 0
+    write_images(Path("new"), each=1)
+    command = ["eval", "out", "--dataset", "new", "--cache", "cache"]
+    assert main(command) == 0
+    assert "reading new: 6 images" in capsys.readouterr().err
+    assert main(command) == 0
+    assert "reading" not in capsys.readouterr().err
+
+
+def test_a_list_with_tabs_is_measured(capsys: Output) -> None:
+    paths = sorted(write_images(Path("data"), each=4).rglob("*.png"))
+    lines = [f"{path}\t{path.parts[2]}\t{path.parts[1]}" for path in paths]
+    Path("list.tsv").write_text("\n".join(["path\tclass\tdomain", *lines]))
+    assert main(list(IMAGES)) == 0
+    capsys.readouterr()
+    assert main(["eval", "out", "--dataset", "list.tsv", "--cache", "cache", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["hospital_b"]["images"] == 8
+    assert main(["diagnose", "out", "list.tsv", "--cache", "cache"]) == 0
+
+
+def test_a_model_of_a_table_is_measured_on_another(capsys: Output) -> None:
+    for name, domains in (("t.csv", ("a", "b", "c")), ("new.csv", ("x", "y"))):
+        text = write_table(Path(name), domains=domains).read_text()
+        Path(name).write_text(text.replace("domain,", "site,", 1).replace(",class", ",kind", 1))
+    columns = ("--domain-column", "site", "--class-column", "kind")
+    assert main([*TABLE, *columns]) == 0
+    text = Path("new.csv").read_text().replace("red", "blue", 3)
+    Path("new.csv").write_text(text)
+    capsys.readouterr()
+    assert main(["eval", "out", "--dataset", "new.csv", "--json"]) == 0
+    out, err = capsys.readouterr()
+    measured = json.loads(out)
+    assert {name: one["images"] for name, one in measured.items()} == {"x": 40, "y": 40}
+    assert "never seen in training, and count as none: 3 of 'colour'" in err
+    assert main(["predict", "out", "new.csv"]) == 0
+    said = [line.split()[3] for line in capsys.readouterr().out.splitlines()]
+    known = [line.rpartition(",")[2] for line in text.splitlines()[1:]]
+    right = [a == b for a, b in zip(said, known, strict=True)]
+    assert measured["x"]["accuracy"] == pytest.approx(sum(right[:40]) / 40)
+    assert main(["diagnose", "out", "new.csv", "--json", "found.json"]) == 0
+    found = json.loads(Path("found.json").read_text())
+    assert found["domains"]["y"]["accuracy"] == pytest.approx(sum(right[40:]) / 40)
+
+    Path("other.tsv").write_text(text.replace("site,", "place,", 1).replace(",", "\t"))
+    assert main(["eval", "out", "--dataset", "other.tsv"]) == 2
+    assert "unknown column of other.tsv 'site'" in capsys.readouterr().err
+    assert main(["eval", "out", "--dataset", "other.tsv", "--domain-column", "place"]) == 0
+    assert "rows" in capsys.readouterr().out
+    assert main(["eval", "out", "--dataset", "somewhere"]) == 2
+    assert "the model is of a table, and somewhere is none" in capsys.readouterr().err
 
 
 def test_an_unknown_network_is_refused_before_images_are_read(

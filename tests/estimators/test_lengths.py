@@ -71,14 +71,35 @@ def test_a_probe_of_erm_tells(monkeypatch: pytest.MonkeyPatch, world: Surroundin
 
     monkeypatch.setattr(lengths, "find_rates", find_rates)
     needed = seconds_of_a_round(2000, rates) / lengths.SHARE
-    assert length_within(needed * 1.0001, SETUP, world) == 2000
-    assert length_within(needed * 0.9999, SETUP, world) == 1500
+    assert length_within(needed * 1.0001, SETUP, world)[0] == 2000
+    assert length_within(needed * 0.9999, SETUP, world)[0] == 1500
     assert seen == [["erm"], ["erm"]]
 
 
 def test_where_nothing_is_found(monkeypatch: pytest.MonkeyPatch, world: Surroundings) -> None:
     monkeypatch.setattr(lengths, "find_rates", lambda *_: None)
-    assert length_within(1e9, SETUP, world) == SETUP.steps
+    assert length_within(1e9, SETUP, world) == (SETUP.steps, 0.0)
+
+
+def test_a_time_that_is_too_short_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world: Surroundings
+) -> None:
+    rates = Rates(1.0, 0.0, 0.0, domains=3)
+    wrote = {("here", ("x", "erm")): rates}
+    monkeypatch.setattr(lengths, "find_rates", lambda out, *_: write_rates(out, wrote))
+    # Two methods without each of two domains, and the model; not the third domain.
+    least = 5 * 300 * 1.0
+
+    def told(seconds: float) -> list[str]:
+        lines: list[str] = []
+        found = with_length(Namespace(steps=None), SETUP, world, tmp_path, seconds, lines.append)
+        assert found.steps == 300
+        return lines[1:]  # the first says that updates are timed
+
+    assert told(least * 1.0001) == []
+    (line,) = told(60.0)
+    assert "take about 25 min 0 s even with 300 updates a run, and 1 min 0 s are left" in line
+    assert "a longer --time, --train head, or fewer --steps" in line
 
 
 @pytest.mark.parametrize(
@@ -100,7 +121,7 @@ def test_only_what_is_left_open_is_chosen(
     seconds: float | None,
     expected: int,
 ) -> None:
-    monkeypatch.setattr(lengths, "length_within", lambda *_: 77)
+    monkeypatch.setattr(lengths, "length_within", lambda *_: (77, 0.0))
     told: list[str] = []
     given = Namespace(steps=steps), setup, world, tmp_path, seconds
     assert with_length(*given, told.append).steps == expected
@@ -110,7 +131,7 @@ def test_only_what_is_left_open_is_chosen(
 def test_what_was_chosen_before_stays(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world: Surroundings
 ) -> None:
-    monkeypatch.setattr(lengths, "length_within", lambda *_: 77)
+    monkeypatch.setattr(lengths, "length_within", lambda *_: (77, 0.0))
     (tmp_path / "runs" / "one").mkdir(parents=True)
     SETUP.keep(tmp_path)
     found = with_length(Namespace(steps=None), SETUP, world, tmp_path, 60.0, print)

@@ -156,9 +156,47 @@ def test_a_folder_stands_for_its_files(tmp_path: Path) -> None:
     listed = small().predict([str(images[3]), str(tmp_path / "hospital_b")])
     assert [one.source for one in listed] == list(map(str, [images[3], *images[4:8]]))
     assert [one.source for one in of_tables().predict(tmp_path)] == [f"{tmp_path}/table.csv: row 1"]
-    for model, kind in ((small(), "images"), (of_tables(), "tables")):
-        with pytest.raises(ValueError, match=f"there are no {kind} in .*none"):
-            model.predict(tmp_path / "hospital_a/.hidden/none")
+
+
+def test_an_empty_folder_does_not_stop_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "0.png")
+    (tmp_path / "table.csv").write_text("age,colour\n1,red\n")
+    for model, kind, file in (
+        (small(), "images", tmp_path / "0.png"),
+        (of_tables(), "tables", tmp_path / "table.csv"),
+    ):
+        empty, other = model.predict([tmp_path / "none", file])
+        assert (empty.source, empty.label) == (str(tmp_path / "none"), None)
+        assert empty.error == f"there are no {kind} in {tmp_path / 'none'}"
+        assert other.error is None
+
+
+def test_no_file_of_a_folder_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shoal.estimators.loading.load", lambda *_: small())
+    new = tmp_path / "new"
+    (new / "deeper").mkdir(parents=True)
+    for name in ("a.webp", "b.gif", "noise"):
+        Image.new("RGB", (8, 8)).save(new / name, format="png")
+    (new / "IMG.heic").write_bytes(b"....ftypheic")
+    (new / "link.png").symlink_to("nowhere.png")
+    (new / "deeper/around").symlink_to(new)
+    (tmp_path / "other").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "other/c.png")
+    (new / "other").symlink_to(tmp_path / "other")
+    for name in ("Thumbs.db", ".hidden.png", "notes.TXT", "labels.csv", "deeper/about.json"):
+        (new / name).write_text("x")
+    assert main(["predict", "model", str(new)]) == 1
+    found = capsys.readouterr()
+    classified = [line.partition(":")[0] for line in found.out.splitlines()]
+    assert classified == [str(new / name) for name in ("a.webp", "b.gif", "noise", "other/c.png")]
+    assert found.err.splitlines() == [
+        f"shoal: passed over 3 files of {new}, texts or tables by suffix",
+        f"shoal: cannot read {new / 'IMG.heic'}: it is no image, or its beginning is lost",
+        f"shoal: there is no file {new / 'link.png'}",
+    ]
 
 
 def test_pictures_are_answered_as_their_files(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ from .amounts import amounts
 from .loading import add_data_folder, add_places, cache_of, dataset_of
 from .terminal import table
 
-WHICH = "a name of 'shoal data list', a folder of domain/class/file, or a .csv or .json manifest"
+WHICH = (
+    "a name of 'shoal data list', a folder of domain/class/file, or a .csv, .tsv or .json manifest"
+)
 
 
 def add(commands: Any) -> None:

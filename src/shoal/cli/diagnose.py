@@ -1,12 +1,14 @@
 """``shoal diagnose``: how far a model's domains are apart, in risk, variance and curvature."""
 
 import argparse
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 from .arguments import device, name_domains, positive, whole
-from .loading import add_places, cache_of, dataset_of
-from .readable import readable
+from .loading import add_places, cache_of
+from .readable import add_columns, readable
 
 
 def add(commands: Any) -> None:
@@ -23,10 +25,11 @@ def add(commands: Any) -> None:
         "dataset",
         nargs="?",
         metavar="DATA",
-        help="a name of 'shoal data list', a folder of domain/class/file, or a manifest (default: "
-        "the run's, where it has a name)",
+        help="a name of 'shoal data list', a folder of domain/class/file, or a manifest; a table "
+        "for a model of one (default: the run's, where it has a name)",
     )
     add_places(parser)
+    add_columns(parser)
     parser.add_argument(
         "--trial", type=whole, metavar="T", help="of data that is drawn (default: the run's)"
     )
@@ -79,7 +82,8 @@ def _run(options: argparse.Namespace) -> int:
     method = with_settings(options.algorithm)[0] if options.algorithm else None
     model = load(options.model, on, method)
     options.trial = model.run.trial if options.trial is None else options.trial
-    dataset = _dataset(options, model.run)
+    _name_data(options, model.run)
+    dataset = readable(options, model.card)
     question = Question(
         options.parameters, options.epsilon, options.floor, options.images, options.hessian
     )
@@ -92,19 +96,24 @@ def _run(options: argparse.Namespace) -> int:
     if options.figures:
         from ..report.diagnosis import draw
 
-        for path in draw(found, options.figures):
+        with warnings.catch_warnings(record=True) as noted:
+            warnings.simplefilter("always", UserWarning)
+            written = draw(found, options.figures)
+        for note in noted:
+            print(f"shoal: {note.message}", file=sys.stderr)
+        for path in written:
             print(f"Figure: {path}")
     return 0
 
 
-def _dataset(options: argparse.Namespace, run: Any) -> Any:
+def _name_data(options: argparse.Namespace, run: Any) -> None:
+    """Take the run's data where none is named; raise where it has no name."""
     from ..datasets import DATASETS
 
     if options.dataset is None:
         if run.dataset not in DATASETS:
             raise ValueError(
-                f"the run is of {run.dataset}, a data set of your own: name its folder or manifest "
-                "after the run"
+                f"the run is of {run.dataset}, a data set of your own: name its folder, manifest "
+                "or table after the run"
             )
         options.dataset = run.dataset
-    return readable(dataset_of(options), options)

@@ -52,7 +52,7 @@ def _domains(found: dict[str, Any]) -> Any:
     ]
     heads = (
         "Domain",
-        "images",
+        "examples",
         "accuracy %",
         "risk R",
         "Tr C",

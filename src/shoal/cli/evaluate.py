@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from .arguments import device, name_domains, whole
-from .loading import add_data_options, cache_of, dataset_of
-from .readable import readable
+from .loading import add_data_options, cache_of
+from .readable import add_columns, readable
 
 
 def add(commands: Any) -> None:
@@ -14,11 +14,14 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "eval",
         help="measure a trained model on a data set",
-        description="The accuracy of a run's model on every domain of a data set, all images.",
+        description="The accuracy of a run's model on every domain of a data set, all images; for "
+        "a model that was fitted to a table, of another one. Images that cannot be read are named "
+        "and left out.",
     )
     name_domains(parser)
-    parser.add_argument("model", type=Path, metavar="RUN", help="the folder of a run")
+    parser.add_argument("model", type=Path, metavar="RUN", help="the folder of a run or a fit")
     add_data_options(parser)
+    add_columns(parser)
     parser.add_argument(
         "--trial",
         type=whole,
@@ -47,7 +50,7 @@ def _run(options: argparse.Namespace) -> int:
     method = with_settings(options.algorithm)[0] if options.algorithm else None
     model = load(options.model, on, method)
     options.trial = model.run.trial if options.trial is None else options.trial
-    dataset = readable(dataset_of(options), options)
+    dataset = readable(options, model.card)
     cache = cache_of(dataset, options)
     found = measure(model, dataset, cache, options.domain or dataset.names)
     if options.json:
@@ -58,7 +61,8 @@ def _run(options: argparse.Namespace) -> int:
     from .terminal import table
 
     shown = table(f"{model.run.algorithm}: {options.model} on {dataset.name}", None)
-    for head in ("Domain", "images", "accuracy %", "calibration error"):
+    examples = "images" if len(model.card["shape"]) == 3 else "rows"
+    for head in ("Domain", examples, "accuracy %", "calibration error"):
         shown.add_column(head, justify="left" if head == "Domain" else "right")
     trained = model.card["training_domains"] if dataset.name == model.run.dataset else ()
     for domain, values in found.items():

@@ -19,8 +19,8 @@ def add_fit_options(parser: Any) -> None:
         "data",
         type=Path,
         metavar="DATA",
-        help="a folder of domain/class/file images, a .csv or .json manifest of images, or a table "
-        "(.csv, .tsv, .parquet) with a column of domains",
+        help="a folder of domain/class/file images, a .csv, .tsv or .json manifest of images, or a "
+        "table (.csv, .tsv, .parquet) with a column of domains",
     )
     _add_what(parser.add_argument_group("what is tried"))
     _add_how(parser.add_argument_group("how"))

@@ -49,7 +49,8 @@ def with_length(
 ) -> Any:
     """Return the setup with as many updates as there is time for, where that is left open.
 
-    Heads and MLPs take seconds anyway; several processes would have to agree.
+    Where the time is too short for even the fewest of them, that is told with what to do. Heads and
+    MLPs take seconds anyway; several processes would have to agree.
     """
     from ..distributed import processes
     from ..estimators.lengths import length_within
@@ -60,7 +61,15 @@ def with_length(
     if seconds is None or chosen or not large or processes() > 1:
         return setup
     note("timing a few updates, to see how long runs can be")
-    return replace(setup, steps=length_within(seconds, setup, world))
+    steps, least = length_within(seconds, setup, world)
+    if least > seconds:
+        note(
+            f"the time is too short: two domains left out for each method and the model itself "
+            f"take about {shown(least)} even with {steps:,} updates a run, and "
+            f"{shown(max(seconds, 0))} are left; it goes on all the same. What helps: a longer "
+            "--time, --train head, or fewer --steps"
+        )
+    return replace(setup, steps=steps)
 
 
 def check_kind(options: argparse.Namespace) -> None:

@@ -9,8 +9,6 @@ from typing import Any
 
 from .amounts import amounts
 
-MANIFESTS = (".csv", ".json")
-
 
 def add_data_options(parser: Any) -> None:
     """Add what names a data set."""
@@ -18,8 +16,8 @@ def add_data_options(parser: Any) -> None:
         "--dataset",
         required=True,
         metavar="NAME",
-        help="a name of 'shoal data list', a folder of domain/class/file, or a .csv or .json "
-        "manifest",
+        help="a name of 'shoal data list', a folder of domain/class/file, or a .csv, .tsv "
+        "or .json manifest",
     )
     add_places(parser)
 
@@ -59,10 +57,11 @@ def dataset_of(options: argparse.Namespace, quiet: bool = False) -> Any:
     """
     from ..datasets import DATASETS, find, image_folders, image_manifest
     from ..datasets.folder import empty_folders, name_of
+    from ..datasets.manifest import is_manifest
 
     text, trial = options.dataset, getattr(options, "trial", 0)
     path = Path(text)
-    if path.suffix.lower() in MANIFESTS:
+    if is_manifest(path):
         return image_manifest(path.stem, path)
     if "/" in text or (path.is_dir() and text not in DATASETS):
         dataset = image_folders(name_of(path), path)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .arguments import device
+from .readable import tell_unseen
 
 
 def add(commands: Any) -> None:
@@ -47,6 +48,8 @@ def _run(options: argparse.Namespace) -> int:
         model = load(options.model, device(options.device), method)
     for note in noted:
         print(f"shoal: {note.message}", file=sys.stderr)
+    for folder in filter(Path.is_dir, options.files):
+        _tell_of_others(folder, model.takes_rows)
     failed, unseen, write = 0, Counter[str](), csv.writer(sys.stdout)
     if options.csv:
         write.writerow(["source", "class", "probability", *model.classes, "error"])
@@ -64,10 +67,16 @@ def _run(options: argparse.Namespace) -> int:
             write.writerow([found.source, found.label, best, *values, found.error])
         elif found.probability is not None:
             print(f"{found.source}: {found.label} ({100 * found.probability:.1f} %)")
-    if unseen:
-        rows = ", ".join(f"{count:,} of {column!r}" for column, count in unseen.items())
-        print(
-            f"shoal: values that were never seen in training, and count as none: {rows}",
-            file=sys.stderr,
-        )
+    tell_unseen(unseen)
     return 1 if failed else 0
+
+
+def _tell_of_others(folder: Path, rows: bool) -> None:
+    """Say how many files of a folder are not looked at, because they are something else."""
+    from ..estimators.arrays import files_in
+
+    others = files_in(folder, rows)[1]
+    if others:
+        files = "1 file" if others == 1 else f"{others:,} files"
+        kind = "no tables (.csv, .tsv, .parquet)" if rows else "texts or tables"
+        print(f"shoal: passed over {files} of {folder}, {kind} by suffix", file=sys.stderr)

@@ -1,28 +1,113 @@
-"""The data that a model was fitted to, without the files that the fit left out."""
+"""The data that a model is measured on: tables as it reads them, and images that can be read."""
 
 import argparse
 import sys
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .amounts import amounts
+from .loading import dataset_of
 
-def readable(dataset: Any, options: argparse.Namespace) -> Any:
-    """Return the data set as the fit of ``options.model`` saw it, and name what is left out.
 
-    Data that is no fit's, or has changed since, comes back as it is.
-    """
-    from ..estimators.inspection import material_of
+def add_columns(parser: Any) -> None:
+    """Add what the columns of a table are called."""
+    for kind in ("class", "domain"):
+        parser.add_argument(
+            f"--{kind}-column", metavar="NAME", help="of a table (default: the fit's)"
+        )
+
+
+def readable(options: argparse.Namespace, card: Mapping[str, Any]) -> Any:
+    """Return the data set of ``options``, for the model of this card, and name what is left out."""
+    inputs = card.get("inputs", {})
+    if "columns" in inputs:
+        return _table(options, inputs)
+    given = [kind for kind in ("class", "domain") if getattr(options, f"{kind}_column")]
+    if given:
+        raise ValueError(f"--{given[0]}-column is for a table, and the model takes images")
+    return _images(dataset_of(options), options)
+
+
+def tell_unseen(unseen: Mapping[str, int]) -> None:
+    """Say how many values of a table the model has never seen, by column."""
+    if unseen:
+        rows = ", ".join(f"{count:,} of {column!r}" for column, count in unseen.items())
+        print(
+            f"shoal: values that were never seen in training, and count as none: {rows}",
+            file=sys.stderr,
+        )
+
+
+def _table(options: argparse.Namespace, inputs: Mapping[str, Any]) -> Any:
+    from ..datasets.encoding import Encoding
+    from ..datasets.table import known_table
+    from ..datasets.table_files import SUFFIXES, is_table
+
+    path = Path(options.dataset)
+    if not is_table(path):
+        raise ValueError(
+            f"the model is of a table, and {path} is none: give a file that ends in one of "
+            f"{', '.join(SUFFIXES)}"
+        )
+    dataset, unseen = known_table(
+        path,
+        Encoding.from_json(inputs["columns"]),
+        options.class_column or inputs.get("class_column", "class"),
+        options.domain_column or inputs.get("domain_column", "domain"),
+    )
+    tell_unseen(unseen)
+    return dataset
+
+
+def _images(dataset: Any, options: argparse.Namespace) -> Any:
+    """Return the data set without the files that cannot be read; those of a fit are known to it."""
+    from torch import Tensor
+
+    from ..datasets import verify
+    from ..estimators.inspection import broken_files, without
+
+    if isinstance(dataset.domains[0].images, Tensor):
+        return dataset
+    record = _record(dataset, options.model)
+    if record is not None:
+        broken, by_whom = broken_files(dataset, None, record), ", as by the fit"
+    elif _is_decoded(dataset, options.cache):
+        return dataset
+    else:
+        with amounts("images") as shown:
+            broken = verify(dataset, progress=partial(shown, f"reading {dataset.name}")).broken
+        by_whom = ""
+    for line in broken:
+        print(f"shoal: left out{by_whom}: {line.path}: {line.why}", file=sys.stderr)
+    if broken:
+        count = sum(map(len, dataset.domains))
+        print(
+            f"shoal: {len(broken):,} of {count:,} images cannot be read; this is of the others",
+            file=sys.stderr,
+        )
+    return without(dataset, {line.path for line in broken})
+
+
+def _record(dataset: Any, model: Path) -> Path | None:
+    """Return what the fit of a model has written of these images; None where they are others."""
     from ..estimators.place import INSPECTION
     from ..protocol.model import MODEL
     from ..storage import read_json
 
-    folder, data = options.model, Path(options.dataset)
-    record = (folder.parent if folder.name == MODEL else folder) / INSPECTION
-    if not (record.exists() and data.exists()):
-        return dataset
-    if read_json(record)["fingerprint"] != dataset.fingerprint:
-        return dataset
-    material = material_of(data, record=record)
-    for line in material.broken:
-        print(f"shoal: left out, as by the fit: {line.path}: {line.why}", file=sys.stderr)
-    return material.dataset
+    record = (model.parent if model.name == MODEL else model) / INSPECTION
+    same = record.exists() and read_json(record)["fingerprint"] == dataset.fingerprint
+    return record if same else None
+
+
+def _is_decoded(dataset: Any, root: Path) -> bool:
+    """Return whether all images were read before, and are kept."""
+    from ..datasets.cache import open_cache
+    from ..datasets.cache_places import cache_folder
+
+    try:
+        open_cache(dataset, cache_folder(dataset, root))
+    except ValueError:
+        return False
+    return True

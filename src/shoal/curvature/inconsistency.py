@@ -60,7 +60,7 @@ def inconsistency(roots: Roots, risks: Tensor, epsilon: float, floor: float = FL
     _check(epsilon, floor)
     domains = range(len(roots.sizes))
     eigen = [roots.eigen(e) for e in domains]
-    lowest = max(floor * max(float(values[0]) for values, _ in eigen), TINY)
+    lowest = max(floor * max(_largest(values) for values, _ in eigen), TINY)
     ratios, floored = {}, {}
     for a, b in permutations(domains, 2):
         values, vectors = eigen[a]
@@ -69,15 +69,20 @@ def inconsistency(roots: Roots, risks: Tensor, epsilon: float, floor: float = FL
         less = ((1 / lowest - 1 / values) / values).where(above, torch.zeros_like(values))
         across = roots.block(b, a) @ vectors
         matrix = roots.block(b, b) / lowest - (across * less) @ across.mT
-        ratios[a, b] = float(torch.linalg.eigvalsh(matrix)[-1].clamp(min=0))
+        ratios[a, b] = _largest(torch.linalg.eigvalsh(matrix))
         floored[a, b] = roots.weights - int(above.sum())
     extremes = {}
     for e in domains:
         values = eigen[e][0]
         full = len(values) >= roots.weights
         smallest = float(values[roots.weights - 1]) if full else 0.0
-        extremes[e] = (max(smallest, lowest), max(float(values[0]), lowest))
+        extremes[e] = (max(smallest, lowest), max(_largest(values), lowest))
     return _scores(ratios, floored, extremes, risks, epsilon, lowest)
+
+
+def _largest(values: Tensor) -> float:
+    """Return the largest eigenvalue; 0 of a domain without examples."""
+    return max(float(values.max()), 0.0) if len(values) else 0.0
 
 
 def diagonal_inconsistency(

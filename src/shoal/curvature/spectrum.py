@@ -10,10 +10,15 @@ from ..gradients.groups import host_order
 from .roots import Roots
 
 Pair = tuple[int, int]
+# What 2/λ is no number for.
+TINY = 1e-300
 
 
 def spectra(roots: Roots, top: int = 5) -> list[dict[str, object]]:
-    """Return each domain's largest eigenvalues, their share of the trace and the step limit."""
+    """Return each domain's largest eigenvalues, the first's share of the trace, the step limit.
+
+    That is 2/λ; None where nothing is curved, as in a domain without examples.
+    """
     found = []
     for domain in range(len(roots.sizes)):
         values = torch.linalg.eigvalsh(roots.block(domain, domain)).flip(0).clamp(min=0)
@@ -45,12 +50,13 @@ def head_tangent_spectra(
 
 
 def _spectrum(values: Tensor, trace: float, top: int) -> dict[str, object]:
+    values = values if len(values) else values.new_zeros(top)  # a domain without examples
     largest = float(values[0])
     return {
         "largest": values[:top].tolist(),
         "trace": trace,
         "share": largest / trace if trace > 0 else 0.0,
-        "step_limit": 2 / largest if largest > 0 else float("inf"),
+        "step_limit": 2 / largest if largest > TINY else None,
     }
 
 

@@ -149,8 +149,7 @@ def _stored(path: Path) -> _Stored:
         image = read_image(path)
     except (ValueError, OSError) as error:
         raise ValueError(
-            f"{error}; mend or remove it and build the cache again (shoal data verify names all "
-            "such files)"
+            f"{error}; mend or remove it and try again (shoal data verify names all such files)"
         ) from error
     frame = frame_of(image.height, image.width)
     window = image.crop(

@@ -12,7 +12,7 @@ from .faults import Faults, some
 from .fetch import RECORD, recorded
 from .folder import name_of, survey_folders
 from .images import Published, Verification, verify
-from .manifest import survey_manifest
+from .manifest import is_manifest, survey_manifest
 from .sources import SOURCES, survey
 from .splits import HOLDOUT
 
@@ -45,7 +45,7 @@ def examine(
     What looks like a path is one: a folder that is there, or a text with a slash or a suffix.
     """
     path = Path(asked)
-    if path.suffix.lower() in (".csv", ".tsv", ".json"):
+    if is_manifest(path):
         dataset, faults = survey_manifest(path.stem, path)
         return _examination(path.stem, asked, dataset, faults, None, progress)
     if "/" in asked or path.is_dir():

@@ -5,6 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+# Texts and tables that lie beside images.
+BESIDE = (
+    *(".csv", ".html", ".json", ".jsonl", ".log", ".md", ".parquet"),
+    *(".pdf", ".toml", ".tsv", ".txt", ".xml", ".yaml", ".yml"),
+)
 # What other programs leave in folders, beside hidden files.
 LITTER = ("__macosx", "desktop.ini", "thumbs.db")
 # How many of the files at fault a message names.
@@ -14,6 +19,11 @@ NAMED = 10
 def is_image(path: Path) -> bool:
     """Return whether the suffix is an image's; what is inside is another matter."""
     return path.suffix.lower() in SUFFIXES
+
+
+def lies_beside(path: Path) -> bool:
+    """Return whether the suffix is that of a text or a table, which nobody takes for an image."""
+    return path.suffix.lower() in BESIDE
 
 
 def is_litter(name: str) -> bool:

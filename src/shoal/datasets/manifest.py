@@ -1,4 +1,4 @@
-"""Images listed in a table: CSV or JSON, with the columns path, class and domain."""
+"""Images listed in a table: CSV, TSV or JSON, with the columns path, class and domain."""
 
 import csv
 import io
@@ -13,6 +13,7 @@ from .faults import SUFFIXES, Faults, is_image, some
 from .folder import of_files
 
 COLUMNS = ("path", "class", "domain")
+MANIFESTS = (".csv", ".tsv", ".json")
 DELIMITERS = ",;\t|"
 
 
@@ -26,6 +27,11 @@ class Row(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.path} (line {self.line})"
+
+
+def is_manifest(path: Path) -> bool:
+    """Return whether the suffix is that of a list of images."""
+    return path.suffix.lower() in MANIFESTS
 
 
 def image_manifest(name: str, manifest: Path) -> DomainDataset:
@@ -70,11 +76,10 @@ def _rows(manifest: Path) -> list[Row]:
     if not manifest.is_file():
         raise ValueError(f"no such file: {manifest}")
     text = text_of(manifest)
-    readers = {".csv": _csv_rows, ".tsv": _csv_rows, ".json": _json_rows}
-    if manifest.suffix.lower() not in readers:
-        raise ValueError(f"{manifest} must end in one of {', '.join(readers)}")
+    if not is_manifest(manifest):
+        raise ValueError(f"{manifest} must end in one of {', '.join(MANIFESTS)}")
     try:
-        rows = list(readers[manifest.suffix.lower()](text))
+        rows = list((_json_rows if manifest.suffix.lower() == ".json" else _csv_rows)(text))
         _check(rows)
     except ValueError as error:
         raise ValueError(f"{manifest}: {error}") from error

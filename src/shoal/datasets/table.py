@@ -1,11 +1,13 @@
 """Tables of numbers and categories with a column of domains, from CSV or Parquet files."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..checks import choose
 from .base import Domain, DomainDataset
@@ -22,12 +24,14 @@ class TableData:
 
     ``rows`` has the number of every example's row, from 1, by domain. ``repeats`` are columns that
     a model sees and that say one to one what the class or the domain is, with which of these.
+    ``answers`` are the columns of class and domain.
     """
 
     dataset: DomainDataset
     encoding: Encoding
     rows: Mapping[str, Sequence[int]]
     repeats: Mapping[str, str]
+    answers: tuple[str, str]
 
 
 def table_data(
@@ -54,20 +58,49 @@ def table_data(
     }
     _check_labels(labels, class_column, path)
     encoding = _encoding(features, path)
-    vectors = encoding(table, str(path))
-    classes, found, rows = sorted(set(labels)), [], {}
-    numbers = torch.tensor([classes.index(label) for label in labels])
-    for domain in sorted(set(domains)):
-        chosen = torch.tensor([row for row, one in enumerate(domains) if one == domain])
-        found.append(Domain(domain, numbers[chosen], vectors[chosen]))
-        rows[domain] = (chosen + 1).tolist()
+    rows = _rows_of(domains)
     repeats = {
         column.name: kind
         for column in encoding.columns
         for kind, texts in (("domain", domains), ("class", labels))
         if _one_to_one(table[column.name], texts)
     }
-    return TableData(DomainDataset(name, tuple(classes), tuple(found)), encoding, rows, repeats)
+    dataset = _dataset(name, encoding(table, str(path)), labels, rows)
+    return TableData(dataset, encoding, rows, repeats, (class_column, domain_column))
+
+
+def known_table(
+    path: Path, encoding: Encoding, class_column: str, domain_column: str
+) -> tuple[DomainDataset, Counter[str]]:
+    """Return another table as a model's encoding has it, and how many values that never saw.
+
+    Columns that the encoding does not know are not looked at.
+    """
+    table = read_table(path)
+    _check_answers(path, table, class_column, domain_column)
+    vectors = encoding(table, str(path))
+    labels, rows = _texts(table, class_column, path), _rows_of(_texts(table, domain_column, path))
+    unseen = Counter(name for names in encoding.unseen(table).values() for name in names)
+    return _dataset(path.stem, vectors, labels, rows), unseen
+
+
+def _rows_of(domains: Sequence[str]) -> dict[str, list[int]]:
+    """Return the numbers of every domain's rows, from 1."""
+    return {
+        name: [row for row, one in enumerate(domains, 1) if one == name]
+        for name in sorted(set(domains))
+    }
+
+
+def _dataset(
+    name: str, vectors: Tensor, labels: Sequence[str], rows: Mapping[str, Sequence[int]]
+) -> DomainDataset:
+    classes, found = sorted(set(labels)), []
+    numbers = torch.tensor([classes.index(label) for label in labels])
+    for domain, mine in rows.items():
+        chosen = torch.tensor(mine) - 1
+        found.append(Domain(domain, numbers[chosen], vectors[chosen]))
+    return DomainDataset(name, tuple(classes), tuple(found))
 
 
 def _check_columns(
@@ -85,13 +118,19 @@ def _check_columns(
                 f".json file that calls its columns {', '.join(COLUMNS)}, and this has "
                 f"{', '.join(table)}; rename them, or if it is a table: --leave-out {column}"
             )
+    _check_answers(path, table, class_column, domain_column)
+    for column in leave_out:
+        choose(f"column of {path}", column, table)
+
+
+def _check_answers(
+    path: Path, table: Mapping[str, Sequence[Any]], class_column: str, domain_column: str
+) -> None:
     for option, column in (("--class-column", class_column), ("--domain-column", domain_column)):
         try:
             choose(f"column of {path}", column, table)
         except ValueError as error:
             raise ValueError(f"{error}; {option} names it") from error
-    for column in leave_out:
-        choose(f"column of {path}", column, table)
 
 
 def _one_to_one(values: Sequence[Any], texts: Sequence[str]) -> bool:

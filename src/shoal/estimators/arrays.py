@@ -1,5 +1,6 @@
 """What a user holds: arrays, tensors, tables, pictures, names of files."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..datasets import Domain, DomainDataset
-from ..datasets.faults import is_image, is_litter
+from ..datasets.faults import is_litter, lies_beside
 from ..datasets.images import planes
 from ..datasets.table_files import is_table
 from ..networks.by_shape import BY_SIZE
@@ -130,19 +131,33 @@ def labels_of(dataset: DomainDataset) -> Array:
     return np.array([dataset.classes[label] for label in labels.tolist()])
 
 
-def files_in(folder: Path, rows: bool) -> list[Path]:
-    """Return all images of a folder, or all tables where these are wanted, but hidden ones."""
-    wanted = is_table if rows else is_image
-    inside = [one for one in folder.rglob("*") if one.is_file() and wanted(one)]
-    # As in data that is fitted to: hidden files are other programs' business.
-    found = sorted(one for one in inside if not _hidden(one.relative_to(folder)))
-    if not found:
-        raise ValueError(f"there are no {'tables' if rows else 'images'} in {folder}")
-    return found
+def files_in(folder: Path, rows: bool) -> tuple[list[Path], int]:
+    """Return the files of a folder that may be images, or tables, and how many others there are.
 
+    Whether a file is an image, its suffix does not tell: all are but texts and tables. A link that
+    leads nowhere and a folder that cannot be opened are among them, to be named where they are
+    read. Hidden files are other programs' business, as in data that is fitted to.
+    """
+    found, others, seen = list[Path](), 0, {folder.resolve()}
 
-def _hidden(path: Path) -> bool:
-    return any(map(is_litter, path.parts))
+    def is_new(path: Path) -> bool:
+        """Return whether no link has led to this folder before."""
+        known = path.resolve() in seen
+        seen.add(path.resolve())
+        return not known
+
+    def keep(error: OSError) -> None:
+        found.append(Path(error.filename))
+
+    for place, folders, files in os.walk(folder, onerror=keep, followlinks=True):
+        here = Path(place)
+        folders[:] = [one for one in sorted(folders) if not is_litter(one) and is_new(here / one)]
+        paths = [here / name for name in files if not is_litter(name)]
+        there = [path for path in paths if path.is_file() or path.is_symlink()]
+        wanted = [path for path in there if (is_table(path) if rows else not lies_beside(path))]
+        found += wanted
+        others += len(there) - len(wanted)
+    return sorted(found), others
 
 
 def is_picture(source: Any) -> bool:

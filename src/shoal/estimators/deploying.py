@@ -95,4 +95,10 @@ def examples_of(predictor: Predictor, dataset: DomainDataset) -> Tensor:
 def _inputs(material: Material) -> Mapping[str, Any]:
     if material.table is None:
         return {"kind": "images", "size": "any; resized to 224 × 224"}
-    return {"kind": "table", "columns": material.table.encoding.as_json()}
+    class_column, domain_column = material.table.answers
+    return {
+        "kind": "table",
+        "columns": material.table.encoding.as_json(),
+        "class_column": class_column,
+        "domain_column": domain_column,
+    }

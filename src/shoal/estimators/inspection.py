@@ -13,14 +13,14 @@ from ..datasets.duplicates import Copies, find_copies
 from ..datasets.faults import some
 from ..datasets.folder import empty_folders, name_of
 from ..datasets.images import Broken, why_broken
-from ..datasets.manifest import COLUMNS
+from ..datasets.manifest import COLUMNS, MANIFESTS
 from ..datasets.table import TableData, table_data
 from ..datasets.table_files import read_table
 from ..storage import read_json, write_json
 from .layout import arranged
 from .remarks import remarks
 
-SUFFIXES = (".csv", ".tsv", ".json", ".parquet")
+SUFFIXES = (*MANIFESTS, ".parquet")
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,18 @@ def material_of(
         return Material(table.dataset, table=table)
     dataset = _images(data, layout)
     _check(dataset)
-    broken = _broken(dataset, progress, record)
-    dataset = _without(dataset, {line.path for line in broken})
+    broken = broken_files(dataset, progress, record)
+    dataset = without(dataset, {line.path for line in broken})
     _check(dataset)
+    counts = dataset.counts().values()
+    for kind in dataset.classes:
+        if not any(domain[kind] for domain in counts):
+            raise ValueError(f"no image of the class {kind!r} can be read")
     empty = tuple(empty_folders(data)) if data.is_dir() else ()
     return Material(dataset, broken, tuple(find_copies(dataset)), empty=empty)
 
 
-def _broken(
+def broken_files(
     dataset: DomainDataset,
     progress: Callable[[int, int], object] | None,
     record: Path | None,
@@ -148,7 +152,7 @@ def _letters(name: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
-def _without(dataset: DomainDataset, broken: Collection[Path]) -> DomainDataset:
+def without(dataset: DomainDataset, broken: Collection[Path]) -> DomainDataset:
     """Return the data set without these files."""
     if not broken:
         return dataset
@@ -160,9 +164,4 @@ def _without(dataset: DomainDataset, broken: Collection[Path]) -> DomainDataset:
             raise ValueError(f"no image of the domain {domain.name!r} can be read")
         labels = torch.tensor([label for _, label in kept], dtype=torch.int64)
         domains.append(replace(domain, labels=labels, images=tuple(path for path, _ in kept)))
-    left = replace(dataset, domains=tuple(domains))
-    counts = left.counts().values()
-    for kind in left.classes:
-        if not any(domain[kind] for domain in counts):
-            raise ValueError(f"no image of the class {kind!r} can be read")
-    return left
+    return replace(dataset, domains=tuple(domains))

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from ..protocol.costs import known_rates
 from ..protocol.estimate import find_rates
 from ..protocol.probe import Rates
+from .budget import LEAST
 from .estimate import Surroundings, groups_of
 from .setup import Setup
 from .verdict import BASELINE
@@ -25,11 +26,11 @@ EPOCHS, FEWEST, MOST = 50, 200, 1000
 BATCH = 64
 
 
-def length_within(seconds: float, setup: Setup, world: Surroundings) -> int:
-    """Return how many updates a run should have, by a short probe of this machine.
+def length_within(seconds: float, setup: Setup, world: Surroundings) -> tuple[int, float]:
+    """Return how many updates a run should have, and the seconds that a fit then takes at least.
 
-    All methods are taken to cost what ERM does, as most do. Where nothing could be found out, it
-    is what the setup has.
+    By a short probe of this machine; all methods are taken to cost what ERM does, as most do. Where
+    nothing could be found out, it is what the setup has, and 0 seconds.
     """
     first = groups_of(setup, world, trials=1)[0]
     probed = [run for run in first if run.algorithm == BASELINE]
@@ -37,7 +38,10 @@ def length_within(seconds: float, setup: Setup, world: Surroundings) -> int:
     with TemporaryDirectory() as scratch:
         find_rates(Path(scratch), probed, alone, lambda *_: world.dataset)
         found = list(known_rates(Path(scratch)).values())
-    return longest(SHARE * seconds, found[0], setup, world) if found else setup.steps
+    if not found:
+        return setup.steps, 0.0
+    steps = longest(SHARE * seconds, found[0], setup, world)
+    return steps, _seconds(found[0], replace(setup, steps=steps), world, LEAST)
 
 
 def table_length(rows: Sequence[int]) -> int:
@@ -49,9 +53,13 @@ def table_length(rows: Sequence[int]) -> int:
 def longest(seconds: float, rates: Rates, setup: Setup, world: Surroundings) -> int:
     """Return the largest of ``LENGTHS`` with which one round fits into the time; else the least."""
     for steps in LENGTHS:
-        one = replace(setup, steps=steps)
-        runs = [run for group in groups_of(one, world, trials=1) for run in group]
-        runs.append(one.run(world.dataset, BASELINE, world.methods[BASELINE], (), 0))
-        if sum(map(rates.seconds, runs)) <= seconds:
+        if _seconds(rates, replace(setup, steps=steps), world) <= seconds:
             return steps
     return LENGTHS[-1]
+
+
+def _seconds(rates: Rates, setup: Setup, world: Surroundings, domains: int | None = None) -> float:
+    """Return what it takes to leave so many domains out once, or each, and to train the model."""
+    runs = [run for group in groups_of(setup, world, trials=1)[:domains] for run in group]
+    runs.append(setup.run(world.dataset, BASELINE, world.methods[BASELINE], (), 0))
+    return sum(map(rates.seconds, runs))

@@ -93,7 +93,8 @@ class Predictor:
                 for a model of tables files, CSV or Parquet, or folders of them, data frames,
                 mappings from columns to values, or rows: mappings from columns to one value each.
                 One or several of these. An image or row that cannot be read gets an ``error``, and
-                the others are classified all the same.
+                the others are classified all the same; so does a folder without any. Texts and
+                tables in a folder are passed over by a model of images.
         """
         return list(self.predictions(sources))
 
@@ -114,7 +115,10 @@ class Predictor:
         return found.cpu()
 
     def _each(self, sources: Any) -> Iterator[Any]:
-        """Yield the sources one by one, with files for a folder; raise on what is none."""
+        """Yield the sources one by one, with files for a folder; raise on what is none.
+
+        A folder without any is itself yielded, to be named where it is read.
+        """
         if self._takes(sources):
             sources = [sources]
         elif has_columns(sources) or not isinstance(sources, Iterable):
@@ -125,7 +129,7 @@ class Predictor:
                 array = hasattr(sources, "dtype")
                 raise self._refusal(whole if array else f"{whole} of {described(one)}")
             if isinstance(one, (str, Path)) and Path(one).is_dir():
-                yield from files_in(Path(one), self.takes_rows)
+                yield from files_in(Path(one), self.takes_rows)[0] or [Path(one)]
             else:
                 yield one
 
@@ -178,6 +182,8 @@ class Predictor:
         file = isinstance(source, (str, Path))
         where, unread = str(source) if file else "the table", dict[int, str]()
         try:
+            if file and Path(source).is_dir():
+                raise ValueError(f"there are no tables in {where}")
             table = read_table(Path(source), unread) if file else columns_of(source)
             lacking = encoding.lacks(table, where)
         except (ValueError, OSError) as error:
@@ -240,5 +246,7 @@ def _read(name: str, source: Any) -> Tensor | str:
         return picture_of(source) if held else exact_evaluation(Path(source))
     except FileNotFoundError:
         return f"there is no file {name}"
+    except IsADirectoryError:
+        return f"there are no images in {name}"
     except (ValueError, OSError) as error:
         return f"{name}: {error}" if held else str(error)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .figures.style import GRID, INK, look_of, styled
+from .figures.style import GRID, INK, letters_without_a_font, look_of, styled
 
 Found = dict[str, Any]
 Cells = dict[tuple[str, str], float]
@@ -28,7 +29,10 @@ def check_drawing() -> None:
 
 
 def draw(found: Found, folder: Path) -> list[Path]:
-    """Draw every figure of a diagnosis into ``folder``; return the files."""
+    """Draw every figure of a diagnosis into ``folder``; return the files.
+
+    One warning tells of all letters that no font has.
+    """
     from matplotlib.figure import Figure
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -41,7 +45,15 @@ def draw(found: Found, folder: Path) -> list[Path]:
         "alignment": _alignment,
     }
     written = []
-    with styled():
+    boxes = letters_without_a_font(found["domains"])
+    if boxes:
+        warnings.warn(
+            f"no installed font has the letters {boxes} of the domains' names, which are boxes in "
+            "the figures; install one that has them, such as Noto Sans CJK, and draw again",
+            stacklevel=2,
+        )
+    with styled(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         for name, paint in figures.items():
             figure = Figure(figsize=SIZES.get(name, SIZE), layout="constrained")
             paint(found, figure)

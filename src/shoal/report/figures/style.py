@@ -7,7 +7,7 @@ has no colours. matplotlib is imported when a figure is drawn; no window is open
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["DOMAINS", "GRID", "INK", "Look", "canvas", "look_of", "rendered", "styled"]
+__all__ = [
+    "DOMAINS",
+    "GRID",
+    "INK",
+    "Look",
+    "canvas",
+    "letters_without_a_font",
+    "look_of",
+    "rendered",
+    "styled",
+]
 
 INK, GRID = "#222222", "#D9D9D9"
 WIDTH, PANEL = 3.4, 2.6
@@ -45,9 +55,24 @@ LOOKS = (
 )
 DOMAINS: Mapping[str, Look] = {"90%": LOOKS[0], "80%": LOOKS[1], "10%": LOOKS[2]}
 
+# The first has most letters and comes with matplotlib; of the others one is on most machines.
+FONT = "DejaVu Sans"
+FALLBACKS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Noto Sans SC",
+    "Source Han Sans SC",
+    "WenQuanYi Zen Hei",
+    "PingFang SC",
+    "Hiragino Sans",
+    "Microsoft YaHei",
+    "Yu Gothic",
+    "Malgun Gothic",
+    "Nirmala UI",
+    "Arial Unicode MS",
+)
 _STYLE: dict[str, Any] = {
     "font.size": 9,
-    "font.family": "DejaVu Sans",
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",
     "axes.labelsize": 9,
@@ -114,4 +139,22 @@ def styled() -> Any:
 
     settings: dict[Any, Any] = dict(matplotlib.rcParamsDefault)
     settings.pop("backend", None)
-    return matplotlib.rc_context(settings | _STYLE)
+    return matplotlib.rc_context(settings | _STYLE | {"font.family": _families()})
+
+
+def _families() -> list[str]:
+    """Return the fonts that are there, of which the first that has a letter draws it."""
+    from matplotlib.font_manager import fontManager
+
+    there = {font.name for font in fontManager.ttflist}
+    return [FONT, *(name for name in FALLBACKS if name in there)]
+
+
+def letters_without_a_font(texts: Iterable[str]) -> str:
+    """Return the letters that no font has, and that would be drawn as boxes."""
+    from matplotlib.font_manager import findfont, get_font
+
+    known = {code for name in _families() for code in get_font(findfont(name)).get_charmap()}
+    return "".join(
+        sorted({letter for text in texts for letter in text if ord(letter) not in known})
+    )
