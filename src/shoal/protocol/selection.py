@@ -153,10 +153,10 @@ def select(runs: Iterable[Finished], rule: str, lost: Iterable[Failure] = ()) ->
     groups: dict[tuple[str, str, int], list[Finished]] = {}
     for run in runs:
         groups.setdefault((run.dataset, run.algorithm, run.trial), []).append(run)
-    datasets = {key[0] for key in groups}
+    there = {key[:2] for key in groups}
     failed: dict[tuple[str, str, int], list[Failure]] = {}
     for one in lost:
-        if one.dataset in datasets:  # of another nothing else is known
+        if (one.dataset, one.algorithm) in there:  # of others there is nothing but failures
             failed.setdefault((one.dataset, one.algorithm, one.trial), []).append(one)
     found = Selection([], {})
     for key in dict.fromkeys((*groups, *failed)):
