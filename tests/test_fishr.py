@@ -173,6 +173,15 @@ def test_one_domain_alone_gives_exactly_zero(present: bool | None) -> None:
         assert torch.autograd.grad(penalty, rows)[0].count_nonzero() == 0
 
 
+@pytest.mark.parametrize("present", [None, True])
+def test_what_is_not_finite_stays_out_of_the_average_of_one_domain(present: bool | None) -> None:
+    match = shoal.Fishr(1, WEIGHT, DECAY, warmup_steps=0)
+    match.match(torch.ones(1, 2), present)
+    before = snapshot(match)
+    match.match(torch.tensor([[math.inf, 1.0]]), present)
+    assert torch.equal(match.v_bar, before["v_bar"]) and match.updates.tolist() == [1]
+
+
 def test_a_second_derivative_is_refused() -> None:
     rows = make_rows(0).requires_grad_()
     penalty = shoal.Fishr(E, WEIGHT, DECAY, warmup_steps=0).match(rows.square())
@@ -655,6 +664,7 @@ def test_constructor_errors(arguments: dict[str, float], message: str) -> None:
         ("penalty_weight", math.nan, ValueError),
         ("penalty_weight", -1.0, ValueError),
         ("penalty_weight", None, TypeError),
+        ("penalty_weight", torch.tensor(-2.0), ValueError),
         ("warmup_steps", -1, ValueError),
         ("warmup_steps", 1.5, TypeError),
     ],
@@ -669,6 +679,16 @@ def test_what_a_constructor_refuses_cannot_be_set(
     with pytest.raises(error, match=f"{name} must be"):
         setattr(fishr, name, value)
     assert getattr(fishr, name) == before
+
+
+def test_numbers_of_numpy_and_torch_are_numbers() -> None:
+    fishr = shoal.Fishr(np.int64(E), torch.tensor(3.0), np.float32(0.5), np.int64(2))
+    fishr.warmup_steps = 1e3
+    fishr.penalty_weight = torch.tensor(2.0)
+    assert (fishr.warmup_steps, float(fishr.penalty_weight), fishr.ema_decay) == (1000, 2.0, 0.5)
+    given = make_batch(0)
+    for number in (np.int64(E), torch.tensor(E)):
+        assert shoal.head_variance(*given, num_domains=number).shape == (E, P)
 
 
 def test_rows_of_another_shape_are_refused_and_leave_the_state_alone() -> None:

@@ -1,5 +1,6 @@
 """What may come in: shapes and dtypes always, values where looking at them forces no wait."""
 
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -67,9 +68,12 @@ def check_floating(name: str, tensor: Tensor) -> None:
 
 
 def check_count(name: str, number: int, least: int) -> None:
-    """Raise unless ``number`` is a whole number and not below ``least``."""
+    """Raise unless ``number`` is a whole number, of whatever package, and not below ``least``."""
     if not isinstance(number, (int, torch.SymInt)):
-        raise TypeError(f"{name} must be an int, got {type(number).__name__}")
+        try:
+            operator.index(number)
+        except TypeError:
+            raise TypeError(f"{name} must be an int, got {type(number).__name__}") from None
     if number < least:
         raise ValueError(f"{name} must be {least} or more, got {number}")
 

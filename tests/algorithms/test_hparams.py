@@ -488,19 +488,24 @@ def test_a_small_value_that_makes_sense_is_allowed() -> None:
 def test_a_method_of_ones_own_says_what_is_allowed() -> None:
     @dataclass(frozen=True)
     class Own(Hparams):
-        margin: float = hparam(-0.5, uniform(-1, 1), "(-∞, ∞)", key="margin", help="of any sign")
+        margin: float = hparam(-0.5, uniform(-1, 1), key="margin", help="of any sign")
+        shift: float = hparam(0.0, choice(-1.0, 1.0), key="shift", help="of any sign, too")
         share: float = fixed(0.5, "(0, 1)", key="share", help="a part")
         more: float = later(1.0, "[1, 2]", key="more", help="an option")
 
-    assert Own(margin=-3.0).margin == -3.0
+    assert Own(margin=-3.0, shift=-2.0).margin == -3.0
+    shifts = {draw(Own, "small", 0, number).shift for number in range(12)}
+    assert shifts == {-1.0, 0.0, 1.0}
+    with pytest.raises(ValueError, match=r"margin must be a number in \(-∞, ∞\), got -inf"):
+        Own(margin=-math.inf)
+    unlimited = hparam(math.inf, constant(math.inf), "(0, ∞]", key="clip", help="none")
+    assert unlimited.default == math.inf
     with pytest.raises(ValueError, match=r"share must be a number in \(0, 1\), got 1.0"):
         draw(Own, "small", 0, 0, {"share": "1"})
     with pytest.raises(ValueError, match=r"more must be a number in \[1, 2\], got 3.0"):
         Own(more=3.0)
-    with pytest.raises(
-        ValueError, match=r"default of margin is -0.5, .* not in \[0, ∞\); give the"
-    ):
-        hparam(-0.5, uniform(-1, 1), key="margin", help="of any sign")
+    with pytest.raises(ValueError, match=r"default of margin is -0.5, which is not in \[0, 1\]"):
+        hparam(-0.5, uniform(-1, 1), "[0, 1]", key="margin", help="of any sign")
 
 
 @pytest.mark.parametrize(

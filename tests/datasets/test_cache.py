@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -266,7 +267,9 @@ def test_equal_folders_with_other_images_share_no_cache(tmp_path: Path) -> None:
         assert colours(build(dataset, places[-1])) == found[-1]
     assert found == [{"one": 10, "two": 10}, {"one": 90, "two": 90}]
     assert places[0] != places[1]
-    # A link to the folder is no other place.
+    # Nor does it matter where a folder lies.
+    moved = image_folders("images", shutil.copytree(tmp_path / "0", tmp_path / "2") / "images")
+    assert cache_folder(moved, tmp_path) == places[0]
     (tmp_path / "link").symlink_to(tmp_path / "0")
     linked = image_folders("images", tmp_path / "link" / "images")
     assert cache_folder(linked, tmp_path) == places[0]

@@ -97,9 +97,10 @@ def test_broken_files_of_a_new_site_are_left_out(capsys: Output) -> None:
     for path in broken:
         path.write_bytes(b"")
     capsys.readouterr()
-    for _ in range(2):
+    for read in (True, False):
         assert main(["eval", "out", "--dataset", "new", "--cache", "cache", "--json"]) == 0
         out, err = capsys.readouterr()
+        assert ("reading new: 12 images" in err) is read
         assert {name: one["images"] for name, one in json.loads(out).items()} == {
             "clinic": 5,
             "ward": 5,

@@ -15,21 +15,23 @@ class Distribution:
 
     text: str
     draw: Callable[[np.random.RandomState], Any]
+    negative: bool = False  # whether it draws numbers below 0
 
 
 def constant(value: Any) -> Distribution:
     """Return the distribution that is always ``value``."""
-    return Distribution(_say(value), lambda _: value)
+    return Distribution(_say(value), lambda _: value, _below_zero(value))
 
 
 def uniform(low: float, high: float) -> Distribution:
     """Return U(low, high)."""
-    return Distribution(_bounds(low, high), lambda r: float(r.uniform(low, high)))
+    return Distribution(_bounds(low, high), lambda r: float(r.uniform(low, high)), low < 0)
 
 
 def whole(low: float, high: float) -> Distribution:
     """Return int(U(low, high))."""
-    return Distribution(f"int({_bounds(low, high)})", lambda r: int(r.uniform(low, high)))
+    text = f"int({_bounds(low, high)})"
+    return Distribution(text, lambda r: int(r.uniform(low, high)), low < 0)
 
 
 def power(base: int, low: float, high: float) -> Distribution:
@@ -47,7 +49,12 @@ def whole_power(base: int, low: float, high: float) -> Distribution:
 def choice(*values: Any) -> Distribution:
     """Return one of ``values``, each as often as another."""
     text = "{" + ", ".join(_say(value) for value in values) + "}"
-    return Distribution(text, lambda r: values[int(r.choice(len(values)))])
+    below = any(map(_below_zero, values))
+    return Distribution(text, lambda r: values[int(r.choice(len(values)))], below)
+
+
+def _below_zero(value: Any) -> bool:
+    return isinstance(value, (int, float)) and value < 0
 
 
 def _bounds(low: float, high: float) -> str:

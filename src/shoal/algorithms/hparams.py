@@ -81,7 +81,7 @@ class Search:
 def hparam(
     default: Any,
     distribution: Distribution,
-    allowed: str = "[0, ∞)",
+    allowed: str | None = None,
     *,
     key: str,
     help: str,
@@ -92,7 +92,8 @@ def hparam(
 
     Args:
         default, distribution: for small images (28 × 28), and for all where nothing else is said.
-        allowed: the interval of a number; ``(-∞, ∞)`` for any that is finite.
+        allowed: the interval of a number; by default ``[0, ∞)``, or ``(-∞, ∞)`` where a default
+            or a search goes below 0.
         key: its name in DomainBed, which seeds its stream.
         help: one line of documentation.
         large: default and distribution for large images (224 × 224).
@@ -105,22 +106,24 @@ def hparam(
         "large": at_large,
         "domainnet": Search(*domainnet) if domainnet else at_large,
     }
-    for search in searches.values():
-        if isinstance(search.default, (int, float)) and not holds(allowed, search.default):
-            raise ValueError(
-                f"the default of {key} is {search.default}, which is not in {allowed}; give the "
-                "interval of what is allowed, such as '(-∞, ∞)', after the distribution"
-            )
+    numbers = [s.default for s in searches.values() if isinstance(s.default, (int, float))]
+    if allowed is None:
+        drawn = any(search.distribution.negative for search in searches.values())
+        below = drawn or min(numbers, default=0) < 0
+        allowed = "(-∞, ∞)" if below else "[0, ∞)"
+    for number in numbers:
+        if not holds(allowed, number):
+            raise ValueError(f"the default of {key} is {number}, which is not in {allowed}")
     metadata = {"key": key, "help": help, "searches": searches, "allowed": allowed}
     return field(default=default, metadata=metadata)
 
 
-def fixed(value: Any, allowed: str = "[0, ∞)", *, key: str, help: str) -> Any:
+def fixed(value: Any, allowed: str | None = None, *, key: str, help: str) -> Any:
     """Declare an option that a search leaves alone."""
     return hparam(value, constant(value), allowed, key=key, help=help)
 
 
-def later(value: Any, allowed: str = "[0, ∞)", *, key: str, help: str) -> Any:
+def later(value: Any, allowed: str | None = None, *, key: str, help: str) -> Any:
     """Declare an option that runs of before do not have, so that they keep their names."""
     metadata = fixed(value, allowed, key=key, help=help).metadata
     return field(default=value, metadata={**metadata, "later": True})

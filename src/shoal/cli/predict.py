@@ -78,5 +78,5 @@ def _tell_of_others(folder: Path, rows: bool) -> None:
     others = files_in(folder, rows)[1]
     if others:
         files = "1 file" if others == 1 else f"{others:,} files"
-        kind = "no tables (.csv, .tsv, .parquet)" if rows else "texts or tables"
+        kind = "no tables (.csv, .tsv, .parquet)" if rows else "no images"
         print(f"shoal: passed over {files} of {folder}, {kind} by suffix", file=sys.stderr)

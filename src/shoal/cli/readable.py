@@ -65,20 +65,20 @@ def _images(dataset: Any, options: argparse.Namespace) -> Any:
     """Return the data set without the files that cannot be read; those of a fit are known to it."""
     from torch import Tensor
 
-    from ..datasets import verify
+    from ..datasets.cache_places import cache_folder
     from ..estimators.inspection import broken_files, without
 
     if isinstance(dataset.domains[0].images, Tensor):
         return dataset
-    record = _record(dataset, options.model)
-    if record is not None:
-        broken, by_whom = broken_files(dataset, None, record), ", as by the fit"
-    elif _is_decoded(dataset, options.cache):
-        return dataset
-    else:
-        with amounts("images") as shown:
-            broken = verify(dataset, progress=partial(shown, f"reading {dataset.name}")).broken
-        by_whom = ""
+    record, by_whom = _record(dataset, options.model), ", as by the fit"
+    if record is None:
+        if _is_decoded(dataset, options.cache):
+            return dataset
+        # Beside what is decoded of the others, so that the next command need not read all again.
+        decoded = cache_folder(dataset, options.cache)
+        record, by_whom = decoded.with_name(f"broken-{decoded.name}.json"), ""
+    with amounts("images") as shown:
+        broken = broken_files(dataset, partial(shown, f"reading {dataset.name}"), record)
     for line in broken:
         print(f"shoal: left out{by_whom}: {line.path}: {line.why}", file=sys.stderr)
     if broken:

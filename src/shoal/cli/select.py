@@ -44,7 +44,13 @@ def _run(options: argparse.Namespace) -> int:
         if choice.algorithm in (options.algorithms or [choice.algorithm])
         and choice.dataset in (options.datasets or [choice.dataset])
     ]
-    if not choices and selected.undecided:
+    asked = [
+        place
+        for place in selected.undecided
+        if place[0] in (options.datasets or [place[0]])
+        and place[1] in (options.algorithms or [place[1]])
+    ]
+    if not choices and asked:
         raise ValueError(f"no run has an accuracy that is a number and {options.rule} looks at")
     if not choices:
         raise ValueError(f"these {len(runs)} runs are not those that {options.rule} needs")

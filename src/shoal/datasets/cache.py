@@ -45,7 +45,7 @@ def build(
 ) -> ImageCache:
     """Decode all images into ``folder`` and return the cache; finished domains are kept.
 
-    A domain is decoded again where its files lie elsewhere or have changed since.
+    A domain is decoded again where its files have changed since.
 
     Args:
         progress: called after every image with how many are done, of how many.

@@ -1,15 +1,11 @@
 """What is wrong with the files of a data set, collected over all of it and told together."""
 
+import mimetypes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-# Texts and tables that lie beside images.
-BESIDE = (
-    *(".csv", ".html", ".json", ".jsonl", ".log", ".md", ".parquet"),
-    *(".pdf", ".toml", ".tsv", ".txt", ".xml", ".yaml", ".yml"),
-)
 # What other programs leave in folders, beside hidden files.
 LITTER = ("__macosx", "desktop.ini", "thumbs.db")
 # How many of the files at fault a message names.
@@ -21,9 +17,9 @@ def is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
-def lies_beside(path: Path) -> bool:
-    """Return whether the suffix is that of a text or a table, which nobody takes for an image."""
-    return path.suffix.lower() in BESIDE
+def may_be_image(path: Path) -> bool:
+    """Return whether the suffix is that of some image, also of one that cannot be read here."""
+    return is_image(path) or (mimetypes.guess_type(path.name)[0] or "").startswith("image/")
 
 
 def is_litter(name: str) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..datasets import Domain, DomainDataset
-from ..datasets.faults import is_litter, lies_beside
+from ..datasets.faults import is_litter, may_be_image
 from ..datasets.images import planes
 from ..datasets.table_files import is_table
 from ..networks.by_shape import BY_SIZE
@@ -134,8 +134,8 @@ def labels_of(dataset: DomainDataset) -> Array:
 def files_in(folder: Path, rows: bool) -> tuple[list[Path], int]:
     """Return the files of a folder that may be images, or tables, and how many others there are.
 
-    Whether a file is an image, its suffix does not tell: all are but texts and tables. A link that
-    leads nowhere and a folder that cannot be opened are among them, to be named where they are
+    By their suffix, which may be that of an image that cannot be read here. A link that leads
+    nowhere and a folder that cannot be opened are among them, to be named where they are
     read. Hidden files are other programs' business, as in data that is fitted to.
     """
     found, others, seen = list[Path](), 0, {folder.resolve()}
@@ -154,7 +154,7 @@ def files_in(folder: Path, rows: bool) -> tuple[list[Path], int]:
         folders[:] = [one for one in sorted(folders) if not is_litter(one) and is_new(here / one)]
         paths = [here / name for name in files if not is_litter(name)]
         there = [path for path in paths if path.is_file() or path.is_symlink()]
-        wanted = [path for path in there if (is_table(path) if rows else not lies_beside(path))]
+        wanted = [path for path in there if (is_table(path) if rows else may_be_image(path))]
         found += wanted
         others += len(there) - len(wanted)
     return sorted(found), others

@@ -1,5 +1,6 @@
 """A fitted model: class names and probabilities for files, rows or arrays."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
@@ -93,8 +94,8 @@ class Predictor:
                 for a model of tables files, CSV or Parquet, or folders of them, data frames,
                 mappings from columns to values, or rows: mappings from columns to one value each.
                 One or several of these. An image or row that cannot be read gets an ``error``, and
-                the others are classified all the same; so does a folder without any. Texts and
-                tables in a folder are passed over by a model of images.
+                the others are classified all the same; so does a folder without any. Files
+                in a folder that are no images by their suffix are passed over.
         """
         return list(self.predictions(sources))
 
@@ -183,6 +184,7 @@ class Predictor:
         where, unread = str(source) if file else "the table", dict[int, str]()
         try:
             if file and Path(source).is_dir():
+                next(os.scandir(source), None)  # where it may not be opened, that is the reason
                 raise ValueError(f"there are no tables in {where}")
             table = read_table(Path(source), unread) if file else columns_of(source)
             lacking = encoding.lacks(table, where)

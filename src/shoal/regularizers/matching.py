@@ -48,8 +48,8 @@ def _terms(
         share = strength / len(rows)
         with torch.autocast(rows.device.type, enabled=False):  # which would halve its precision
             mean = torch.mv(new.mT, scale[:, 0] / len(rows))
-        # Of one domain alone exactly zero, which the rounding of a mean is not.
-        gaps = torch.addcmul(-mean, new, scale) if len(rows) > 1 else torch.zeros_like(new)
+        # Of one domain alone exactly zero where it is finite, which the rounding of a mean is not.
+        gaps = torch.addcmul(-mean, new, scale) if len(rows) > 1 else new - new
     else:
         mask = present.to(rows.dtype)[:, None]
         new, scale = torch.lerp(past, rows, rest * mask), scale * mask

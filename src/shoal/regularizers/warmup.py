@@ -1,7 +1,6 @@
 """λ times any penalty, with a warm-up."""
 
 import math
-from functools import partial
 from numbers import Real
 
 import torch
@@ -11,15 +10,22 @@ from ..checks import check_count
 from ..scalars import Number, Scalars
 
 
-def check_weight(name: str, weight: float) -> None:
-    """Raise unless the weight is finite and not negative."""
+def check_weight(name: str, weight: float | Tensor) -> None:
+    """Raise unless the weight is finite and not negative; one on a device is not looked at."""
+    if isinstance(weight, Tensor) and weight.ndim == 0:
+        if weight.device.type != "cpu":
+            return
+        weight = float(weight)
     if not isinstance(weight, Real):
         raise TypeError(f"{name} must be a number, got {type(weight).__name__}")
     if not (math.isfinite(weight) and weight >= 0):
         raise ValueError(f"{name} must be finite and 0 or more, got {weight}")
 
 
-check_steps = partial(check_count, least=0)
+def check_steps(name: str, steps: float) -> None:
+    """Raise unless it is a whole number and not negative; 1e3 is one."""
+    whole = isinstance(steps, float) and steps.is_integer()
+    check_count(name, int(steps) if whole else steps, 0)  # type: ignore[arg-type]
 
 
 def check_schedule(penalty_weight: float, warmup_steps: int, warmup_weight: float) -> None:
