@@ -39,11 +39,11 @@ class Tight(Squares):
     marks: Path
 
     def data(self, name: str, trial: int) -> Data:
-        mark = self.marks / "tried"
-        if not mark.exists():
-            mark.touch()
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return super().data(name, trial)
+        try:
+            (self.marks / "tried").touch(exist_ok=False)  # of two at once, one is the first
+        except FileExistsError:
+            return super().data(name, trial)
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 @dataclass(frozen=True)
