@@ -368,3 +368,10 @@ def test_training_does_not_load_the_compiler() -> None:
         env=environment,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("room", ["protocol", "report"])
+def test_the_map_of_a_large_room_names_every_module(room: str) -> None:
+    text = ast.get_docstring(ast.parse((SOURCE / room / "__init__.py").read_text("utf-8"))) or ""
+    modules = {path.stem for path in (SOURCE / room).glob("*.py")} - {"__init__"}
+    assert sorted(name for name in modules if f"``{name}``" not in text) == []
