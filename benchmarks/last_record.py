@@ -5,6 +5,10 @@ between records, the best of many draws is a matter of luck. Here every training
 late records instead, drawn at random and for each run alone; the rule chooses as ever, and a cell
 (the mean over trials) is what came of it. How far such cells lie apart is what another sweep with
 the same draws may find.
+
+A network with the risk of guessing may be right on the test domain by the chance of that update,
+and wrong on what it was trained on. So beside each cell stand the models that were chosen, with
+their accuracy on the training domains, and the cell of those that are right there often enough.
 """
 
 from collections import defaultdict
@@ -46,12 +50,34 @@ def drawn_cells(runs: list[Finished], after: int, times: int, random: Random) ->
     ]
 
 
-def row(method: str, domain: str, at_the_end: float, cells: list[float]) -> dict[str, Any]:
+def inside(run: Finished) -> float:
+    """Return the accuracy on the training domains, held out, after the last update, in %."""
+    _, accuracy = max(zip(run.measured, run.inside, strict=True), key=lambda pair: pair[0].step)
+    return 100 * accuracy
+
+
+def chosen(runs: list[Finished]) -> list[dict[str, Any]]:
+    """Return what the rule chooses in each trial after the last update, in %."""
+    return [
+        {
+            "trial": choice.trial,
+            "draw": choice.draw,
+            "accuracy": round(100 * choice.accuracy, 1),
+            "on_training_domains": round(inside(choice.run), 1),
+        }
+        for choice in sorted(choose_runs(runs, TEST_DOMAIN), key=lambda choice: choice.trial)
+    ]
+
+
+def row(
+    method: str, domain: str, at_the_end: float, trained: float, cells: list[float]
+) -> dict[str, Any]:
     cuts = quantiles(cells, n=20)
     return {
         "method": method,
         "test_domain": domain,
         "at_the_end": round(at_the_end, 1),
+        "of_trained": round(trained, 1),
         "mean": round(fmean(cells), 1),
         "deviation": round(stdev(cells), 1),
         "from_5_to_95_percent": [round(cuts[0], 1), round(cuts[-1], 1)],
@@ -64,6 +90,12 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", required=True)
     parser.add_argument("--after", type=int, default=4001, help="records are late from this step")
     parser.add_argument("--times", type=int, default=1000, help="how often all ends are drawn")
+    parser.add_argument(
+        "--trained",
+        type=float,
+        default=50,
+        help="accuracy in %% on the training domains from which a network counts as trained",
+    )
     asked = parser.parse_args()
     found: dict[str, dict[str, list[Finished]]] = {
         method: defaultdict(list) for method in asked.methods
@@ -78,9 +110,19 @@ def main() -> None:
             domain: drawn_cells(runs, asked.after, asked.times, Random(f"{method} {domain}"))
             for domain, runs in domains.items()
         }
-        rows += [row(method, domain, ended[domain], drawn[domain]) for domain in sorted(domains)]
+        trained = {
+            domain: cell([run for run in runs if inside(run) >= asked.trained])
+            for domain, runs in domains.items()
+        }
+        rows += [
+            row(method, domain, ended[domain], trained[domain], drawn[domain])
+            | {"chosen": chosen(domains[domain])}
+            for domain in sorted(domains)
+        ]
         averages = [fmean(cells) for cells in zip(*drawn.values(), strict=True)]
-        rows.append(row(method, "average", fmean(ended.values()), averages))
+        rows.append(
+            row(method, "average", fmean(ended.values()), fmean(trained.values()), averages)
+        )
     for one in rows:
         print(*one.values())
     print(write(f"last_record_{asked.work.name}", asked, {"rows": rows}))

@@ -4,13 +4,23 @@ from random import Random
 
 import pytest
 
-from benchmarks.last_record import cell, drawn_cells, late
+from benchmarks.last_record import cell, chosen, drawn_cells, inside, late
 from shoal.protocol.records import Finished, Measured
 
 
-def run(trial: int, draw: int, by_step: dict[int, float], **hparams: float) -> Finished:
+def run(
+    trial: int, draw: int, by_step: dict[int, float], old: float = 0.5, **hparams: float
+) -> Finished:
+    """A run with these accuracies on the test domain, and ``old`` + step / 1000 on another."""
     measured = tuple(
-        Measured(step, {"new": {"kept": accuracy, "held_out": accuracy}, "old": {}}, {})
+        Measured(
+            step,
+            {
+                "new": {"kept": accuracy, "held_out": accuracy},
+                "old": {"held_out": old + step / 1000},
+            },
+            {},
+        )
         for step, accuracy in by_step.items()
     )
     return Finished("data", "method", ("new",), trial, draw, hparams, measured)
@@ -48,3 +58,16 @@ def test_drawn_ends_give_the_cells_of_all_combinations() -> None:
     cells = drawn_cells(runs, 10, 2000, Random(0))
     assert set(cells) == {0.0, 100.0}
     assert sum(cells) / len(cells) == pytest.approx(75, abs=4)  # four standard errors
+
+
+def test_what_is_chosen_stands_beside_its_accuracy_where_it_was_trained() -> None:
+    runs = [
+        run(1, 0, {10: 0.6, 0: 0.9}, old=0.2),
+        run(0, 0, {0: 0.9, 10: 0.2}, old=0.8),
+        run(0, 1, {0: 0.1, 10: 0.4}, old=0.1),
+    ]
+    assert inside(runs[0]) == pytest.approx(21)  # of the last step, not of the last line
+    assert chosen(runs) == [
+        {"trial": 0, "draw": 1, "accuracy": 40.0, "on_training_domains": 11.0},
+        {"trial": 1, "draw": 0, "accuracy": 60.0, "on_training_domains": 21.0},
+    ]
