@@ -54,7 +54,8 @@ def draws_sheet(
         ("Method", "domain", "all draws", "λ ≥ 1,000, batch ≤ 64", "λ ≥ 1,000, batch > 64"),
         lines,
         "In points of %, mean ± standard error over the draws of all trials, and their number; no "
-        f"model is selected. Trained in {precision}.",
+        "model is selected. λ is that of fishr; methods that draw other hyperparameters have the "
+        f"learning rate and the batch size in common with it. Trained in {precision}.",
     )
 
 
