@@ -11,6 +11,7 @@ and wrong on what it was trained on. So beside each cell stand the models that w
 their accuracy on the training domains, and the cell of those that are right there often enough.
 """
 
+import math
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from random import Random
 from statistics import fmean, quantiles, stdev
 from typing import Any
 
-from shoal.protocol.records import Finished, Measured, read_runs
+from shoal.protocol.records import HELD_OUT, Finished, Measured, read_runs
 from shoal.protocol.selection import TEST_DOMAIN, choose_runs
 
 from .recording import options, write
@@ -63,10 +64,40 @@ def chosen(runs: list[Finished]) -> list[dict[str, Any]]:
             "trial": choice.trial,
             "draw": choice.draw,
             "accuracy": round(100 * choice.accuracy, 1),
-            "on_training_domains": round(inside(choice.run), 1),
+            "on_training_domains": round(100 * choice.inside, 1),
         }
         for choice in sorted(choose_runs(runs, TEST_DOMAIN), key=lambda choice: choice.trial)
     ]
+
+
+def place(run: Finished) -> tuple[Any, ...]:
+    return run.algorithm, run.test_domains, run.trial, run.draw
+
+
+def unrest(run: Finished, after: int) -> float:
+    """Return the deviation of the accuracy on the test domain over late records, in points."""
+    return 100 * stdev(one.of(run.test_domains[0], HELD_OUT) for one in late(run, after))
+
+
+def beside(runs: list[Finished], others: list[Finished], after: int) -> dict[str, Any] | None:
+    """Return how far the same draws of another sweep end apart, and how restless both are.
+
+    None where fewer than two draws are in both.
+    """
+    theirs = {place(run): run for run in others}
+    pairs = [(run, theirs[place(run)]) for run in runs if place(run) in theirs]
+    if len(pairs) < 2:
+        return None
+    gaps = [100 * (other.last_accuracy - run.last_accuracy) for run, other in pairs]
+    moving = [pair for pair in pairs if all(len(late(run, after)) > 1 for run in pair)]
+    return {
+        "draws": len(pairs),
+        "theirs_less_ours": round(fmean(gaps), 1),
+        "error": round(stdev(gaps) / math.sqrt(len(gaps)), 1),
+        "unrest": round(fmean(unrest(run, after) for run, _ in moving), 1),
+        "their_unrest": round(fmean(unrest(other, after) for _, other in moving), 1),
+        "they_choose": chosen([other for _, other in pairs]),
+    }
 
 
 def row(
@@ -87,6 +118,7 @@ def row(
 def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--work", type=Path, required=True, help="the folder of the sweep")
+    parser.add_argument("--beside", type=Path, help="a sweep with the same draws, made otherwise")
     parser.add_argument("--methods", nargs="+", required=True)
     parser.add_argument("--after", type=int, default=4001, help="records are late from this step")
     parser.add_argument("--times", type=int, default=1000, help="how often all ends are drawn")
@@ -103,6 +135,7 @@ def main() -> None:
     for run in read_runs([asked.work]):
         if run.algorithm in found:
             found[run.algorithm][run.test_domains[0]].append(run)
+    others = list(read_runs([asked.beside])) if asked.beside else []
     rows = []
     for method, domains in found.items():
         ended = {domain: cell(runs) for domain, runs in domains.items()}
@@ -117,6 +150,7 @@ def main() -> None:
         rows += [
             row(method, domain, ended[domain], trained[domain], drawn[domain])
             | {"chosen": chosen(domains[domain])}
+            | {"beside": beside(domains[domain], others, asked.after)}
             for domain in sorted(domains)
         ]
         averages = [fmean(cells) for cells in zip(*drawn.values(), strict=True)]

@@ -58,7 +58,7 @@ def _command() -> str:
             next(words, None)
             continue
         kept.append(word)
-        if word in ("--data", "--cache", "--work", "--model"):
+        if word in ("--data", "--cache", "--work", "--beside", "--model"):
             next(words, None)
             kept.append("DIR")
     return " ".join([f"python -m benchmarks.{Path(sys.argv[0]).stem}", *kept])

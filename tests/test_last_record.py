@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.last_record import cell, chosen, drawn_cells, inside, late
+from benchmarks.last_record import beside, cell, chosen, drawn_cells, inside, late
 from shoal.protocol.records import Finished, Measured
 
 
@@ -71,3 +71,17 @@ def test_what_is_chosen_stands_beside_its_accuracy_where_it_was_trained() -> Non
         {"trial": 0, "draw": 1, "accuracy": 40.0, "on_training_domains": 11.0},
         {"trial": 1, "draw": 0, "accuracy": 60.0, "on_training_domains": 21.0},
     ]
+
+
+def test_the_same_draws_of_another_sweep_are_compared_one_by_one() -> None:
+    mine = [run(0, 0, {10: 0.2, 20: 0.4}), run(0, 1, {10: 0.5, 20: 0.5}), run(0, 2, {20: 0.9})]
+    theirs = [run(0, 1, {10: 0.5, 20: 0.7}), run(0, 0, {10: 0.5, 20: 0.5}), run(1, 2, {20: 0.1})]
+    assert beside(mine, theirs, after=10) == {
+        "draws": 2,
+        "theirs_less_ours": 15.0,  # 10 and 20 points
+        "error": 5.0,
+        "unrest": 7.1,  # the mean of 20 / √2 and 0
+        "their_unrest": 7.1,
+        "they_choose": [{"trial": 0, "draw": 1, "accuracy": 70.0, "on_training_domains": 52.0}],
+    }
+    assert beside(mine, theirs[2:], after=10) is None

@@ -87,6 +87,7 @@ def test_it_says_what_was_chosen_and_where_each_run_is_read(rule: str) -> None:
     for chosen, choice in zip(chapter["chosen"], choices, strict=True):
         assert runs[chosen["run"]] is choice.run
         assert chosen["score"] == pytest.approx(choice.score, abs=1e-5)
+        assert chosen["inside"] == round(choice.inside * SCALE)
         assert (chosen["draws"], chosen["records"]) == (5, 11)  # a record every 100 steps
         assert chosen["record"] == 1 + choice.step // 100
         assert chapter["readings"][chosen["run"]] == [choice.step, round(choice.accuracy * SCALE)]

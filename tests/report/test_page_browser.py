@@ -405,7 +405,8 @@ def test_one_run_is_enough(browser: Browser, tmp_path: Path) -> None:
     assert "written down" in text(browser, "#cost-table")
     assert count(browser, "#curves-chart path") == 8
     # Four domains after the average, which comes first on a narrow screen.
-    assert column(browser, "#domains-tables", 4) == column(browser, "#selection-table", 8)
+    assert column(browser, "#domains-tables", 4) == column(browser, "#selection-table", 9)
+    assert column(browser, "#selection-table", 8) == [f"{100 * run.inside[0]:.1f}"]
 
 
 def test_a_table_that_goes_on_fades_out(browser: Browser, page: Path) -> None:

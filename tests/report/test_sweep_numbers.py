@@ -56,6 +56,7 @@ def test_numbers_are_those_behind_the_tables() -> None:
             assert one["calibration_error"] == error
             others = [d for d in record.accuracy if d != one["test_domain"]]
             assert one["score"] == fmean(record.of(domain, "held_out") for domain in others)
+            assert one["training_accuracy"] == one["score"]  # by which this rule chooses
             assert (one["draws"], one["failed"], one["runs"]) == (2, 0, 2)
     (pair,) = found["paired"]
     assert (pair["method"], pair["other"], pair["pairs"]) == ("fishr", "erm", 12)

@@ -121,6 +121,22 @@ def test_unequally_many_trials_are_told_before_the_tables() -> None:
     assert "unequally many trials (erm 3, fishr 2 to 3)" in caution
 
 
+@pytest.mark.parametrize(("inside", "told"), [(0.46, True), (0.47, False)])  # the others have 0.7
+def test_what_may_be_right_by_chance_is_told_before_the_tables(inside: float, told: bool) -> None:
+    """A network that turns against what it was trained on is best where that is reversed."""
+    runs = [*sweep(), *(replace(one, draw=1) for one in sweep())]
+    place = next(n for n, one in enumerate(runs) if one.trial == one.draw == 1)
+    splits = {"+90%": {"kept": 0.95, "held_out": 0.95}, "+80%": {"held_out": inside}}
+    runs[place] = replace(runs[place], measured=(Measured(0, splits, {}),))
+    (chapter,) = chapters(runs, ["test-domain"])
+    if not told:
+        assert chapter.cautions == ()
+        return
+    (caution,) = chapter.cautions
+    assert caution.startswith("colored-mnist: what was chosen may be right on the test domain by ")
+    assert caution.endswith("as the best of its draws: fishr on +90%, trial 1")
+
+
 def test_test_domains_that_a_method_lacks_are_told_before_the_tables() -> None:
     runs = [one for one in sweep() if (one.algorithm, one.test_domains) != ("fishr", ("+80%",))]
     (chapter,) = chapters(runs, ["test-domain"])

@@ -43,6 +43,12 @@ class Choice:
     candidates: tuple[Finished, ...] = ()
 
     @property
+    def inside(self) -> float:
+        """Its mean accuracy on the held-out images of its training domains."""
+        both = zip(self.run.measured, self.run.inside, strict=True)
+        return next(inside for measured, inside in both if measured.step == self.step)
+
+    @property
     def records(self) -> int:
         """How many records its run has."""
         return len(self.run.measured)

@@ -67,7 +67,7 @@ def _chapter(found: Chapter, runs: Sequence[Finished]) -> dict[str, Any]:
         readings[place] = [choice.step, accuracy(choice.accuracy)]
         score = round(choice.score, 5) if math.isfinite(choice.score) else None
         counts = {"draws": choice.draws, "record": choice.record, "records": choice.records}
-        chosen.append({"run": place, "score": score, **counts})
+        chosen.append({"run": place, "score": score, "inside": accuracy(choice.inside), **counts})
     first, *published = found.tables
     return {
         "rule": found.rule,

@@ -11,7 +11,11 @@ from shoal.protocol.records import Finished
 from shoal.protocol.selection import Choice, Place
 from shoal.report.departures import Searched, every_of, network_of, spread_of, were_set
 
-__all__ = ["lost", "no_average", "no_number", "trained", "undecided", "uneven"]
+__all__ = ["by_chance", "lost", "no_average", "no_number", "trained", "undecided", "uneven"]
+
+# A chosen network that is right on its training domains so much less often than the best of its
+# draws has hardly learned from them.
+FAR_BELOW = 2 / 3
 
 
 def trained(choices: Sequence[Choice], searched: Searched) -> str:
@@ -117,6 +121,23 @@ def uneven(choices: Sequence[Choice], without: Mapping[Place, int] = {}) -> Iter
             yield (
                 f"{dataset}: {', '.join(names)} {'lacks' if len(names) == 1 else 'lack'} test "
                 f"domains that others have ({missing}), so finish the sweep before you compare"
+            )
+
+
+def by_chance(choices: Sequence[Choice]) -> Iterable[str]:
+    """Yield where what was chosen is far worse on its training domains than others of its draws."""
+    for dataset, mine in _grouped(choices, "dataset").items():
+        found = [
+            choice
+            for choice in mine
+            if choice.inside < FAR_BELOW * max(max(run.inside) for run in choice.candidates)
+        ]
+        if found:
+            listed = _places((one.algorithm, one.test_domain, one.trial) for one in found)
+            yield (
+                f"{dataset}: what was chosen may be right on the test domain by chance, for it is "
+                "right on its training domains less than two thirds as often as the best of its "
+                f"draws: {listed}"
             )
 
 

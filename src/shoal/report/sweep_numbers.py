@@ -81,6 +81,7 @@ def _choice(choice: Choice) -> dict[str, Any]:
         "score": _number(choice.score),
         "accuracy": _number(choice.accuracy),
         "calibration_error": _number(choice.calibration_error),
+        "training_accuracy": _number(choice.inside),
         "draws": choice.draws,
         "failed": choice.failed,
         "runs": len(choice.candidates),

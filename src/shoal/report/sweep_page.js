@@ -49,7 +49,7 @@ function showSelection() {
   const words = (name) => ({ name, words: true });
   const small = (name) => ({ name, smallFirst: true });
   const columns = [words("Method"), words("Data set"), words("Test domain"), small("Trial"), small("Draw"), small("Step"),
-    small("Record"), { name: "Score" }, { name: "Accuracy" }];
+    small("Record"), { name: "Score" }, { name: "Training domains" }, { name: "Accuracy" }];
   table($("selection-table"), "selection", columns, chapter.chosen.map((chosen) => {
     const run = data.runs[chosen.run];
     const [step, accuracy] = chapter.readings[chosen.run];
@@ -59,7 +59,8 @@ function showSelection() {
       cells: [text(run.method), text(run.dataset), text(domainsOf(run)), number(run.trial, String(run.trial)),
         number(run.draw, `${run.draw} (of ${chosen.draws})`), number(step, step.toLocaleString("en")),
         number(chosen.record, `${chosen.record} of ${chosen.records}`),
-        number(chosen.score, chosen.score === null ? "" : (100 * chosen.score).toFixed(1)), number(accuracy, percent(accuracy))],
+        number(chosen.score, chosen.score === null ? "" : (100 * chosen.score).toFixed(1)),
+        number(chosen.inside, percent(chosen.inside)), number(accuracy, percent(accuracy))],
     };
   }));
 }

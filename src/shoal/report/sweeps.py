@@ -23,7 +23,15 @@ from shoal.report.published import (
     published_cells,
     published_domains,
 )
-from shoal.report.sweep_notes import lost, no_average, no_number, trained, undecided, uneven
+from shoal.report.sweep_notes import (
+    by_chance,
+    lost,
+    no_average,
+    no_number,
+    trained,
+    undecided,
+    uneven,
+)
 
 __all__ = [
     "ALL_RULES",
@@ -147,7 +155,7 @@ def _chapter(
         tuple(by_domain),
         (paired(choices, pairs, f"tab:{rule}-paired"),) if pairs else (),
         (*about, FURTHER, *([PAIRED] if pairs else [])),
-        (*doubled_lines(both), *uneven(choices, selected.undecided)),
+        (*doubled_lines(both), *uneven(choices, selected.undecided), *by_chance(choices)),
         tuple(about),
         tuple(choices),
         tuple(rows),
