@@ -20,7 +20,7 @@ from shoal.algorithms.hparams import draw
 from shoal.cli import main, progress
 from shoal.cli.progress import run_progress
 from shoal.datasets import DATASETS
-from shoal.networks import NETWORKS, Network, drawn
+from shoal.networks import NETWORKS, Network, by_shape, drawn
 from shoal.networks.base import IMAGENET
 from shoal.protocol import model
 from shoal.protocol.folder import Folder
@@ -559,6 +559,7 @@ def small_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(model, "for_data", for_data)
     monkeypatch.setitem(NETWORKS, "small", "224 × 224 images")
+    monkeypatch.setattr(by_shape, "DRAWN", (*by_shape.DRAWN, "small"))
 
 
 def images(root: Path = Path("set"), each: int = 5) -> Path:
@@ -665,13 +666,14 @@ def test_a_network_that_has_no_weights(capsys: Output) -> None:
     images()
     given = ["train", "--dataset", "./set", "--network", "mnist-cnn", "--cache", "cache"]
     given += ["--steps", "1", "--set", "batch_size=2", "--test-domain", "photo"]
-    assert main([*given, "--out", "run"]) == 0
-    assert "batch norm" not in capsys.readouterr().err  # it has none
-    assert run_of("run")["protocol"]["weights"] is None
     assert main([*given, "--weights", "imagenet", "--out", "other"]) == 2
     told = capsys.readouterr().err
     assert "the network mnist-cnn begins with drawn weights and has no others, got 'imag" in told
     assert "; leave --weights out, or give --weights none" in told
+    assert not Path("cache").exists() and not Path("other").exists()  # nothing was decoded for it
+    assert main([*given, "--out", "run"]) == 0
+    assert "batch norm" not in capsys.readouterr().err  # it has none
+    assert run_of("run")["protocol"]["weights"] is None
 
 
 def test_one_image_in_a_domain(capsys: Output, small_network: None) -> None:

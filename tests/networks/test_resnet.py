@@ -12,6 +12,7 @@ from torch import nn
 
 from shoal.algorithms import find
 from shoal.networks import backbone, resnet
+from shoal.networks.backbones import check_backbone
 from shoal.networks.base import IMAGENET
 from shoal.randomness import stream
 
@@ -195,6 +196,10 @@ def test_timm(timm: Any, tmp_path: Path) -> None:
     assert backbone("timm:mobilenetv3_small_050", 3, 2, generator=stream("x"))(IMAGES).ndim == 2
     torch.save(timm.create_model("resnet18").state_dict(), tmp_path / "w.pth")
     backbone("timm:resnet18", 3, 2, weights=tmp_path / "w.pth", generator=stream("x"))
+    with pytest.raises(ValueError, match="timm:botnet50ts_256 has no pretrained weights; give"):
+        check_backbone("timm:botnet50ts_256", "imagenet")
+    check_backbone("timm:botnet50ts_256")
+    check_backbone("timm:resnet18.a1_in1k", "imagenet")
     with pytest.raises(ValueError, match="did you mean timm:resnet18"):
         backbone("timm:resnt18", 3, 2, generator=stream("x"))
 

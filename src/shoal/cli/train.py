@@ -38,6 +38,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     import sys
 
     from ..distributed import in_turn, rank
+    from ..networks.by_shape import check_network
     from ..own import name_of, with_settings
     from ..protocol.execute import execute
     from ..protocol.folder import Folder, opened
@@ -67,6 +68,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
         protocol,
     )
     out = options.out or Path("out/runs") / _folder_name(run)
+    check_network(_shape(dataset), options.network, weights, here=not Folder(out).done)
     machine = Machine(
         on,
         _step_kind(options.step, on, scale),
@@ -130,15 +132,11 @@ def _protocol(options: argparse.Namespace, dataset: Any, scale: str) -> tuple[An
     """Return the protocol, and what the network begins with on this machine."""
     from torch import Tensor
 
-    from ..checks import choose
-    from ..networks import NETWORKS
     from ..networks.by_shape import DRAWN
     from ..protocol.run import RECORD_EVERY, Protocol
 
     large = not isinstance(dataset.domains[0].images, Tensor)
     weights, named = _weights(options.weights, large and options.network not in DRAWN)
-    if options.network and ":" not in options.network:
-        choose("network", options.network, NETWORKS)
     protocol = Protocol(
         steps=options.steps,
         record_every=options.record_every or RECORD_EVERY[scale],
@@ -156,6 +154,16 @@ def _protocol(options: argparse.Namespace, dataset: Any, scale: str) -> tuple[An
         evaluate=options.evaluate,
     )
     return protocol, weights
+
+
+def _shape(dataset: Any) -> tuple[int, ...]:
+    """Return that of one input of the network; files are decoded to it."""
+    from torch import Tensor
+
+    from ..datasets.frames import EVALUATION_SIDE
+
+    images = dataset.domains[0].images
+    return tuple(images.shape[1:]) if isinstance(images, Tensor) else (3, *[EVALUATION_SIDE] * 2)
 
 
 def _weights(asked: str | None, pretrained: bool) -> tuple[str | Path | None, str | None]:

@@ -90,7 +90,7 @@ def check_backbone(name: str, weights: str | Path | None = None) -> None:
     if package == "torchvision":
         _in_torchvision(model, weights)
     else:
-        _in_timm(model)
+        _in_timm(model, weights)
 
 
 def parted(name: str) -> tuple[str, str]:
@@ -207,7 +207,7 @@ def _in_torchvision(name: str, weights: str | Path | None) -> tuple[Any, str | N
 
 
 def _timm(name: str, weights: str | Path | None, generator: torch.Generator) -> Found:
-    timm, cache = _in_timm(name)
+    timm, cache = _in_timm(name, weights)
     own = weights == "imagenet"
     build = _fetching(name, cache, lambda: timm.create_model(name, pretrained=own, num_classes=0))
     network: Any = lent(build, generator)
@@ -220,12 +220,17 @@ def _timm(name: str, weights: str | Path | None, generator: torch.Generator) -> 
     return network, width, preprocessing
 
 
-def _in_timm(name: str) -> tuple[Any, str]:
+def _in_timm(name: str, weights: str | Path | None) -> tuple[Any, str]:
     """Return timm, and the folder in which it keeps weights that it has fetched."""
     with extra("vision", f"timm:{name}"):
         import timm
         from huggingface_hub.constants import HF_HUB_CACHE
     _known("timm", name, (*timm.list_models(), *timm.list_pretrained()))
+    if weights == "imagenet" and not timm.is_model_pretrained(name):
+        raise ValueError(
+            f"timm:{name} has no pretrained weights; give weights=None (--weights none) or a file, "
+            "or name one of timm.list_models(pretrained=True)"
+        )
     return timm, HF_HUB_CACHE
 
 

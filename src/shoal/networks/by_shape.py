@@ -101,7 +101,7 @@ def check_name(name: str) -> None:
 
 
 def check_network(
-    shape: Sequence[int], name: str | None, weights: str | None, here: bool = True
+    shape: Sequence[int], name: str | None, weights: str | Path | None, here: bool = True
 ) -> None:
     """Raise where ``for_data`` has no such network or weights; nothing is built or fetched.
 
