@@ -175,6 +175,23 @@ def test_a_model_of_a_table_is_measured_on_another(capsys: Output) -> None:
     assert "the model is of a table, and somewhere is none" in capsys.readouterr().err
 
 
+def test_a_run_of_a_table_s_fit_is_measured_where_it_lies(capsys: Output) -> None:
+    write_table(Path("t.csv"))
+    assert main(list(TABLE)) == 0
+    run = next(path.parent for path in Path("out/runs").glob("*/model.safetensors"))
+    (test,) = json.loads((run / "run.json").read_text())["test_domains"]
+    last = json.loads((run / "records.jsonl").read_text().splitlines()[-1])["accuracy"][test]
+    capsys.readouterr()
+    for model in (run, run / "model.safetensors"):
+        assert main(["eval", str(model), "--dataset", "t.csv", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)[test]["accuracy"]
+        assert found == pytest.approx(0.8 * last["kept"] + 0.2 * last["held_out"])
+    run.rename("moved")
+    for more in ((), ("--class-column", "class")):
+        assert main(["eval", "moved", "--dataset", "t.csv", *more]) == 2
+        assert "moved takes 5 numbers and does not say of which col" in capsys.readouterr().err
+
+
 def test_an_unknown_network_is_refused_before_images_are_read(
     monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:

@@ -21,13 +21,35 @@ def add_columns(parser: Any) -> None:
 
 def readable(options: argparse.Namespace, card: Mapping[str, Any]) -> Any:
     """Return the data set of ``options``, for the model of this card, and name what is left out."""
-    inputs = card.get("inputs", {})
+    from ..datasets.table_files import is_table
+
+    inputs = card.get("inputs") or _of_the_fit(options.model, card)
     if "columns" in inputs:
         return _table(options, inputs)
     given = [kind for kind in ("class", "domain") if getattr(options, f"{kind}_column")]
+    if len(card["shape"]) == 1 and (given or is_table(Path(options.dataset))):
+        raise ValueError(
+            f"{options.model} takes {card['shape'][0]} numbers and does not say of which columns: "
+            "that is known to the fit which made it, in whose folder it must lie"
+        )
     if given:
         raise ValueError(f"--{given[0]}-column is for a table, and the model takes images")
     return _images(dataset_of(options), options)
+
+
+def _of_the_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the fit takes that this is a run of; nothing where it is of none, or of images.
+
+    A run that a fit of a table has made knows the number of its columns, and the fit their names.
+    """
+    from ..protocol.model import CARD, MODEL
+    from ..storage import read_json
+
+    fit = (model.parent if model.name == MODEL else model).absolute().parent.parent / CARD
+    found: Mapping[str, Any] = {}
+    if len(card["shape"]) == 1 and fit.exists():
+        found = read_json(fit).get("inputs", {})
+    return found
 
 
 def tell_unseen(unseen: Mapping[str, int]) -> None:
