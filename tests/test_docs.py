@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from shoal.algorithms import ALGORITHMS
 from shoal.cli import _parser
 from tests.datasets.pictures import photograph
 
@@ -165,3 +166,18 @@ def test_the_variants_in_the_documents_are_those_of_the_registry() -> None:
         given = ", ".join(f"`{key}={value}`" for key, value in variant.settings.items())
         what = f"{variant.summary}: `{variant.algorithm}` with {given}"
         assert f"| `{name}` | {what} | `{variant.table}` |" in text, name
+
+
+def test_what_an_update_costs_is_as_it_was_measured() -> None:
+    measured = json.loads((ROOT / "benchmarks/results/algorithms_cuda.json").read_text())
+    page = (ROOT / "docs/methods.md").read_text("utf-8")
+    table = page.partition("| Method | ResNet-50 | bar |")[2].partition("\n\n")[0]
+    lines = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    assert len(lines) == len(ALGORITHMS) + 2
+    for name, *cells in lines:
+        key = name.lower().replace("v-rex", "vrex")
+        large, small = measured["resnet-50"][key], measured["mnist-cnn"][key]
+        bar = f"{large['bar']:.2f}" if "bar" in large else "–"
+        ratios = [f"{one:.2f}" for one in (large["ratio"], large["operations_ratio"])]
+        peak, last = f"{large['peak_gb']:.1f}", f"{small['ratio']:.2f}"
+        assert cells == [ratios[0], bar, ratios[1], peak, last], name

@@ -48,7 +48,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--plan-only",
         action="store_true",
-        help="write and show the plan and what it costs, no more",
+        help="write and show the plan and what it costs, and train nothing",
     )
 
 
