@@ -51,12 +51,6 @@ def drawn_cells(runs: list[Finished], after: int, times: int, random: Random) ->
     ]
 
 
-def inside(run: Finished) -> float:
-    """Return the accuracy on the training domains, held out, after the last update, in %."""
-    _, accuracy = max(zip(run.measured, run.inside, strict=True), key=lambda pair: pair[0].step)
-    return 100 * accuracy
-
-
 def chosen(runs: list[Finished]) -> list[dict[str, Any]]:
     """Return what the rule chooses in each trial after the last update, in %."""
     return [
@@ -144,7 +138,7 @@ def main() -> None:
             for domain, runs in domains.items()
         }
         trained = {
-            domain: cell([run for run in runs if inside(run) >= asked.trained])
+            domain: cell([run for run in runs if 100 * run.last_inside >= asked.trained])
             for domain, runs in domains.items()
         }
         rows += [

@@ -416,6 +416,14 @@ def test_a_network_without_other_weights_begins_with_drawn_ones(tmp_path: Path) 
     assert {run.protocol.weights for run in read_plan(tmp_path / "out")} == {None}
 
 
+def test_status_of_an_empty_plan_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plan.json").write_text("[]")
+    assert main(["status", str(tmp_path)]) == 0
+    assert "No run is planned in" in capsys.readouterr().out
+
+
 def test_status_of_another_folder_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

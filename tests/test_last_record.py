@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.last_record import beside, cell, chosen, drawn_cells, inside, late
+from benchmarks.last_record import beside, cell, chosen, drawn_cells, late
 from shoal.protocol.records import Finished, Measured
 
 
@@ -66,7 +66,7 @@ def test_what_is_chosen_stands_beside_its_accuracy_where_it_was_trained() -> Non
         run(0, 0, {0: 0.9, 10: 0.2}, old=0.8),
         run(0, 1, {0: 0.1, 10: 0.4}, old=0.1),
     ]
-    assert inside(runs[0]) == pytest.approx(21)  # of the last step, not of the last line
+    assert runs[0].last_inside == pytest.approx(0.21)  # of the last step, not of the last line
     assert chosen(runs) == [
         {"trial": 0, "draw": 1, "accuracy": 40.0, "on_training_domains": 11.0},
         {"trial": 1, "draw": 0, "accuracy": 60.0, "on_training_domains": 21.0},

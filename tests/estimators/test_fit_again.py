@@ -178,6 +178,8 @@ def test_a_model_of_a_table_is_measured_on_another(capsys: Output) -> None:
 def test_a_run_of_a_table_s_fit_is_measured_where_it_lies(capsys: Output) -> None:
     write_table(Path("t.csv"))
     assert main(list(TABLE)) == 0
+    assert main(["status", "out"]) == 0
+    assert "there may be more to come" not in capsys.readouterr().out  # it has ended
     run = next(path.parent for path in Path("out/runs").glob("*/model.safetensors"))
     (test,) = json.loads((run / "run.json").read_text())["test_domains"]
     last = json.loads((run / "records.jsonl").read_text().splitlines()[-1])["accuracy"][test]
@@ -186,6 +188,11 @@ def test_a_run_of_a_table_s_fit_is_measured_where_it_lies(capsys: Output) -> Non
         assert main(["eval", str(model), "--dataset", "t.csv", "--json"]) == 0
         found = json.loads(capsys.readouterr().out)[test]["accuracy"]
         assert found == pytest.approx(0.8 * last["kept"] + 0.2 * last["held_out"])
+    Path("link").symlink_to(run)
+    assert main(["eval", "link", "--dataset", "t.csv"]) == 0
+    Path("out/model.json").rename("kept.json")
+    assert main(["eval", str(run), "--dataset", "t.csv"]) == 2
+    assert "has not ended, and says then which columns its runs take" in capsys.readouterr().err
     run.rename("moved")
     for more in ((), ("--class-column", "class")):
         assert main(["eval", "moved", "--dataset", "t.csv", *more]) == 2

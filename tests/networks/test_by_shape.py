@@ -99,6 +99,7 @@ def test_what_does_not_fit(shape: tuple[int, ...], settings: dict[str, Any], mes
         ("timm:", None, "names no package"),
         ("wide-resnet", None, "takes 32 × 32 images, got 224 × 224"),
         ("mnist-cnn", "imagenet", "drawn weights and has no others, got 'imagenet'; leave"),
+        ("efficientnet-lite0", "w.pt", "lite0 has no weights but 'imagenet', got 'w.pt'"),
     ],
 )
 def test_what_can_be_said_at_once(name: str, weights: str | None, message: str) -> None:

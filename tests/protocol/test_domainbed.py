@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from shoal.algorithms import ALGORITHMS
+from shoal.cli.finished import finished_runs
 from shoal.datasets import DATASETS
 from shoal.datasets.sources import SOURCES
 from shoal.protocol import domainbed
@@ -105,7 +106,13 @@ def test_data_sets_that_we_do_not_have_are_read_by_number(tmp_path: Path) -> Non
     [
         ({}, {"test_envs": [7]}, "pacs has 4 domains, got environment 7"),
         ({"env4_in_acc": 0.5}, {}, "pacs has 4 domains, got environment 4"),
-        ({"env0_in_acc": None}, {}, "NoneType"),
+        ({"env0_in_acc": None}, {}, "env0_in_acc is None, and accuracies are shares between 0 and"),
+        ({"env0_in_acc": 50.0}, {}, r"env0_in_acc is 50\.0, and accuracies are shares between 0 "),
+        ({"step": float("inf")}, {}, "inf is no whole number"),
+        ({"hparams": None}, {}, "hparams is None, which is no object"),
+        ({}, {"trial_seed": 0.5}, r"0\.5 is no whole number"),
+        ({}, {"algorithm": None}, "the algorithm is None, which is no name"),
+        ({}, {"dataset": 5}, "the dataset is 5, which is no name"),
         ({}, {"test_envs": None}, "NoneType"),
         ({}, {"trial_seed": None}, "NoneType"),
     ],
@@ -116,6 +123,31 @@ def test_a_record_that_cannot_be_is_named(
     (tmp_path / "results.jsonl").write_text(record(0, values, **args))
     with pytest.raises(ValueError, match=rf"line 1 is no record .*{wrong}.* move the file"):
         read_domainbed(tmp_path)
+
+
+def test_a_file_with_several_runs_has_them_all(tmp_path: Path) -> None:
+    other = {"env0_in_acc": 0.3, "env0_out_acc": 0.4} | {f"env{i}_out_acc": 0.9 for i in (1, 2, 3)}
+    lines = record(0, accuracies(0.5, 0.6)) + record(0, other, algorithm="IRM", test_envs=[0])
+    lines += record(300, accuracies(0.7, 0.8)) + record(300, accuracies(0.1, 0.2), hparams_seed=5)
+    (tmp_path / "results.jsonl").write_text(lines, "utf-8-sig")
+    first, second, third = read_domainbed(tmp_path)
+    assert (first.algorithm, first.draw) == ("vrex", 4)
+    assert first.inside == pytest.approx((0.5, 0.7))
+    assert (second.algorithm, second.test_domains) == ("irm", ("art_painting",))
+    assert second.measured[0].of("art_painting", "kept") == 0.3
+    assert (third.algorithm, third.draw) == ("vrex", 5)
+    assert third.inside == pytest.approx((0.1,))
+    named_twice = finished_runs([tmp_path, tmp_path])
+    assert [run.draw for run in named_twice] == [4, 4, 5]
+
+
+def test_a_mean_over_fewer_domains_does_not_compete(tmp_path: Path) -> None:
+    poor = accuracies(0.9, 0.1)
+    del poor["env3_out_acc"]
+    lines = record(0, poor) + record(300, accuracies(0.7, 0.8))
+    (tmp_path / "results.jsonl").write_text(lines)
+    (run,) = read_domainbed(tmp_path)
+    assert [measured.step for measured in run.measured] == [300]
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"step": 0}'])

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -230,6 +231,20 @@ def test_the_command_saves_what_was_chosen(
         at = [measured.step for measured in choice.run.measured].index(choice.step) + 1
         read = f"step {choice.step} (record {at} of {len(choice.run.measured)}), "
         assert f"{folder}: draw {choice.draw} (of {choice.draws}), {read}" in printed
+
+
+def test_a_draw_that_diverged_counts_as_tried(sweep: Path, tmp_path: Path) -> None:
+    """On the card, as in the tables."""
+    shutil.copytree(sweep, tmp_path / "sweep")
+    single = [run for run in read_plan(sweep) if len(run.test_domains) == 1 and run.draw == 1]
+    (folder := folder_of(tmp_path / "sweep", single[0])).joinpath("done").unlink()
+    failure = {"kind": "FloatingPointError", "reason": "the loss is NaN", "memory": False}
+    (folder / "failed.json").write_text(json.dumps(failure))
+    command = ["select", str(tmp_path / "sweep"), "--rule", "test-domain", "--out"]
+    assert main([*command, str(tmp_path / "models")]) == 0
+    (test,) = single[0].test_domains
+    card = json.loads((tmp_path / "models" / f"tiny-erm-{test}-t0" / "model.json").read_text())
+    assert (card["selection"]["draw"], card["selection"]["of_draws"]) == (0, 2)
 
 
 def test_what_cannot_be_saved_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

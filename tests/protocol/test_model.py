@@ -352,7 +352,7 @@ def test_classes_in_another_order(tmp_path: Path) -> None:
 
 def test_data_that_does_not_fit(saved: Path) -> None:
     found = model.load(saved, CPU)
-    with pytest.raises(ValueError, match=r"takes images of shape \[1, 8, 8\], those of squares"):
+    with pytest.raises(ValueError, match=r"takes inputs of shape \[1, 8, 8\], those of squares"):
         measure(found, squares(), None, ["a"])
     strange = replace(tiny(), classes=("left", "up"))
     with pytest.raises(ValueError, match="does not know: up; it knows left, right"):

@@ -265,6 +265,16 @@ def test_only_finished_runs_are_read(tmp_path: Path) -> None:
             '{"step": 0, "accuracy": {"photo": 0.5}}',
             r"records\.jsonl has an accuracy of 'photo' that is no object of splits but 0\.5 in",
         ),
+        (
+            "records.jsonl",
+            '{"step": 0, "accuracy": {"photo": {"kept": null}}}',
+            r"records\.jsonl has an accuracy of 'photo' that is no number but None in line 1",
+        ),
+        (
+            "records.jsonl",
+            2 * '{"step": 7, "accuracy": {"photo": {"kept": 1}}}\n',
+            r"records\.jsonl has the step 7 twice, again in line 2",
+        ),
         ("run.json", "{", r"run\.json is not JSON"),
         ("run.json", "{}", r"run\.json does not say its dataset"),
         ("run.json", "[]", r"run\.json does not say its dataset"),
@@ -311,7 +321,7 @@ def test_runs_that_tables_cannot_tell_apart_are_named(
     assert "are there more than once" not in capsys.readouterr().err
     main([command, str(tmp_path / "long"), str(tmp_path / "short"), *more])
     told = capsys.readouterr().err
-    assert "2 runs are there more than once, and rules choose between them" in told
+    assert "shoal: runs are there more than once (2), and rules choose between them" in told
 
 
 def test_a_model_is_not_saved_where_nothing_is_a_number(

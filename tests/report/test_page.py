@@ -361,13 +361,13 @@ def test_runs_that_tables_cannot_tell_apart_are_said(
     assert main(["report", str(tmp_path)]) == 0
     told = capsys.readouterr().err
     assert (
-        "4 runs are there more than once" in told
+        "runs are there more than once (4)" in told
         and "report sweeps of different protocols apart" in told
     )
     for kind in ("markdown", "latex", "json", "html"):  # which are kept without what was said
         out = tmp_path / kind
         assert main(["report", str(tmp_path), "--format", kind, "--out", str(out)]) == 0
-        caution = "pacs: 4 runs are there more than once (4 of erm; made alike), and rules choose"
+        caution = "pacs: runs are there more than once (4 of erm; made alike), and rules choose"
         assert out.read_text("utf-8").count(caution) == 3, kind
 
 

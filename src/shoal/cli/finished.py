@@ -1,7 +1,7 @@
 """Finished runs for tables and pages, from whatever folders a command was given."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,11 @@ def finished_runs(folders: Sequence[Path]) -> list[Any]:
     """Return the runs in these folders, ours and DomainBed's; say which cannot be told apart."""
     from ..protocol.domainbed import read_domainbed
     from ..protocol.records import failures, read_runs
+    from ..protocol.selection import identity
 
     theirs = [run for folder in folders for run in read_domainbed(folder)]
-    once = {run.path.resolve(): run for run in theirs if run.path is not None}
+    # A folder may be named twice, or lie in another.
+    once = {(run.path and run.path.resolve(), *identity(run)): run for run in theirs}
     runs = [*read_runs(folders), *once.values()]
     if not runs:
         failed = len(failures(folders))
@@ -22,6 +24,24 @@ def finished_runs(folders: Sequence[Path]) -> list[Any]:
     return runs
 
 
+def failed_runs(folders: Sequence[Path]) -> list[Any]:
+    """Return the failed runs, each once, but for those whose data have changed since."""
+    from ..protocol.current import left_behind
+    from ..protocol.records import failures
+
+    found = {one.path.resolve(): one for one in failures(folders)}
+    gone = {path.resolve() for at in sweeps_of(found.values()) for path in left_behind(at)}
+    return [one for path, one in found.items() if path not in gone]
+
+
+def sweeps_of(failed: Iterable[Any]) -> list[Path]:
+    """Return the folders of sweeps in which these runs lie."""
+    from ..protocol.plan import PLAN
+
+    above = (next((at for at in one.path.parents if (at / PLAN).exists()), None) for one in failed)
+    return [at for at in dict.fromkeys(above) if at is not None]
+
+
 def note_twins(runs: list[Any]) -> None:
     """Say where two runs differ in nothing that the tables know, as in steps or in the network."""
     from ..protocol.selection import twins
@@ -29,7 +49,7 @@ def note_twins(runs: list[Any]) -> None:
     if found := twins(runs):
         first, second = found[0]
         print(
-            f"shoal: {len(found)} runs are there more than once, and rules choose between them: "
-            f"{first.path} and {second.path}; report sweeps of different protocols apart",
+            f"shoal: runs are there more than once ({len(found):,}), and rules choose between "
+            f"them: {first.path} and {second.path}; report sweeps of different protocols apart",
             file=sys.stderr,
         )

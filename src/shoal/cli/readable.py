@@ -42,13 +42,17 @@ def _of_the_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
 
     A run that a fit of a table has made knows the number of its columns, and the fit their names.
     """
+    from ..estimators.setup import SETUP
     from ..protocol.model import CARD, MODEL
     from ..storage import read_json
 
-    fit = (model.parent if model.name == MODEL else model).absolute().parent.parent / CARD
-    found: Mapping[str, Any] = {}
-    if len(card["shape"]) == 1 and fit.exists():
-        found = read_json(fit).get("inputs", {})
+    run = (model.parent if model.name == MODEL else model).resolve()
+    fit = run.parent.parent
+    if len(card["shape"]) != 1 or not (fit / SETUP).exists():
+        return {}
+    if not (fit / CARD).exists():
+        raise ValueError(f"the fit {fit} has not ended, and says then which columns its runs take")
+    found: Mapping[str, Any] = read_json(fit / CARD)["inputs"]
     return found
 
 

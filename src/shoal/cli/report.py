@@ -3,13 +3,13 @@
 import argparse
 import io
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .arguments import RULES
-from .finished import finished_runs
+from .finished import failed_runs, finished_runs, sweeps_of
 from .loading import add_places
 
 PAGE = "report.html"
@@ -78,7 +78,7 @@ def _run(options: argparse.Namespace) -> int:
     elif options.format == "html":
         return _page(options)
     else:
-        failed = _failures(options.folders)
+        failed = failed_runs(options.folders)
         show = partial(SWEEP_FORMATS[options.format], _chapters(options, failed), failed)
     if options.out is None:
         show(None)
@@ -99,7 +99,7 @@ def _page(options: argparse.Namespace) -> int:
     if options.compare:
         raise ValueError("the page compares any two methods: --compare is for the other formats")
     out, runs = options.out or Path(PAGE), finished_runs(options.folders)
-    failed, samples = _failures(options.folders), samples_of(runs, options)
+    failed, samples = failed_runs(options.folders), samples_of(runs, options)
     write_text(out, sweep_page(runs, _rules(options), failed, samples, searched))
     print(f"wrote {out}")
     return 0
@@ -197,32 +197,14 @@ def _compared(asked: list[list[str]], runs: list[Any]) -> list[tuple[str, str]]:
     return [(one, other) for one, other in asked]
 
 
-def _failures(folders: list[Path]) -> list[Any]:
-    """Return the failed runs, each once, but for those whose data have changed since."""
-    from ..protocol.current import left_behind
-    from ..protocol.records import failures
-
-    found = {one.path.resolve(): one for one in failures(folders)}
-    gone = {path.resolve() for at in _sweeps(found.values()) for path in left_behind(at)}
-    return [one for path, one in found.items() if path not in gone]
-
-
 def _failed(failed: list[Any], written: Callable[[str], str] = str) -> list[str]:
     """Return what to know of the runs that failed, as ``written``, and what to do."""
     from ..estimators.setup import SETUP
     from ..report.failed import advice_lines, failure_lines
 
     # A fit has a plan, too, and goes on by a command of its own.
-    sweeps = [str(at) for at in _sweeps(failed) if not (at / SETUP).exists()]
+    sweeps = [str(at) for at in sweeps_of(failed) if not (at / SETUP).exists()]
     return [*map(written, failure_lines(failed)), *advice_lines(sweeps)]
-
-
-def _sweeps(failed: Iterable[Any]) -> list[Path]:
-    """Return the folders of sweeps in which these runs lie."""
-    from ..protocol.plan import PLAN
-
-    above = (next((at for at in one.path.parents if (at / PLAN).exists()), None) for one in failed)
-    return [at for at in dict.fromkeys(above) if at is not None]
 
 
 def _sweep_terminal(chapters: list[Any], failed: list[Any], file: io.StringIO | None) -> None:

@@ -29,7 +29,8 @@ def _run(options: argparse.Namespace) -> int:
     from ..protocol.chosen import NotKept, save_chosen
     from ..protocol.records import read_runs
     from ..protocol.selection import select
-    from .finished import note_twins
+    from ..report.failed import lost_by_themselves
+    from .finished import failed_runs, note_twins
 
     runs = read_runs(options.folders)
     if not runs:
@@ -37,7 +38,7 @@ def _run(options: argparse.Namespace) -> int:
     note_twins(runs)
     _refuse_unknown("method", options.algorithms, [run.algorithm for run in runs])
     _refuse_unknown("data set", options.datasets, [run.dataset for run in runs])
-    selected = select(runs, options.rule)
+    selected = select(runs, options.rule, lost_by_themselves(failed_runs(options.folders)))
     choices = [
         choice
         for choice in selected.choices

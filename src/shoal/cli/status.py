@@ -36,6 +36,8 @@ def show_standing(out: Path, runs: Sequence[Any]) -> None:
     """Show a row for every data set and method, what failed or was left, and the time left."""
     from rich.console import Console
 
+    from ..protocol.model import CARD
+
     found = _as_json(out, runs)
     console = Console()
     if found["runs"]:
@@ -53,7 +55,9 @@ def show_standing(out: Path, runs: Sequence[Any]) -> None:
             highlight=False,
             markup=False,
         )
-    if _is_fit(out):
+    if not found["runs"]:
+        console.print(f"No run is planned in {out}", highlight=False, markup=False)
+    if _is_fit(out) and not (out / CARD).exists():
         console.print("A fit plans its runs as it goes on, so there may be more to come")
     left, workers = _left(out, runs)
     if told := told_left(left, workers) if left else "":

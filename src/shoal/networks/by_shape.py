@@ -76,8 +76,6 @@ def for_data(
         build = mnist_cnn if name == "mnist-cnn" else wide_resnet
         return build(channels, classes, generator)
     if name == "efficientnet-lite0":
-        if weights not in (None, "imagenet"):
-            raise ValueError(f"efficientnet-lite0 has no weights but 'imagenet', got {weights!r}")
         pretrained = weights is not None
         return efficientnet_lite0(
             classes, dropout, pretrained, channels, frozen_statistics, generator=generator
@@ -140,6 +138,8 @@ def _check_weights(name: str, weights: str | Path | None) -> None:
             f"the network {name} begins with drawn weights and has no others, got "
             f"{str(weights)!r}; leave --weights out, or give --weights none (None in Python)"
         )
+    if name == "efficientnet-lite0" and weights not in (None, "imagenet"):
+        raise ValueError(f"efficientnet-lite0 has no weights but 'imagenet', got {str(weights)!r}")
 
 
 def _check_inputs(name: str, shape: Sequence[int], extra_channels: int) -> None:

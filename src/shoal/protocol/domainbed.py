@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,60 +29,90 @@ ALGORITHMS = {"ANDMask": "and-mask", "SANDMask": "sand-mask"}
 SPLITS = {"in": KEPT, "out": HELD_OUT}
 
 
+# A data set, a method, test domains, a trial and a draw.
+Identity = tuple[str, str, tuple[str, ...], int, int]
+
+
 def read_domainbed(folder: Path) -> list[Finished]:
     """Return the runs in this folder and below it, also those that were not finished.
 
-    DomainBed's own selection asks for no ``done``, and its published numbers do not either. Where a
-    run was made twice into one folder, the later record of a step counts, unless it has fewer
-    accuracies; a last line that a killed run left half written does not, nor does a record without
-    accuracies of the test environments. Of data sets that shoal does not have, the domains are
-    ``env0``, ``env1`` and so on.
+    DomainBed's own selection asks for no ``done``, and its published numbers do not either. A file
+    to which several runs were written has them all. Where one run was made twice into a folder, the
+    later record of a step counts, unless it has fewer accuracies; a last line that a killed run
+    left half written does not, nor does a record without accuracies of the test environments, or
+    without a training environment that others of its run have. Of data sets that shoal does not
+    have, the domains are ``env0``, ``env1`` and so on.
     """
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}")
-    found = (_read(path) for path in sorted(folder.rglob(RESULTS)))
-    return [run for run in found if run is not None]
+    return [run for path in sorted(folder.rglob(RESULTS)) for run in _read(path)]
 
 
-def _read(path: Path) -> Finished | None:
-    """Return the run; None where it recorded nothing."""
-    values: Mapping[str, Any] = {}
-    records: dict[int, Measured] = {}
-    args: Mapping[str, Any] = {}
-    hparams: Mapping[str, Any] = {}
-    lines = path.read_text("utf-8", errors="replace").split("\n")
+def _read(path: Path) -> Iterator[Finished]:
+    """Yield the runs of a file; none where nothing was recorded."""
+    runs: dict[Identity, dict[int, Measured]] = {}
+    last: dict[Identity, Mapping[str, Any]] = {}
+    for number, values in _lines(path):
+        try:
+            identity, found = _identity(values["args"]), _record(values)
+        except (KeyError, TypeError, ValueError) as error:
+            raise _no_record(path, number, error) from error
+        records, last[identity] = runs.setdefault(identity, {}), values
+        whole = all(len(found.accuracy.get(test, ())) == len(SPLITS) for test in identity[2])
+        if whole and _size(found) >= _size(records.get(found.step)):
+            records[found.step] = found
+    for identity, records in runs.items():
+        if not records:
+            raise _nothing_tested(path, last[identity])
+        measured = tuple(_alike([records[step] for step in sorted(records)]))
+        yield Finished(*identity, last[identity]["hparams"], measured, path.parent)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the lines that are JSON, with their numbers."""
+    lines = path.read_text("utf-8-sig", errors="replace").split("\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            values = json.loads(line)
-            args, hparams, step = values["args"], values["hparams"], int(values["step"])
-            found = Measured(step, _accuracies(values, args["dataset"]), {})
-            tests = tuple(_domain(args["dataset"], index) for index in args["test_envs"])
-            trial, draw = int(args["trial_seed"]), int(args["hparams_seed"])
+            yield number, json.loads(line)
         except json.JSONDecodeError as error:
             if number == len(lines):  # the newline is missing, too
-                break
+                return
             raise _no_record(path, number, error) from error
-        except (KeyError, TypeError, ValueError) as error:
-            raise _no_record(path, number, error) from error
-        whole = all(len(found.accuracy.get(test, ())) == len(SPLITS) for test in tests)
-        if whole and (step not in records or _size(found) >= _size(records[step])):
-            records[step] = found
-    if not args:
-        return None
-    if not records:
-        raise _nothing_tested(path, args["test_envs"], values)
-    return Finished(
-        DATASETS.get(args["dataset"], (args["dataset"].lower(),))[0],
-        ALGORITHMS.get(args["algorithm"], args["algorithm"].lower()),
-        tests,
-        trial,
-        draw,
-        hparams,
-        tuple(records[step] for step in sorted(records)),
-        path.parent,
+
+
+def _identity(args: Mapping[str, Any]) -> Identity:
+    dataset, method = args["dataset"], args["algorithm"]
+    for name, value in (("dataset", dataset), ("algorithm", method)):
+        if not isinstance(value, str):
+            raise TypeError(f"the {name} is {value!r}, which is no name")
+    return (
+        DATASETS.get(dataset, (dataset.lower(),))[0],
+        ALGORITHMS.get(method, method.lower()),
+        tuple(_domain(dataset, index) for index in args["test_envs"]),
+        _whole(args["trial_seed"]),
+        _whole(args["hparams_seed"]),
     )
+
+
+def _record(values: Mapping[str, Any]) -> Measured:
+    if not isinstance(values["hparams"], dict):
+        raise TypeError(f"hparams is {values['hparams']!r}, which is no object")
+    return Measured(_whole(values["step"]), _accuracies(values, values["args"]["dataset"]), {})
+
+
+def _whole(value: Any) -> int:
+    number = float(value)
+    if not number.is_integer():
+        raise ValueError(f"{value} is no whole number")
+    return int(number)
+
+
+def _alike(records: Sequence[Measured]) -> Iterator[Measured]:
+    """Yield those that hold out as many environments as any: means over fewer do not compare."""
+    counts = [sum(HELD_OUT in splits for splits in one.accuracy.values()) for one in records]
+    return (one for one, count in zip(records, counts, strict=True) if count == max(counts))
 
 
 def _no_record(path: Path, number: int, error: Exception) -> ValueError:
@@ -92,7 +122,8 @@ def _no_record(path: Path, number: int, error: Exception) -> ValueError:
     )
 
 
-def _nothing_tested(path: Path, tests: Sequence[int], last: Mapping[str, Any]) -> ValueError:
+def _nothing_tested(path: Path, last: Mapping[str, Any]) -> ValueError:
+    tests = last["args"]["test_envs"]
     wanted = ", ".join(f"env{test}_{split}_acc" for test in tests for split in SPLITS)
     came = ", ".join(key for key in last if key.endswith("_acc")) or "none"
     return ValueError(
@@ -101,9 +132,9 @@ def _nothing_tested(path: Path, tests: Sequence[int], last: Mapping[str, Any]) -
     )
 
 
-def _size(measured: Measured) -> int:
+def _size(measured: Measured | None) -> int:
     """Return how many accuracies a record has."""
-    return sum(map(len, measured.accuracy.values()))
+    return 0 if measured is None else sum(map(len, measured.accuracy.values()))
 
 
 def _domain(dataset: str, index: int) -> str:
@@ -121,5 +152,7 @@ def _accuracies(values: Mapping[str, Any], dataset: str) -> dict[str, dict[str, 
     for key, value in values.items():
         name = re.fullmatch(r"env(\d+)_(in|out)_acc", key)
         if name:
+            if not isinstance(value, int | float) or value > 1:
+                raise ValueError(f"{key} is {value!r}, and accuracies are shares between 0 and 1")
             found.setdefault(_domain(dataset, int(name[1])), {})[SPLITS[name[2]]] = float(value)
     return found

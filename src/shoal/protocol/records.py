@@ -73,6 +73,11 @@ class Finished:
         return tuple(mean_inside(one.accuracy, self.test_domains) for one in self.measured)
 
     @property
+    def last_inside(self) -> float:
+        """That of the last update."""
+        return max(zip(self.measured, self.inside, strict=True), key=lambda one: one[0].step)[1]
+
+    @property
     def precision(self) -> str:
         """The precision of its protocol; empty where that is not known."""
         return str(self.protocol.get("precision", ""))
@@ -253,6 +258,7 @@ def _measured(path: Path, test_domains: Sequence[str]) -> Iterator[Measured]:
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     if not lines:
         raise _damaged(path, "is empty, or not there")
+    steps: set[int] = set()
     for number, line in enumerate(lines, 1):
         try:
             found = Measured.of_record(json.loads(line))
@@ -262,6 +268,9 @@ def _measured(path: Path, test_domains: Sequence[str]) -> Iterator[Measured]:
             raise _damaged(path, f"has no record in line {number} ({error!r})") from error
         if wrong := _wrong_with(found.accuracy, test_domains):
             raise _damaged(path, f"has {wrong} in line {number}")
+        if found.step in steps:
+            raise _damaged(path, f"has the step {found.step} twice, again in line {number}")
+        steps.add(found.step)
         yield found
 
 
@@ -272,6 +281,9 @@ def _wrong_with(accuracy: object, test_domains: Sequence[str]) -> str:
     for domain, splits in accuracy.items():
         if not isinstance(splits, dict):
             return f"an accuracy of {domain!r} that is no object of splits but {splits!r}"
+        for value in splits.values():
+            if not isinstance(value, float | int):
+                return f"an accuracy of {domain!r} that is no number but {value!r}"
     for domain in test_domains:
         if not accuracy.get(domain):
             return f"no accuracy of the test domain {domain!r}"

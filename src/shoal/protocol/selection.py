@@ -254,10 +254,15 @@ def twins(runs: Iterable[Finished]) -> list[tuple[Finished, Finished]]:
     seen: dict[tuple[object, ...], Finished] = {}
     found = []
     for run in runs:
-        key = (run.dataset, run.algorithm, run.test_domains, run.trial, run.draw)
+        key = identity(run)
         if seen.setdefault(key, run) is not run:
             found.append((seen[key], run))
     return found
+
+
+def identity(run: Finished) -> tuple[object, ...]:
+    """Return what rules know a run by."""
+    return run.dataset, run.algorithm, run.test_domains, run.trial, run.draw
 
 
 def _calibrated(candidates: Sequence[Finished]) -> list[Scored]:

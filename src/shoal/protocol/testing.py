@@ -61,7 +61,7 @@ def _pixels(model: Model, dataset: DomainDataset, cache: ImageCache | None, name
         raise ValueError(f"the images of {name!r} are files: a cache is needed")
     if list(images.shape[1:]) != model.card["shape"]:
         raise ValueError(
-            f"the model takes images of shape {model.card['shape']}, those of {dataset.name} "
+            f"the model takes inputs of shape {model.card['shape']}, those of {dataset.name} "
             f"have {list(images.shape[1:])}"
         )
     return images

@@ -28,7 +28,7 @@ def doubled_lines(twins: Twins) -> Iterable[str]:
         listed = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
         differing = ", ".join(_differing(pairs))
         yield (
-            f"{dataset}: {len(pairs):,} runs are there more than once ({listed}; "
+            f"{dataset}: runs are there more than once ({listed}; "
             f"{f'they differ in {differing}' if differing else 'made alike'}), and rules choose "
             "between them: the numbers are of no one protocol. Report such sweeps apart"
         )

@@ -13,7 +13,7 @@ from shoal.report.departures import Searched, every_of, network_of, spread_of, w
 
 __all__ = ["by_chance", "lost", "no_average", "no_number", "trained", "undecided", "uneven"]
 
-# A chosen network that is right on its training domains so much less often than the best of its
+# A chosen network that is right on its training domains so much less often than the best of other
 # draws has hardly learned from them.
 FAR_BELOW = 2 / 3
 
@@ -125,20 +125,30 @@ def uneven(choices: Sequence[Choice], without: Mapping[Place, int] = {}) -> Iter
 
 
 def by_chance(choices: Sequence[Choice]) -> Iterable[str]:
-    """Yield where what was chosen is far worse on its training domains than others of its draws."""
+    """Yield where what was chosen is best in spite of what it was trained on.
+
+    That is, it is far worse on its training domains than another draw at its end, and worse there
+    than on the test domain.
+    """
     for dataset, mine in _grouped(choices, "dataset").items():
         found = [
             choice
             for choice in mine
-            if choice.inside < FAR_BELOW * max(max(run.inside) for run in choice.candidates)
+            if choice.inside < min(choice.accuracy, FAR_BELOW * _best_beside(choice))
         ]
         if found:
             listed = _places((one.algorithm, one.test_domain, one.trial) for one in found)
             yield (
                 f"{dataset}: what was chosen may be right on the test domain by chance, for it is "
-                "right on its training domains less than two thirds as often as the best of its "
+                "right on its training domains less than two thirds as often as the best of other "
                 f"draws: {listed}"
             )
+
+
+def _best_beside(choice: Choice) -> float:
+    """Return the best accuracy on the training domains with which another draw ended; or −∞."""
+    others = (run.last_inside for run in choice.candidates if run is not choice.run)
+    return max((one for one in others if math.isfinite(one)), default=-math.inf)
 
 
 def lost(choices: Sequence[Choice]) -> Iterable[str]:

@@ -110,7 +110,7 @@ def nothing_chosen(runs: int, rules: Sequence[str]) -> str:
     """Return what to say where no rule has a chapter."""
     return (
         f"of these {runs:,} runs nothing can be chosen by {' or '.join(rules)}: the rule needs "
-        "other runs, or what it chooses by was not recorded; 'shoal report --help' has other rules"
+        "other runs, or what it chooses by was not recorded ('shoal report --help' has all rules)"
     )
 
 
