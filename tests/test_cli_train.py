@@ -525,7 +525,7 @@ def test_eval(capsys: Output) -> None:
         (("run", "--dataset", "tiny", "--domain", "x"), "unknown domain of tiny 'x'"),
         (
             ("run", "--dataset", "other"),
-            "the model takes images of shape [1, 8, 8], those of other",
+            "the model takes inputs of shape [1, 8, 8], those of other",
         ),
     ],
 )
