@@ -109,10 +109,11 @@ def _whole(value: Any) -> int:
     return int(number)
 
 
-def _alike(records: Sequence[Measured]) -> Iterator[Measured]:
-    """Yield those that hold out as many environments as any: means over fewer do not compare."""
+def _alike(records: Sequence[Measured]) -> list[Measured]:
+    """Return those that hold out as many environments as any: means over fewer do not compare."""
     counts = [sum(HELD_OUT in splits for splits in one.accuracy.values()) for one in records]
-    return (one for one, count in zip(records, counts, strict=True) if count == max(counts))
+    most = max(counts)
+    return [one for one, count in zip(records, counts, strict=True) if count == most]
 
 
 def _no_record(path: Path, number: int, error: Exception) -> ValueError:
