@@ -130,6 +130,10 @@ def test_what_is_decoded_is_not_read_again(monkeypatch: pytest.MonkeyPatch, caps
     assert "reading new: 6 images" in capsys.readouterr().err
     assert main(command) == 0
     assert "reading" not in capsys.readouterr().err
+    # Its runs take features, of which nothing but the fit knows.
+    run = next(path.parent for path in Path("out/runs").glob("*/model.safetensors"))
+    assert main(["eval", str(run), *command[2:]]) == 2
+    assert "features that the fit computes of images; measure the fit" in capsys.readouterr().err
 
 
 def test_a_list_with_tabs_is_measured(capsys: Output) -> None:

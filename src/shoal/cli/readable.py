@@ -38,9 +38,9 @@ def readable(options: argparse.Namespace, card: Mapping[str, Any]) -> Any:
 
 
 def _of_the_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what the fit takes that this is a run of; nothing where it is of none, or of images.
+    """Return what the fit takes that this is a run of; nothing where it is of none.
 
-    A run that a fit of a table has made knows the number of its columns, and the fit their names.
+    A run on a table knows the number of its columns, and the fit their names.
     """
     from ..estimators.setup import SETUP
     from ..protocol.model import CARD, MODEL
@@ -50,6 +50,11 @@ def _of_the_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
     fit = run.parent.parent
     if len(card["shape"]) != 1 or not (fit / SETUP).exists():
         return {}
+    if read_json(fit / SETUP)["kind"] != "table":
+        raise ValueError(
+            f"{model} takes {card['shape'][0]} features that the fit computes of images; measure "
+            f"the fit: shoal eval {fit}"
+        )
     if not (fit / CARD).exists():
         raise ValueError(f"the fit {fit} has not ended, and says then which columns its runs take")
     found: Mapping[str, Any] = read_json(fit / CARD)["inputs"]
