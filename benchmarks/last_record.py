@@ -30,11 +30,10 @@ SETTLING = 100
 
 def late(run: Finished, after: int) -> list[Measured]:
     """Return the records at which the training might have ended; the last one always."""
-    last = max(run.measured, key=lambda measured: measured.step)
     acts = run.hparams.get("warmup_steps")
-    never = acts is None or acts >= last.step
+    never = acts is None or acts >= run.last.step
     begin = after if never else max(after, acts + SETTLING)
-    return [each for each in run.measured if each.step >= begin] or [last]
+    return [each for each in run.measured if each.step >= begin] or [run.last]
 
 
 def cell(runs: list[Finished]) -> float:
@@ -64,10 +63,6 @@ def chosen(runs: list[Finished]) -> list[dict[str, Any]]:
     ]
 
 
-def place(run: Finished) -> tuple[Any, ...]:
-    return run.algorithm, run.test_domains, run.trial, run.draw
-
-
 def unrest(run: Finished, after: int) -> float:
     """Return the deviation of the accuracy on the test domain over late records, in points."""
     return 100 * stdev(one.of(run.test_domains[0], HELD_OUT) for one in late(run, after))
@@ -78,8 +73,8 @@ def beside(runs: list[Finished], others: list[Finished], after: int) -> dict[str
 
     None where fewer than two draws are in both.
     """
-    theirs = {place(run): run for run in others}
-    pairs = [(run, theirs[place(run)]) for run in runs if place(run) in theirs]
+    theirs = {run.identity: run for run in others}
+    pairs = [(run, theirs[run.identity]) for run in runs if run.identity in theirs]
     if len(pairs) < 2:
         return None
     gaps = [100 * (other.last_accuracy - run.last_accuracy) for run, other in pairs]

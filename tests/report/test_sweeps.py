@@ -145,14 +145,17 @@ def test_what_may_be_right_by_chance_is_told_before_the_tables() -> None:
     assert caution.endswith("as the best of other draws: fishr on +90%, trial 1")
 
 
-def test_a_draw_without_a_number_hides_no_chance() -> None:
-    runs = sweep()
-    nan = replace(runs[1], draw=2, measured=(Measured(0, {"+90%": {"held_out": 0.1}}, {}),))
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(("inside", "told"), [(0.3, True), (0.6, False)])  # the other has 0.7
+def test_a_draw_without_a_number_is_not_the_best(first: bool, inside: float, told: bool) -> None:
+    runs = [one for one in sweep() if one.test_domains == ("+90%",) and one.trial == 1]
+    nan = replace(runs[0], draw=-1 if first else 2, measured=(Measured(0, {"+90%": {}}, {}),))
     assert math.isnan(nan.last_inside)
-    splits = {"+90%": {"kept": 0.95, "held_out": 0.95}, "+80%": {"held_out": 0.3}}
-    turned = replace(runs[1], draw=1, measured=(Measured(0, splits, {}),))
-    (chapter,) = chapters([nan, *runs, turned], ["test-domain"])
-    assert any("fishr on +90%, trial 1" in caution for caution in chapter.cautions)
+    splits = {"+90%": {"kept": 0.95, "held_out": 0.95}, "+80%": {"held_out": inside}}
+    turned = replace(runs[0], draw=1, measured=(Measured(0, splits, {}),))
+    given = [nan, *runs, turned] if first else [*runs, turned, nan]
+    (chapter,) = chapters(given, ["test-domain"])
+    assert any("by chance" in caution for caution in chapter.cautions) is told
 
 
 def test_what_is_not_best_by_chance() -> None:

@@ -10,11 +10,10 @@ def finished_runs(folders: Sequence[Path]) -> list[Any]:
     """Return the runs in these folders, ours and DomainBed's; say which cannot be told apart."""
     from ..protocol.domainbed import read_domainbed
     from ..protocol.records import failures, read_runs
-    from ..protocol.selection import identity
 
     theirs = [run for folder in folders for run in read_domainbed(folder)]
     # A folder may be named twice, or lie in another.
-    once = {(run.path and run.path.resolve(), *identity(run)): run for run in theirs}
+    once = {(run.path and run.path.resolve(), *run.identity): run for run in theirs}
     runs = [*read_runs(folders), *once.values()]
     if not runs:
         failed = len(failures(folders))
@@ -44,7 +43,7 @@ def sweeps_of(failed: Iterable[Any]) -> list[Path]:
 
 def note_twins(runs: list[Any]) -> None:
     """Say where two runs differ in nothing that the tables know, as in steps or in the network."""
-    from ..protocol.selection import twins
+    from ..report.doubled import twins
 
     if found := twins(runs):
         first, second = found[0]

@@ -73,9 +73,19 @@ class Finished:
         return tuple(mean_inside(one.accuracy, self.test_domains) for one in self.measured)
 
     @property
+    def identity(self) -> tuple[object, ...]:
+        """What rules know it by."""
+        return self.dataset, self.algorithm, self.test_domains, self.trial, self.draw
+
+    @property
+    def last(self) -> Measured:
+        """The record of the last update."""
+        return max(self.measured, key=lambda measured: measured.step)
+
+    @property
     def last_inside(self) -> float:
-        """That of the last update."""
-        return max(zip(self.measured, self.inside, strict=True), key=lambda one: one[0].step)[1]
+        """The mean accuracy on the held-out images of the training domains after it."""
+        return mean_inside(self.last.accuracy, self.test_domains)
 
     @property
     def precision(self) -> str:
@@ -85,8 +95,7 @@ class Finished:
     @property
     def last_accuracy(self) -> float:
         """The accuracy on the first test domain after the last update."""
-        last = max(self.measured, key=lambda measured: measured.step)
-        parts = last.accuracy[self.test_domains[0]]
+        parts = self.last.accuracy[self.test_domains[0]]
         return parts.get(KEPT, parts.get(HELD_OUT, math.nan))
 
 

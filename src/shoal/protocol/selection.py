@@ -66,8 +66,7 @@ Rule = Callable[[Finished, Sequence[Finished]], Score | None]
 
 def by_test_domain(run: Finished, all_runs: Sequence[Finished]) -> Score | None:
     """Return the held-out accuracy of the test domain after the last update."""
-    last = max(run.measured, key=lambda measured: measured.step)
-    return last.of(run.test_domains[0], HELD_OUT), last
+    return run.last.of(run.test_domains[0], HELD_OUT), run.last
 
 
 def by_training_domains(run: Finished, all_runs: Sequence[Finished]) -> Score | None:
@@ -244,25 +243,6 @@ def _choice(best: Scored, candidates: tuple[Finished, ...], lost: set[int]) -> C
         len(lost - tried),
         candidates,
     )
-
-
-def twins(runs: Iterable[Finished]) -> list[tuple[Finished, Finished]]:
-    """Return the runs that differ from an earlier one in nothing that rules know, and that one.
-
-    They may differ in how they were made, as in steps or in the network: rules choose between them.
-    """
-    seen: dict[tuple[object, ...], Finished] = {}
-    found = []
-    for run in runs:
-        key = identity(run)
-        if seen.setdefault(key, run) is not run:
-            found.append((seen[key], run))
-    return found
-
-
-def identity(run: Finished) -> tuple[object, ...]:
-    """Return what rules know a run by."""
-    return run.dataset, run.algorithm, run.test_domains, run.trial, run.draw
 
 
 def _calibrated(candidates: Sequence[Finished]) -> list[Scored]:

@@ -8,20 +8,33 @@ from collections.abc import Iterable, Sequence
 from shoal.protocol.records import Finished
 from shoal.report.departures import spread_of
 
-__all__ = ["Twins", "doubled", "doubled_lines"]
+__all__ = ["Twins", "doubled", "doubled_lines", "twins"]
 
 Twins = Sequence[tuple[Finished, Finished]]
 
 
-def doubled(twins: Twins) -> set[tuple[str, str]]:
+def twins(runs: Iterable[Finished]) -> list[tuple[Finished, Finished]]:
+    """Return the runs that differ from an earlier one in nothing that rules know, and that one.
+
+    They may differ in how they were made, as in steps or in the network: rules choose between them.
+    """
+    seen: dict[tuple[object, ...], Finished] = {}
+    found = []
+    for run in runs:
+        if seen.setdefault(run.identity, run) is not run:
+            found.append((seen[run.identity], run))
+    return found
+
+
+def doubled(both: Twins) -> set[tuple[str, str]]:
     """Return the data sets and methods that they are of."""
-    return {(run.dataset, run.algorithm) for run, _ in twins}
+    return {(run.dataset, run.algorithm) for run, _ in both}
 
 
-def doubled_lines(twins: Twins) -> Iterable[str]:
+def doubled_lines(both: Twins) -> Iterable[str]:
     """Yield how many runs of which method are there more than once, and in what they differ."""
     by_dataset: dict[str, list[tuple[Finished, Finished]]] = {}
-    for pair in twins:
+    for pair in both:
         by_dataset.setdefault(pair[0].dataset, []).append(pair)
     for dataset, pairs in by_dataset.items():
         counts = Counter(run.algorithm for run, _ in pairs)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from shoal.protocol.aggregation import Cell, Row, rows_of
 from shoal.protocol.ranking import printed
 from shoal.protocol.records import Failure, Finished
-from shoal.protocol.selection import CALIBRATED, RULES, Choice, Selection, select, twins
+from shoal.protocol.selection import CALIBRATED, RULES, Choice, Selection, select
 from shoal.report.benchmark import BASELINE, Accuracy, Benchmark, Method
 from shoal.report.departures import Searched, departed, not_compared
-from shoal.report.doubled import Twins, doubled, doubled_lines
+from shoal.report.doubled import Twins, doubled, doubled_lines, twins
 from shoal.report.failed import lost_by_themselves
 from shoal.report.grid import Further, Grid, beside, grid
 from shoal.report.order import by_method, in_order
