@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 import shoal
-from shoal.gradients import capture, formed, moments
-from shoal.gradients.convolved import OfConvolution
-from shoal.gradients.formed import Formed
-from shoal.gradients.groups import Sorted
-from shoal.gradients.normalised import OfFrozenNorm
+from shoal.gradients import collect, materialised
+from shoal.gradients.convolutions import OfConvolution
+from shoal.gradients.domains import Sorted
+from shoal.gradients.layers import OfFrozenNorm
+from shoal.gradients.materialised import Formed
 
 CONVOLUTIONS = {
     "1 x 1": nn.Conv2d(6, 4, 1, bias=False),
@@ -58,7 +58,7 @@ def test_moments_are_those_of_double_precision(
     sizes: tuple[int, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (moments, formed):
+    for module in (materialised, materialised):
         monkeypatch.setattr(module, "in_one_pass", lambda g, centered: centered and as_on_a_gpu)
     source, tensors = make(name, last)
     groups = Sorted(sizes, torch.device("cpu"))
@@ -103,7 +103,7 @@ def test_cotangents_are_bf16_and_differ_by_its_rounding_alone(
 
 def test_autocast_hands_bf16_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """No copy of the activations in float32, and none of the weights by another road."""
-    monkeypatch.setattr(capture, "individual_gradients", None)
+    monkeypatch.setattr(collect, "individual_gradients", None)
     seen: dict[type, set[Any]] = {}
     for kind in (OfConvolution, OfFrozenNorm):
 

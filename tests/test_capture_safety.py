@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 import shoal
 from shoal.checks import values_unseen
-from shoal.gradients.masked import Masked
+from shoal.gradients.domains import Masked
 
 E, N, INPUTS, FEATURES, CLASSES = 3, 18, 6, 5, 4
 

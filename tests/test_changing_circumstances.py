@@ -175,7 +175,7 @@ def test_the_newer_precision_setting_is_respected(
     matmul = torch.backends.cuda.matmul
     if not hasattr(matmul, "fp32_precision"):
         pytest.skip("no newer precision setting")
-    monkeypatch.setattr(shoal.statistics.covariance, "DENSE", 0)
+    monkeypatch.setattr(shoal.statistics.network, "DENSE", 0)
     before = matmul.fp32_precision
     try:
         matmul.fp32_precision = "tf32"

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import shoal
-from shoal.gradients import convolution, frozen_norm
-from shoal.gradients.convolution import OrdinaryConvolutions, _Gradients
+from shoal.gradients import fast_kernels
+from shoal.gradients.fast_kernels import OrdinaryConvolutions, _ConvolutionGradients
 
 CASES: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "1d": (F.conv1d, (2, 3, 7), (4, 3, 3), {"padding": 1}),
@@ -140,13 +140,13 @@ def test_autocast_has_our_derivatives_too(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    for kind in (convolution._Gradients, frozen_norm._Gradients):
+    for kind in (fast_kernels._Gradients, fast_kernels._Gradients):
         backward = kind.backward
         noting = staticmethod(lambda *a, back=backward, k=kind: calls.append(k) or back(*a))
         monkeypatch.setattr(kind, "backward", noting)
     out, *ours = derivatives(OrdinaryConvolutions(), dtype)
-    assert calls.count(convolution._Gradients) == 2
-    assert calls.count(frozen_norm._Gradients) == 1
+    assert calls.count(fast_kernels._Gradients) == 2
+    assert calls.count(fast_kernels._Gradients) == 1
     their_out, *theirs = derivatives(nullcontext(), dtype)
     _, *exact = derivatives(nullcontext(), None)
     with torch.autocast("cpu", dtype), OrdinaryConvolutions():
@@ -168,9 +168,9 @@ def test_double_precision_is_not_cast() -> None:
 
 def test_statistics_of_a_convolutional_network_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    backward = _Gradients.backward
+    backward = _ConvolutionGradients.backward
     monkeypatch.setattr(
-        _Gradients, "backward", staticmethod(lambda *a: calls.append(1) or backward(*a))
+        _ConvolutionGradients, "backward", staticmethod(lambda *a: calls.append(1) or backward(*a))
     )
     net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(27, 2)).double()
     x, y = torch.randn(6, 2, 5, 5, dtype=torch.float64), torch.arange(6) % 2

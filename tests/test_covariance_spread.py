@@ -24,7 +24,7 @@ def chunk_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """Every road: C_e itself, one Gram block per pair of domains, several, more than enough."""
     if request.param == "dense":
         return None
-    monkeypatch.setattr(shoal.statistics.covariance, "DENSE", 0)
+    monkeypatch.setattr(shoal.statistics.network, "DENSE", 0)
     return {"gram": None, "gram by 2": 2, "gram by 100": 100}[request.param]
 
 
@@ -294,7 +294,7 @@ def test_reduced_precision_products_are_off_inside_and_as_before_outside(
 ) -> None:
     watching = Watching()
     monkeypatch.setattr(gram, "block_of", watching)
-    monkeypatch.setattr(shoal.statistics.covariance, "DENSE", 0)
+    monkeypatch.setattr(shoal.statistics.network, "DENSE", 0)
     model, x, _ = build(mlp)
     model.float()
     value = shoal.covariance_spread(model, x.float(), LABELS, DOMAINS)
@@ -311,7 +311,7 @@ def test_precision_is_restored_after_an_error(
         raise MemoryError
 
     monkeypatch.setattr(gram, "block_of", broken)
-    monkeypatch.setattr(shoal.statistics.covariance, "DENSE", 0)
+    monkeypatch.setattr(shoal.statistics.network, "DENSE", 0)
     model, x, _ = build(mlp)
     with pytest.raises(MemoryError):
         shoal.covariance_spread(model, x, LABELS, DOMAINS)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoal.gradients.depthwise import OfDepthwise
+from shoal.gradients.convolutions import OfDepthwise
 
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
 CASES: dict[str, dict[str, Any]] = {

@@ -16,7 +16,7 @@ from torch.nn.utils import parametrizations
 from torch.nn.utils.parametrize import register_parametrization
 
 import shoal
-import shoal.gradients.capture
+import shoal.gradients.collect
 from tests.oracles import autograd as oracle
 
 # Unsorted and imbalanced: three and four examples, chunks of three cut through both domains.
@@ -610,7 +610,7 @@ def test_every_layer_agrees_with_the_loop_and_with_finite_differences(
 ) -> None:
     case = build(make)
     if case.rules:  # else a wrong rule would be noticed on first use and hidden by the fallback
-        monkeypatch.setattr(shoal.gradients.capture, "individual_gradients", None)
+        monkeypatch.setattr(shoal.gradients.collect, "individual_gradients", None)
     g = oracle.individual_gradients(case.model, case.inputs, LABELS)
     leaves = leaves_of(case.model)
     cotangent = oracle.random_like(torch.empty(2, g.shape[1], dtype=torch.float64))
@@ -824,7 +824,8 @@ def test_chunk_sizes_agree(make: Callable[[], Case], centered: bool) -> None:
 def test_chunks_of_one_layer_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     case = build(conv2d)
     whole = variance_of(case)
-    monkeypatch.setattr(shoal.gradients.formed, "BUDGET", 60)  # two examples of the largest layer
+    # Two examples of the largest layer.
+    monkeypatch.setattr(shoal.gradients.materialised, "BUDGET", 60)
     oracle.same_function(variance_of(case), whole, leaves_of(case.model))
     oracle.same_function(variance_of(case, chunk_size=3), whole, leaves_of(case.model))
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import shoal
 import shoal.checks
 import shoal.statistics
-from shoal.gradients.masked import Masked
+from shoal.gradients.domains import Masked
 from tests.oracles import autograd as oracle
 
 # Unsorted, imbalanced: five, four and three examples.

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import shoal
-from shoal.gradients.budget import Living
+from shoal.gradients.memory import Living
 from shoal.networks.dropping import Dropout
 from shoal.randomness import stream
 

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import shoal
-from shoal.gradients import budget, capture, formed, verdict
-from shoal.gradients.anywhere import individual_gradients
-from shoal.gradients.moments import moments_over
+from shoal.gradients import collect, materialised
+from shoal.gradients import memory as budget
+from shoal.gradients.materialised import moments_over
+from shoal.gradients.vmap import individual_gradients
 from shoal.networks.dropping import Dropout
 from shoal.randomness import stream
 from tests.oracles import autograd as oracle
@@ -77,7 +78,7 @@ def make_batch() -> tuple[Tensor, Tensor]:
 @pytest.fixture(autouse=True)
 def no_way_around(monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer whose gradients are wrong must not be saved by the road for what has no rule."""
-    monkeypatch.setattr(capture, "individual_gradients", None)
+    monkeypatch.setattr(collect, "individual_gradients", None)
 
 
 def step(rows: Tensor, losses: Tensor) -> Tensor:
@@ -145,7 +146,7 @@ def test_however_few_examples_a_layer_takes_at_a_time(
     numbers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Pieces of a layer's gradients end in the middle of domains, and at one example each.
-    monkeypatch.setattr(formed, "BUDGET", numbers)
+    monkeypatch.setattr(materialised, "BUDGET", numbers)
     same(make_network(), *make_batch())
 
 
@@ -333,8 +334,8 @@ def test_layers_are_trusted_where_products_round(
     known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a kernel cuts off must not look like a weight that its layer does not account for."""
-    monkeypatch.setattr(capture, "individual_gradients", individual_gradients)
-    monkeypatch.setattr(verdict, "rounding", lambda _: "tf32" if known else None)
+    monkeypatch.setattr(collect, "individual_gradients", individual_gradients)
+    monkeypatch.setattr(collect, "rounding", lambda _: "tf32" if known else None)
     torch.manual_seed(0)
     blocks = [Block(8, 8, 8) for _ in range(3)]
     model = nn.Sequential(nn.Conv2d(3, 8, 3), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
-from .gradients.inputs import check_examples
-from .gradients.repeat import Randomness
-from .parts import part_of_batch
+from .gradients.examples import check_examples
+from .replay import Randomness, part_of_batch
 
 Inputs = Tensor | tuple[Tensor, ...] | list[Tensor] | Mapping[str, Tensor]
 

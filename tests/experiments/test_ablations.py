@@ -8,14 +8,7 @@ import pytest
 
 from shoal.algorithms import ALGORITHMS, VARIANTS
 from shoal.experiments import batches
-from shoal.experiments.ablations import (
-    ABLATIONS,
-    DATASETS,
-    RULES,
-    draw_by_draw,
-    ordered,
-    table,
-)
+from shoal.experiments.ablations import ABLATIONS, DATASETS, RULES, draw_by_draw, ordered, table
 from shoal.protocol.plan import Sweep, runs_of
 from shoal.protocol.records import Finished, Measured
 from shoal.protocol.run import Protocol

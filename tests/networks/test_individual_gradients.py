@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import shoal
-from shoal.gradients import capture, verdict
+from shoal.gradients import collect
 from shoal.networks import efficientnet_lite0
 from shoal.networks.backbones import with_head
 from shoal.networks.initialise import lent
@@ -51,20 +51,20 @@ def network(request: pytest.FixtureRequest, torchvision: Any) -> nn.Module:
 def test_no_layer_goes_another_road(
     precision: str, network: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture, "individual_gradients", None)
+    monkeypatch.setattr(collect, "individual_gradients", None)
     if precision == "tf32":
-        monkeypatch.setattr(verdict, "rounding", lambda _: "tf32")
+        monkeypatch.setattr(collect, "rounding", lambda _: "tf32")
     # An eighth of what is tolerated: roundings of the backward must not count.
-    monkeypatch.setattr(verdict, "ROUNDED", {k: v / 8 for k, v in verdict.ROUNDED.items()})
+    monkeypatch.setattr(collect, "ROUNDED", {k: v / 8 for k, v in collect.ROUNDED.items()})
     looked: list[int] = []
-    accounts_for = verdict._accounts_for
+    accounts_for = collect._accounts_for
 
     def noting(*arguments: Any) -> bool:
         looked.append(1)
         return accounts_for(*arguments)
 
-    monkeypatch.setattr(verdict, "_accounts_for", noting)
-    verdict._verdicts.pop(network, None)
+    monkeypatch.setattr(collect, "_accounts_for", noting)
+    collect._verdicts.pop(network, None)
     images = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with warnings.catch_warnings(), PRECISIONS[precision](), torch.no_grad():
         warnings.simplefilter("error", RuntimeWarning)

@@ -6,14 +6,7 @@ import pytest
 
 from shoal.algorithms import ALGORITHMS, VARIANTS
 from shoal.datasets import DATASETS, domainnet, office_home, pacs, terra_incognita, vlcs
-from shoal.reference import (
-    BENCHMARKS,
-    PublishedTable,
-    labels,
-    published,
-    published_table,
-    remarks,
-)
+from shoal.reference import BENCHMARKS, PublishedTable, labels, published, published_table, remarks
 from tests.reference.latex import LatexCell, latex_rows, shared_text
 
 RULES = ("test-domain", "training-domain")

@@ -4,14 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .arguments import (
-    add_keep_best,
-    add_precision,
-    add_settings,
-    name_domains,
-    positive,
-    whole,
-)
+from .arguments import add_keep_best, add_precision, add_settings, name_domains, positive, whole
 from .loading import add_data_options
 
 

@@ -25,14 +25,11 @@ Matrices, by their Gram matrices:
   Proposition 1 for every pair of domains, as ``Scores``
 """
 
-from .comparison import chain, gaps, pairs
-from .diagonals import Diagonals
-from .head import head_diagonals, head_hessian_diagonal
+from .comparison import alignment, chain, dominance, gaps, head_tangent_spectra, pairs, spectra
+from .diagonals import Diagonals, head_diagonals, head_hessian_diagonal
 from .inconsistency import Score, Scores, diagonal_inconsistency, inconsistency
 from .network import hessian_diagonal, network_diagonals
-from .network_roots import network_roots
-from .roots import Roots, head_roots, of_matrices
-from .spectrum import alignment, dominance, head_tangent_spectra, spectra
+from .roots import Roots, head_roots, network_roots, of_matrices
 
 __all__ = [
     "Diagonals",

@@ -5,27 +5,140 @@ gradients, which ``shoal.gradients`` takes without forming them. It is the Fishe
 weights that the logits are piecewise linear in, as in a ReLU network, it is the Hessian's.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..checks import check_labels, check_logits, choose
-from ..gradients.asked import job_of
-from ..gradients.capture import finish
-from ..gradients.inputs import Examples, Inputs
-from ..gradients.job import Form, Job, like_of
-from ..gradients.losses import individual_losses
-from ..gradients.moments import Moments
+from ..gradients.collect import finish
+from ..gradients.double_backward import twice_differentiable
+from ..gradients.examples import Examples, Inputs, individual_losses
+from ..gradients.job import Form, Job, job_of, like_of
+from ..gradients.materialised import Moments
+from ..gradients.parameters import Parameters, select
 from ..gradients.precision import full_precision, precise
 from ..gradients.recording import Entry, Recording
-from ..gradients.selection import Parameters
 from ..gradients.variance import moments_of
-from .backpack import backpack_diagonal
-from .diagonals import Diagonals, from_moments
-from .logits import along, check_targets, roots, units
-from .one_by_one import curved_weights, one_by_one
+from ..gradients.vmap import Functional
+from .diagonals import Diagonals, along, check_targets, from_moments, roots, units
+
+# Examples that are looked at for curvature, and weights that are differentiated together.
+LOOKED_AT, TOGETHER = 8, 64
+
+
+def curved_weights(job: Job) -> list[str]:
+    """Return the weights whose tensor, varied alone, moves the logits not piecewise linearly.
+
+    On some examples of all domains: the gradient of a random combination of their logits in a
+    tensor, along a random direction, must have a gradient in that tensor of exactly zero.
+    """
+    n = len(job.examples)
+    some = torch.arange(0, n, max(n // LOOKED_AT, 1))
+    generator = torch.Generator().manual_seed(0)
+    with torch.enable_grad():
+        with twice_differentiable(job.model):
+            logits = job.examples.take(some).run(job.model)
+        random = torch.rand(logits.shape, generator=generator).to(logits) + 0.5
+        first = torch.autograd.grad(
+            (random * logits).sum(),
+            list(job.weights.values()),
+            create_graph=True,
+            allow_unused=True,
+        )
+        curved = []
+        for (name, weight), g in zip(job.weights.items(), first, strict=True):
+            if g is None or not g.requires_grad:
+                continue
+            direction = torch.randn(g.shape, generator=generator).to(g)
+            (second,) = torch.autograd.grad(
+                (g * direction).sum(), weight, retain_graph=True, allow_unused=True
+            )
+            if second is not None and bool((second != 0).any()):
+                curved.append(name)
+    return curved
+
+
+def one_by_one(job: Job, names: Sequence[str]) -> Tensor:
+    """Return ∂²R_e/∂w² of every weight w of ``names``, ``[E, Σ sizes]``."""
+    chosen = [job.weights[name].detach() for name in names]
+    sizes = [weight.numel() for weight in chosen]
+    flat = torch.cat([weight.flatten() for weight in chosen])
+    rows = like_of(job).new_zeros(job.groups.num_domains, len(flat))
+
+    def total(values: Tensor, examples: Examples) -> Tensor:
+        """Return Σ_i ℓ_i as a function of the chosen weights, in one vector."""
+        pieces = zip(names, values.split(sizes), chosen, strict=True)
+        mine = {name: piece.reshape(weight.shape) for name, piece, weight in pieces}
+        logits = precise(examples.run(Functional(job.model, mine)))
+        return individual_losses(logits, examples.labels, None).sum()
+
+    for domain, part in job.groups.chunks(job.chunk_size or max(job.groups.sizes)):
+        gradient = torch.func.grad(partial(total, examples=job.examples.take(part)))
+        with twice_differentiable(job.model, vmapped=True):
+            rows[domain] += _diagonal(gradient, flat)
+    return rows / job.groups.counts.to(rows.dtype).clamp(min=1)[:, None]
+
+
+def _diagonal(gradient: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    """Return ∂g_k/∂w_k at ``at``, ``[P]``."""
+
+    def second(k: Tensor) -> Tensor:
+        axis = (torch.arange(len(at), device=at.device) == k).to(at.dtype)
+        moved: Tensor = torch.func.jvp(gradient, (at,), (axis,))[1]
+        return (moved * axis).sum()
+
+    numbers = torch.arange(len(at), device=at.device)
+    found: Tensor = torch.func.vmap(second, chunk_size=TOGETHER)(numbers)
+    return found
+
+
+def backpack_diagonal(job: Job) -> Tensor:
+    """Return Diag(H_e), ``[E, P]``, of cross-entropy on two logits or more."""
+    backpack = _package()
+    model = deepcopy(job.model)
+    chosen = [weight for name, weight in select(model, "all").items() if name in job.weights]
+    # A container of ours is no chain to BackPACK.
+    named = [getattr(model, name, None) for name in ("features", "classifier")]
+    parts = [part for part in named if isinstance(part, nn.Module)]
+    chain = nn.Sequential(*parts) if len(parts) == 2 else model
+    extended = backpack.extend(chain)
+    loss = backpack.extend(nn.CrossEntropyLoss(reduction="sum"))
+    rows = like_of(job).new_zeros(job.groups.num_domains, sum(w.numel() for w in chosen))
+    for domain, part in job.groups.chunks(job.chunk_size or max(job.groups.sizes)):
+        examples = _with_gradients(job.examples.take(part))
+        if examples.labels.is_floating_point():
+            raise ValueError("BackPACK takes class indices, got soft targets or 0/1 of one logit")
+        for weight in chosen:
+            weight.grad = None
+        with torch.enable_grad(), backpack.backpack(backpack.extensions.DiagHessian()):
+            loss(examples.run(extended), examples.labels).backward()
+        rows[domain] += torch.cat([weight.diag_h.flatten() for weight in chosen])  # type: ignore[attr-defined]
+    return rows / job.groups.counts.to(rows.dtype).clamp(min=1)[:, None]
+
+
+def _with_gradients(examples: Examples) -> Examples:
+    """Let inputs have gradients, without which torch warns of BackPACK's hooks."""
+    tensors = [t.detach().requires_grad_(t.is_floating_point()) for t in examples.tensors]
+    return examples.with_tensors(tensors, examples.labels)
+
+
+def _package() -> Any:
+    try:
+        import backpack
+        import backpack.extensions
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "method='backpack' needs BackPACK, which is not installed: "
+            "pip install 'shoal[curvature]'",
+            name="backpack",
+        ) from error
+    return backpack
+
 
 METHODS = ("auto", "gauss-newton", "func", "backpack")
 # Second derivatives of single weights, each a pass over the data: no more than this unasked.

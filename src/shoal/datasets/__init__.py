@@ -4,15 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..checks import choose
-from . import (
-    colored_mnist,
-    domainnet,
-    office_home,
-    pacs,
-    rotated_mnist,
-    terra_incognita,
-    vlcs,
-)
+from . import colored_mnist, domainnet, office_home, pacs, rotated_mnist, terra_incognita, vlcs
 from .base import Domain, DomainDataset
 from .folder import image_folders
 from .images import Published, Verification, decode, verify

@@ -17,15 +17,7 @@ from ..protocol import model as models
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import TOGETHER
 from ..training.exact import exact_evaluation
-from .arrays import (
-    columns_of,
-    described,
-    files_in,
-    has_columns,
-    is_picture,
-    is_row,
-    picture_of,
-)
+from .arrays import columns_of, described, files_in, has_columns, is_picture, is_row, picture_of
 from .threads import in_threads
 
 # Images that are classified together: on a CPU more would not stay in its caches.

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..gradients.losses import individual_losses
+from ..gradients.examples import individual_losses
 from ..networks import MLP
 from ..penalties import spread
 from ..randomness import stream

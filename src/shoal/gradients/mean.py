@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from ..distributed import sum_over_ranks
-from ..parts import part_of_batch
-from .elementary import twice_differentiable
+from ..replay import Modes, Randomness, autocast_now, first_order, part_of_batch
+from .double_backward import twice_differentiable
 from .job import Job, like_of
 from .precision import dense, precise
-from .repeat import Modes, Randomness, autocast_now, first_order
 
 
 def gradient_mean(job: Job) -> Tensor:

@@ -13,12 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from .convolved import OfConvolution
-from .depthwise import OfDepthwise
-from .elementary import twice_differentiable
-from .formed import Formed, Individual
-from .layers import RULES
-from .normalised import OfFrozenNorm
+from .convolutions import OfConvolution, OfDepthwise
+from .double_backward import twice_differentiable
+from .layers import RULES, OfFrozenNorm
+from .materialised import Formed, Individual
 from .precision import precise
 from .sources import LinearOnVectors, Source
 

@@ -6,13 +6,96 @@ back to the tensors that the gradients were made of.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from . import linear
-from .masked import Groups
+from .domains import Groups, Sorted
+
+
+class Centre(NamedTuple):
+    """Means of z ``[E, k]`` and of r ``[E, o]``, and m ``[E, o, k]``."""
+
+    z: Tensor
+    r: Tensor
+    m: Tensor
+
+
+def deviations(
+    z: Tensor, r: Tensor, groups: Groups, out: Tensor | None = None
+) -> tuple[Centre, Tensor, Tensor]:
+    """Return the centre and Σ_i (g_i − ḡ)² of the weight ``[E, o, k]`` and the bias ``[E, o]``.
+
+    The weight's share is written to ``out`` where one is given.
+    """
+    z_mean, r_mean = groups.mean(z), groups.mean(r)
+    ζ, ρ = groups.centre(z, z_mean), groups.centre(r, r_mean)
+    bias = groups.total(ρ.square())
+    m = groups.outer(groups.shared(ρ), ζ)
+    # Σ r²ζ² + 2 z̄ (Σ rρζ + z̄ Σ ρ² / 2) − n m²
+    z_row = z_mean[:, None]
+    if isinstance(groups, Sorted) and groups.few:  # one product, over 2n + 1 rows
+        left = [groups.cube(r * ρ), groups.cube(r.square()), bias[:, None]]
+        right = [groups.cube(ζ) * (2 * z_row), groups.cube(ζ.square()), z_row.square()]
+        weight = torch.bmm(torch.cat(left, 1).mT, torch.cat(right, 1))
+    else:
+        cross = torch.addcmul(groups.outer(r * ρ, ζ), z_row, bias[:, :, None], value=0.5)
+        weight = torch.addcmul(groups.outer(r.square(), ζ.square()), cross, z_row, value=2)
+    weight = torch.clamp(groups.subtract_squares(weight, m), min=0, out=out)
+    return Centre(z_mean, r_mean, m), weight, bias
+
+
+def mean_of(centre: Centre, out: Tensor | None = None) -> Tensor:
+    """Return ḡ = r̄ ⊗ z̄ + m of the weight, ``[E, o, k]``."""
+    return torch.addcmul(centre.m, centre.r[:, :, None], centre.z[:, None], out=out)
+
+
+def squares(z: Tensor, r: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
+    """Return Σ_i g_i² of the weight ``[E, o, k]`` and the bias ``[E, o]``."""
+    squared = r.square()
+    return groups.outer(squared, z.square()), groups.total(squared)
+
+
+def pull_back(
+    z: Tensor,
+    r: Tensor,
+    groups: Groups,
+    c: tuple[Tensor, Tensor | None],
+    mean: tuple[Tensor, Tensor] | None,
+    want_z: bool = True,
+) -> tuple[Tensor | None, Tensor]:
+    """Return the gradients in z and r of ½ Σ_i ⟨c_e, (g_i − ḡ_e)²⟩, ḡ_e held fixed (or zero).
+
+    Holding ḡ_e is exact for a variance, whose derivative in it vanishes, and is what a chunk must
+    do. r ∘ (z²cᵀ) − z(c ∘ ḡ)ᵀ cancels at most |g|/|g − ḡ| roundings, as r and z themselves do.
+
+    Args:
+        c: the cotangents of weight ``[E, o, k]`` and bias ``[E, o]``.
+        mean: ḡ of weight and bias.
+    """
+    weight, bias = c
+    if mean is None:
+        dr = groups.apply(z.square(), weight.mT)
+        dz = groups.apply(r.square(), weight) if want_z else None
+        if bias is not None:
+            groups.add_(dr, bias)
+        return None if dz is None else dz.mul_(z), dr.mul_(r)
+    both = weight.new_empty(2, *weight.shape)
+    both[0] = weight
+    torch.mul(weight, mean[0], out=both[1])
+    dr = groups.less(r, z.square(), z, both.mT, bias)
+    if bias is not None:
+        groups.add_(dr, bias * mean[1], -1)
+    dz = groups.less(z, r.square(), r, both, None) if want_z else None
+    return dz, dr
+
+
+def individual(z: Tensor, r: Tensor, bias: bool) -> Tensor:
+    """Return g_i, ``[n, P]``: weight, then bias."""
+    weight = (r[:, :, None] * z[:, None]).flatten(1)
+    return torch.cat([weight, r], 1) if bias else weight
+
 
 Grads = tuple[Tensor | None, ...]
 
@@ -70,18 +153,18 @@ class LinearOnVectors:
     ) -> tuple[Tensor, Tensor]:
         z, r = tensors
         if centered and torch.compiler.is_compiling():
-            centre, *m2 = linear.deviations(z, r, groups)
-            return self._flat(linear.mean_of(centre), centre.r), self._flat(*m2)
+            centre, *m2 = deviations(z, r, groups)
+            return self._flat(mean_of(centre), centre.r), self._flat(*m2)
         if centered:  # the same, written in place: rows are the largest tensors of a wide head
             mean, rows = (z.new_empty(groups.num_domains, self.size) for _ in range(2))
-            centre, _, bias = linear.deviations(z, r, groups, self._pair(rows)[0])
-            linear.mean_of(centre, self._pair(mean)[0])
+            centre, _, bias = deviations(z, r, groups, self._pair(rows)[0])
+            mean_of(centre, self._pair(mean)[0])
             if self.bias:
                 rows[:, -self.outputs :], mean[:, -self.outputs :] = bias, centre.r
             return mean, rows
         counts = groups.counts.to(z.dtype).clamp(min=1)[:, None, None]
         mean = groups.outer(r, z) / counts
-        return self._flat(mean, groups.mean(r)), self._flat(*linear.squares(z, r, groups))
+        return self._flat(mean, groups.mean(r)), self._flat(*squares(z, r, groups))
 
     def pull_back(
         self, tensors: Sequence[Tensor], groups: Groups, c: Tensor, mean: Tensor | None
@@ -91,8 +174,8 @@ class LinearOnVectors:
         if mean is not None:
             weight, bias = self._pair(mean)
             held = (weight, weight if bias is None else bias)
-        return linear.pull_back(z, r, groups, self._pair(c), held, z.requires_grad)
+        return pull_back(z, r, groups, self._pair(c), held, z.requires_grad)
 
     def individual(self, tensors: Sequence[Tensor]) -> Tensor:
         z, r = tensors
-        return linear.individual(z, r, self.bias)
+        return individual(z, r, self.bias)

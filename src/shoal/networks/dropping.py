@@ -8,8 +8,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..parts import part_now
 from ..randomness import Draws
+from ..replay import part_now
 
 
 def dropout(inputs: Tensor, rate: float, draws: Draws) -> Tensor:

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from shoal.report.demo import demo_page, demo_table
-from shoal.report.tables import Cell, markdown, terminal
+from .demo import demo_page, demo_table
+from .tables import Cell, markdown, terminal
 
 __all__ = ["Cell", "demo_page", "demo_table", "markdown", "terminal"]

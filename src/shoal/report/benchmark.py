@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shoal.protocol.ranking import Ranking, average, ranking, ranks
+from ..protocol.ranking import Ranking, average, ranking, ranks
 
 __all__ = ["BASELINE", "Accuracy", "Benchmark", "Method"]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.protocol.records import Finished
-from shoal.protocol.selection import Choice
-from shoal.report.benchmark import Benchmark
+from ..protocol.records import Finished
+from ..protocol.selection import Choice
+from .benchmark import Benchmark
 
 __all__ = [
     "NETWORKS",

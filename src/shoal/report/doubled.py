@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from shoal.protocol.records import Finished
-from shoal.report.departures import spread_of
+from ..protocol.records import Finished
+from .departures import spread_of
 
 __all__ = ["Twins", "doubled", "doubled_lines", "twins"]
 

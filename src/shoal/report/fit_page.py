@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from shoal.report.fit_chart import chart
+from .fit_chart import chart
 
 __all__ = ["check_drawing", "fit_page"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from shoal.protocol.ranking import Mark, marks, printed
-from shoal.report.benchmark import BASELINE, Accuracy, Benchmark
+from ..protocol.ranking import Mark, marks, printed
+from .benchmark import BASELINE, Accuracy, Benchmark
 
 __all__ = ["Entry", "Further", "Grid", "Line", "beside", "grid", "signed"]
 

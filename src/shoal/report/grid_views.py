@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from shoal.report.grid import Entry, Grid
-from shoal.report.markup import as_markdown
+from .grid import Entry, Grid
+from .markup import as_markdown
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import Any
 
-from shoal.protocol.records import Failure, Finished
-from shoal.report.departures import Searched
-from shoal.report.page_data import Samples, page_data
-from shoal.report.sweeps import not_searched
+from ..protocol.records import Failure, Finished
+from .departures import Searched
+from .page_data import Samples, page_data
+from .sweeps import not_searched
 
 __all__ = ["sweep_page"]
 

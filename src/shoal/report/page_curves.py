@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shoal.protocol.records import Finished, Measured
+from ..protocol.records import Finished, Measured
 
 __all__ = ["SCALE", "accuracy", "curves_of"]
 

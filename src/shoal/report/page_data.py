@@ -7,22 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from shoal.protocol.records import Failure, Finished, Timing, timing_of
-from shoal.protocol.selection import WORDS, choose_runs
-from shoal.report.benchmark import BASELINE
-from shoal.report.departures import Searched
-from shoal.report.grid import Entry, Grid
-from shoal.report.order import in_order
-from shoal.report.page_curves import SCALE, accuracy, curves_of
-from shoal.report.paired import PAIRED, against_each
-from shoal.report.sweeps import (
-    FURTHER,
-    Chapter,
-    chapters,
-    domains_of,
-    not_searched,
-    nothing_chosen,
-)
+from ..protocol.records import Failure, Finished, Timing, timing_of
+from ..protocol.selection import WORDS, choose_runs
+from .benchmark import BASELINE
+from .departures import Searched
+from .grid import Entry, Grid
+from .order import in_order
+from .page_curves import SCALE, accuracy, curves_of
+from .paired import PAIRED, against_each
+from .sweeps import FURTHER, Chapter, chapters, domains_of, not_searched, nothing_chosen
 
 __all__ = ["Samples", "page_data"]
 

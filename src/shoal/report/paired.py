@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from shoal.protocol.aggregation import Comparison, compare
-from shoal.protocol.ranking import printed
-from shoal.protocol.selection import Choice
-from shoal.report.grid import Entry, Grid, Line, signed
-from shoal.report.order import by_method
+from ..protocol.aggregation import Comparison, compare
+from ..protocol.ranking import printed
+from ..protocol.selection import Choice
+from .grid import Entry, Grid, Line, signed
+from .order import by_method
 
 __all__ = ["PAIRED", "Pair", "against_each", "paired"]
 

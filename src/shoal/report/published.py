@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from shoal.protocol.ranking import printed, ranks
-from shoal.reference import BENCHMARKS, published_rules, published_table, remarks
-from shoal.report.benchmark import BASELINE, Accuracy, Benchmark, Method
-from shoal.report.grid import grid
-from shoal.report.grid_views import LEGEND, markdown
+from ..protocol.ranking import printed, ranks
+from ..reference import BENCHMARKS, published_rules, published_table, remarks
+from .benchmark import BASELINE, Accuracy, Benchmark, Method
+from .grid import grid
+from .grid_views import LEGEND, markdown
 
 __all__ = [
     "COLORED_MNIST",

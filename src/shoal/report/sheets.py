@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shoal.report.markup import as_markdown
+from .markup import as_markdown
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -6,10 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from shoal.protocol.aggregation import Row
-from shoal.protocol.records import Finished
-from shoal.protocol.selection import Choice, Place
-from shoal.report.departures import Searched, every_of, network_of, spread_of, were_set
+from ..protocol.aggregation import Row
+from ..protocol.records import Finished
+from ..protocol.selection import Choice, Place
+from .departures import Searched, every_of, network_of, spread_of, were_set
 
 __all__ = ["by_chance", "lost", "no_average", "no_number", "trained", "undecided", "uneven"]
 

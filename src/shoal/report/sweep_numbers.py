@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from shoal.protocol.aggregation import Cell, Row, compare
-from shoal.protocol.records import Failure
-from shoal.protocol.selection import WORDS, Choice
-from shoal.report.order import in_order
-from shoal.report.sweeps import Chapter
+from ..protocol.aggregation import Cell, Row, compare
+from ..protocol.records import Failure
+from ..protocol.selection import WORDS, Choice
+from .order import in_order
+from .sweeps import Chapter
 
 __all__ = ["SCHEMA", "as_data"]
 

@@ -6,32 +6,19 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shoal.protocol.aggregation import Cell, Row, rows_of
-from shoal.protocol.ranking import printed
-from shoal.protocol.records import Failure, Finished
-from shoal.protocol.selection import CALIBRATED, RULES, Choice, Selection, select
-from shoal.report.benchmark import BASELINE, Accuracy, Benchmark, Method
-from shoal.report.departures import Searched, departed, not_compared
-from shoal.report.doubled import Twins, doubled, doubled_lines, twins
-from shoal.report.failed import lost_by_themselves
-from shoal.report.grid import Further, Grid, beside, grid
-from shoal.report.order import by_method, in_order
-from shoal.report.paired import PAIRED, Pair, paired
-from shoal.report.published import (
-    COLORED_MNIST,
-    method_remarks,
-    published_cells,
-    published_domains,
-)
-from shoal.report.sweep_notes import (
-    by_chance,
-    lost,
-    no_average,
-    no_number,
-    trained,
-    undecided,
-    uneven,
-)
+from ..protocol.aggregation import Cell, Row, rows_of
+from ..protocol.ranking import printed
+from ..protocol.records import Failure, Finished
+from ..protocol.selection import CALIBRATED, RULES, Choice, Selection, select
+from .benchmark import BASELINE, Accuracy, Benchmark, Method
+from .departures import Searched, departed, not_compared
+from .doubled import Twins, doubled, doubled_lines, twins
+from .failed import lost_by_themselves
+from .grid import Further, Grid, beside, grid
+from .order import by_method, in_order
+from .paired import PAIRED, Pair, paired
+from .published import COLORED_MNIST, method_remarks, published_cells, published_domains
+from .sweep_notes import by_chance, lost, no_average, no_number, trained, undecided, uneven
 
 __all__ = [
     "ALL_RULES",

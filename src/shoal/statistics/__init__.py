@@ -1,15 +1,18 @@
 """Statistics: one row per domain, ``[E, P]``, differentiable in the network's weights."""
 
-from ..gradients.elementary import twice_differentiable
+from ..gradients.double_backward import twice_differentiable
+from ..gradients.examples import Loss, individual_losses
 from ..gradients.job import Form
-from ..gradients.losses import Loss, individual_losses
 from ..gradients.precision import precise
-from ..gradients.repeat import first_order
-from .covariance import covariance_spread
-from .features import feature_moments, scale_slopes
-from .head import head_mean, head_rows, head_variance
-from .network import gradient_mean, gradient_variance, losses_and_variance
-from .recorded import Recorded
+from ..replay import first_order
+from .head import feature_moments, head_mean, head_rows, head_variance, scale_slopes
+from .network import (
+    Recorded,
+    covariance_spread,
+    gradient_mean,
+    gradient_variance,
+    losses_and_variance,
+)
 
 __all__ = [
     "Form",

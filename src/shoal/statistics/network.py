@@ -1,16 +1,25 @@
 """Variances and means of the gradients in any weights of any network."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
 
-from ..gradients import budget, mean, passes
-from ..gradients.asked import job_of
-from ..gradients.inputs import Inputs
-from ..gradients.job import Form, Job
-from ..gradients.losses import Loss
-from ..gradients.selection import Parameters
-from ..gradients.uncompiled import uncompiled
+from ..gradients import gram, mean
+from ..gradients import memory as budget
+from ..gradients.collect import finish
+from ..gradients.domains import Sorted
+from ..gradients.examples import Inputs, Loss
+from ..gradients.gram import Part
+from ..gradients.job import Form, Job, job_of, like_of, outside_autocast
+from ..gradients.parameters import Parameters, select, uncompiled
+from ..gradients.precision import precise
+from ..gradients.recording import Recording
+from ..gradients.variance import losses_and_rows, variance_of
+from ..penalties import spread
+from ..replay import Randomness
 
 
 @uncompiled
@@ -47,7 +56,7 @@ def gradient_variance(
     """
     form = Form(centered, unbiased)
     job = job_of(model, inputs, labels, domains, parameters, form, loss, num_domains, chunk_size)
-    return passes.losses_and_variance(_within(job, memory))[1]
+    return losses_and_rows(_within(job, memory))[1]
 
 
 @uncompiled
@@ -73,7 +82,7 @@ def losses_and_variance(
     """
     form = Form(centered, unbiased)
     job = job_of(model, inputs, labels, domains, parameters, form, loss, num_domains, chunk_size)
-    return passes.losses_and_variance(_within(job, memory))
+    return losses_and_rows(_within(job, memory))
 
 
 def _within(job: Job, memory: int | None) -> Job:
@@ -105,3 +114,128 @@ def gradient_mean(
     """
     job = job_of(model, inputs, labels, domains, parameters, Form(), loss, num_domains, chunk_size)
     return mean.gradient_mean(job)
+
+
+# With so few weights a covariance is formed densely, which cancels nothing.
+DENSE = 2048
+
+
+@uncompiled
+def covariance_spread(
+    model: nn.Module,
+    inputs: Inputs,
+    labels: Tensor,
+    domains: Tensor,
+    parameters: Parameters = "all",
+    *,
+    blocks: bool = False,
+    unbiased: bool = True,
+    loss: Loss | None = None,
+    num_domains: int | None = None,
+    chunk_size: int | None = None,
+) -> Tensor:
+    """Return 1/|𝓔| Σ_e ‖C_e − C̄‖²_F of the full gradient covariances, a scalar.
+
+    Takes n × n Gram matrices where P × P would not fit. Their terms cancel as the covariances
+    agree, so in float32 a value below about 1e-7 of 1/|𝓔| Σ_e ‖C_e‖² is rounding.
+
+    Args:
+        blocks: one covariance per weight tensor, divided by the tensor's size, and no covariance
+            between tensors, as the released code has it (which also uses ``unbiased=False``).
+        chunk_size: examples per side of a block of the Gram matrix.
+    """
+    form = Form(True, unbiased)
+    job = job_of(model, inputs, labels, domains, parameters, form, loss, num_domains, chunk_size)
+    _, entries = job.record(None, create_graph=torch.is_grad_enabled())
+    if any(entry.source.shared for entry in entries):
+        check_no_dropout(job.model)
+    if not entries:  # the loss does not depend on any of these weights
+        return like_of(job).new_zeros(())
+    parts = [Part(entry.source, list(map(precise, entry.tensors))) for entry in entries]
+    with outside_autocast(job):
+        parts, groups = gram.over_ranks(parts, job.groups)
+        if not blocks:
+            return _covariance_spread(parts, groups, unbiased, chunk_size)
+        spreads = []
+        for part, entry in zip(parts, entries, strict=True):
+            sizes = [job.weights[name].numel() for name in entry.names]
+            for one in gram.by_tensor(part, sizes):
+                value = _covariance_spread([one], groups, unbiased, chunk_size)
+                spreads.append(value / one.source.size**2)
+        return torch.stack(spreads).sum()
+
+
+def _covariance_spread(
+    parts: list[Part], groups: Sorted, unbiased: bool, chunk_size: int | None
+) -> Tensor:
+    if sum(part.source.size for part in parts) > DENSE:
+        return gram.gram_spread(parts, groups, unbiased, chunk_size)
+    covariances = gram.dense_covariances(parts, groups, unbiased)
+    return spread(covariances.flatten(1), groups.counts >= 2)
+
+
+def check_no_dropout(model: nn.Module) -> None:
+    """Raise if dropout is active: blocks of a Gram matrix would see different masks."""
+    for name, module in model.named_modules():
+        rate = module.p if isinstance(module, nn.modules.dropout._DropoutNd) else 0.0
+        rate = rate or getattr(module, "dropout", 0.0)
+        if module.training and isinstance(rate, float) and rate > 0:
+            raise ValueError(
+                f"covariance_spread needs the same masks for every block of examples, but {name} "
+                "has dropout active and weights here go through torch.func; call model.eval()"
+            )
+
+
+class Recorded:
+    """A forward whose layers are recorded, so that its gradients' variances need no second one.
+
+    Args:
+        parameters: as in ``gradient_variance``.
+        chunk_size: nothing is recorded, and so many examples at a time are run again.
+    """
+
+    def __init__(
+        self, model: nn.Module, parameters: Parameters, chunk_size: int | None = None
+    ) -> None:
+        self.model, self.parameters, self.chunk_size = model, parameters, chunk_size
+        self._recording = Recording(select(model, parameters))
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Record what the model runs inside the block, once."""
+        if self.chunk_size is None:
+            with self._recording.on(self.model):
+                yield
+        else:
+            self._state = Randomness.now(next(self.model.parameters()).device, self.model)
+            yield
+
+    def variance(
+        self,
+        inputs: Tensor,
+        losses: Tensor,
+        labels: Tensor,
+        domains: Tensor,
+        *,
+        centered: bool = True,
+        unbiased: bool = True,
+        num_domains: int | None = None,
+    ) -> Tensor:
+        """Return v_e as ``gradient_variance`` does, ``[E, P]``, differentiable like the losses.
+
+        Args:
+            inputs, labels: what was run, sorted by domain.
+            losses: ℓ_i of the forward that was recorded, cross-entropy or binary, ``[n]``.
+            domains: as in ``gradient_variance``.
+        """
+        form = Form(centered, unbiased)
+        asked = (self.model, inputs, labels, domains, self.parameters, form)
+        job = job_of(*asked, None, num_domains, self.chunk_size)
+        if self.chunk_size is not None:
+            with self._state.restored():  # the masks of the forward
+                return losses_and_rows(job)[1]
+        if job.order is not None:
+            raise ValueError("a recorded forward must have its examples sorted by domain")
+        graph = torch.is_grad_enabled()
+        entries = finish(self._recording, self.model, job.examples, losses, None, graph)
+        return variance_of(job, entries)

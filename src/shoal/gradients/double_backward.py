@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from ..distributed import unshared
-from .convolution import OrdinaryConvolutions
+from .fast_kernels import OrdinaryConvolutions
 
 FRAGILE = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .elementary import twice_differentiable
-from .inputs import Examples
-from .losses import Loss, individual_losses
+from ..replay import Modes, Randomness
+from .double_backward import twice_differentiable
+from .examples import Examples, Loss, individual_losses
 from .precision import precise
-from .repeat import Modes, Randomness
 
 
 def individual_gradients(

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ..replay import Randomness
 from .job import Job, outside_autocast
-from .passes import first_pass, second_pass, wanted_of
-from .repeat import Randomness
-from .variance import rows_at_once
+from .variance import first_pass, rows_at_once, second_pass, wanted_of
 
 # The share of the bytes that tensors may take. Kernels want some for themselves, and those of a GPU
 # more; its allocator leaves gaps, too.

@@ -1,8 +1,4 @@
-"""Whether the layers of a network account for the whole gradients of their weights.
-
-A hook sees the wrong tensors where a weight is used outside its layer's own call, or where what a
-layer sees first are not examples; then Σ_i g_i is not what autograd finds.
-"""
+"""One forward and one backward of a network: ℓ_i, and where each weight's gradients come from."""
 
 import warnings
 from dataclasses import dataclass
@@ -11,9 +7,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from .groups import Sorted
+from .domains import Sorted
+from .examples import Examples, Loss
+from .materialised import Individual
 from .precision import dense, rounding
-from .recording import Entry, Owners
+from .recording import Entry, Owners, Recording, owners_of
+from .vmap import individual_gradients
 
 # Σ_i g_i against autograd's gradient, relative to the root of Σ_i g_i².
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -121,3 +120,43 @@ def _accounts_for(entry: Entry, whole: Tensor, random: Tensor) -> bool:
 
 def _capturing() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def record(
+    model: nn.Module,
+    weights: dict[str, Tensor],
+    examples: Examples,
+    loss: Loss | None,
+    create_graph: bool,
+    trusted: bool = False,
+) -> tuple[Tensor, list[Entry]]:
+    """Return ℓ_i, and entries that together hold every weight, of one forward and one backward."""
+    recording = Recording(weights)
+    with torch.enable_grad():
+        with recording.on(model):
+            losses = examples.losses(model, loss)
+        return losses, finish(recording, model, examples, losses, loss, create_graph, trusted)
+
+
+def finish(
+    recording: Recording,
+    model: nn.Module,
+    examples: Examples,
+    losses: Tensor,
+    loss: Loss | None,
+    create_graph: bool,
+    trusted: bool = False,
+) -> list[Entry]:
+    """Run the backward of a recorded forward; return entries, also of what no layer tells."""
+    weights = recording.weights
+    recording.backward(losses, create_graph)
+    owners = owners_of(model, weights)
+    entries = recording.entries(owners)
+    untold = untold_of(model, weights, owners, entries, losses, trusted)
+    entries = [entry for entry in entries if not untold.intersection(entry.names)]
+    rest = [name for name in weights if name in untold]
+    if rest:
+        function, tensors, shared = individual_gradients(model, rest, examples, loss)
+        size = sum(weights[name].numel() for name in rest)
+        entries.append(Entry(tuple(rest), Individual(size, function, shared), tensors))
+    return entries

@@ -1,0 +1,371 @@
+"""Penalties with state: what goes into anyone's training loop."""
+
+import math
+from numbers import Real
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .checks import check_count
+from .penalties import presence
+from .scalars import Number, Scalars
+from .statistics import Form, Loss, first_order, head_rows
+
+
+def matched(
+    rows: Tensor, present: Tensor | None, v_bar: Tensor, *numbers: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return λ · spread(u), the new v̄ and whether it is finite; the first has a gradient."""
+    match: Any = _match_op if torch.compiler.is_compiling() else _Match.apply
+    penalty, new, finite, *_ = match(rows, present, v_bar, *numbers)
+    return penalty, new, finite
+
+
+def _terms(
+    rows: Tensor,
+    present: Tensor | None,
+    v_bar: Tensor,
+    updates: Tensor,
+    steps: Tensor,
+    numbers: Tensor,
+    columns: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return λ · spread(u), the new v̄, whether it is finite, and (u_e − ū) and a factor ``[E, 1]``.
+
+    u_e = v̄_e (1 − γ^c_max) / (1 − γ^c_e) / (1 − γ), with c_e the updates of domain e: where they
+    agree this is v̄ / (1 − γ), and ∂u/∂v does not depend on γ (Appendix D.1). The last two make the
+    gradient. What is not finite must not enter v̄: a loss scaler will skip its step.
+    """
+    counted = updates + (1 if present is None else present)
+    if present is not None:
+        counted = counted.clamp(min=1)
+    # In double precision, and rounded last.
+    decay, weight, before, warmup_steps = numbers.unbind()
+    strength = (torch.where(steps >= warmup_steps, weight, before) / columns).to(rows.dtype)
+    length = 1 - torch.pow(decay, counted.to(decay.dtype))
+    scale = (length.max() / length / (1 - decay)).to(rows.dtype)[:, None]
+    rest = (1 - decay).to(rows.dtype)
+    past = v_bar.to(rows.dtype)
+    if present is None:
+        new = torch.lerp(past, rows, rest)
+        share = strength / len(rows)
+        with torch.autocast(rows.device.type, enabled=False):  # which would halve its precision
+            mean = torch.mv(new.mT, scale[:, 0] / len(rows))
+        # Of one domain alone exactly zero where it is finite, which the rounding of a mean is not.
+        gaps = torch.addcmul(-mean, new, scale) if len(rows) > 1 else new - new
+    else:
+        mask = present.to(rows.dtype)[:, None]
+        new, scale = torch.lerp(past, rows, rest * mask), scale * mask
+        u, count = new * scale, mask.sum().clamp(min=1)
+        share = strength / count
+        gaps = torch.addcmul(u, u.sum(0, keepdim=True) / count, mask, value=-1)
+    total = torch.dot(gaps.flatten(), gaps.flatten())
+    penalty = torch.where(strength > 0, total * share, 0.0)  # 0 · ∞ is no reason to stop
+    factor = scale * (2 * rest * share)
+    return penalty, new, total < math.inf, gaps, factor
+
+
+class _Match(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        penalty, new, finite, gaps, factor = _terms(*arguments)
+        ctx.save_for_backward(gaps, factor)
+        ctx.mark_non_differentiable(new, finite)
+        ctx.set_materialize_grads(False)
+        return penalty, new, finite
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, c: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _pull_back(ctx, c)
+
+
+# For compiled steps: opaque, because a compiled backward may otherwise compute the gaps again, from
+# buffers that the forward has already moved on.
+_match_op = torch.library.custom_op("shoal::match", _terms, mutates_args=())
+
+
+@_match_op.register_fake
+def _(rows: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    scalar, factor = rows.new_empty(()), rows.new_empty(len(rows), 1)
+    finite = scalar.to(torch.bool)
+    return scalar, torch.empty_like(rows), finite, torch.empty_like(rows), factor
+
+
+def _keep(ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*output[3:])
+
+
+def _pull_back(ctx: Any, c: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    gaps, factor = ctx.saved_tensors
+    return None if c is None else gaps * (factor * c), *[None] * 6
+
+
+_match_op.register_autograd(_pull_back, setup_context=_keep)
+
+
+def check_weight(name: str, weight: float | Tensor) -> None:
+    """Raise unless the weight is finite and not negative; one on a device is not looked at."""
+    if isinstance(weight, Tensor) and weight.ndim == 0:
+        if weight.device.type != "cpu":
+            return
+        weight = float(weight)
+    if not isinstance(weight, Real):
+        raise TypeError(f"{name} must be a number, got {type(weight).__name__}")
+    if not (math.isfinite(weight) and weight >= 0):
+        raise ValueError(f"{name} must be finite and 0 or more, got {weight}")
+
+
+def check_steps(name: str, steps: float) -> None:
+    """Raise unless it is a whole number and not negative; 1e3 is one."""
+    whole = isinstance(steps, float) and steps.is_integer()
+    check_count(name, int(steps) if whole else steps, 0)  # type: ignore[arg-type]
+
+
+def check_schedule(penalty_weight: float, warmup_steps: int, warmup_weight: float) -> None:
+    """Raise unless the weights are finite and nothing is negative."""
+    check_weight("penalty_weight", penalty_weight)
+    check_steps("warmup_steps", warmup_steps)
+    check_weight("warmup_weight", warmup_weight)
+
+
+class Warmup(nn.Module):
+    """λ times any penalty, with a warm-up: a weight of its own before ``warmup_steps``.
+
+    Args:
+        penalty_weight: λ.
+        warmup_steps: the call from which λ acts; made with 0, it never has a warm-up.
+        warmup_weight: the weight until then; IRM and V-REx have 1, Fishr 0.
+    """
+
+    penalty_weight, warmup_weight = Number(check_weight), Number(check_weight)
+    warmup_steps = Number(check_steps)
+    steps: Tensor
+
+    def __init__(
+        self, penalty_weight: float, warmup_steps: int = 0, warmup_weight: float = 1.0
+    ) -> None:
+        super().__init__()
+        check_schedule(penalty_weight, warmup_steps, warmup_weight)
+        self.scalars = Scalars(
+            penalty_weight=penalty_weight, warmup_weight=warmup_weight, warmup_steps=warmup_steps
+        )
+        self.scheduled = warmup_steps > 0
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, penalty: Tensor) -> Tensor:
+        """Return the weighted penalty, a scalar to add to the loss."""
+        if self.steps.device != penalty.device:
+            self.to(penalty.device)
+        weight, before, warmup_steps = self.scalars.values.unbind()
+        if self.scheduled:
+            weight = torch.where(self.steps >= warmup_steps, weight, before)
+            if self.training:
+                self.steps += 1  # in place: a captured step replays addresses
+        return weight.to(penalty.dtype) * penalty
+
+
+def check_decay(name: str, decay: float) -> None:
+    """Raise unless it is in [0, 1)."""
+    if not isinstance(decay, Real):
+        raise TypeError(f"{name} must be a number, got {type(decay).__name__}")
+    if not 0 <= decay < 1:
+        raise ValueError(f"{name} must be in [0, 1), got {decay}")
+
+
+class Match(nn.Module):
+    """λ times the spread of any statistic's rows, with their moving average and a warm-up.
+
+    With s̄_e ← γ s̄_e + (1 − γ) s_e starting from zero, the domains' u_e = s̄_e / (1 − γ) are
+    matched, so that ∂u/∂s does not depend on γ (Appendix D.1). The moving average runs from the
+    first call, warm-up included.
+
+    Args:
+        num_domains: E; domain ids are 0 … E − 1.
+        penalty_weight: λ.
+        ema_decay: γ in [0, 1); 0 matches the batch alone.
+        warmup_steps: the call from which λ acts.
+        warmup_weight: the weight until then.
+        normalise: divide by the number of columns P; False is Eq. 3.
+    """
+
+    penalty_weight, warmup_weight = Number(check_weight), Number(check_weight)
+    ema_decay, warmup_steps = Number(check_decay), Number(check_steps)
+    v_bar: Tensor | None
+    steps: Tensor
+    updates: Tensor
+
+    def __init__(
+        self,
+        num_domains: int,
+        penalty_weight: float,
+        ema_decay: float = 0.0,
+        warmup_steps: int = 0,
+        *,
+        warmup_weight: float = 0.0,
+        normalise: bool = False,
+    ) -> None:
+        super().__init__()
+        check_count("num_domains", num_domains, 1)
+        check_decay("ema_decay", ema_decay)
+        check_schedule(penalty_weight, warmup_steps, warmup_weight)
+        self.num_domains = num_domains
+        self.normalise = normalise
+        self.scalars = Scalars(
+            ema_decay=ema_decay,
+            penalty_weight=penalty_weight,
+            warmup_weight=warmup_weight,
+            warmup_steps=warmup_steps,
+        )
+        self.register_buffer("v_bar", None)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("updates", torch.zeros(num_domains, dtype=torch.int64))
+
+    @property
+    def active(self) -> Tensor:
+        """Whether λ acts on the next call, a bool scalar on the device."""
+        return self.steps >= self.scalars.values[-1]
+
+    def match(self, rows: Tensor, present: Tensor | Literal[True] | None = None) -> Tensor:
+        """Return λ · spread(u) for the rows of any statistic, ``[E, P]`` or ``[E]``.
+
+        A domain that is absent neither decays nor enters. Where domains were seen unequally often,
+        their geometric sums are brought to the length of the longest.
+
+        Args:
+            present: which domains take part, bool ``[E]``, or True for all; by default the rows
+                that are not all zero.
+        """
+        if not isinstance(rows, Tensor) or not rows.is_floating_point():
+            raise TypeError(f"rows must be a floating-point tensor, got {_kind(rows)}")
+        if rows.ndim not in (1, 2) or len(rows) != self.num_domains:
+            raise ValueError(
+                f"rows must be [E, P] or [E] with E = num_domains = {self.num_domains}, "
+                f"got {list(rows.shape)}"
+            )
+        rows = rows if rows.dtype == torch.float64 else rows.float()
+        taking_part = None if present is True else presence(rows, present)
+        return self._match(rows.reshape(self.num_domains, -1), taking_part)
+
+    def begin(self, columns: int, dtype: torch.dtype) -> None:
+        """Make v̄ at once, where P and the network's dtype are known.
+
+        A first call that makes it is compiled apart from all others.
+        """
+        dtype = torch.promote_types(dtype, torch.float32)
+        self.v_bar = torch.zeros(self.num_domains, columns, dtype=dtype, device=self.steps.device)
+
+    def _match(self, rows: Tensor, present: Tensor | None) -> Tensor:
+        """Match rows ``[E, P]``; ``present=None`` says that the host knows all domains present."""
+        v_bar = self._moving_average(rows)
+        columns = rows.shape[1] if self.normalise else 1
+        numbers = (self.updates, self.steps, self.scalars.values)
+        penalty, new, finite = matched(rows, present, v_bar, *numbers, columns)
+        if self.training:
+            with torch.no_grad():  # in place: a captured step replays addresses
+                if torch.compiler.is_compiling() or new.dtype != v_bar.dtype:
+                    v_bar.copy_(torch.where(finite, new, v_bar))
+                else:
+                    torch.where(finite, new, v_bar, out=v_bar)
+                self.updates.add_(finite if present is None else present & finite)
+                self.steps.add_(1)
+        return penalty
+
+    def _moving_average(self, rows: Tensor) -> Tensor:
+        with torch.inference_mode(False):  # buffers outlive the block that makes them
+            if self.steps.device != rows.device:
+                self.to(rows.device)
+            if self.v_bar is None:
+                fresh = torch.zeros(rows.shape, dtype=rows.dtype, device=rows.device)
+                if not self.training:
+                    return fresh
+                self.v_bar = fresh
+        if self.v_bar.shape != rows.shape:
+            raise ValueError(
+                f"rows must keep the shape of the first call, {list(self.v_bar.shape)}, "
+                f"got {list(rows.shape)}"
+            )
+        return self.v_bar
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "Match":
+        # A network in half precision still has its variances averaged in float32.
+        before = self.v_bar
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if before is not None and self.v_bar is not None and self.v_bar.itemsize < before.itemsize:
+            self.v_bar = before.to(self.v_bar.device)
+        return self
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        # v̄ is made on the first call; before it, a checkpoint brings the shape along.
+        saved = state_dict.get(prefix + "v_bar")
+        if isinstance(saved, Tensor) and self.v_bar is None:
+            self.v_bar = torch.zeros_like(saved, device=self.steps.device)
+        elif saved is None and prefix + "steps" in state_dict:
+            self.v_bar = None  # saved before the first call
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(num_domains={self.num_domains}, "
+            f"penalty_weight={self.penalty_weight}, ema_decay={self.ema_decay}, "
+            f"warmup_steps={self.warmup_steps})"
+        )
+
+
+def _kind(value: Any) -> str:
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+
+
+class Fishr(Match):
+    """λ times the spread of the domains' gradient variances, Eq. 3, with their moving average.
+
+    Add it to the loss of any loop; its state is in ``state_dict()`` and nothing else is touched::
+
+        loss = F.cross_entropy(logits, labels) + fishr(features, logits, labels, domains)
+
+    With v̄_e ← γ v̄_e + (1 − γ) v_e starting from zero, the domains' u_e = v̄_e / (1 − γ) are
+    matched, so that ∂u/∂v does not depend on γ (Appendix D.1). Calls 0 … ``warmup_steps`` − 1
+    return zero; the moving average runs from the first call.
+
+    Args:
+        num_domains: E; domain ids are 0 … E − 1.
+        penalty_weight: λ.
+        ema_decay: γ in [0, 1); 0 matches the batch alone.
+        warmup_steps: the call from which λ acts.
+        centered, unbiased, bias, loss: as in ``shoal.head_variance``.
+        normalise: divide by P, which the published range of λ assumes; False is Eq. 3.
+    """
+
+    def __init__(
+        self,
+        num_domains: int,
+        penalty_weight: float = 1000.0,
+        ema_decay: float = 0.95,
+        warmup_steps: int = 1500,
+        *,
+        centered: bool = True,
+        unbiased: bool = True,
+        bias: bool = True,
+        loss: Loss | None = None,
+        normalise: bool = True,
+    ) -> None:
+        super().__init__(num_domains, penalty_weight, ema_decay, warmup_steps, normalise=normalise)
+        self.form = Form(centered, unbiased)
+        self.bias = bias
+        self.loss = loss
+
+    def suit(self, head: nn.Linear) -> "Fishr":
+        """Return it for this classifier: with its bias or without, and with v̄ in place."""
+        self.bias = head.bias is not None
+        self.begin(sum(weight.numel() for weight in head.parameters()), head.weight.dtype)
+        return self
+
+    def forward(self, features: Tensor, logits: Tensor, labels: Tensor, domains: Tensor) -> Tensor:
+        """Return the penalty of a batch, a scalar to add to the loss."""
+        rows, present = head_rows(
+            features, logits, labels, domains, self.form, self.bias, self.loss, self.num_domains
+        )
+        return self._match(rows, present)
