@@ -20,8 +20,7 @@ from shoal.algorithms import find
 from shoal.algorithms.hparams import defaults
 from shoal.cli import main as shoal
 from shoal.datasets import DATASETS, DomainDataset, image_folders
-from shoal.datasets.cache import build
-from shoal.datasets.cache_places import cache_folder
+from shoal.datasets.cache import build, cache_folder
 from shoal.protocol import model
 from shoal.protocol.run import Protocol, Run
 from shoal.randomness import stream

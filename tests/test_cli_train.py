@@ -20,7 +20,7 @@ from shoal.algorithms.hparams import draw
 from shoal.cli import main, progress
 from shoal.cli.progress import run_progress
 from shoal.datasets import DATASETS
-from shoal.networks import NETWORKS, Network, by_shape, drawn
+from shoal.networks import NETWORKS, Network, drawn, registry
 from shoal.networks.base import IMAGENET
 from shoal.protocol import model
 from shoal.protocol.folder import Folder
@@ -559,7 +559,7 @@ def small_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(model, "for_data", for_data)
     monkeypatch.setitem(NETWORKS, "small", "224 × 224 images")
-    monkeypatch.setattr(by_shape, "DRAWN", (*by_shape.DRAWN, "small"))
+    monkeypatch.setattr(registry, "DRAWN", (*registry.DRAWN, "small"))
 
 
 def images(root: Path = Path("set"), each: int = 5) -> Path:

@@ -18,7 +18,7 @@ from shoal.cli import main
 from shoal.datasets import DATASETS, DomainDataset
 from shoal.experiments import colored_mnist, demo, linear, overhead
 from shoal.experiments.colored_mnist import Setup
-from shoal.networks import Network, by_shape
+from shoal.networks import Network, registry
 from shoal.networks.small import mnist_cnn
 from shoal.protocol.attempt import State, attempt
 from shoal.protocol.plan import folder_of
@@ -95,7 +95,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("os.fsync", lambda _: None)
     monkeypatch.setattr("shoal.protocol.workers.carry_out", carry_out)
-    monkeypatch.setattr(by_shape, "mnist_cnn", coarse)
+    monkeypatch.setattr(registry, "mnist_cnn", coarse)
     for name in NAMES:
         monkeypatch.setitem(DATASETS, name, lambda root, trial, name=name: small(name))
     tiny = {"examples": 16, "hidden": 6, "jump_step": 2, "updates": 4}

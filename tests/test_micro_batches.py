@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import shoal
 from shoal.gradients.memory import Living
-from shoal.networks.dropping import Dropout
+from shoal.networks.base import Dropout
 from shoal.randomness import stream
 
 E, N, INPUTS, FEATURES, CLASSES = 3, 23, 5, 7, 4

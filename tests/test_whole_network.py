@@ -15,7 +15,7 @@ from shoal.gradients import collect, materialised
 from shoal.gradients import memory as budget
 from shoal.gradients.materialised import moments_over
 from shoal.gradients.vmap import individual_gradients
-from shoal.networks.dropping import Dropout
+from shoal.networks.base import Dropout
 from shoal.randomness import stream
 from tests.oracles import autograd as oracle
 

@@ -15,10 +15,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from shoal.datasets import Domain, DomainDataset, cached_domain, decode, image_folders
-from shoal.datasets.cache import ImageCache, build, open_cache
-from shoal.datasets.cache_places import cache_folder
-from shoal.datasets.frames import Frame, central_crop, frame_of
+from shoal.datasets import Domain, DomainDataset, decode, decoded, image_folders
+from shoal.datasets.cache import ImageCache, build, cache_folder, open_cache
+from shoal.datasets.decoded import Frame, central_crop, frame_of
 from tests.datasets.pictures import photograph, picture
 
 # Shrunk, and so long that only their middle is ever seen; and stored as they are.
@@ -234,7 +233,7 @@ def test_an_image_that_changed_is_decoded_again(
     with pytest.raises(ValueError, match="lacks two: not decoded yet, or changed since; build it"):
         open_cache(after, folder)
     read: list[Path] = []
-    monkeypatch.setattr(cached_domain, "read_image", spy(read))
+    monkeypatch.setattr(decoded, "read_image", spy(read))
     assert colours(build(after, folder)) == {"one": 10, "two": 90}
     assert read == [changed]
     open_cache(image_folders("mine", root), folder, check=True)
@@ -250,7 +249,7 @@ def test_a_cache_that_does_not_know_its_files_is_made_again(
     del manifest["sources"]
     path.write_text(json.dumps(manifest))
     read: list[Path] = []
-    monkeypatch.setattr(cached_domain, "read_image", spy(read))
+    monkeypatch.setattr(decoded, "read_image", spy(read))
     build(dataset, folder)
     assert len(read) == 2
 
@@ -360,14 +359,14 @@ def test_damage_is_named_and_mended(
         open_cache(dataset, folder)  # sizes alone are looked at
     path.unlink(missing_ok=True)
     read: list[Path] = []
-    monkeypatch.setattr(cached_domain, "read_image", spy(read))
+    monkeypatch.setattr(decoded, "read_image", spy(read))
     build(dataset, folder)
     assert sorted(read) == sorted(files(dataset, "small"))
     assert content(folder) == before
 
 
 def spy(read: list[Path]) -> Callable[[Path], Image.Image]:
-    original = cached_domain.read_image
+    original = decoded.read_image
 
     def read_image(path: Path) -> Image.Image:
         read.append(path)
@@ -399,7 +398,7 @@ def test_a_broken_image_is_named_and_finished_domains_are_kept(
     whole.write_bytes(good)
     read: list[Path] = []
     calls: list[tuple[int, int]] = []
-    monkeypatch.setattr(cached_domain, "read_image", spy(read))
+    monkeypatch.setattr(decoded, "read_image", spy(read))
     build(dataset, folder, lambda *call: calls.append(call))
     assert sorted(read) == sorted(files(dataset, "small"))
     assert calls == [(4, 6), (5, 6), (6, 6)]

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from shoal.datasets import answers
-from shoal.datasets.answers import DownloadError, Unavailable
-from shoal.datasets.download import ATTEMPTS, download
-from shoal.datasets.part import Part
+from shoal.datasets import download as answers
+from shoal.datasets.download import ATTEMPTS, DownloadError, Unavailable, download
+from shoal.datasets.partial_file import Part
 from tests.datasets.server import (
     Handler,
     Served,

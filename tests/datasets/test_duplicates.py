@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from shoal.datasets import image_folders
-from shoal.datasets.duplicates import find_copies
+from shoal.datasets.images import find_copies
 from tests.datasets.pictures import picture
 
 

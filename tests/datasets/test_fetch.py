@@ -11,8 +11,7 @@ from PIL import Image
 
 from shoal.datasets import fetch as module
 from shoal.datasets import find
-from shoal.datasets.answers import DownloadError, Unavailable
-from shoal.datasets.download import ATTEMPTS
+from shoal.datasets.download import ATTEMPTS, DownloadError, Unavailable
 from shoal.datasets.fetch import fetch, recorded
 from shoal.datasets.sources import SOURCES, File, Source
 from tests.datasets.server import Served, drop, serving, status

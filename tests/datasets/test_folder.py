@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from shoal.datasets import image_folders, split
-from shoal.datasets.faults import SUFFIXES
-from shoal.datasets.folder import empty_folders, name_of
+from shoal.datasets.folders import SUFFIXES, empty_folders, name_of
 from tests.datasets.pictures import picture, tree
 
 

@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoal.datasets.columns import Column
-from shoal.datasets.encoding import Encoding
-from shoal.datasets.table import table_data
-from shoal.datasets.table_files import read_table
+from shoal.datasets.encoding import Column, Encoding
+from shoal.datasets.tables import read_table, table_data
 
 TEXT = """site,age,dose,colour,id,class
 a,30,1.5,red,x1,yes

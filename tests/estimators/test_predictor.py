@@ -17,7 +17,7 @@ from shoal.estimators.predictor import Predictor
 from shoal.estimators.threads import in_threads, one_thread
 from shoal.networks import Network
 from shoal.networks.base import IMAGENET
-from shoal.networks.naming import backbone_name
+from shoal.networks.registry import backbone_name
 from shoal.protocol.model import Model
 from tests.estimators.made import write_images
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from shoal.networks import NETWORKS, Network, for_data
-from shoal.networks.by_shape import check_network
+from shoal.networks.registry import check_network
 from shoal.randomness import stream
 
 

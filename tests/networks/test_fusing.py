@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoal.networks.fusing import fuse
+from shoal.training.step import fuse
 
 LAYOUTS = {"rows": torch.contiguous_format, "channels last": torch.channels_last}
 

@@ -13,7 +13,7 @@ import shoal
 from shoal.gradients import collect
 from shoal.networks import efficientnet_lite0
 from shoal.networks.backbones import with_head
-from shoal.networks.initialise import lent
+from shoal.networks.base import lent
 from shoal.randomness import stream
 from tests.test_whole_network import Rounding
 

@@ -14,7 +14,7 @@ from shoal.algorithms import find
 from shoal.datasets import Domain, DomainDataset, splits
 from shoal.networks import Network
 from shoal.networks.backbones import Features
-from shoal.networks.dropping import Dropout
+from shoal.networks.base import Dropout
 from shoal.protocol.execute import execute
 from shoal.protocol.folder import Folder, opened
 from shoal.protocol.hardware import processor

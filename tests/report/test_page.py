@@ -17,8 +17,7 @@ import torch
 from shoal.cli import main
 from shoal.cli.samples import samples_of
 from shoal.datasets import colored_mnist, image_folders
-from shoal.datasets.cache import build
-from shoal.datasets.cache_places import cache_folder
+from shoal.datasets.cache import build, cache_folder
 from shoal.datasets.samples import samples
 from shoal.protocol.records import Finished, Measured, failures, read_runs, timing_of
 from shoal.protocol.selection import choose_runs

@@ -12,7 +12,7 @@ from shoal.algorithms.forward import Batch
 from shoal.distributed import alone
 from shoal.networks import Network
 from shoal.networks.backbones import with_head
-from shoal.networks.initialise import drawn
+from shoal.networks.base import drawn
 from shoal.randomness import stream
 from shoal.training.sharing import share
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shoal.datasets import Domain, DomainDataset, decode, pacs
 from shoal.datasets.cache import CachedDomain, Ragged, build
-from shoal.datasets.frames import frame_of
+from shoal.datasets.decoded import frame_of
 from shoal.randomness import Draws
 from shoal.training.augmentation import Parameters, augment, draw_parameters, gather
 from shoal.training.exact import exact_evaluation, exact_training

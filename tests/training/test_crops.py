@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from shoal.datasets.cache import Ragged
-from shoal.datasets.frames import Frame, frame_of
+from shoal.datasets.decoded import Frame, frame_of
 from shoal.randomness import Draws
 from shoal.training import crops
 from shoal.training.crops import crop, draw_boxes, gather

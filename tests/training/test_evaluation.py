@@ -13,7 +13,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from shoal.algorithms import ALGORITHMS
 from shoal.networks import Network, drawn
 from shoal.networks.backbones import Features
-from shoal.networks.dropping import Dropout
+from shoal.networks.base import Dropout
 from shoal.protocol.preparing import evaluation_of
 from shoal.randomness import stream
 from shoal.training.batches import Batches, Normalise, scaled

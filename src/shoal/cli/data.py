@@ -148,7 +148,7 @@ def _download(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from ..datasets.examination import examine
+    from ..datasets.verification import examine
     from .verification import as_json, show
 
     with amounts("images") as shown:

@@ -112,8 +112,8 @@ def _check_networks(options: argparse.Namespace, runs: Sequence[Any], world: Any
     """Raise where runs on files would fail one by one, for want of their network."""
     from torch import Tensor
 
-    from ..datasets.frames import EVALUATION_SIDE
-    from ..networks.by_shape import check_network
+    from ..datasets.decoded import EVALUATION_SIDE
+    from ..networks.registry import check_network
     from ..protocol.plan import folder_of
     from ..protocol.records import DONE
     from ..protocol.run import scale_of

@@ -42,7 +42,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _fit(options: argparse.Namespace, on: Any) -> None:
-    from ..datasets.cache_places import cache_folder
+    from ..datasets.cache import cache_folder
     from ..distributed import in_turn, rank
     from ..estimators.budget import Budget
     from ..estimators.estimate import Surroundings

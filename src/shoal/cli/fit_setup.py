@@ -15,7 +15,7 @@ def setup_of(options: argparse.Namespace, material: Any, on: Any, out: Path) -> 
     """Return how the model is fitted; what was chosen in ``out`` before stays."""
     from ..estimators.lengths import table_length
     from ..estimators.setup import STEPS, Setup, kept_setup
-    from ..networks.naming import backbone_name
+    from ..networks.registry import backbone_name
 
     before = kept_setup(out) or {}
     kind = "images" if material.table is None else "table"
@@ -107,7 +107,7 @@ def check_backbone(options: argparse.Namespace, on: Any) -> None:
     """
     from ..estimators.frozen import pretrained
     from ..estimators.inspection import is_table
-    from ..networks.naming import backbone_name
+    from ..networks.registry import backbone_name
 
     if not is_table(options.data):
         pretrained(backbone_name(options.backbone), 2, on)

@@ -56,7 +56,7 @@ def dataset_of(options: argparse.Namespace, quiet: bool = False) -> Any:
     Empty folders of domains are left out, and told unless ``quiet``.
     """
     from ..datasets import DATASETS, find, image_folders, image_manifest
-    from ..datasets.folder import empty_folders, name_of
+    from ..datasets.folders import empty_folders, name_of
     from ..datasets.manifest import is_manifest
 
     text, trial = options.dataset, getattr(options, "trial", 0)
@@ -76,8 +76,7 @@ def cache_of(dataset: Any, options: argparse.Namespace) -> Any:
     """Return the cache of a data set's files, built where there is none; None in memory."""
     from torch import Tensor
 
-    from ..datasets.cache import build
-    from ..datasets.cache_places import cache_folder
+    from ..datasets.cache import build, cache_folder
 
     if isinstance(dataset.domains[0].images, Tensor):
         return None

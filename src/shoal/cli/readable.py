@@ -21,7 +21,7 @@ def add_columns(parser: Any) -> None:
 
 def readable(options: argparse.Namespace, card: Mapping[str, Any]) -> Any:
     """Return the data set of ``options``, for the model of this card, and name what is left out."""
-    from ..datasets.table_files import is_table
+    from ..datasets.tables import is_table
 
     inputs = card.get("inputs") or _of_the_fit(options.model, card)
     if "columns" in inputs:
@@ -73,8 +73,7 @@ def tell_unseen(unseen: Mapping[str, int]) -> None:
 
 def _table(options: argparse.Namespace, inputs: Mapping[str, Any]) -> Any:
     from ..datasets.encoding import Encoding
-    from ..datasets.table import known_table
-    from ..datasets.table_files import SUFFIXES, is_table
+    from ..datasets.tables import SUFFIXES, is_table, known_table
 
     path = Path(options.dataset)
     if not is_table(path):
@@ -96,7 +95,7 @@ def _images(dataset: Any, options: argparse.Namespace) -> Any:
     """Return the data set without the files that cannot be read; those of a fit are known to it."""
     from torch import Tensor
 
-    from ..datasets.cache_places import cache_folder
+    from ..datasets.cache import cache_folder
     from ..estimators.inspection import broken_files, without
 
     if isinstance(dataset.domains[0].images, Tensor):
@@ -134,8 +133,7 @@ def _record(dataset: Any, model: Path) -> Path | None:
 
 def _is_decoded(dataset: Any, root: Path) -> bool:
     """Return whether all images were read before, and are kept."""
-    from ..datasets.cache import open_cache
-    from ..datasets.cache_places import cache_folder
+    from ..datasets.cache import cache_folder, open_cache
 
     try:
         open_cache(dataset, cache_folder(dataset, root))

@@ -32,7 +32,7 @@ def samples_of(runs: Sequence[Any], options: argparse.Namespace) -> dict[str, An
 
 def _samples(run: Any, options: argparse.Namespace, most: int) -> Any:
     """Return images of what the run was made of: from the data themselves, or from their cache."""
-    from ..datasets.cache_places import caches_of
+    from ..datasets.cache import caches_of
     from ..datasets.samples import cached_samples, samples
 
     try:

@@ -58,7 +58,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
-    from ..networks.by_shape import DRAWN, check_name
+    from ..networks.registry import DRAWN, check_name
     from ..own import name_of, with_settings
     from ..protocol.plan import Sweep
     from ..protocol.run import Protocol

@@ -38,7 +38,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     import sys
 
     from ..distributed import in_turn, rank
-    from ..networks.by_shape import check_network
+    from ..networks.registry import check_network
     from ..own import name_of, with_settings
     from ..protocol.execute import execute
     from ..protocol.folder import Folder, opened
@@ -132,7 +132,7 @@ def _protocol(options: argparse.Namespace, dataset: Any, scale: str) -> tuple[An
     """Return the protocol, and what the network begins with on this machine."""
     from torch import Tensor
 
-    from ..networks.by_shape import DRAWN
+    from ..networks.registry import DRAWN
     from ..protocol.run import RECORD_EVERY, Protocol
 
     large = not isinstance(dataset.domains[0].images, Tensor)
@@ -160,7 +160,7 @@ def _shape(dataset: Any) -> tuple[int, ...]:
     """Return that of one input of the network; files are decoded to it."""
     from torch import Tensor
 
-    from ..datasets.frames import EVALUATION_SIDE
+    from ..datasets.decoded import EVALUATION_SIDE
 
     images = dataset.domains[0].images
     return tuple(images.shape[1:]) if isinstance(images, Tensor) else (3, *[EVALUATION_SIDE] * 2)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ..datasets.examination import Examination
 from ..datasets.images import Verification
+from ..datasets.verification import Examination
 from .terminal import table
 
 

@@ -41,8 +41,7 @@ class CommandWorld:
     def data(self, name: str, trial: int) -> Any:
         from torch import Tensor
 
-        from ..datasets.cache import open_cache
-        from ..datasets.cache_places import cache_folder
+        from ..datasets.cache import cache_folder, open_cache
         from ..protocol.folder import locked
         from .loading import cache_of
 

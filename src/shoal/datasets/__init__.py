@@ -5,12 +5,11 @@ from pathlib import Path
 
 from ..checks import choose
 from . import colored_mnist, domainnet, office_home, pacs, rotated_mnist, terra_incognita, vlcs
-from .base import Domain, DomainDataset
-from .folder import image_folders
+from .base import Domain, DomainDataset, Split, split, splits
+from .folders import image_folders
 from .images import Published, Verification, decode, verify
 from .manifest import image_manifest
 from .mnist import Digits, test_digits, train_digits
-from .splits import Split, split, splits
 
 __all__ = [
     "DATASETS",

@@ -6,7 +6,7 @@ from pathlib import Path
 from ..checks import choose
 from ..storage import write_text
 from .base import DomainDataset
-from .folder import benchmark_folders
+from .folders import benchmark_folders
 
 FOLDER = "domain_net"
 # Folders, and what tables call them.

@@ -9,12 +9,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..storage import read_json, write_json
-from .answers import DownloadError, Unavailable
-from .arrange import by_domains
-from .download import Tell, download
-from .faults import expected_at
-from .part import sums_of
-from .sources import File, Source, source_of, survey
+from .download import DownloadError, Tell, Unavailable, download
+from .folders import expected_at
+from .partial_file import sums_of
+from .sources import File, Source, by_domains, source_of, survey
 from .unpack import unpack
 
 # Called with what is being done, how much of it is done, and of how much.

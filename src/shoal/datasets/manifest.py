@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .base import DomainDataset
-from .faults import SUFFIXES, Faults, is_image, some
-from .folder import of_files
+from .folders import SUFFIXES, Faults, is_image, of_files, some
 
 COLUMNS = ("path", "class", "domain")
 MANIFESTS = (".csv", ".tsv", ".json")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from .base import DomainDataset
-from .folder import benchmark_folders
+from .folders import benchmark_folders
 
 # Folders, and what tables call them.
 DOMAINS = {"Art": "A", "Clipart": "C", "Product": "P", "Real World": "R"}

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..storage import read_json
 from .base import Domain, DomainDataset
 from .cache import MANIFEST
-from .cached_domain import map_domain
+from .decoded import map_domain
 from .images import read_image
 
 if TYPE_CHECKING:

@@ -4,16 +4,80 @@ A sum is given only where public sources agree on it. Without one the first down
 and later ones are compared with it.
 """
 
-from collections.abc import Callable, Collection
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..checks import choose
 from . import colored_mnist, domainnet, office_home, pacs, rotated_mnist, terra_incognita, vlcs
-from .arrange import Arrange, by_domains, of_domainnet, of_terra
 from .base import DomainDataset
-from .faults import Faults
-from .folder import survey_folders
+from .domainnet import list_duplicates
+from .folders import Faults, some, survey_folders
+from .terra_incognita import CLASSES, sort_images
+
+# From what was fetched by its file name (archives as folders), the new folder and its domains;
+# returns remarks. It may be called again after an interruption.
+Arrange = Callable[[Mapping[str, Path], Path, Sequence[str]], list[str]]
+# How many folders may stand above those of the domains in an archive.
+DEPTH = 3
+
+
+def by_domains(fetched: Mapping[str, Path], target: Path, domains: Sequence[str]) -> list[str]:
+    """Move the folders of the domains to ``target``, wherever in the archives they are."""
+    missing = {domain for domain in domains if not (target / domain).is_dir()}
+    found: dict[str, Path] = {}
+    for folder in fetched.values():
+        if folder.is_dir():
+            found |= _find(folder, missing - set(found))
+    if lacking := sorted(missing - set(found)):
+        seen = [entry.name for folder in fetched.values() for entry in _folders(folder)]
+        raise ValueError(
+            f"no folders {', '.join(lacking)} in {', '.join(fetched)}; expected "
+            f"<domain>/<class>/<file> with the domains {', '.join(domains)}, "
+            f"found {some(seen) or 'no folders'}"
+        )
+    target.mkdir(parents=True, exist_ok=True)
+    for domain, folder in found.items():
+        os.replace(folder, target / domain)
+    return []
+
+
+def of_domainnet(fetched: Mapping[str, Path], target: Path, domains: Sequence[str]) -> list[str]:
+    """Move the domains, and list the files that the authors' cleaned lists do not name."""
+    by_domains(fetched, target, domains)
+    count = list_duplicates(target, [path for path in fetched.values() if path.is_file()])
+    return [f"duplicates left out, which the authors' lists do not name: {count:,}"]
+
+
+def of_terra(fetched: Mapping[str, Path], target: Path, domains: Sequence[str]) -> list[str]:
+    """Sort the images of the domains' locations by their annotations."""
+    annotations, images = (fetched[name] for name in fetched)
+    locations = {domain.removeprefix("location_"): domain for domain in domains}
+    left = sort_images(images, sorted(annotations.rglob("*.json")), target, locations, CLASSES)
+    remarks = {
+        "images left out because they show two of the classes": left.ambiguous,
+        "images that are annotated, but not in the archive": left.missing,
+    }
+    return [f"{remark}: {count:,}" for remark, count in remarks.items() if count]
+
+
+def _find(folder: Path, names: set[str]) -> dict[str, Path]:
+    """Return the folders of these names at the first level that has any; below are classes."""
+    level = [folder]
+    for _ in range(DEPTH + 1):
+        level = [entry for above in level for entry in _folders(above)]
+        if found := {entry.name: entry for entry in level if entry.name in names}:
+            return found
+    return {}
+
+
+def _folders(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        return sorted(Path(entry.path) for entry in entries if entry.is_dir())
+
 
 CAMERA_TRAPS = "https://storage.googleapis.com/public-datasets-lila/caltechcameratraps"
 VISDA = "http://csr.bu.edu/ftp/visda/2019/multi-source"

@@ -1,9 +1,13 @@
 """Terra Incognita (Beery et al., 2018), DomainBed's part: 24,788 images, 4 cameras, 10 classes."""
 
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
+from ..storage import read_json
 from .base import DomainDataset
-from .folder import benchmark_folders
+from .folders import benchmark_folders
 
 # Folders, and what tables call them.
 DOMAINS = {"location_100": "L100", "location_38": "L38", "location_43": "L43", "location_46": "L46"}
@@ -31,3 +35,71 @@ PUBLISHED = {
 def load(root: Path | None, trial: int) -> DomainDataset:
     """Return Terra Incognita from ``root/terra_incognita``, the same in every trial."""
     return benchmark_folders("terra-incognita", root, "terra_incognita", tuple(DOMAINS))
+
+
+LISTS = ("images", "annotations", "categories")
+
+
+class Left(NamedTuple):
+    """How many images found no place: with two labels, or listed but not there."""
+
+    ambiguous: int
+    missing: int
+
+
+def sort_images(
+    images: Path,
+    annotations: Iterable[Path],
+    target: Path,
+    domains: Mapping[str, str],
+    classes: Collection[str],
+) -> Left:
+    """Move the images of these locations and classes to ``target/domain/class``.
+
+    An image of two classes is left out: it could be trained on as one and tested as the other.
+    What is in place already stays, so that an interrupted call can be made again.
+
+    Args:
+        annotations: JSON files in the COCO Camera Traps format.
+        domains: the folder of each location.
+    """
+    places: dict[str, set[tuple[str, str]]] = {}
+    for path in annotations:
+        for file, location, kind in _labels(path):
+            if location in domains and kind in classes:
+                places.setdefault(file, set()).add((domains[location], kind))
+    files = {path.name: path for path in images.rglob("*") if path.is_file()}
+    ambiguous, missing = 0, 0
+    for file, found in places.items():
+        if len(found) > 1:
+            ambiguous += 1
+            continue
+        ((domain, kind),) = found
+        place = target / domain / kind / file
+        if file in files:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(files[file], place)
+        elif not place.exists():
+            missing += 1
+    if ambiguous + missing == len(places):
+        raise ValueError(
+            f"{images} holds no image of the locations {', '.join(domains)} and the classes "
+            f"{', '.join(classes)} that the annotations name: is it another data set?"
+        )
+    return Left(ambiguous, missing)
+
+
+def _labels(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield file name, location and class of every annotation."""
+    content = read_json(path)
+    if not isinstance(content, dict) or not all(isinstance(content.get(k), list) for k in LISTS):
+        raise ValueError(f"{path} must be an object with the lists {', '.join(LISTS)}")
+    try:
+        kinds = {entry["id"]: entry["name"] for entry in content["categories"]}
+        images = {entry["id"]: entry for entry in content["images"]}
+        for entry in content["annotations"]:
+            image = images[entry["image_id"]]
+            name = Path(image["file_name"]).name
+            yield name, str(image["location"]), kinds[entry["category_id"]]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not in the COCO Camera Traps format: no {error}") from error

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..datasets import Domain, DomainDataset
-from ..datasets.faults import is_litter, may_be_image
+from ..datasets.folders import is_litter, may_be_image
 from ..datasets.images import planes
-from ..datasets.table_files import is_table
-from ..networks.by_shape import BY_SIZE
+from ..datasets.tables import is_table
+from ..networks.registry import BY_SIZE
 from ..training.exact import SIZE
 
 Array = np.ndarray[Any, Any]

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ..algorithms import VARIANTS, find
 from ..datasets import DomainDataset
-from ..datasets.cache import ImageCache, build
-from ..datasets.cache_places import cache_folder, cache_root
+from ..datasets.cache import ImageCache, build, cache_folder, cache_root
 from ..protocol.machine import Machine
 from ..protocol.model import Model
 from ..protocol.plan import Method

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from ..algorithms.base import Algorithm, Classifying
 from ..datasets import Domain, DomainDataset
-from ..datasets.cache import ImageCache
-from ..datasets.cache_places import sources
+from ..datasets.cache import ImageCache, sources
 from ..networks import Network, folded, for_data
 from ..protocol.model import build
 from ..protocol.run import Run

@@ -9,13 +9,10 @@ from pathlib import Path
 import torch
 
 from ..datasets import DomainDataset, image_folders, image_manifest, verify
-from ..datasets.duplicates import Copies, find_copies
-from ..datasets.faults import some
-from ..datasets.folder import empty_folders, name_of
-from ..datasets.images import Broken, why_broken
+from ..datasets.folders import empty_folders, name_of, some
+from ..datasets.images import Broken, Copies, find_copies, why_broken
 from ..datasets.manifest import COLUMNS, MANIFESTS
-from ..datasets.table import TableData, table_data
-from ..datasets.table_files import read_table
+from ..datasets.tables import TableData, read_table, table_data
 from ..storage import read_json, write_json
 from .layout import arranged
 from .remarks import remarks

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..datasets import DomainDataset
-from ..datasets.faults import some
-from ..datasets.folder import of_files
+from ..datasets.folders import of_files, some
 from ..datasets.images import look_of
 
 LAYOUTS = ("domain/class", "class/domain")

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..datasets.columns import MISSING, Column
-from ..datasets.encoding import Encoding
+from ..datasets.encoding import MISSING, Column, Encoding
 from ..storage import write_aside
 from .predictor import Predictor
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from ..datasets.folder import name_of
+from ..datasets.folders import name_of
 from .setup import SETUP
 
 # What a command may have left behind that was refused before its first run.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..algorithms.base import Algorithm
 from ..datasets.encoding import Encoding
-from ..datasets.table_files import read_table
+from ..datasets.tables import read_table
 from ..protocol import model as models
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import TOGETHER

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from ..datasets import DomainDataset
-from ..datasets.duplicates import Copies
-from ..datasets.examination import unusual
-from ..datasets.faults import some
+from ..datasets.folders import some
+from ..datasets.images import Copies
+from ..datasets.verification import unusual
 
 # A class or domain so much larger than another is worth a word.
 UNEVEN = 10

@@ -1,15 +1,20 @@
 """f_θ = w_ω ∘ Φ_φ: networks with ``.features`` and ``.classifier``, and the smaller ones beside."""
 
-from .backbones import backbone, from_module
-from .base import Network, Preprocessing, head_sizes
-from .by_shape import NETWORKS, for_data
-from .dropping import Dropout, dropout
+from .backbones import backbone, from_module, resnet
+from .base import Dropout, Network, Preprocessing, drawn, dropout, head_sizes
 from .efficientnet_lite import efficientnet_lite0
-from .initialise import drawn
-from .resnet import resnet
-from .small import MLP, context_net, mnist_cnn, perceptron, vector_mlp
-from .standardised import Standardise, folded, measure_inputs
-from .wide_resnet import wide_resnet
+from .registry import NETWORKS, for_data
+from .small import (
+    MLP,
+    Standardise,
+    context_net,
+    folded,
+    measure_inputs,
+    mnist_cnn,
+    perceptron,
+    vector_mlp,
+    wide_resnet,
+)
 
 __all__ = [
     "MLP",

@@ -1,6 +1,7 @@
 """Large networks of other packages, or of a user: their features, dropout and a linear head."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,28 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_features, choose
-from .base import IMAGENET, Network, Preprocessing
-from .dropping import Dropout
-from .initialise import drawn, lent
-from .optional import extra
+from .base import IMAGENET, Dropout, Network, Preprocessing, drawn, lent
 from .weights import load_weights
+
+
+@contextmanager
+def extra(name: str, wanted_by: str) -> Iterator[None]:
+    """Import packages of the extra ``name`` inside; raise a clear error when that fails."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "a package").partition(".")[0]
+        raise ImportError(
+            f"{wanted_by} needs {package}, which is not installed: pip install 'shoal[{name}]'"
+        ) from error
+    except (ImportError, OSError, RuntimeError) as error:
+        # As in "operator torchvision::nms does not exist": built for another torch.
+        raise ImportError(
+            f"{wanted_by} needs shoal[{name}], which is installed but cannot be imported beside "
+            f"torch {torch.__version__} ({error}); install builds that fit each other, from one "
+            "package index"
+        ) from error
+
 
 # How a network is run on a batch: all at once, in parts, or in several processes.
 Runner = Callable[[nn.Module, Tensor], Tensor]
@@ -294,3 +312,36 @@ def _known(package: str, name: str, names: Iterable[str]) -> None:
     hint = f"did you mean {package}:{nearest[0]}? " if nearest else ""
     listed = f"{package}.models.list_models()" if package == "torchvision" else "timm.list_models()"
     raise ValueError(f"unknown model {package}:{name}; {hint}All {len(known)}: {listed}")
+
+
+DEPTHS = (18, 50)
+
+
+def resnet(
+    depth: int,
+    channels: int,
+    classes: int,
+    dropout: float = 0.0,
+    weights: str | Path | None = None,
+    frozen_statistics: bool = True,
+    *,
+    generator: torch.Generator,
+) -> Network:
+    """Return torchvision's ResNet of 18 (512 features) or 50 layers (2048), with a new head.
+
+    Batch-norm statistics stay those of the weights, while its weight and bias are trained. The
+    arguments are those of ``backbone``.
+    """
+    if depth not in DEPTHS:
+        raise ValueError(
+            f"depth must be 18 or 50, got {depth}; others by backbone('torchvision:resnet…')"
+        )
+    return backbone(
+        f"torchvision:resnet{depth}",
+        channels,
+        classes,
+        dropout,
+        weights,
+        frozen_statistics,
+        generator=generator,
+    )

@@ -1,8 +1,14 @@
 """What every network is: a feature extractor Φ_φ, a head w_ω, and the inputs that it expects."""
 
-from typing import NamedTuple
+import math
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
+import torch
 from torch import Tensor, nn
+
+from ..randomness import Draws
+from ..replay import part_now
 
 
 class Preprocessing(NamedTuple):
@@ -45,3 +51,86 @@ def head_sizes(classifier: nn.Module) -> tuple[int, int]:
             f"the classifier must have a linear layer, {type(classifier).__name__} has none"
         )
     return layers[0].in_features, layers[-1].out_features
+
+
+M = TypeVar("M", bound=nn.Module)
+
+# Layers whose weights are drawn, and those whose weights begin at one and zero.
+DRAWN = (nn.Linear, nn.modules.conv._ConvNd, nn.Embedding)
+RESET = (nn.GroupNorm, nn.LayerNorm, nn.modules.batchnorm._NormBase)
+
+
+def drawn(build: Callable[[], M], generator: torch.Generator, like: nn.Module | None = None) -> M:
+    """Return what ``build`` makes, its weights drawn from ``generator`` as torch draws them.
+
+    The global random state is neither read nor moved. The module comes on the device and in the
+    precision of ``like``, and draws the same on every device.
+    """
+    with torch.device("meta"):
+        module = build()
+    module.to_empty(device="cpu")
+    for part in module.modules():
+        weights = {name for name, _ in part.named_parameters(recurse=False)}
+        buffers = next(part.buffers(recurse=False), None)
+        known = {"weight", "bias"} if isinstance(part, (*DRAWN, *RESET)) else set()
+        if weights - known or (buffers is not None and not isinstance(part, RESET)):
+            raise TypeError(
+                f"the weights or buffers of {type(part).__name__} cannot be drawn from a stream"
+            )
+        if isinstance(part, DRAWN[:2]):
+            bound = 1 / math.sqrt(part.weight[0].numel())
+            for weight in (part.weight, part.bias):
+                if weight is not None:
+                    nn.init.uniform_(weight, -bound, bound, generator=generator)
+        elif isinstance(part, nn.Embedding):
+            nn.init.normal_(part.weight, generator=generator)
+        elif isinstance(part, RESET):
+            part.reset_parameters()
+    if like is not None:
+        weight = next(like.parameters())
+        module.to(weight.device, weight.dtype)
+    return module
+
+
+def lent(build: Callable[[], M], generator: torch.Generator) -> M:
+    """Return what ``build`` makes on the CPU, with weights that it draws in its own way.
+
+    For networks of other packages, which draw from the global random state: it is lent to them,
+    seeded by one number of ``generator``, and then put back as it was.
+    """
+    seed = torch.randint(2**62, (), generator=generator, device=generator.device)
+    # Only the CPU's generator: torch.manual_seed would seed those of the GPUs, too.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(int(seed))
+        return build()
+
+
+def dropout(inputs: Tensor, rate: float, draws: Draws) -> Tensor:
+    """Return ``inputs`` with a share ``rate`` set to zero, as ``draws`` has it, the rest scaled."""
+    if rate == 0:
+        return inputs
+    part = part_now(inputs)
+    if part is None:
+        drawn = draws.uniform(inputs.numel()).view_as(inputs)
+    else:
+        shape = (part.total, *inputs.shape[1:])
+        drawn = part.take(draws.uniform(math.prod(shape)).view(shape))
+    return inputs * (drawn >= rate) / (1 - rate)
+
+
+class Dropout(nn.Module):
+    """Set a share ``rate`` of the inputs to zero in training; ``generator`` seeds its draws."""
+
+    def __init__(self, rate: float, generator: torch.Generator) -> None:
+        super().__init__()
+        if not 0 <= rate < 1:
+            raise ValueError(f"dropout must be 0 or more and below 1, got {rate}")
+        self.rate = rate
+        seed = torch.randint(2**62, (), generator=generator, device=generator.device)
+        self.draws = Draws("dropout", int(seed), device=torch.device("cpu"))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return dropout(inputs, self.rate, self.draws) if self.training else inputs
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate}"

@@ -5,10 +5,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .backbones import adapted, with_head
-from .base import Network, Preprocessing
-from .initialise import lent
-from .optional import extra
+from .backbones import adapted, extra, with_head
+from .base import Network, Preprocessing, lent
 from .weights import check_sha256, load_weights
 
 # (x − 127) / 128 for x in 0 … 255.

@@ -3,11 +3,9 @@
 from itertools import pairwise
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from .base import Network
-from .dropping import Dropout
-from .initialise import drawn
+from .base import Dropout, Network, drawn
 
 
 class MLP(Network):
@@ -82,3 +80,110 @@ def context_net(channels: int) -> nn.Sequential:
     for inputs, outputs in ((channels, 64), (64, 64)):
         layers += [nn.Conv2d(inputs, outputs, 5, padding=2), nn.BatchNorm2d(outputs), nn.ReLU()]
     return nn.Sequential(*layers, nn.Conv2d(64, 1, 5, padding=2))
+
+
+class Standardise(nn.Module):
+    """Columns to mean 0 and deviation 1 as ``measure`` found them; a missing value to the mean.
+
+    A column that was the same everywhere is no more than rounding, whatever comes: its weights were
+    never trained.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(columns))
+        self.register_buffer("std", torch.ones(columns))
+
+    def measure(self, inputs: Tensor) -> None:
+        """Take mean and deviation of every column from ``[n, d]``, of what is not missing."""
+        known = ~inputs.isnan()
+        counts = known.sum(0)
+        values = inputs.double().nan_to_num(nan=0.0)
+        mean = values.sum(0) / counts.clamp(min=1)
+        gaps = (values - mean).square() * known
+        std = (gaps.sum(0) / counts.clamp(min=1)).sqrt()
+        constant = std <= 1e-6 * mean.abs().clamp(min=1e-6)
+        self.mean.copy_(mean)
+        # Not infinity: Fish takes buffers from themselves, and ∞ − ∞ is NaN.
+        largest = torch.finfo(self.std.dtype).max
+        self.std.copy_(torch.where(constant, largest, std))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found = (inputs - self.mean) / self.std
+        return torch.where(found.isnan(), 0.0, found)
+
+
+def linear(inputs: int, classes: int, generator: torch.Generator) -> Network:
+    """Return a linear head on standardised features."""
+
+    def build() -> nn.Linear:
+        return nn.Linear(inputs, classes)
+
+    return Network(Standardise(inputs), drawn(build, generator))
+
+
+def standardised_mlp(inputs: int, classes: int, generator: torch.Generator) -> Network:
+    """Return DomainBed's network for vectors, behind standardised columns."""
+    network = vector_mlp(inputs, classes, generator)
+    network.features = nn.Sequential(Standardise(inputs), network.features)
+    return network
+
+
+def measure_inputs(module: nn.Module, inputs: Tensor) -> None:
+    """Let every ``Standardise`` of a network take its means and deviations from ``inputs``."""
+    for part in module.modules():
+        if isinstance(part, Standardise):
+            part.measure(inputs.to(part.mean.device))
+
+
+def folded(network: Network) -> tuple[Tensor, Tensor]:
+    """Return weight and bias of a ``linear`` head for features that are not standardised."""
+    standardise, head = network.features, network.classifier
+    if not isinstance(standardise, Standardise) or not isinstance(head, nn.Linear):
+        raise TypeError("only the network 'linear' can be folded")
+    weight = head.weight.detach().double() / standardise.std.double()
+    bias = head.bias.detach().double() - weight @ standardise.mean.double()
+    return weight.to(head.weight.dtype), bias.to(head.weight.dtype)
+
+
+class Block(nn.Module):
+    """Two 3 × 3 convolutions, each after batch norm and ReLU, beside a shortcut.
+
+    The stride is that of the second convolution. The shortcut is a 1 × 1 convolution where the
+    shape changes.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(inputs)
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, padding=1)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, stride, padding=1)
+        changes = stride != 1 or inputs != outputs
+        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride) if changes else nn.Identity()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.conv1(self.bn1(inputs).relu())
+        added: Tensor = self.conv2(self.bn2(hidden).relu()) + self.shortcut(inputs)
+        return added
+
+
+def wide_resnet(channels: int, classes: int, generator: torch.Generator) -> Network:
+    """Return the network for 32 × 32 images: depth 16, width 2, 128 features.
+
+    Its batch-norm statistics follow the batches in training, as DomainBed leaves them.
+    """
+
+    def build() -> Network:
+        layers: list[nn.Module] = [nn.Conv2d(channels, 16, 3, padding=1)]
+        before = 16
+        for outputs, stride in ((32, 1), (64, 2), (128, 2)):
+            layers += [Block(before, outputs, stride), Block(outputs, outputs, 1)]
+            before = outputs
+        layers += [nn.BatchNorm2d(before, momentum=0.9), nn.ReLU(), nn.AvgPool2d(8), nn.Flatten()]
+        return Network(nn.Sequential(*layers), nn.Linear(before, classes))
+
+    return drawn(build, generator)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..algorithms.base import Algorithm
 from ..datasets import Domain, DomainDataset, splits
-from ..datasets.frames import EVALUATION_SIDE
+from ..datasets.decoded import EVALUATION_SIDE
 from ..training.step import Kind, Step
 from .gaps import EXAMPLES
 from .machine import Machine

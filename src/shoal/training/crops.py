@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..datasets.cache import Ragged
-from ..datasets.frames import EVALUATION_SIDE, RATIO, SCALE
+from ..datasets.decoded import EVALUATION_SIDE, RATIO, SCALE, Ragged
 from ..randomness import Draws
 
 TRIES = 10

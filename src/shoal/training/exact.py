@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from ..datasets.frames import EVALUATION_SIDE
+from ..datasets.decoded import EVALUATION_SIDE
 from ..datasets.images import planes, read_image
 from .augmentation import Parameters
 from .colours import BRIGHTNESS, CONTRAST, HUE, SATURATION

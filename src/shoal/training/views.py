@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..algorithms.forward import Batch
-from ..datasets.cache import Ragged
+from ..datasets.decoded import Ragged
 from ..randomness import Draws
 from .augmentation import augment, draw_parameters, gather
 from .batches import Source, scaled

@@ -1,18 +1,17 @@
 """Networks for a data set: by the shape of its inputs, as DomainBed chooses it, or by name."""
 
 from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 
 import torch
 
 from ..checks import choose
-from .backbones import PACKAGES, backbone, check_backbone, parted
+from .backbones import PACKAGES, backbone, check_backbone, parted, resnet
 from .base import Network
 from .efficientnet_lite import efficientnet_lite0, packages
-from .resnet import resnet
-from .small import mnist_cnn, vector_mlp
-from .standardised import linear, standardised_mlp
-from .wide_resnet import wide_resnet
+from .small import linear, mnist_cnn, standardised_mlp, vector_mlp, wide_resnet
 
 # What can be named, and what its inputs are; beside these the models of other packages.
 NETWORKS = {
@@ -155,3 +154,30 @@ def _check_inputs(name: str, shape: Sequence[int], extra_channels: int) -> None:
         raise ValueError(f"wide-resnet takes 32 × 32 images, got {shape[1]} × {shape[2]}")
     if name == "efficientnet-lite0" and tuple(shape[1:]) != (224, 224):
         raise ValueError(f"efficientnet-lite0 takes 224 × 224 images, got {shape[1]} × {shape[2]}")
+
+
+LARGE = [name for name, inputs in NETWORKS.items() if inputs.startswith("224")]
+
+
+def backbone_name(name: str) -> str:
+    """Return what ``for_data`` calls a network for 224 × 224 images.
+
+    A bare name is one of shoal's own, else torchvision's, else timm's, where these are installed.
+    """
+    if name in LARGE or ":" in name:
+        return name
+    known, packages = list(LARGE), []
+    for package, listed in (("torchvision", "torchvision.models"), ("timm", "timm")):
+        try:
+            names = import_module(listed).list_models()
+        except (ImportError, OSError, RuntimeError):  # not there, or built for another torch
+            continue
+        if name.partition(".")[0] in names:  # timm's names end in the weights: resnet50.a1_in1k
+            return f"{package}:{name}"
+        known += names
+        packages.append(package)
+    nearest = get_close_matches(name, known, n=1)
+    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    where = f" and all of {' and '.join(packages)}" if packages else ""
+    more = "" if packages else "; for more: pip install 'shoal[vision]'"
+    raise ValueError(f"unknown backbone {name!r}; {hint}One of: {', '.join(LARGE)}{where}{more}")

@@ -7,14 +7,12 @@ from pathlib import Path
 from torch import Tensor
 
 from . import PUBLISHED, find
-from .base import Domain, DomainDataset
-from .faults import Faults, some
+from .base import HOLDOUT, Domain, DomainDataset
 from .fetch import RECORD, recorded
-from .folder import name_of, survey_folders
+from .folders import Faults, name_of, some, survey_folders
 from .images import Published, Verification, verify
 from .manifest import is_manifest, survey_manifest
 from .sources import SOURCES, survey
-from .splits import HOLDOUT
 
 # So many classes or domains get a line each; more would flood a terminal.
 FEW = 3
