@@ -30,7 +30,7 @@ from shoal.algorithms.hparams import defaults
 from shoal.algorithms.optimiser import Optimiser
 from shoal.networks import Network, mnist_cnn
 from shoal.randomness import stream
-from shoal.training.captured import CapturedStep
+from shoal.training.step import CapturedStep
 
 from .backbone import resnet50
 from .recording import options, write

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import shoal
 from shoal.experiments.colored_mnist import PENALTY_WEIGHT, Setup, domains_of
 from shoal.networks import MLP
-from shoal.training.captured import CapturedStep
+from shoal.training.step import CapturedStep
 
 from .recording import options, write
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import shoal
 from shoal.algorithms.optimiser import Optimiser
 from shoal.regularizers import Match
-from shoal.training.captured import CapturedStep
+from shoal.training.step import CapturedStep
 
 from .backbone import resnet50
 from .recording import options, write

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoal.training.captured import CapturedStep
+from shoal.training.step import CapturedStep
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 

@@ -13,25 +13,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoal.algorithms import (
-    ALGORITHMS,
-    Optimisation,
-    adversarial,
-    discriminator,
-    find,
-    gathering,
-    masking,
-    per_domain,
-)
+from shoal.algorithms import ALGORITHMS, Optimisation, adversarial, find, per_domain
+from shoal.algorithms import adversarial as discriminator
+from shoal.algorithms import forward as gathering
+from shoal.algorithms import per_domain as masking
 from shoal.algorithms.base import Algorithm, Classifying, Objective, Penalised
 from shoal.algorithms.forward import Batch, Forward
 from shoal.algorithms.hparams import SCALES, Hparams, defaults, draw
-from shoal.algorithms.optimisation import Rule
-from shoal.algorithms.optimiser import Optimiser
+from shoal.algorithms.optimiser import Optimiser, Rule
 from shoal.networks import Network, drawn
 from shoal.randomness import stream
-from shoal.training.captured import CapturedStep
-from shoal.training.step import Update
+from shoal.training.step import CapturedStep, Update
 from tests.test_capture_safety import NoQuestions
 
 CLASSES, CHANNELS, SIDE = 3, 2, 8

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.algorithms import ALGORITHMS
-from shoal.algorithms.adversarial import Adversarial, AdversarialHparams
-from shoal.algorithms.discriminator import discriminate
+from shoal.algorithms.adversarial import Adversarial, AdversarialHparams, discriminate
 from shoal.algorithms.forward import Batch
 from shoal.algorithms.hparams import Hparams, defaults, draw
 from shoal.networks import Network, drawn, dropout

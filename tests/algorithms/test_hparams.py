@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.algorithms import ALGORITHMS, VARIANTS
-from shoal.algorithms.distributions import parse_distribution
+from shoal.algorithms.distributions import holds, parse_distribution
 from shoal.algorithms.hparams import (
     SCALE_OF,
     SCALES,
@@ -28,7 +28,6 @@ from shoal.algorithms.hparams import (
     whole,
     whole_power,
 )
-from shoal.algorithms.intervals import holds
 from shoal.cli import main
 
 

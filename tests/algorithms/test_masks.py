@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shoal.algorithms.forward import Batch
 from shoal.algorithms.hparams import draw
-from shoal.algorithms.masking import Agreement
+from shoal.algorithms.per_domain import Agreement
 from shoal.algorithms.sand_mask import SANDMaskHparams
 from shoal.randomness import stream
 

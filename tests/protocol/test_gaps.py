@@ -16,8 +16,7 @@ from shoal.protocol.machine import Machine
 from shoal.protocol.model import load
 from shoal.protocol.preparing import prepare
 from shoal.training.batches import scaled
-from shoal.training.evaluation import Evaluation
-from shoal.training.heads import HeadPass, classifier_of, head_passes
+from shoal.training.evaluation import Evaluation, HeadPass, classifier_of, head_passes
 
 from .small import CPU, carry_out, tiny, tiny_run
 

@@ -14,7 +14,7 @@ from shoal.networks import Network
 from shoal.networks.backbones import with_head
 from shoal.networks.base import drawn
 from shoal.randomness import stream
-from shoal.training.sharing import share
+from shoal.training.step import share
 
 CLASSES, CHANNELS, SIDE = 3, 2, 6
 SIZES = (4, 7, 5)

@@ -10,7 +10,7 @@ from shoal.datasets import Domain, DomainDataset, splits
 from shoal.randomness import stream
 from shoal.training.batches import Batches, Normalise, scaled
 from shoal.training.evaluation import Evaluation
-from shoal.training.placing import Placed, Wanted, place
+from shoal.training.placement import Placed, Wanted, place
 from shoal.training.step import Update
 from tests.algorithms.test_contract import CHANNELS, CLASSES, SIDE, make
 

@@ -16,7 +16,7 @@ from shoal.datasets.cache import CachedDomain, Ragged, build
 from shoal.datasets.decoded import frame_of
 from shoal.randomness import Draws
 from shoal.training.augmentation import Parameters, augment, draw_parameters, gather
-from shoal.training.exact import exact_evaluation, exact_training
+from shoal.training.pillow import exact_evaluation, exact_training
 from tests.datasets.pictures import photograph
 from tests.networks.conftest import import_torchvision
 from tests.test_capture_safety import NoQuestions

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
-from shoal.training.batches import InMemory
-from shoal.training.sampling import Sampler
+from shoal.training.batches import InMemory, Sampler
 
 CPU = torch.device("cpu")
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.training.augmentation import flip
-from shoal.training.colours import (
+from shoal.training.augmentation import (
     BRIGHTNESS,
     CONTRAST,
     HUE,
     SATURATION,
     Channels,
+    flip,
     gray,
     grayscale,
     jitter,

@@ -16,8 +16,8 @@ from torch import Tensor
 from shoal.datasets.cache import Ragged
 from shoal.datasets.decoded import Frame, frame_of
 from shoal.randomness import Draws
-from shoal.training import crops
-from shoal.training.crops import crop, draw_boxes, gather
+from shoal.training import augmentation
+from shoal.training.augmentation import crop, draw_boxes, gather
 from tests.datasets.pictures import photograph
 
 # Pillow rounds twice, to whole grey levels; we do not at all.
@@ -252,7 +252,7 @@ def test_half_precision_costs_less_than_a_third_of_a_grey_level(
         frames = frames_of((256, 341)).expand(4, -1)
         boxes = draw_boxes(frames, Draws("x"))
         expected = crop(images.expand(4, -1, -1, -1), frames, boxes)
-        monkeypatch.setattr(crops, "_precision", lambda device: torch.float16)
+        monkeypatch.setattr(augmentation, "_precision", lambda device: torch.float16)
         found = crop(images.expand(4, -1, -1, -1), frames, boxes)
         monkeypatch.undo()
         assert found.dtype == torch.float32

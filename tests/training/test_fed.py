@@ -16,11 +16,10 @@ from shoal.datasets import DomainDataset, image_folders, splits
 from shoal.datasets.cache import ImageCache, build
 from shoal.randomness import Draws
 from shoal.training.augmentation import draw_parameters
-from shoal.training.batches import Source
-from shoal.training.exact import exact_training
-from shoal.training.fed import AHEAD, Ahead, Fed
-from shoal.training.placing import Wanted, place
-from shoal.training.sampling import Sampler
+from shoal.training.batches import Sampler, Source
+from shoal.training.pillow import exact_training
+from shoal.training.placement import Wanted, place
+from shoal.training.streaming import AHEAD, Ahead, Fed
 from tests.datasets.pictures import photograph
 
 from .little import CPU, placed

@@ -10,9 +10,8 @@ from torch import Tensor
 from shoal.datasets import Domain, DomainDataset, image_folders, splits
 from shoal.datasets.cache import ImageCache, build
 from shoal.training.batches import InMemory
-from shoal.training.fed import FedWhole
-from shoal.training.placing import HELD_OUT, KEPT, Wanted, evaluated, place
-from shoal.training.views import FedCrops, FedExact, ResidentCrops
+from shoal.training.placement import HELD_OUT, KEPT, Wanted, evaluated, place
+from shoal.training.streaming import FedCrops, FedExact, FedWhole, ResidentCrops
 from tests.datasets.pictures import tree
 
 from .little import CPU, little, placed
@@ -166,20 +165,20 @@ def test_images_fit_on_a_gpu_or_not(
     files: tuple[DomainDataset, ImageCache], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By all that would lie there: images to evaluate on, and those to crop from."""
-    from shoal.training import placing
+    from shoal.training import placement
 
     dataset, cache = files
     gpu = torch.device("cuda", 0)
     size = sum(d.evaluation.numel() + d.training.pixels.numel() for d in cache.domains.values())
     for free, fits in ((size / 0.6 + 10, True), (size / 0.6 - 10, False)):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=free: (int(free), 10**12))
-        assert placing._fits(dataset, cache, gpu) is fits
+        assert placement._fits(dataset, cache, gpu) is fits
     small = little()
     size = sum(torch.as_tensor(domain.images).numel() for domain in small.domains)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (int(size / 0.6) + 10, 10**12))
-    assert placing._fits(small, None, gpu)
+    assert placement._fits(small, None, gpu)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (size, 10**12))
-    assert not placing._fits(small, None, gpu)
+    assert not placement._fits(small, None, gpu)
 
 
 def test_the_path_of_images_does_not_matter(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from shoal.randomness import Draws
-from shoal.training.sampling import Sampler
+from shoal.training.batches import Sampler
 from tests.test_capture_safety import NoQuestions
 
 CPU = torch.device("cpu")

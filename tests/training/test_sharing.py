@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from shoal.algorithms.base import Algorithm
 from shoal.networks.backbones import Features
 from shoal.training.batches import Batches, Normalise
-from shoal.training.sharing import share
-from shoal.training.step import Step, Update
+from shoal.training.step import Step, Update, share
 
 from .cut import METHODS, SIZES, batches, make, trained
 from .little import CPU

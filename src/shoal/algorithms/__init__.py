@@ -17,7 +17,7 @@ from .mixup import Mixup
 from .mldg import MLDG
 from .mmd import MMD
 from .mtl import MTL
-from .optimisation import Optimisation
+from .optimiser import Optimisation
 from .rsc import RSC
 from .sagnet import SagNet
 from .sand_mask import SANDMask

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from .forward import Batch
 from .hparams import Hparams, hparam, uniform
-from .masking import Agreement, masked
-from .per_domain import PerDomain
+from .per_domain import Agreement, PerDomain, masked
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from ..checks import check_labels, values_unseen
 from ..statistics import Recorded
 from .forward import Batch, Forward
 from .hparams import Hparams as BaseHparams
-from .optimisation import Optimisation
-from .optimiser import Optimiser
+from .optimiser import Optimisation, Optimiser
 
 # How far a step can be captured: its loss compiled, all of it a CUDA graph, or not at all.
 Capture = Literal["compiled", "graph", "eager"]

@@ -134,3 +134,18 @@ def parse_value(text: str, kind: type | None) -> Any:
         if attempt is not float or math.isfinite(value):
             return value
     raise ValueError(f"expected {_WANTED[kind]}, got {text!r}")
+
+
+_BOUND = r"(-?(?:\d+(?:\.\d+)?|∞))"
+_INTERVAL = re.compile(rf"([\[(]){_BOUND}, {_BOUND}([\])])", re.ASCII)
+
+
+def holds(interval: str, value: float) -> bool:
+    """Return whether a number is in an interval such as ``[0, 1)``, ``(-∞, ∞)`` or ``[0, ∞]``."""
+    found = _INTERVAL.fullmatch(interval)
+    if found is None:
+        raise ValueError(f"an interval such as '[0, 1)' or '(-∞, ∞)' is expected, got {interval!r}")
+    low, high = (float(bound.replace("∞", "inf")) for bound in found.group(2, 3))
+    above = value >= low if found[1] == "[" else value > low
+    below = value <= high if found[4] == "]" else value < high
+    return above and below  # NaN is neither

@@ -21,6 +21,7 @@ from .distributions import (
     Distribution,
     choice,
     constant,
+    holds,
     parse_distribution,
     parse_value,
     power,
@@ -28,7 +29,6 @@ from .distributions import (
     whole,
     whole_power,
 )
-from .intervals import holds
 
 __all__ = [
     "SCALES",

@@ -9,8 +9,7 @@ from torch import Tensor
 from ..randomness import Draws
 from ..statistics import individual_losses
 from .base import Classifying
-from .forward import Batch, Forward
-from .gathering import Stacked, shares
+from .forward import Batch, Forward, Stacked, shares
 from .hparams import Hparams, hparam, power
 from .optimiser import Optimiser
 

@@ -11,8 +11,7 @@ from torch.func import functional_call
 from ..randomness import Draws
 from ..statistics import individual_losses, precise
 from .base import Classifying
-from .forward import Batch
-from .gathering import Stacked, shares
+from .forward import Batch, Stacked, shares
 from .hparams import Hparams, choice, hparam, power
 from .optimiser import Optimiser
 

@@ -1,6 +1,7 @@
 """What the methods stand on that take one gradient of each domain."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,3 +35,43 @@ class PerDomain(Classifying):
         risk = self([batch])["loss"]
         grads = torch.autograd.grad(risk, self.optimiser.weights, materialize_grads=True)
         return risk.detach(), grads
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Of E gradients, for each weight tensor; no two of them are held at a time."""
+
+    loss: Tensor  # mean of the domains' risks
+    mean: list[Tensor]
+    agreement: list[Tensor]  # |mean_e sign(g_e)|, 0 to 1
+    squares: list[Tensor]  # Σ_e (g_e − ḡ)², empty unless asked for
+
+    @staticmethod
+    def of(method: PerDomain, batches: Sequence[Batch], squares: bool = False) -> "Agreement":
+        """Take the gradients domain by domain, with Welford's sums, which cancel nothing."""
+        risk, grads = method.gradient(batches[0])
+        risks, signs = [risk], list(torch._foreach_sign(grads))
+        mean = [grad.clone() for grad in grads]
+        spread = [torch.zeros_like(grad) for grad in grads] if squares else []
+        for k, batch in enumerate(batches[1:], 2):
+            risk, grads = method.gradient(batch)
+            risks.append(risk)
+            torch._foreach_add_(signs, torch._foreach_sign(grads))
+            gaps = torch._foreach_sub(grads, mean)
+            torch._foreach_add_(mean, gaps, alpha=1 / k)
+            if squares:
+                torch._foreach_addcmul_(spread, gaps, gaps, value=(k - 1) / k)
+        torch._foreach_abs_(signs)
+        torch._foreach_div_(signs, len(batches))
+        return Agreement(torch.stack(risks).mean(), mean, signs, spread)
+
+
+def masked(gradient: list[Tensor], masks: list[Tensor]) -> list[Tensor]:
+    """Return mask · gradient / (1e-10 + mean(mask)) for each weight tensor, in place."""
+    # Masks are 0 or more, so that their 1-norms are their sums.
+    means = torch._foreach_norm(masks, 1)
+    torch._foreach_div_(means, [float(mask.numel()) for mask in masks])
+    torch._foreach_add_(means, 1e-10)
+    torch._foreach_mul_(gradient, masks)
+    torch._foreach_div_(gradient, means)
+    return gradient

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from .forward import Batch
 from .hparams import Hparams, hparam, power, uniform
-from .masking import Agreement, masked
-from .per_domain import PerDomain
+from .per_domain import Agreement, PerDomain, masked
 
 TINY = 1e-17
 

@@ -14,7 +14,7 @@ from ..datasets.folders import is_litter, may_be_image
 from ..datasets.images import planes
 from ..datasets.tables import is_table
 from ..networks.registry import BY_SIZE
-from ..training.exact import SIZE
+from ..training.pillow import SIZE
 
 Array = np.ndarray[Any, Any]
 # Of grey, coloured and partly transparent images.

@@ -15,7 +15,7 @@ from ..protocol.model import CARD
 from ..protocol.plan import Method, folder_of
 from ..protocol.run import Run
 from ..storage import read_json, write_json
-from ..training.exact import exact_evaluation
+from ..training.pillow import exact_evaluation
 from .frozen import SHAPE, whole_network
 from .inspection import Material
 from .loading import load

@@ -16,7 +16,7 @@ from ..datasets.tables import read_table
 from ..protocol import model as models
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import TOGETHER
-from ..training.exact import exact_evaluation
+from ..training.pillow import exact_evaluation
 from .arrays import columns_of, described, files_in, has_columns, is_picture, is_row, picture_of
 from .threads import in_threads
 

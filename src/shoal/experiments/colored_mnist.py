@@ -17,7 +17,7 @@ from ..networks import MLP
 from ..penalties import spread
 from ..randomness import stream
 from ..statistics import covariance_spread, head_variance, losses_and_variance
-from ..training.captured import CapturedStep
+from ..training.step import CapturedStep
 from .coloured_digits import Domain, coloured
 
 LEARNING_RATE = 0.0004898536566546834

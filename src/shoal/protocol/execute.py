@@ -14,7 +14,7 @@ from ..storage import write_json
 from ..training.checkpoints import Checkpoints
 from ..training.evaluation import Evaluation
 from ..training.loop import Progress, Schedule, Timing, train
-from ..training.placing import Placed
+from ..training.placement import Placed
 from ..training.step import Update
 from . import model
 from .diagnosis import Diagnoses

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..curvature import Diagonals, chain, gaps, head_diagonals, network_diagonals
-from ..training.evaluation import Evaluation
-from ..training.heads import HeadPass, classifier_of, head_passes
+from ..training.evaluation import Evaluation, HeadPass, classifier_of, head_passes
 
 # Of each training domain, in the fixed sample that records are measured on.
 EXAMPLES = 256

@@ -12,7 +12,7 @@ from ..distributed import processes
 from ..networks import measure_inputs
 from ..training.batches import Batches, Normalise, scaled
 from ..training.evaluation import Evaluation, Part, Place
-from ..training.placing import Placed, Wanted, place
+from ..training.placement import Placed, Wanted, place
 from ..training.step import Update, precision_context
 from . import model
 from .gaps import EXAMPLES

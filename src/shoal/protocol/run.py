@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from ..algorithms.hparams import SCALE_OF
-from ..algorithms.optimisation import Optimisation, Rule, Schedule
+from ..algorithms.optimiser import Optimisation, Rule, Schedule
 from ..checks import choose
-from ..training.placing import EVALUATED
+from ..training.placement import EVALUATED
 from ..training.step import PRECISIONS
 
 SCHEMA = 1
@@ -37,7 +37,7 @@ class Protocol:
         augment: whether training images of large sets are augmented.
         balanced: whether all classes of a domain are equally likely in a batch.
         frozen_statistics: whether batch norm keeps the statistics of the weights it begins with.
-        optimiser, schedule, clip: as in ``shoal.algorithms.optimisation.Optimisation``.
+        optimiser, schedule, clip: as in ``shoal.algorithms.optimiser.Optimisation``.
         evaluate: "needed" for what selection needs, or "all" splits.
     """
 

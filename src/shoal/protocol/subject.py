@@ -19,8 +19,7 @@ from ..curvature import (
     spectra,
 )
 from ..curvature.roots import DENSE
-from ..training.evaluation import Evaluation
-from ..training.heads import classifier_of, head_passes
+from ..training.evaluation import Evaluation, classifier_of, head_passes
 from .gaps import joined
 
 # Rows of a domain's root, K for each example: what an eigenvalue problem in seconds bears.

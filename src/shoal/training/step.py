@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any, Literal
 
@@ -11,10 +12,105 @@ from torch import Tensor, nn
 
 from ..algorithms.base import Algorithm
 from ..checks import choose
-from ..distributed import alone, processes
+from ..distributed import alone, processes, run_shared
+from ..micro_batches import in_micro_batches
+from ..networks.backbones import Features
 from .batches import Batches
-from .captured import CapturedStep
-from .sharing import share, smaller
+
+
+class CapturedStep:
+    """Call to run ``step``: captured and replayed on a CUDA device, plainly elsewhere.
+
+    A step must update its state in place and never ask the host. Capturing needs a few steps to
+    warm up; ``undo`` must take them back in place, so that every counted step is a replay.
+    Replays go to a stream of their own, so that several trainings can share a device: the memory
+    traffic of one runs under the arithmetic of another. Call ``wait`` before reading results.
+    """
+
+    def __init__(
+        self, step: Callable[[], None], undo: Callable[[], None], device: torch.device
+    ) -> None:
+        self._step = step
+        self._graph: torch.cuda.CUDAGraph | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)
+            self._capture(undo, device)
+
+    def _capture(self, undo: Callable[[], None], device: torch.device) -> None:
+        self._stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(self._stream):
+            for _ in range(3):
+                self._step()
+        self.wait()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, stream=self._stream):
+            self._step()
+        undo()
+        torch.cuda.synchronize(device)
+
+    def __call__(self) -> None:
+        if self._graph is None:
+            self._step()
+        else:
+            with torch.cuda.stream(self._stream):
+                self._graph.replay()
+
+    def between(self, change: Callable[[], object]) -> None:
+        """Change the step's state after the steps called so far and before the next."""
+        if self._graph is None:
+            change()
+        else:
+            with torch.cuda.stream(self._stream):
+                change()
+
+    def wait(self) -> None:
+        """Return when all steps that were called have run."""
+        if self._graph is not None:
+            self._stream.synchronize()
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs a network on a batch: each process a part of it, ``size`` images at a time."""
+
+    size: int | None
+
+    def __call__(self, network: nn.Module, inputs: Tensor) -> Tensor:
+        return run_shared(self._run, network, inputs)
+
+    def _run(self, network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+        if self.size is None:
+            return network(inputs)
+        features: Tensor = in_micro_batches(network, inputs, self.size)
+        return features
+
+
+def share(algorithm: Algorithm) -> None:
+    """Have the method's network run as its ``micro_batch`` and the number of processes say."""
+    plain = algorithm.micro_batch is None and processes() == 1
+    for part in algorithm.modules():
+        if isinstance(part, Features):
+            part.runner = None if plain else Runner(algorithm.micro_batch)
+
+
+def smaller(algorithm: Algorithm, images: int) -> int:
+    """Halve the method's micro-batches and return their size; raise where that is no help."""
+    features = [part for part in algorithm.modules() if isinstance(part, Features)]
+    now = algorithm.micro_batch or images
+    if now == 1 or not features:
+        raise torch.OutOfMemoryError(
+            "memory ran out"
+            + (" with one image at a time" if features else "")
+            + "; choose a smaller batch_size or network, or another device"
+        )
+    if not all(part.frozen_statistics for part in features):
+        raise torch.OutOfMemoryError(
+            "memory ran out, and micro-batches would have other batch-norm statistics than the "
+            "whole batch; choose a smaller batch_size, or leave the statistics frozen"
+        )
+    algorithm.micro_batch = (now + 1) // 2
+    share(algorithm)
+    return algorithm.micro_batch
 
 
 def fuse(network: nn.Module) -> None:

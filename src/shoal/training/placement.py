@@ -9,11 +9,9 @@ from torch import Tensor
 from ..checks import choose
 from ..datasets import Domain, DomainDataset, Split
 from ..datasets.cache import ImageCache
-from .batches import InMemory, Source
+from .batches import InMemory, Sampler, Source
 from .evaluation import Part, Place
-from .fed import FedWhole
-from .sampling import Sampler
-from .views import FedCrops, FedExact, ResidentCrops
+from .streaming import FedCrops, FedExact, FedWhole, ResidentCrops
 
 # The share of a device's free memory that images may take.
 SHARE = 0.6

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from ..datasets.decoded import EVALUATION_SIDE
 from ..datasets.images import planes, read_image
-from .augmentation import Parameters
-from .colours import BRIGHTNESS, CONTRAST, HUE, SATURATION
+from .augmentation import BRIGHTNESS, CONTRAST, HUE, SATURATION, Parameters
 
 if TYPE_CHECKING:
     from PIL.Image import Image
