@@ -21,9 +21,9 @@ from shoal.algorithms.hparams import defaults
 from shoal.cli import main as shoal
 from shoal.datasets import DATASETS, DomainDataset, image_folders
 from shoal.datasets.cache import build, cache_folder
-from shoal.protocol import model
-from shoal.protocol.run import Protocol, Run
 from shoal.randomness import stream
+from shoal.runs import model
+from shoal.runs.run import Protocol, Run
 
 from .recording import options, write
 

@@ -19,8 +19,8 @@ from random import Random
 from statistics import fmean, quantiles, stdev
 from typing import Any
 
-from shoal.protocol.records import HELD_OUT, Finished, Measured, read_runs
-from shoal.protocol.selection import TEST_DOMAIN, choose_runs
+from shoal.results.records import HELD_OUT, Finished, Measured, read_runs
+from shoal.results.selection import TEST_DOMAIN, choose_runs
 
 from .recording import options, write
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from shoal.protocol.records import Finished, read_runs
 from shoal.report.figures.style import canvas, look_of, rendered
+from shoal.results.records import Finished, read_runs
 
 from .recording import options, write
 

@@ -17,10 +17,10 @@ from shoal.algorithms import find
 from shoal.algorithms.hparams import defaults
 from shoal.datasets import DATASETS
 from shoal.datasets.cache import build
-from shoal.protocol.execute import execute
-from shoal.protocol.folder import opened
-from shoal.protocol.machine import Machine
-from shoal.protocol.run import Protocol, Run
+from shoal.runs.execute import execute
+from shoal.runs.folder import opened
+from shoal.runs.machine import Machine
+from shoal.runs.run import Protocol, Run
 
 from .recording import options, write
 

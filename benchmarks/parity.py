@@ -14,9 +14,9 @@ import torch
 from shoal.algorithms import ALGORITHMS, find
 from shoal.algorithms.hparams import defaults
 from shoal.datasets import DATASETS
-from shoal.protocol.machine import Machine
-from shoal.protocol.preparing import prepare
-from shoal.protocol.run import Protocol, Run
+from shoal.runs.machine import Machine
+from shoal.runs.prepare import prepare
+from shoal.runs.run import Protocol, Run
 from shoal.training.step import Step
 
 from .recording import options, write

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from shoal.protocol.plan import RUNS, folder_of, read_plan
+from shoal.sweeps.plan import RUNS, folder_of, read_plan
 from tests.protocol.driving import drive, finish_with_kills
 from tests.protocol.worlds import contents, planned
 

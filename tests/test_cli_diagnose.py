@@ -12,8 +12,8 @@ import pytest
 from shoal.checks import choose
 from shoal.cli import main
 from shoal.datasets import DATASETS
-from shoal.protocol import diagnosis
 from shoal.report.figures import style
+from shoal.runs import diagnosis
 from tests.protocol.small import squares
 
 Output = pytest.CaptureFixture[str]

@@ -9,9 +9,9 @@ import pytest
 from shoal.cli import main
 from shoal.experiments import colored_mnist, demo, linear, overhead
 from shoal.experiments.colored_mnist import Setup
-from shoal.protocol.attempt import State
-from shoal.protocol.plan import read_plan
-from shoal.protocol.run import Run
+from shoal.runs.run import Run
+from shoal.sweeps.attempt import State
+from shoal.sweeps.plan import read_plan
 from tests.report.made_up import make_run, write_run
 
 pytestmark = pytest.mark.usefixtures("no_probe", "quick_figures")
@@ -138,7 +138,7 @@ def test_an_ablation_is_carried_out_as_any_sweep(
         told.append((len(runs), {run.algorithm for run in runs}, workers))
         return Counter({State.DONE: len(runs) - 1})
 
-    monkeypatch.setattr("shoal.protocol.workers.carry_out", record)
+    monkeypatch.setattr("shoal.sweeps.local.carry_out", record)
     command = ["reproduce", "ablation-ema", "--rows", "vrex-ema", "--draws", "4", "--workers", "2"]
     assert main([*command, "--out", str(tmp_path), "--shard", "1/3"]) == 1
     assert told == [(4, {"vrex-ema"}, 2)]

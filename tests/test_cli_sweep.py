@@ -20,10 +20,10 @@ from shoal.cli import main
 from shoal.cli.run_table import run_table
 from shoal.cli.world import CommandWorld
 from shoal.own import name_of, with_settings
-from shoal.protocol.attempt import State, attempt, state_of
-from shoal.protocol.folder import opened
-from shoal.protocol.plan import folder_of, read_plan, write_plan
-from shoal.protocol.run import Run
+from shoal.runs.folder import opened
+from shoal.runs.run import Run
+from shoal.sweeps.attempt import State, attempt, state_of
+from shoal.sweeps.plan import folder_of, read_plan, write_plan
 from tests.estimators.made import write_images
 from tests.protocol.small import squares
 from tests.protocol.worlds import Squares, planned
@@ -88,7 +88,7 @@ def test_the_slurm_array_of_the_guide_is_the_plan(
         parts.append(runs)
         return Counter({State.DONE: len(runs)})
 
-    monkeypatch.setattr("shoal.protocol.workers.carry_out", record)
+    monkeypatch.setattr("shoal.sweeps.local.carry_out", record)
     monkeypatch.chdir(tmp_path)
     for task in range(int(first), int(last) + 1):
         shown = subprocess.run(
@@ -115,7 +115,7 @@ def test_a_command_leaves_the_runs_of_others_alone(
         carried.extend(runs)
         return Counter({State.DONE: len(runs)})
 
-    monkeypatch.setattr("shoal.protocol.workers.carry_out", record)
+    monkeypatch.setattr("shoal.sweeps.local.carry_out", record)
     planned(tmp_path, ("erm",))
     command = [word for word in PLAN if word != "--plan-only"]
     assert main([*command, "--algorithms", "fishr", "--out", str(tmp_path)]) == 0
@@ -130,7 +130,7 @@ def test_ray_is_given_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.Mon
         given.append(more[:2])
         return Counter({State.DONE: len(runs)})
 
-    monkeypatch.setattr("shoal.protocol.ray_engine.carry_out_on_ray", record)
+    monkeypatch.setattr("shoal.sweeps.ray_engine.carry_out_on_ray", record)
     command = [word for word in PLAN if word != "--plan-only"]
     command += ["--algorithms", "erm", "--out", str(tmp_path), "--engine", "ray"]
     assert main(command) == 0
@@ -207,7 +207,7 @@ def test_workers_are_told_what_to_keep(tmp_path: Path, monkeypatch: pytest.Monke
         worlds.append(world)
         return Counter({State.DONE: len(runs)})
 
-    monkeypatch.setattr("shoal.protocol.workers.carry_out", record)
+    monkeypatch.setattr("shoal.sweeps.local.carry_out", record)
     command = [word for word in PLAN if word != "--plan-only"]
     command += ["--algorithms", "erm", "--out", str(tmp_path), "--device", "cpu"]
     assert main([*command, "--keep-best", "training-domain", "calibrated"]) == 0
@@ -302,7 +302,7 @@ def test_failed_runs_are_tried_again_on_request(
         states.append([state_of(folder_of(out, run)) for run in runs])
         return Counter({State.DONE: len(runs)})
 
-    monkeypatch.setattr("shoal.protocol.workers.carry_out", look)
+    monkeypatch.setattr("shoal.sweeps.local.carry_out", look)
     command = [word for word in PLAN if word != "--plan-only"]
     command += ["--algorithms", "erm", "--out", str(tmp_path)]
     assert main(command) == 0

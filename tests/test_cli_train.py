@@ -22,8 +22,8 @@ from shoal.cli.progress import run_progress
 from shoal.datasets import DATASETS
 from shoal.networks import NETWORKS, Network, drawn, registry
 from shoal.networks.base import IMAGENET
-from shoal.protocol import model
-from shoal.protocol.folder import Folder
+from shoal.runs import model
+from shoal.runs.folder import Folder
 from shoal.training.loop import Progress
 from tests.datasets.pictures import photograph
 from tests.protocol.small import squares
@@ -347,7 +347,7 @@ def test_interrupted(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("shoal.protocol.execute.execute", interrupt)
+    monkeypatch.setattr("shoal.runs.execute.execute", interrupt)
     assert train("--out", "run") == 130
     assert capsys.readouterr().err == "shoal: interrupted; the same command begins again\n"
 
@@ -411,10 +411,10 @@ def test_a_device_that_is_full(capsys: Output, monkeypatch: pytest.MonkeyPatch) 
         return execute
 
     full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has …")
-    monkeypatch.setattr("shoal.protocol.execute.execute", fail(full))
+    monkeypatch.setattr("shoal.runs.execute.execute", fail(full))
     told = refused(capsys, "--out", "run")
     assert told == "CUDA out of memory; try a smaller batch, or --place host"
-    monkeypatch.setattr("shoal.protocol.execute.execute", fail(RuntimeError("of the method")))
+    monkeypatch.setattr("shoal.runs.execute.execute", fail(RuntimeError("of the method")))
     with pytest.raises(RuntimeError, match="of the method"):  # with all its lines, to be mended
         train("--out", "run")
 

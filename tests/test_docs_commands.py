@@ -20,9 +20,9 @@ from shoal.experiments import colored_mnist, demo, linear, overhead
 from shoal.experiments.colored_mnist import Setup
 from shoal.networks import Network, registry
 from shoal.networks.small import mnist_cnn
-from shoal.protocol.attempt import State, attempt
-from shoal.protocol.plan import folder_of
-from shoal.protocol.run import Run
+from shoal.runs.run import Run
+from shoal.sweeps.attempt import State, attempt
+from shoal.sweeps.plan import folder_of
 from tests.estimators.made import write_images
 from tests.protocol.small import squares
 from tests.protocol.test_domainbed import accuracies, record
@@ -94,7 +94,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("os.fsync", lambda _: None)
-    monkeypatch.setattr("shoal.protocol.workers.carry_out", carry_out)
+    monkeypatch.setattr("shoal.sweeps.local.carry_out", carry_out)
     monkeypatch.setattr(registry, "mnist_cnn", coarse)
     for name in NAMES:
         monkeypatch.setitem(DATASETS, name, lambda root, trial, name=name: small(name))

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from benchmarks.last_record import beside, cell, chosen, drawn_cells, late
-from shoal.protocol.records import Finished, Measured
+from shoal.results.records import Finished, Measured
 
 
 def run(

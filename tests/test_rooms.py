@@ -258,7 +258,7 @@ BREACHES = {
     },
     "report/page.py": {
         "import torch": "report may not import the package torch",
-        "from ..protocol.sweep import sweep": "report may not import shoal.protocol.sweep.sweep",
+        "from ..protocol.sweep import sweep": "report may not import shoal.runs.sweep.sweep",
     },
     "training/loop.py": {"from ..experiments import demo": "may not import shoal.experiments.demo"},
     "experiments/demo.py": {"from ..cli import main": "experiments may not import shoal.cli.main"},

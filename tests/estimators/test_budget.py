@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shoal.estimators.budget import Budget, Pace
-from shoal.protocol.plan import folder_of
-from shoal.protocol.run import Run
+from shoal.runs.run import Run
+from shoal.sweeps.plan import folder_of
 
 
 def groups(number: int) -> list[list[Run]]:

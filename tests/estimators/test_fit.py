@@ -28,11 +28,11 @@ from shoal.estimators.frozen import frozen_features, pretrained
 from shoal.estimators.inspection import material_of
 from shoal.estimators.onnx_file import described
 from shoal.estimators.setup import Setup, kept_setup
-from shoal.protocol import model as models
-from shoal.protocol.attempt import State
-from shoal.protocol.plan import folder_of, read_plan
-from shoal.protocol.run import Run
-from shoal.protocol.testing import measure
+from shoal.runs import model as models
+from shoal.runs.model import measure
+from shoal.runs.run import Run
+from shoal.sweeps.attempt import State
+from shoal.sweeps.plan import folder_of, read_plan
 from tests.estimators.made import DOMAINS, write_images, write_table
 
 Output = pytest.CaptureFixture[str]

@@ -15,9 +15,9 @@ from shoal.estimators import lengths
 from shoal.estimators.estimate import Surroundings
 from shoal.estimators.lengths import length_within, longest, table_length
 from shoal.estimators.setup import Setup
-from shoal.protocol.costs import write_rates
-from shoal.protocol.machine import Machine
-from shoal.protocol.probe import Rates
+from shoal.runs.machine import Machine
+from shoal.sweeps.cost import write_rates
+from shoal.sweeps.probe import Rates
 
 SETUP = Setup("x", "f", "images", "all", "efficientnet-lite0", 1000, "bf16", {})
 METHODS = {name: (find(name), {}) for name in ("erm", "fishr")}

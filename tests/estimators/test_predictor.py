@@ -18,7 +18,7 @@ from shoal.estimators.threads import in_threads, one_thread
 from shoal.networks import Network
 from shoal.networks.base import IMAGENET
 from shoal.networks.registry import backbone_name
-from shoal.protocol.model import Model
+from shoal.runs.model import Model
 from tests.estimators.made import write_images
 
 CPU = torch.device("cpu")

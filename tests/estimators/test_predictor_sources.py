@@ -14,7 +14,7 @@ from shoal.algorithms import find
 from shoal.cli import main
 from shoal.estimators.predictor import Predictor
 from shoal.networks import Network, Standardise
-from shoal.protocol.model import Model
+from shoal.runs.model import Model
 from tests.estimators.made import write_images
 from tests.estimators.test_predictor import small
 

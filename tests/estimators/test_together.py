@@ -8,10 +8,10 @@ import torch
 from shoal.algorithms import find
 from shoal.datasets import Domain, DomainDataset
 from shoal.estimators import together
-from shoal.protocol import attempt as attempts
-from shoal.protocol.attempt import State, attempt
-from shoal.protocol.machine import Machine
-from shoal.protocol.run import Run
+from shoal.runs.machine import Machine
+from shoal.runs.run import Run
+from shoal.sweeps import attempt as attempts
+from shoal.sweeps.attempt import State, attempt
 
 
 def test_the_others_take_part_in_what_begins_and_outlive_what_fails(

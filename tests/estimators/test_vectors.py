@@ -7,8 +7,8 @@ from shoal.algorithms import find
 from shoal.datasets import Domain, DomainDataset, splits
 from shoal.estimators.setup import Setup
 from shoal.networks import Standardise
-from shoal.protocol.machine import Machine
-from shoal.protocol.preparing import prepare
+from shoal.runs.machine import Machine
+from shoal.runs.prepare import prepare
 
 
 def dataset() -> DomainDataset:

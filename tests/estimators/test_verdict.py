@@ -8,7 +8,7 @@ import torch
 
 from shoal.datasets import Domain, DomainDataset, splits
 from shoal.estimators.verdict import verdict_of
-from shoal.protocol.records import Finished, Measured
+from shoal.results.records import Finished, Measured
 
 SIZES = {"a": 10, "b": 20, "c": 40}
 

@@ -9,10 +9,10 @@ import pytest
 from shoal.algorithms import ALGORITHMS, VARIANTS
 from shoal.experiments import batches
 from shoal.experiments.ablations import ABLATIONS, DATASETS, RULES, draw_by_draw, ordered, table
-from shoal.protocol.plan import Sweep, runs_of
-from shoal.protocol.records import Finished, Measured
-from shoal.protocol.run import Protocol
 from shoal.reference import published_table
+from shoal.results.records import Finished, Measured
+from shoal.runs.run import Protocol
+from shoal.sweeps.plan import Sweep, runs_of
 from tests.protocol.small import squares
 from tests.protocol.worlds import Squares
 from tests.report.made_up import make_run

@@ -9,9 +9,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from shoal.protocol.attempt import State
-from shoal.protocol.plan import read_plan
-from shoal.protocol.standing import standing
+from shoal.sweeps.attempt import State
+from shoal.sweeps.plan import read_plan
+from shoal.sweeps.status import standing
 from tests.protocol.worlds import Squares
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -89,11 +89,11 @@ def main() -> int:
     out, engine = Path(sys.argv[1]), sys.argv[2]
     runs = read_plan(out)
     if engine == "ray":
-        from shoal.protocol.ray_engine import carry_out_on_ray
+        from shoal.sweeps.ray_engine import carry_out_on_ray
 
         found = carry_out_on_ray(out, runs, Squares())
     else:
-        from shoal.protocol.workers import carry_out
+        from shoal.sweeps.local import carry_out
 
         found = carry_out(out, runs, Squares(), 2)
     return 0 if found == {State.DONE: len(runs)} else 1

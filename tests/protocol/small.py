@@ -8,11 +8,11 @@ import torch
 from shoal.algorithms import find
 from shoal.algorithms.hparams import draw
 from shoal.datasets import Domain, DomainDataset
-from shoal.protocol.execute import Result, execute
-from shoal.protocol.folder import opened
-from shoal.protocol.machine import Machine
-from shoal.protocol.run import Protocol, Run
 from shoal.randomness import stream
+from shoal.runs.execute import Result, execute
+from shoal.runs.folder import opened
+from shoal.runs.machine import Machine
+from shoal.runs.run import Protocol, Run
 
 CPU = torch.device("cpu")
 

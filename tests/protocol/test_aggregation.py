@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from shoal.protocol.aggregation import Cell, compare, rows_of
-from shoal.protocol.records import Finished
-from shoal.protocol.selection import Choice
+from shoal.results.aggregation import Cell, compare, rows_of
+from shoal.results.records import Finished
+from shoal.results.selection import Choice
 
 RUN = Finished("set", "erm", ("a",), 0, 0, {}, ())
 

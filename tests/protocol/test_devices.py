@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoal.protocol.attempt import State, attempt
-from shoal.protocol.devices import dealt, different, mark_of
-from shoal.protocol.folder import locked
-from shoal.protocol.hand import Hand
-from shoal.protocol.plan import folder_of, read_plan
+from shoal.runs.folder import locked
+from shoal.runs.machine import dealt, different, mark_of
+from shoal.sweeps.attempt import State, attempt
+from shoal.sweeps.plan import folder_of, read_plan
+from shoal.sweeps.worker import Hand
 from tests.protocol.worlds import Squares, planned, pretend_gpus
 
 GPU, SECOND, CPU = torch.device("cuda"), torch.device("cuda:1"), torch.device("cpu")
@@ -50,7 +50,7 @@ def test_a_device_has_one_mark_by_whatever_number(taken: list[torch.device]) -> 
 def test_only_a_worker_has_a_gpu_dealt(tmp_path: Path, taken: list[torch.device]) -> None:
     class World(Squares):
         def machine(self):  # type: ignore[no-untyped-def]
-            from shoal.protocol.machine import Machine
+            from shoal.runs.machine import Machine
 
             return Machine(GPU, "eager")
 
@@ -66,8 +66,8 @@ def test_who_is_alone_waits_for_nobody_on_another_device(
     run, *_ = read_plan(tmp_path)
     hand = Hand(tmp_path, Squares())
     marks = iter(["A", "B"])
-    monkeypatch.setattr("shoal.protocol.hand.mark_of", lambda _: next(marks))
-    monkeypatch.setattr("shoal.protocol.hand.platform.node", lambda: "here")
+    monkeypatch.setattr("shoal.sweeps.worker.mark_of", lambda _: next(marks))
+    monkeypatch.setattr("shoal.sweeps.worker.platform.node", lambda: "here")
 
     def exhausted() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from shoal.algorithms import find
 from shoal.curvature import network_diagonals
-from shoal.protocol import subject
-from shoal.protocol.diagnosis import Diagnoses, Question, diagnose
-from shoal.protocol.machine import Machine
-from shoal.protocol.model import Model, load
-from shoal.protocol.preparing import prepare
+from shoal.runs import diagnosis
+from shoal.runs.diagnosis import Diagnoses, Question, diagnose
+from shoal.runs.machine import Machine
+from shoal.runs.model import Model, load
+from shoal.runs.prepare import prepare
 from shoal.training.batches import scaled
 from shoal.training.evaluation import Evaluation
 from tests.oracles import curvature
@@ -100,17 +100,17 @@ def test_pairs_gaps_and_inconsistency(model: Model) -> None:
 def test_spectra_of_a_large_head_are_of_some_examples(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subject, "ROWS", 11)  # which a small head has no use for
+    monkeypatch.setattr(diagnosis, "ROWS", 11)  # which a small head has no use for
     everything = asked(model)
-    monkeypatch.setattr(subject, "DENSE", 10)
+    monkeypatch.setattr(diagnosis, "DENSE", 10)
     monkeypatch.setattr("shoal.curvature.roots.DENSE", 10)
-    monkeypatch.setattr(subject, "ROWS", 1000)
+    monkeypatch.setattr(diagnosis, "ROWS", 1000)
     same = asked(model)
     assert same["spectra_of"] == everything["spectra_of"] == [40, 50, 30]
     for kind in ("fisher", "tangent"):
         ours, theirs = (one["domains"]["b"][kind]["largest"] for one in (same, everything))
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-9)
-    monkeypatch.setattr(subject, "ROWS", 11)
+    monkeypatch.setattr(diagnosis, "ROWS", 11)
     fewer = asked(model)
     assert fewer["spectra_of"] == [11, 11, 11]
     assert fewer["domains"]["a"]["chain"] == everything["domains"]["a"]["chain"]

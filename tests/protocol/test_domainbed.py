@@ -10,9 +10,9 @@ from shoal.algorithms import ALGORITHMS
 from shoal.cli.finished import finished_runs
 from shoal.datasets import DATASETS
 from shoal.datasets.sources import SOURCES
-from shoal.protocol import domainbed
-from shoal.protocol.domainbed import read_domainbed
-from shoal.protocol.selection import choose_runs
+from shoal.results import domainbed
+from shoal.results.domainbed import read_domainbed
+from shoal.results.selection import choose_runs
 
 
 def record(step: int, accuracies: dict[str, float], **args: Any) -> str:

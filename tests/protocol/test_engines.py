@@ -18,21 +18,13 @@ from typing import Any
 import pytest
 import torch
 
-from shoal.protocol.attempt import BEGUN, State, state_of
-from shoal.protocol.folder import opened
-from shoal.protocol.hand import Hand, Stopped
-from shoal.protocol.plan import folder_of, read_plan
-from shoal.protocol.ray_engine import (
-    _at_once,
-    _first,
-    _gpus,
-    _hand,
-    _reach,
-    _Tasks,
-    carry_out_on_ray,
-)
-from shoal.protocol.standing import standing
-from shoal.protocol.workers import carry_out
+from shoal.runs.folder import opened
+from shoal.sweeps.attempt import BEGUN, State, state_of
+from shoal.sweeps.local import carry_out
+from shoal.sweeps.plan import folder_of, read_plan
+from shoal.sweeps.ray_engine import _at_once, _first, _gpus, _hand, _reach, _Tasks, carry_out_on_ray
+from shoal.sweeps.status import standing
+from shoal.sweeps.worker import Hand, Stopped
 from tests.protocol.driving import ROOT, drive, until_running, workers_of
 from tests.protocol.worlds import Broken, Full, Shared, Squares, Tight, contents, planned
 

@@ -18,16 +18,23 @@ from shoal.cli import main
 from shoal.cli.engine import _here, _Teller
 from shoal.cli.time_left import time_left, told_left
 from shoal.datasets import Domain, DomainDataset
-from shoal.protocol import estimate
-from shoal.protocol.attempt import State
-from shoal.protocol.costs import RATES, known_rates, write_rates
-from shoal.protocol.estimate import Left, find_rates, left_of, unknown_kinds
-from shoal.protocol.folder import opened
-from shoal.protocol.hardware import processor
-from shoal.protocol.plan import folder_of, read_plan
-from shoal.protocol.preparing import prepare
-from shoal.protocol.probe import Rates, Subject, _line, _repeated, probe
-from shoal.protocol.run import Run
+from shoal.runs.folder import opened
+from shoal.runs.machine import processor
+from shoal.runs.prepare import prepare
+from shoal.runs.run import Run
+from shoal.sweeps import cost
+from shoal.sweeps.attempt import State
+from shoal.sweeps.cost import (
+    RATES,
+    Left,
+    find_rates,
+    known_rates,
+    left_of,
+    unknown_kinds,
+    write_rates,
+)
+from shoal.sweeps.plan import folder_of, read_plan
+from shoal.sweeps.probe import Rates, Subject, _line, _repeated, probe
 from tests.protocol.small import small_run, tiny, tiny_run
 from tests.protocol.worlds import Broken, Squares, planned
 
@@ -78,7 +85,7 @@ def test_a_line_through_times() -> None:
 
 def test_a_first_go_counts_only_where_it_is_long_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("shoal.protocol.probe.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("shoal.sweeps.probe.time.perf_counter", lambda: now[0])
 
     def work(first: float, then: float, cuda: bool = False) -> float:
         def go(number: int) -> None:
@@ -106,7 +113,7 @@ def test_a_record_evaluates_so_many_images(evaluate: str, tests: tuple[str, ...]
 
 
 def test_gaps_are_counted_where_they_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.protocol.probe._repeated", lambda *_: 6.0)
+    monkeypatch.setattr("shoal.sweeps.probe._repeated", lambda *_: 6.0)
     dataset, machine = tiny(), Squares().machine()
     subject = Subject.of(tiny_run("erm"), dataset)
     without, with_gaps = (
@@ -221,7 +228,7 @@ def test_what_a_run_did_since_its_last_record_is_not_left(
     planned(tmp_path, ("erm",), steps=10)
     first, run = read_plan(tmp_path)[:2]
     wrote(tmp_path, first, updating=100.0)
-    monkeypatch.setattr("shoal.protocol.estimate.time.time", lambda: 1000.0)
+    monkeypatch.setattr("shoal.sweeps.cost.time.time", lambda: 1000.0)
 
     def write(name: str, text: str, at: float) -> None:
         (folder_of(tmp_path, run) / name).write_text(text)
@@ -286,8 +293,8 @@ def test_a_probe_in_its_own_process_and_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [tiny_run("erm")]
-    monkeypatch.setattr(estimate, "BEGIN", 60.0)
-    monkeypatch.setattr(estimate, "LIMIT", {"cpu": 60.0})
+    monkeypatch.setattr(cost, "BEGIN", 60.0)
+    monkeypatch.setattr(cost, "LIMIT", {"cpu": 60.0})
     find_rates(tmp_path, runs, Squares(), lambda *_: tiny())
     assert list(known_rates(tmp_path)) == [(processor(), ("tiny", "erm"))]
     assert left_of(tmp_path, runs, (processor(),)).seconds() > 0
@@ -296,7 +303,7 @@ def test_a_probe_in_its_own_process_and_in_time(
     find_rates(tmp_path, [*runs, tiny_run("fishr")], Unknowing(), lambda *_: tiny(), told.append)
     assert known_rates(tmp_path) == {}
     assert told == ["what erm costs on tiny could not be tried (ValueError: unknown method)"]
-    monkeypatch.setattr(estimate, "LIMIT", {"cpu": 0.0})
+    monkeypatch.setattr(cost, "LIMIT", {"cpu": 0.0})
     find_rates(tmp_path, runs, Squares(), lambda *_: tiny())
     assert known_rates(tmp_path) == {}
 
@@ -309,7 +316,7 @@ def test_probes_stop_when_their_time_is_over_and_mind_no_failure(
     def sent(world: Squares) -> list[Any]:
         found: list[Any] = []
         pipe: Any = SimpleNamespace(send=found.append)
-        estimate._probe_all(subjects, world, pipe)
+        cost._probe_all(subjects, world, pipe)
         assert found[:1] in ([], [("cpu", processor())])
         return found[1:]
 
@@ -317,7 +324,7 @@ def test_probes_stop_when_their_time_is_over_and_mind_no_failure(
     assert sent(Broken()) == []
     assert sent(Unknowing()) == [(kind, "ValueError: unknown method") for kind in both]
     assert [kind for kind, _ in sent(Squares())] == both
-    monkeypatch.setattr(estimate, "SHARE", 0.0)
+    monkeypatch.setattr(cost, "SHARE", 0.0)
     assert [kind for kind, _ in sent(Squares())] == both[:1]
 
 
@@ -328,8 +335,8 @@ def test_the_command_says_what_it_will_cost(
         rates = Rates(1.0, 0.0, 0.0, 3)
         write_rates(out, {("ours", (run.dataset, run.algorithm)): rates for run in runs})
 
-    monkeypatch.setattr(estimate, "find_rates", found)
-    monkeypatch.setattr("shoal.protocol.hardware.gpus", lambda: list(HERE))
+    monkeypatch.setattr(cost, "find_rates", found)
+    monkeypatch.setattr("shoal.runs.machine.gpus", lambda: list(HERE))
     command = ["sweep", "--datasets", "colored-mnist", "--plan-only", "--trials", "1", "--draws"]
     command += ["2", "--algorithms", "erm", "--steps", "600", "--out", str(tmp_path)]
     guess = "left, with one worker, guessed from a few updates that were not compiled\n"
@@ -369,7 +376,7 @@ def test_status_tells_seconds_for_those_who_are_at_it(
     expected = {"seconds_left": 300.0, "time_left": "5 min 0 s", "workers": 1}
     expected |= nothing | {"timings_of_other_machines": ["H200"]}
     assert as_json(tmp_path, capsys) == expected
-    monkeypatch.setattr("shoal.protocol.hardware.gpus", lambda: ["H200"])
+    monkeypatch.setattr("shoal.runs.machine.gpus", lambda: ["H200"])
     expected["timings_of_other_machines"] = []
     assert as_json(tmp_path, capsys) == expected
     with opened(folder_of(tmp_path, second), second), opened(folder_of(tmp_path, third), third):

@@ -15,12 +15,11 @@ from shoal.datasets import Domain, DomainDataset, splits
 from shoal.networks import Network
 from shoal.networks.backbones import Features
 from shoal.networks.base import Dropout
-from shoal.protocol.execute import execute
-from shoal.protocol.folder import Folder, opened
-from shoal.protocol.hardware import processor
-from shoal.protocol.machine import Machine
-from shoal.protocol.preparing import notes, prepare
-from shoal.protocol.run import Run
+from shoal.runs.execute import execute
+from shoal.runs.folder import Folder, opened
+from shoal.runs.machine import Machine, processor
+from shoal.runs.prepare import notes, prepare
+from shoal.runs.run import Run
 from shoal.training.checkpoints import Checkpoints
 
 from .small import CPU, carry_out, tiny, tiny_run
@@ -170,7 +169,7 @@ def test_a_run_that_is_done_returns_at_once(
 ) -> None:
     first = carry_out(tmp_path, tiny_run())
     before = {name: (tmp_path / name).read_bytes() for name in names(tmp_path)}
-    monkeypatch.setattr("shoal.protocol.execute.prepare", None)
+    monkeypatch.setattr("shoal.runs.execute.prepare", None)
     seen: list[Any] = []
     again = carry_out(tmp_path, tiny_run(), recorded=seen.append)
     assert again.records == first.records
@@ -265,7 +264,7 @@ def test_a_full_disk_in_the_end_loses_nothing(
     run = tiny_run()
     expected = carry_out(tmp_path / "whole", run)
     with monkeypatch.context() as patch:
-        patch.setattr("shoal.protocol.model.write_aside", full)
+        patch.setattr("shoal.runs.model.write_aside", full)
         with pytest.raises(OSError, match=r"cannot be written: No space .* the same command to go"):
             carry_out(tmp_path / "full", run, every=0.0)
     assert not (tmp_path / "full" / "done").exists()
@@ -278,7 +277,7 @@ def test_a_full_disk_in_the_end_loses_nothing(
 
 def test_a_full_disk_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("shoal.protocol.folder.write_text", full)
+        patch.setattr("shoal.runs.folder.write_text", full)
         with pytest.raises(OSError, match="cannot be written: No space left on device; make room"):
             carry_out(tmp_path, tiny_run())
     assert threading.active_count() < 20

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from shoal.protocol import folder as module
-from shoal.protocol.folder import Folder, InUse, in_use, opened
-from shoal.protocol.run import Protocol, Run
+from shoal.runs import folder as module
+from shoal.runs.folder import Folder, InUse, in_use, opened
+from shoal.runs.run import Protocol, Run
 
 RUN = Run("data", "0" * 64, "erm", ("a",), hparams={"lr": 0.1}, protocol=Protocol(steps=5))
 OTHER = replace(RUN, hparams={"lr": 0.2}, trial=3, protocol=Protocol(steps=7))

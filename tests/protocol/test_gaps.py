@@ -11,10 +11,10 @@ from torch import nn
 import shoal
 from shoal.algorithms import ALGORITHMS, find
 from shoal.datasets import splits
-from shoal.protocol.gaps import EXAMPLES, diagonals_of
-from shoal.protocol.machine import Machine
-from shoal.protocol.model import load
-from shoal.protocol.preparing import prepare
+from shoal.runs.diagnosis import EXAMPLES, diagonals_of
+from shoal.runs.machine import Machine
+from shoal.runs.model import load
+from shoal.runs.prepare import prepare
 from shoal.training.batches import scaled
 from shoal.training.evaluation import Evaluation, HeadPass, classifier_of, head_passes
 

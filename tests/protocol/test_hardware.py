@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoal.protocol import hardware
-from shoal.protocol.hardware import gpus, hardware_here, hardware_of, processor
+from shoal.runs import machine
+from shoal.runs.machine import gpus, hardware_here, hardware_of, processor
 
 
 def test_a_run_was_timed_on_its_gpu_or_its_processor() -> None:
@@ -17,19 +17,19 @@ def test_a_run_was_timed_on_its_gpu_or_its_processor() -> None:
 
 
 def test_what_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "processor", lambda: "Xeon")
-    monkeypatch.setattr(hardware, "gpus", lambda: ["L4", "H200", "L4"])
+    monkeypatch.setattr(machine, "processor", lambda: "Xeon")
+    monkeypatch.setattr(machine, "gpus", lambda: ["L4", "H200", "L4"])
     for device in ("auto", "cuda", "cuda:1"):
         assert hardware_here(device) == ("L4", "H200")
     assert hardware_here("cpu") == ("Xeon",)
     assert hardware_here(None) == ("L4", "H200", "Xeon")
-    monkeypatch.setattr(hardware, "gpus", list)
+    monkeypatch.setattr(machine, "gpus", list)
     assert hardware_here("auto") == hardware_here(None) == ("Xeon",)
 
 
 def test_the_processor_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert processor()
-    monkeypatch.setattr(hardware, "PROCESSORS", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "PROCESSORS", tmp_path / "cpuinfo")
     assert processor()  # where there is no such file
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: AMD EPYC 9 \nmhz\t: 1\n")
     assert processor() == "AMD EPYC 9"

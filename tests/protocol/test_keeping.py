@@ -12,15 +12,14 @@ import torch
 
 from shoal.cli import main
 from shoal.cli.arguments import RULES
-from shoal.protocol.chosen import NotKept, model_of, save_chosen
-from shoal.protocol.hand import Hand
-from shoal.protocol.keeping import kept_model, reachable
-from shoal.protocol.model import load
-from shoal.protocol.plan import Sweep, folder_of, read_plan, runs_of, write_plan
-from shoal.protocol.records import Finished, Measured, read_runs
-from shoal.protocol.run import Protocol
-from shoal.protocol.selection import CALIBRATED, WORDS, choose_runs
 from shoal.report.sweeps import ALL_RULES
+from shoal.results.records import Finished, Measured, read_runs
+from shoal.results.selection import CALIBRATED, WORDS, choose_runs
+from shoal.runs.best_weights import NotKept, kept_model, model_of, reachable, save_chosen
+from shoal.runs.model import load
+from shoal.runs.run import Protocol
+from shoal.sweeps.plan import Sweep, folder_of, read_plan, runs_of, write_plan
+from shoal.sweeps.worker import Hand
 from tests.protocol.small import CPU, carry_out, tiny, tiny_run
 from tests.protocol.test_execute import Killed
 from tests.protocol.worlds import Squares

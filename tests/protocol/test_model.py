@@ -15,11 +15,11 @@ from shoal.algorithms import ALGORITHMS, find
 from shoal.algorithms.base import Algorithm
 from shoal.algorithms.optimiser import Optimiser
 from shoal.datasets import Domain, splits
-from shoal.protocol import model
-from shoal.protocol.machine import Machine
-from shoal.protocol.preparing import prepare
-from shoal.protocol.run import Run
-from shoal.protocol.testing import measure
+from shoal.runs import model
+from shoal.runs.machine import Machine
+from shoal.runs.model import measure
+from shoal.runs.prepare import prepare
+from shoal.runs.run import Run
 from shoal.training.batches import scaled
 
 from .small import CPU, carry_out, squares, tiny, tiny_run

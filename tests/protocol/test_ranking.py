@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from shoal.protocol.ranking import Mark, average, marks, printed, ranking, ranks
 from shoal.reference import BENCHMARKS, published, published_table
+from shoal.results.aggregation import Mark, average, marks, printed, ranking, ranks
 
 
 def test_equal_numbers_share_the_best_place() -> None:

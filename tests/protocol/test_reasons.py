@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.protocol.reasons import UNKNOWN, in_one_line, reason_of
+from shoal.results.records import UNKNOWN, in_one_line, reason_of
 
 FRAME = '  File "x.py", line 1, in f\n    f()\n    ~^^\n'
 HEAD = "Traceback (most recent call last):\n"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.protocol.machine import Machine
-from shoal.protocol.run import RECORD_EVERY, Protocol, Run, scale_of
+from shoal.runs.machine import Machine
+from shoal.runs.run import RECORD_EVERY, Protocol, Run, scale_of
 
 RUN = Run(
     "pacs",

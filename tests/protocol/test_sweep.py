@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from shoal.algorithms import find
-from shoal.protocol import attempt as attempts
-from shoal.protocol import standing as standings
-from shoal.protocol.attempt import DEATHS, DeviceLost, State, attempt, state_of, try_again
-from shoal.protocol.current import current, left_behind
-from shoal.protocol.folder import opened
-from shoal.protocol.hand import Hand
-from shoal.protocol.plan import (
+from shoal.results.records import failure_of, failures
+from shoal.runs.folder import opened
+from shoal.runs.run import Run
+from shoal.sweeps import attempt as attempts
+from shoal.sweeps import status as standings
+from shoal.sweeps.attempt import DEATHS, DeviceLost, State, attempt, state_of, try_again
+from shoal.sweeps.plan import (
     Shard,
     Sweep,
     folder_of,
@@ -26,9 +26,8 @@ from shoal.protocol.plan import (
     sets_left_out,
     write_plan,
 )
-from shoal.protocol.records import failure_of, failures
-from shoal.protocol.run import Run
-from shoal.protocol.standing import Standing
+from shoal.sweeps.status import Standing, current, left_behind
+from shoal.sweeps.worker import Hand
 from tests.protocol.small import small_run, squares
 from tests.protocol.worlds import Squares, planned
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from shoal.protocol.plan import read_plan
-from shoal.protocol.run import Run
-from shoal.protocol.workers import REPLACE, _Crew
+from shoal.runs.run import Run
+from shoal.sweeps.local import REPLACE, _Crew
+from shoal.sweeps.plan import read_plan
 from tests.protocol.worlds import Squares, planned
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from shoal.algorithms import find
-from shoal.protocol.machine import Machine
-from shoal.protocol.plan import Data, Method, Sweep, folder_of, read_plan, runs_of, write_plan
-from shoal.protocol.run import Protocol, Run
+from shoal.runs.machine import Machine
+from shoal.runs.run import Protocol, Run
+from shoal.sweeps.plan import Data, Method, Sweep, folder_of, read_plan, runs_of, write_plan
 from tests.protocol.small import squares
 
 COMPARED = ("records.jsonl", "model.safetensors", "run.json")

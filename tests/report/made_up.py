@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from shoal.protocol.records import Finished, Measured
+from shoal.results.records import Finished, Measured
 
 DOMAINS = {
     "pacs": ("art_painting", "cartoon", "photo", "sketch"),

@@ -8,7 +8,6 @@ import re
 import pytest
 from rich.console import Console
 
-from shoal.protocol.ranking import Mark
 from shoal.report.benchmark import Accuracy, Benchmark, Method
 from shoal.report.grid import Entry, Further, Grid, beside, grid
 from shoal.report.grid_views import latex, markdown, terminal
@@ -21,6 +20,7 @@ from shoal.report.published import (
     published_notes,
     remark_lines,
 )
+from shoal.results.aggregation import Mark
 from tests.reference.latex import latex_rows, shared_text
 
 LABELS = {"test-domain": "table:db_all_oracle", "training-domain": "table:db_all_training"}

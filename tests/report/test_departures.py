@@ -7,9 +7,6 @@ import pytest
 
 from shoal.algorithms.hparams import draw, plain
 from shoal.own import with_settings
-from shoal.protocol.records import Finished, Measured
-from shoal.protocol.run import RECORD_EVERY, Protocol, scale_of
-from shoal.protocol.searched import searched
 from shoal.report.departures import (
     NETWORKS,
     Departure,
@@ -21,6 +18,9 @@ from shoal.report.departures import (
 )
 from shoal.report.published import published_benchmark
 from shoal.report.sweeps import not_searched
+from shoal.results.records import Finished, Measured
+from shoal.runs.run import RECORD_EVERY, Protocol, scale_of
+from shoal.sweeps.plan import searched
 
 
 def made(dataset: str, **protocol: Any) -> Finished:

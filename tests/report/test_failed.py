@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from shoal.cli import main
-from shoal.protocol.plan import folder_of, write_plan
-from shoal.protocol.records import Failure
-from shoal.protocol.run import Run
 from shoal.report.failed import MOST_REASONS, failure_lines
+from shoal.results.records import Failure
+from shoal.runs.run import Run
+from shoal.sweeps.plan import folder_of, write_plan
 from tests.report.made_up import make_run, make_sweep, write_failure, write_run
 
 

@@ -19,14 +19,14 @@ from shoal.cli.samples import samples_of
 from shoal.datasets import colored_mnist, image_folders
 from shoal.datasets.cache import build, cache_folder
 from shoal.datasets.samples import samples
-from shoal.protocol.records import Finished, Measured, failures, read_runs, timing_of
-from shoal.protocol.selection import choose_runs
 from shoal.report import page_curves
 from shoal.report.page import sweep_page
 from shoal.report.page_curves import SCALE
 from shoal.report.page_data import page_data
 from shoal.report.paired import against_each
 from shoal.report.sweeps import ALL_RULES, chapters
+from shoal.results.records import Finished, Measured, failures, read_runs, timing_of
+from shoal.results.selection import choose_runs
 from tests.protocol.small import squares
 from tests.report.made_up import DOMAINS, make_run, make_sweep, write_failure, write_run
 

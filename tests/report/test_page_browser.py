@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from shoal.protocol.records import failures, read_runs
-from shoal.protocol.selection import choose_runs
 from shoal.report import departures
 from shoal.report.page import sweep_page
 from shoal.report.sweeps import ALL_RULES
+from shoal.results.records import failures, read_runs
+from shoal.results.selection import choose_runs
 from tests.report.browser import Browser
 from tests.report.made_up import make_run, make_sweep, write_failure, write_run
 from tests.report.test_page import HOSTILE, hostile_sweep

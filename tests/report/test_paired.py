@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from shoal.cli import main
-from shoal.protocol.selection import choose_runs
 from shoal.report.grid import Entry, Grid
 from shoal.report.paired import against_each, paired
 from shoal.report.sweeps import chapters
+from shoal.results.selection import choose_runs
 from tests.report.made_up import make_sweep, write_run
 
 METHODS = ("vrex", "erm", "fishr")

@@ -9,9 +9,9 @@ from statistics import fmean, pstdev
 import pytest
 
 from shoal.cli import main
-from shoal.protocol.records import Failure
 from shoal.report.sweep_numbers import as_data
 from shoal.report.sweeps import chapters
+from shoal.results.records import Failure
 from tests.report.made_up import make_run, make_sweep, write_failure, write_run
 
 RUNS = make_sweep(("erm", "fishr"), ("pacs",), trials=3, draws=2)

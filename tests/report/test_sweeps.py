@@ -12,14 +12,14 @@ import pytest
 from shoal.algorithms import ALGORITHMS
 from shoal.cli import main
 from shoal.datasets import DATASETS
-from shoal.protocol.ranking import Mark
-from shoal.protocol.records import Failure, Finished, Measured
-from shoal.protocol.searched import searched
 from shoal.report.grid import Entry
 from shoal.report.order import DATASETS as ORDER
 from shoal.report.order import METHODS
 from shoal.report.page_data import page_data
 from shoal.report.sweeps import chapters
+from shoal.results.aggregation import Mark
+from shoal.results.records import Failure, Finished, Measured
+from shoal.sweeps.plan import searched
 
 DOMAINS = ("+90%", "+80%", "-90%")
 

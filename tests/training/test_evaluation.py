@@ -14,8 +14,8 @@ from shoal.algorithms import ALGORITHMS
 from shoal.networks import Network, drawn
 from shoal.networks.backbones import Features
 from shoal.networks.base import Dropout
-from shoal.protocol.preparing import evaluation_of
 from shoal.randomness import stream
+from shoal.runs.prepare import evaluation_of
 from shoal.training.batches import Batches, Normalise, scaled
 from shoal.training.evaluation import ALONE, BINS, TOGETHER, Evaluation, Outcome, Part
 from shoal.training.step import Update

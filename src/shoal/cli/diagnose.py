@@ -69,8 +69,8 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from ..own import with_settings
-    from ..protocol.diagnosis import Question, diagnose
-    from ..protocol.model import load
+    from ..runs.diagnosis import Question, diagnose
+    from ..runs.model import load
     from ..storage import write_json
     from .diagnosis_tables import show
 

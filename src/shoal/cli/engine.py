@@ -70,9 +70,9 @@ def world_of(options: argparse.Namespace, methods: Any, datasets: Any) -> Any:
 
 def carry_out(options: argparse.Namespace, runs: Sequence[Any], world: Any) -> int:
     """Plan these runs in ``--out`` and carry out this shard of them; return the exit status."""
-    from ..protocol.attempt import State, try_again
-    from ..protocol.plan import folder_of, write_plan
-    from ..protocol.standing import standing
+    from ..sweeps.attempt import State, try_again
+    from ..sweeps.plan import folder_of, write_plan
+    from ..sweeps.status import standing
 
     shard = _shard(options.shard)
     if options.out.exists() and not options.out.is_dir():
@@ -114,9 +114,9 @@ def _check_networks(options: argparse.Namespace, runs: Sequence[Any], world: Any
 
     from ..datasets.decoded import EVALUATION_SIDE
     from ..networks.registry import check_network
-    from ..protocol.plan import folder_of
-    from ..protocol.records import DONE
-    from ..protocol.run import scale_of
+    from ..results.records import DONE
+    from ..runs.run import scale_of
+    from ..sweeps.plan import folder_of
 
     # Another machine may have packages that this one has not.
     here = not options.plan_only and bool(_here(options))
@@ -133,10 +133,10 @@ def _check_networks(options: argparse.Namespace, runs: Sequence[Any], world: Any
 def _engine(options: argparse.Namespace) -> Any:
     """Return what carries out runs with the engine that was asked for."""
     if options.engine == "local":
-        from ..protocol.workers import carry_out
+        from ..sweeps.local import carry_out
 
         return lambda out, runs, world, told: carry_out(out, runs, world, options.workers, told)
-    from ..protocol.ray_engine import carry_out_on_ray
+    from ..sweeps.ray_engine import carry_out_on_ray
 
     gpus = 0.0 if options.device == "cpu" else options.gpus_per_run
     return lambda out, runs, world, told: carry_out_on_ray(
@@ -145,7 +145,7 @@ def _engine(options: argparse.Namespace) -> Any:
 
 
 def _shard(text: str) -> Any:
-    from ..protocol.plan import Shard
+    from ..sweeps.plan import Shard
 
     index, slash, count = text.partition("/")
     if not (slash and index.isdecimal() and count.isdecimal() and int(index) < int(count)):
@@ -160,8 +160,8 @@ class _Teller:
         self.options, self.plan, self.told = options, plan, time.monotonic()
 
     def __call__(self, found: Any, workers: int) -> None:
-        from ..protocol.attempt import State
-        from ..protocol.estimate import left_of
+        from ..sweeps.attempt import State
+        from ..sweeps.cost import left_of
 
         if time.monotonic() - self.told < QUIET:
             return
@@ -173,8 +173,8 @@ class _Teller:
 
 def _here(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the hardware of this machine that runs are carried out on; a cluster has its own."""
-    from ..protocol.hardware import hardware_here
-    from ..protocol.ray_engine import cluster_at
+    from ..runs.machine import hardware_here
+    from ..sweeps.ray_engine import cluster_at
 
     elsewhere = options.engine == "ray" and cluster_at(options.address) != "local"
     return () if elsewhere else hardware_here(options.device)
@@ -198,7 +198,7 @@ def _tell_plan(options: argparse.Namespace, runs: Any, plan: Any, found: Any) ->
 
 def _tell_cost(options: argparse.Namespace, plan: Any, world: Any, others: int) -> None:
     """Tell how long it takes; ``others`` are at it already."""
-    from ..protocol.estimate import find_rates, left_of, unknown_kinds
+    from ..sweeps.cost import find_rates, left_of, unknown_kinds
 
     here = _here(options)
     unknown = unknown_kinds(options.out, plan, here)

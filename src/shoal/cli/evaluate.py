@@ -43,8 +43,7 @@ def _run(options: argparse.Namespace) -> int:
     import json
 
     from ..own import with_settings
-    from ..protocol.model import load
-    from ..protocol.testing import measure
+    from ..runs.model import load, measure
 
     on = device(options.device)
     method = with_settings(options.algorithm)[0] if options.algorithm else None

@@ -8,8 +8,8 @@ from typing import Any
 
 def finished_runs(folders: Sequence[Path]) -> list[Any]:
     """Return the runs in these folders, ours and DomainBed's; say which cannot be told apart."""
-    from ..protocol.domainbed import read_domainbed
-    from ..protocol.records import failures, read_runs
+    from ..results.domainbed import read_domainbed
+    from ..results.records import failures, read_runs
 
     theirs = [run for folder in folders for run in read_domainbed(folder)]
     # A folder may be named twice, or lie in another.
@@ -25,8 +25,8 @@ def finished_runs(folders: Sequence[Path]) -> list[Any]:
 
 def failed_runs(folders: Sequence[Path]) -> list[Any]:
     """Return the failed runs, each once, but for those whose data have changed since."""
-    from ..protocol.current import left_behind
-    from ..protocol.records import failures
+    from ..results.records import failures
+    from ..sweeps.status import left_behind
 
     found = {one.path.resolve(): one for one in failures(folders)}
     gone = {path.resolve() for at in sweeps_of(found.values()) for path in left_behind(at)}
@@ -35,7 +35,7 @@ def failed_runs(folders: Sequence[Path]) -> list[Any]:
 
 def sweeps_of(failed: Iterable[Any]) -> list[Path]:
     """Return the folders of sweeps in which these runs lie."""
-    from ..protocol.plan import PLAN
+    from ..sweeps.plan import PLAN
 
     above = (next((at for at in one.path.parents if (at / PLAN).exists()), None) for one in failed)
     return [at for at in dict.fromkeys(above) if at is not None]

@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..protocol.hand import ending_on_sigterm
+    from ..sweeps.worker import ending_on_sigterm
     from .processes import joined
 
     with joined(device(options.device)) as on, ending_on_sigterm():
@@ -50,7 +50,7 @@ def _fit(options: argparse.Namespace, on: Any) -> None:
     from ..estimators.inspection import material_of
     from ..estimators.place import INSPECTION, check_place, folder_for
     from ..estimators.setup import check_settings
-    from ..protocol.machine import Machine
+    from ..runs.machine import Machine
 
     seconds = options.time or (None if options.runs else TIME)
     budget, begin = Budget(seconds, options.runs), time.monotonic()

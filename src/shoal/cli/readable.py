@@ -43,7 +43,7 @@ def _of_the_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
     A run on a table knows the number of its columns, and the fit their names.
     """
     from ..estimators.setup import SETUP
-    from ..protocol.model import CARD, MODEL
+    from ..runs.model import CARD, MODEL
     from ..storage import read_json
 
     run = (model.parent if model.name == MODEL else model).resolve()
@@ -123,7 +123,7 @@ def _images(dataset: Any, options: argparse.Namespace) -> Any:
 def _record(dataset: Any, model: Path) -> Path | None:
     """Return what the fit of a model has written of these images; None where they are others."""
     from ..estimators.place import INSPECTION
-    from ..protocol.model import MODEL
+    from ..runs.model import MODEL
     from ..storage import read_json
 
     record = (model.parent if model.name == MODEL else model) / INSPECTION

@@ -91,9 +91,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _page(options: argparse.Namespace) -> int:
-    from ..protocol.searched import searched
     from ..report.page import sweep_page
     from ..storage import write_text
+    from ..sweeps.plan import searched
     from .samples import samples_of
 
     if options.compare:
@@ -174,8 +174,8 @@ def _rules(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _chapters(options: argparse.Namespace, failed: list[Any]) -> list[Any]:
-    from ..protocol.searched import searched
     from ..report.sweeps import chapters, nothing_chosen
+    from ..sweeps.plan import searched
 
     runs, rules = finished_runs(options.folders), _rules(options)
     found = chapters(runs, rules, _compared(options.compare, runs), failed, searched)

@@ -10,7 +10,7 @@ def show_record(result: Any, run: Any, out: Path) -> None:
     """Show the accuracies of the last record, and where everything lies."""
     from rich.console import Console
 
-    from ..protocol.keeping import KEPT_MODELS
+    from ..runs.best_weights import KEPT_MODELS
 
     record = result.records[-1]
     console = Console()

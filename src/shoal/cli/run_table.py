@@ -11,8 +11,8 @@ STATES = ("done", "running", "failed", "waiting")
 
 def run_rows(out: Path, runs: Sequence[Any]) -> list[dict[str, Any]]:
     """Return, for every data set and method, its updates and how many runs are in each state."""
-    from ..protocol.attempt import state_of
-    from ..protocol.plan import folder_of
+    from ..sweeps.attempt import state_of
+    from ..sweeps.plan import folder_of
 
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for run in runs:

@@ -26,10 +26,10 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..protocol.chosen import NotKept, save_chosen
-    from ..protocol.records import read_runs
-    from ..protocol.selection import select
     from ..report.failed import lost_by_themselves
+    from ..results.records import read_runs
+    from ..results.selection import select
+    from ..runs.best_weights import NotKept, save_chosen
     from .finished import failed_runs, note_twins
 
     runs = read_runs(options.folders)

@@ -19,8 +19,8 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..protocol.current import current
-    from ..protocol.plan import read_plan
+    from ..sweeps.plan import read_plan
+    from ..sweeps.status import current
 
     runs = current(options.out, read_plan(options.out))
     if options.json:
@@ -36,7 +36,7 @@ def show_standing(out: Path, runs: Sequence[Any]) -> None:
     """Show a row for every data set and method, what failed or was left, and the time left."""
     from rich.console import Console
 
-    from ..protocol.model import CARD
+    from ..runs.model import CARD
 
     found = _as_json(out, runs)
     console = Console()
@@ -65,10 +65,10 @@ def show_standing(out: Path, runs: Sequence[Any]) -> None:
 
 
 def _as_json(out: Path, runs: Sequence[Any]) -> dict[str, Any]:
-    from ..protocol.attempt import State, state_of
-    from ..protocol.current import left_behind
-    from ..protocol.plan import folder_of
-    from ..protocol.records import failure_of
+    from ..results.records import failure_of
+    from ..sweeps.attempt import State, state_of
+    from ..sweeps.plan import folder_of
+    from ..sweeps.status import left_behind
 
     failures = []
     for run in runs:
@@ -89,10 +89,10 @@ def _is_fit(out: Path) -> bool:
 
 def _left(out: Path, runs: Sequence[Any]) -> tuple[Any, int]:
     """Return what is left, None where nobody knows, and how many are at it, or else one."""
-    from ..protocol.attempt import State
-    from ..protocol.estimate import left_of
-    from ..protocol.hardware import hardware_here
-    from ..protocol.standing import standing
+    from ..runs.machine import hardware_here
+    from ..sweeps.attempt import State
+    from ..sweeps.cost import left_of
+    from ..sweeps.status import standing
 
     if _is_fit(out):
         return None, 1

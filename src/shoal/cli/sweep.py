@@ -50,7 +50,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..protocol.plan import runs_of
+    from ..sweeps.plan import runs_of
 
     check_engine(options)
     sweep, world = _sweep(options)
@@ -60,8 +60,8 @@ def _run(options: argparse.Namespace) -> int:
 def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
     from ..networks.registry import DRAWN, check_name
     from ..own import name_of, with_settings
-    from ..protocol.plan import Sweep
-    from ..protocol.run import Protocol
+    from ..runs.run import Protocol
+    from ..sweeps.plan import Sweep
     from .loading import dataset_of
 
     if options.network is not None:

@@ -40,11 +40,11 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     from ..distributed import in_turn, rank
     from ..networks.registry import check_network
     from ..own import name_of, with_settings
-    from ..protocol.execute import execute
-    from ..protocol.folder import Folder, opened
-    from ..protocol.machine import Machine
-    from ..protocol.plan import check_classes
-    from ..protocol.run import Run, scale_of
+    from ..runs.execute import execute
+    from ..runs.folder import Folder, opened
+    from ..runs.machine import Machine
+    from ..runs.run import Run, scale_of
+    from ..sweeps.plan import check_classes
     from .results import show_record
     from .tensorboard import Board
 
@@ -133,7 +133,7 @@ def _protocol(options: argparse.Namespace, dataset: Any, scale: str) -> tuple[An
     from torch import Tensor
 
     from ..networks.registry import DRAWN
-    from ..protocol.run import RECORD_EVERY, Protocol
+    from ..runs.run import RECORD_EVERY, Protocol
 
     large = not isinstance(dataset.domains[0].images, Tensor)
     weights, named = _weights(options.weights, large and options.network not in DRAWN)

@@ -24,7 +24,7 @@ class CommandWorld:
 
     def method(self, name: str) -> Any:
         from ..own import with_settings
-        from ..protocol.model import registered
+        from ..runs.model import registered
 
         # A name that only stands in a plan must not import anything.
         if name not in self.algorithms:
@@ -42,7 +42,7 @@ class CommandWorld:
         from torch import Tensor
 
         from ..datasets.cache import cache_folder, open_cache
-        from ..protocol.folder import locked
+        from ..runs.folder import locked
         from .loading import cache_of
 
         dataset = self.dataset(name, trial)
@@ -56,7 +56,7 @@ class CommandWorld:
             return dataset, cache_of(dataset, Namespace(cache=self.cache_folder))
 
     def machine(self) -> Any:
-        from ..protocol.machine import Machine
+        from ..runs.machine import Machine
 
         on = device(self.device)
         # What is compiled once serves all runs of a worker.

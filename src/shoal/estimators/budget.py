@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
-from ..protocol.plan import folder_of
-from ..protocol.records import DONE, Timing, read_timing
-from ..protocol.run import Run
+from ..results.records import DONE, Timing, read_timing
+from ..runs.run import Run
+from ..sweeps.plan import folder_of
 
 # Domains that every method is measured on at least, or nothing could be compared.
 LEAST = 2

@@ -12,11 +12,11 @@ from torch import Tensor
 from ..algorithms import VARIANTS, find
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, build, cache_folder, cache_root
-from ..protocol.machine import Machine
-from ..protocol.model import Model
-from ..protocol.plan import Method
-from ..protocol.preparing import prepare
-from ..protocol.run import Protocol, Run
+from ..runs.machine import Machine
+from ..runs.model import Model
+from ..runs.prepare import prepare
+from ..runs.run import Protocol, Run
+from ..sweeps.plan import Method
 from ..training.evaluation import Evaluation
 from ..training.loop import Schedule, train
 from ..training.step import Kind, precision_context

@@ -10,11 +10,11 @@ from torch import Tensor
 from .. import __version__
 from ..algorithms.base import Algorithm
 from ..datasets import DomainDataset
-from ..protocol import model as models
-from ..protocol.model import CARD
-from ..protocol.plan import Method, folder_of
-from ..protocol.run import Run
+from ..runs import model as models
+from ..runs.model import CARD
+from ..runs.run import Run
 from ..storage import read_json, write_json
+from ..sweeps.plan import Method, folder_of
 from ..training.pillow import exact_evaluation
 from .frozen import SHAPE, whole_network
 from .inspection import Material

@@ -13,12 +13,12 @@ from pathlib import Path
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..distributed import rank
-from ..protocol.attempt import State
-from ..protocol.hand import Hand
-from ..protocol.machine import Machine
-from ..protocol.plan import Data, Method, folder_of, write_plan
-from ..protocol.records import Finished, failure_of, read_runs
-from ..protocol.run import Run
+from ..results.records import Finished, failure_of, read_runs
+from ..runs.machine import Machine
+from ..runs.run import Run
+from ..sweeps.attempt import State
+from ..sweeps.plan import Data, Method, folder_of, write_plan
+from ..sweeps.worker import Hand
 from ..training.loop import Progress
 from .budget import Budget
 from .outlook import Ahead, Outlook

@@ -8,13 +8,13 @@ from typing import Any
 
 from ..datasets.cache import ImageCache, build
 from ..distributed import in_turn, rank
-from ..protocol.attempt import State, state_of
-from ..protocol.hand import Hand
-from ..protocol.machine import Machine
-from ..protocol.model import check_saving
-from ..protocol.plan import Method, folder_of, write_plan
-from ..protocol.run import Run
+from ..runs.machine import Machine
+from ..runs.model import check_saving
+from ..runs.run import Run
 from ..storage import write_json, write_text
+from ..sweeps.attempt import State, state_of
+from ..sweeps.plan import Method, folder_of, write_plan
+from ..sweeps.worker import Hand
 from ..training.loop import Progress
 from .budget import Budget
 from .deploying import write_checked_onnx, write_model

@@ -14,9 +14,9 @@ from ..algorithms.base import Algorithm, Classifying
 from ..datasets import Domain, DomainDataset
 from ..datasets.cache import ImageCache, sources
 from ..networks import Network, folded, for_data
-from ..protocol.model import build
-from ..protocol.run import Run
 from ..randomness import stream
+from ..runs.model import build
+from ..runs.run import Run
 from ..storage import load_tensors, save_tensors
 from ..training.batches import Normalise, scaled
 from .threads import in_threads

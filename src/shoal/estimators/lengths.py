@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..protocol.costs import known_rates
-from ..protocol.estimate import find_rates
-from ..protocol.probe import Rates
+from ..sweeps.cost import find_rates, known_rates
+from ..sweeps.probe import Rates
 from .budget import LEAST
 from .estimate import Surroundings, groups_of
 from .setup import Setup

@@ -8,7 +8,7 @@ import torch
 
 from .. import __version__
 from ..algorithms.base import Algorithm
-from ..protocol import model as models
+from ..runs import model as models
 from .predictor import Predictor
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from ..datasets.images import read_image
-from ..protocol.predictions import PREDICTIONS
-from ..protocol.records import Finished
+from ..results.records import Finished
+from ..runs.folder import PREDICTIONS
 from .inspection import Material
 
 # Pictures of each method and domain, their side in pixels, and how many confusions are told.

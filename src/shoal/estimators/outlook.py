@@ -6,9 +6,9 @@ from math import inf
 from pathlib import Path
 from time import monotonic
 
-from ..protocol.plan import folder_of
-from ..protocol.records import DONE
-from ..protocol.run import Run
+from ..results.records import DONE
+from ..runs.run import Run
+from ..sweeps.plan import folder_of
 from ..training.loop import Progress
 from .budget import LEAST, Budget, Pace
 

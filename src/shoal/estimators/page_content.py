@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..protocol.aggregation import Cell, Row
-from ..protocol.records import Finished, timing_of
+from ..results.aggregation import Cell, Row
+from ..results.records import Finished, timing_of
 from .inspection import Material
 from .setup import Setup
 from .verdict import BASELINE, Verdict

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..algorithms.base import Algorithm
 from ..datasets.encoding import Encoding
 from ..datasets.tables import read_table
-from ..protocol import model as models
+from ..runs import model as models
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import TOGETHER
 from ..training.pillow import exact_evaluation

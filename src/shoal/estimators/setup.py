@@ -9,9 +9,9 @@ from typing import Any
 from ..algorithms.hparams import draw, searches
 from ..checks import choose
 from ..datasets import DomainDataset
-from ..protocol.plan import RUNS, Method
-from ..protocol.run import Protocol, Run
+from ..runs.run import Protocol, Run
 from ..storage import read_json, write_json
+from ..sweeps.plan import RUNS, Method
 
 SETUP = "fit.json"
 TRAINED = ("all", "head")

@@ -6,9 +6,9 @@ from contextlib import suppress
 import torch
 
 from ..distributed import rank, same_everywhere
-from ..protocol.attempt import EVERYWHERE
-from ..protocol.hand import Hand
-from ..protocol.run import Run
+from ..runs.run import Run
+from ..sweeps.attempt import EVERYWHERE
+from ..sweeps.worker import Hand
 
 # Instead of the number of a run: there is no other.
 END = -1

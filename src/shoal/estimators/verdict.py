@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from ..datasets import DomainDataset, splits
-from ..protocol.aggregation import Cell, Comparison, Row, compare, rows_of
-from ..protocol.records import HELD_OUT, KEPT, Finished
-from ..protocol.selection import Choice, choose_runs
+from ..results.aggregation import Cell, Comparison, Row, compare, rows_of
+from ..results.records import HELD_OUT, KEPT, Finished
+from ..results.selection import Choice, choose_runs
 
 BASELINE = "erm"
 GUESS = "most frequent class"

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from ..protocol.aggregation import rows_of
-from ..protocol.records import Finished
-from ..protocol.run import Run
-from ..protocol.selection import choose_runs
 from ..reference import published_table
+from ..results.aggregation import rows_of
+from ..results.records import Finished
+from ..results.selection import choose_runs
+from ..runs.run import Run
 
 DATASETS = ("colored-mnist", "office-home")
 RULES = ("test-domain", "training-domain")

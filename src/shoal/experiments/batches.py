@@ -10,10 +10,10 @@ from typing import Any
 
 from ..algorithms import find
 from ..algorithms.hparams import draw
-from ..protocol.aggregation import Cell
-from ..protocol.plan import Sweep
-from ..protocol.records import Finished
-from ..protocol.run import Protocol
+from ..results.aggregation import Cell
+from ..results.records import Finished
+from ..runs.run import Protocol
+from ..sweeps.plan import Sweep
 
 DATASET, TEST_DOMAIN, ROW = "colored-mnist", "-90%", "fishr"
 # The draw of trial 0 that the authors' log has as its best, and what of it stays.

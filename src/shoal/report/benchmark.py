@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..protocol.ranking import Ranking, average, ranking, ranks
+from ..results.aggregation import Ranking, average, ranking, ranks
 
 __all__ = ["BASELINE", "Accuracy", "Benchmark", "Method"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..protocol.records import Finished
-from ..protocol.selection import Choice
+from ..results.records import Finished
+from ..results.selection import Choice
 from .benchmark import Benchmark
 
 __all__ = [

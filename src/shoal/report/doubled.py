@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from ..protocol.records import Finished
+from ..results.records import Finished
 from .departures import spread_of
 
 __all__ = ["Twins", "doubled", "doubled_lines", "twins"]

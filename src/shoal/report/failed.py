@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from ..protocol.records import Failure, failure_of
+from ..results.records import Failure, failure_of
 
 __all__ = ["advice_lines", "failure_lines", "lost_by_themselves"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..protocol.ranking import Mark, marks, printed
+from ..results.aggregation import Mark, marks, printed
 from .benchmark import BASELINE, Accuracy, Benchmark
 
 __all__ = ["Entry", "Further", "Grid", "Line", "beside", "grid", "signed"]

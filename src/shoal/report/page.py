@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import Any
 
-from ..protocol.records import Failure, Finished
+from ..results.records import Failure, Finished
 from .departures import Searched
 from .page_data import Samples, page_data
 from .sweeps import not_searched

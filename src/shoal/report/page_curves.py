@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..protocol.records import Finished, Measured
+from ..results.records import Finished, Measured
 
 __all__ = ["SCALE", "accuracy", "curves_of"]
 

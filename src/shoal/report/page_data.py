@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from ..protocol.records import Failure, Finished, Timing, timing_of
-from ..protocol.selection import WORDS, choose_runs
+from ..results.records import Failure, Finished, Timing, timing_of
+from ..results.selection import WORDS, choose_runs
 from .benchmark import BASELINE
 from .departures import Searched
 from .grid import Entry, Grid

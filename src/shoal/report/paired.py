@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..protocol.aggregation import Comparison, compare
-from ..protocol.ranking import printed
-from ..protocol.selection import Choice
+from ..results.aggregation import Comparison, compare, printed
+from ..results.selection import Choice
 from .grid import Entry, Grid, Line, signed
 from .order import by_method
 

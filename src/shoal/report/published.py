@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ..protocol.ranking import printed, ranks
 from ..reference import BENCHMARKS, published_rules, published_table, remarks
+from ..results.aggregation import printed, ranks
 from .benchmark import BASELINE, Accuracy, Benchmark, Method
 from .grid import grid
 from .grid_views import LEGEND, markdown

@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..protocol.aggregation import Row
-from ..protocol.records import Finished
-from ..protocol.selection import Choice, Place
+from ..results.aggregation import Row
+from ..results.records import Finished
+from ..results.selection import Choice, Place
 from .departures import Searched, every_of, network_of, spread_of, were_set
 
 __all__ = ["by_chance", "lost", "no_average", "no_number", "trained", "undecided", "uneven"]

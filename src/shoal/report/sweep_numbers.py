@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ..protocol.aggregation import Cell, Row, compare
-from ..protocol.records import Failure
-from ..protocol.selection import WORDS, Choice
+from ..results.aggregation import Cell, Row, compare
+from ..results.records import Failure
+from ..results.selection import WORDS, Choice
 from .order import in_order
 from .sweeps import Chapter
 

@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..protocol.aggregation import Cell, Row, rows_of
-from ..protocol.ranking import printed
-from ..protocol.records import Failure, Finished
-from ..protocol.selection import CALIBRATED, RULES, Choice, Selection, select
+from ..results.aggregation import Cell, Row, printed, rows_of
+from ..results.records import Failure, Finished
+from ..results.selection import CALIBRATED, RULES, Choice, Selection, select
 from .benchmark import BASELINE, Accuracy, Benchmark, Method
 from .departures import Searched, departed, not_compared
 from .doubled import Twins, doubled, doubled_lines, twins

@@ -72,8 +72,8 @@ def _what(parser: argparse.ArgumentParser) -> None:
 def _run(name: str, options: argparse.Namespace) -> int:
     from ...checks import choose
     from ...experiments.ablations import ABLATIONS, RULES, draw_by_draw, ordered, table
-    from ...protocol.plan import Sweep, runs_of
     from ...report.ablations import ablation_sheets, draws_sheet
+    from ...sweeps.plan import Sweep, runs_of
 
     check_engine(options)
     ablation, dataset = ABLATIONS[name], options.dataset
@@ -105,10 +105,10 @@ def _run(name: str, options: argparse.Namespace) -> int:
 
 def _run_batches(options: argparse.Namespace) -> int:
     from ...experiments import batches
-    from ...protocol.plan import runs_of
-    from ...protocol.run import Protocol
     from ...report.ablations import batch_sheet
     from ...report.figures.batches import batch_figure
+    from ...runs.run import Protocol
+    from ...sweeps.plan import runs_of
 
     check_engine(options)
     world = world_of(options, {batches.ROW: batches.ROW}, {batches.DATASET: batches.DATASET})
@@ -131,7 +131,7 @@ def _run_batches(options: argparse.Namespace) -> int:
 
 
 def _protocol(options: argparse.Namespace) -> Any:
-    from ...protocol.run import Protocol
+    from ...runs.run import Protocol
 
     weights = None if options.weights == "none" else "imagenet"
     return Protocol(
@@ -141,7 +141,7 @@ def _protocol(options: argparse.Namespace) -> Any:
 
 def _finished(options: argparse.Namespace) -> list[Any]:
     """Return the finished runs of the folder in the precision that was asked for."""
-    from ...protocol.records import read_runs
+    from ...results.records import read_runs
 
     found = read_runs([options.out]) if (options.out / "runs").is_dir() else []
     return [run for run in found if run.precision == options.precision]
@@ -149,7 +149,7 @@ def _finished(options: argparse.Namespace) -> list[Any]:
 
 def _machines(runs: Any) -> list[str]:
     """Return the machines that runs were made on."""
-    from ...protocol.records import timing_of
+    from ...results.records import timing_of
 
     found = (timing_of(run) for run in runs)
     return sorted({timing.machine for timing in found if timing is not None})

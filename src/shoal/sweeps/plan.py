@@ -2,20 +2,23 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from ..algorithms import ALGORITHMS, VARIANTS
 from ..algorithms.base import Algorithm
-from ..algorithms.hparams import draw, plain
+from ..algorithms.hparams import SCALE_OF, draw, plain
 from ..checks import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
+from ..results.records import Finished
+from ..runs.folder import locked
+from ..runs.run import RECORD_EVERY, Protocol, Run, scale_of
 from ..storage import read_json, write_json
-from .folder import locked
-from .run import RECORD_EVERY, Protocol, Run, scale_of
 
 PLAN, LOCK, RUNS = "plan.json", "plan.lock", "runs"
 TEST_DOMAINS = ("singles", "pairs")
@@ -155,3 +158,23 @@ def read_plan(out: Path) -> list[Run]:
         raise ValueError(f"{out} is no folder of a sweep or a fit: {wrong}")
     values: list[dict[str, Any]] = read_json(path)
     return [Run.from_json(one) for one in values]
+
+
+def searched(run: Finished) -> Mapping[str, Any] | None:
+    """Return the hyperparameters of the run's draw where none is set.
+
+    None where the method is not of the registry, on a user's own data, for which ``shoal fit``
+    has other defaults, or where how the run was made was not written down, as by DomainBed.
+    """
+    if not run.protocol or run.dataset not in SCALE_OF:
+        return None
+    return _drawn(run.algorithm, scale_of(run.dataset), run.trial, run.draw)
+
+
+@cache
+def _drawn(algorithm: str, scale: str, trial: int, number: int) -> Mapping[str, Any] | None:
+    variant = VARIANTS.get(algorithm)
+    method = ALGORITHMS.get(variant.algorithm if variant else algorithm)
+    if method is None:
+        return None
+    return plain(draw(method.Hparams, scale, trial, number, variant.settings if variant else None))

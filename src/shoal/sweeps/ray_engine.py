@@ -15,10 +15,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ..runs.run import Run
 from .attempt import DeviceLost, State
-from .hand import Hand, Stopped, World, ending_on_sigterm
-from .run import Run
-from .standing import LOOK, Standing, Told
+from .status import LOOK, Standing, Told
+from .worker import Hand, Stopped, World, ending_on_sigterm
 
 # How often Ray starts a task again whose worker or machine died. Deaths by the run's own doing are
 # counted in its folder; these are for those that come from outside.

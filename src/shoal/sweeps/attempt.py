@@ -11,16 +11,15 @@ import torch
 
 from ..algorithms.base import Algorithm
 from ..distributed import processes
+from ..results.records import BEGUN, DONE, FAILED, failure_of, reason_of
+from ..runs.execute import execute
+from ..runs.folder import CHECKPOINTS, Folder, InUse, in_use, opened
+from ..runs.machine import Machine
+from ..runs.run import Run
 from ..storage import read_json, write_json
 from ..training.checkpoints import Checkpoints
 from ..training.loop import Progress
-from .execute import execute
-from .folder import CHECKPOINTS, Folder, InUse, in_use, opened
-from .machine import Machine
 from .plan import Data
-from .reasons import reason_of
-from .records import BEGUN, DONE, FAILED, failure_of
-from .run import Run
 
 # A run whose process died so often without a word, and got no further, is taken for failed.
 DEATHS = 5

@@ -15,7 +15,7 @@ from ..training.evaluation import Evaluation, Part, Place
 from ..training.placement import Placed, Wanted, place
 from ..training.step import Update, precision_context
 from . import model
-from .gaps import EXAMPLES
+from .diagnosis import EXAMPLES
 from .machine import Machine
 from .run import Run
 

@@ -10,6 +10,7 @@ from ..checks import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..distributed import rank
+from ..results.records import TIMING
 from ..storage import write_json
 from ..training.checkpoints import Checkpoints
 from ..training.evaluation import Evaluation
@@ -17,14 +18,11 @@ from ..training.loop import Progress, Schedule, Timing, train
 from ..training.placement import Placed
 from ..training.step import Update
 from . import model
-from .diagnosis import Diagnoses
-from .folder import Folder, writing
-from .gaps import Gaps
-from .keeping import Keeping
+from .best_weights import Keeping
+from .diagnosis import Diagnoses, Gaps
+from .folder import PREDICTIONS, Folder, write_predictions, writing
 from .machine import Machine, about_machine
-from .predictions import PREDICTIONS, write_predictions
-from .preparing import evaluation_of, notes, prepare
-from .records import TIMING
+from .prepare import evaluation_of, notes, prepare
 from .run import Run
 
 Record = dict[str, Any]

@@ -3,13 +3,17 @@
 import fcntl
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+import torch
+
+from ..datasets import DomainDataset
+from ..results.records import BEGUN, DONE, FAILED, RECORDS, RUN
 from ..storage import read_json, remove_asides, write_json, write_text
-from .records import BEGUN, DONE, FAILED, RECORDS, RUN
+from ..training.evaluation import Outcome, Part, Place
 from .run import Run
 
 LOCK = "lock"
@@ -183,3 +187,28 @@ def _flat(run: Run) -> dict[str, Any]:
     values = run.canonical()
     protocol, hparams = values.pop("protocol"), values.pop("hparams")
     return {**values, **hparams, **protocol}
+
+
+PREDICTIONS, CONFUSION = "predictions.jsonl", "confusion.json"
+
+
+def write_predictions(
+    folder: Folder, dataset: DomainDataset, parts: Mapping[Place, Part], found: dict[Place, Outcome]
+) -> None:
+    """Write what the model says of every image that was evaluated, and how it confuses classes."""
+    lines: list[str] = []
+    confusion: dict[str, dict[str, Any]] = {}
+    for (domain, split), outcome in found.items():
+        images = dataset[domain].images
+        for k, index in enumerate(parts[domain, split].indices.tolist()):
+            line: dict[str, Any] = {"domain": domain, "split": split, "index": index}
+            if not isinstance(images, torch.Tensor):
+                line["file"] = images[index].name
+            line["label"] = dataset.classes[int(outcome.labels[k])]
+            line["prediction"] = dataset.classes[int(outcome.predictions[k])]
+            line["probability"] = float(outcome.confidences[k])
+            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+        table = outcome.confusion(len(dataset.classes)).tolist()
+        confusion.setdefault(domain, {})[split] = table
+    write_text(folder.path / PREDICTIONS, "".join(lines))
+    write_json(folder.path / CONFUSION, {"classes": list(dataset.classes), "counts": confusion})

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,17 @@ from torch import Tensor
 from ..algorithms import VARIANTS, find
 from ..algorithms.base import Algorithm
 from ..algorithms.optimiser import Optimiser
+from ..datasets import DomainDataset
+from ..datasets.cache import ImageCache
 from ..networks import for_data
 from ..networks.base import Network
 from ..randomness import domainbed_hash, stream
 from ..regularizers import Match, Warmup
+from ..results.records import RUN
 from ..storage import write_aside, write_json
-from .records import RUN
+from ..training.batches import Normalise, scaled
+from ..training.evaluation import Evaluation, Part, Place
+from ..training.step import precision_context
 from .run import Run
 
 MODEL, CARD = "model.safetensors", "model.json"
@@ -229,3 +235,66 @@ def registered(name: str) -> type[Algorithm]:
             "with --algorithm"
         )
     return find(VARIANTS[name].algorithm if name in VARIANTS else name)
+
+
+def measure(
+    model: Model, dataset: DomainDataset, cache: ImageCache | None, domains: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Return images, accuracy and calibration error of each domain, over all its images."""
+    evaluate = evaluation_of(model, dataset, cache, domains)
+    return {
+        name: {
+            "images": len(outcome.labels),
+            "accuracy": outcome.accuracy,
+            "calibration_error": outcome.calibration_error,
+        }
+        for (name, _), outcome in evaluate().items()
+    }
+
+
+def evaluation_of(
+    model: Model,
+    dataset: DomainDataset,
+    cache: ImageCache | None,
+    domains: Sequence[str],
+    images: int | None = None,
+) -> Evaluation:
+    """Return the evaluation of a model on these domains, of each at most so many ``images``."""
+    numbers = _numbers(model, dataset)
+    parts: dict[Place, Part] = {}
+    for name in domains:
+        domain = dataset[name]
+        # Mixed, because files lie class by class, and some methods look at images together.
+        order = torch.randperm(len(domain), generator=stream("evaluation", name))[:images]
+        pixels = _pixels(model, dataset, cache, name)
+        parts[name, "all"] = Part(pixels, order, numbers[domain.labels[order]])
+    device = model.algorithm.device
+    preprocessing = getattr(model.algorithm.model, "preprocessing", None)
+    normalise = Normalise(preprocessing, lies_last(model.card["shape"]), device)
+    precision = partial(precision_context, model.run.protocol.precision, device)
+    return Evaluation(model.algorithm, parts, lambda x: normalise(scaled(x)), precision)
+
+
+def _pixels(model: Model, dataset: DomainDataset, cache: ImageCache | None, name: str) -> Tensor:
+    """Return the uint8 images of a domain, of the shape that the model takes."""
+    plain = dataset[name].images
+    images = plain if isinstance(plain, Tensor) or cache is None else cache[name].evaluation
+    if not isinstance(images, Tensor):
+        raise ValueError(f"the images of {name!r} are files: a cache is needed")
+    if list(images.shape[1:]) != model.card["shape"]:
+        raise ValueError(
+            f"the model takes inputs of shape {model.card['shape']}, those of {dataset.name} "
+            f"have {list(images.shape[1:])}"
+        )
+    return images
+
+
+def _numbers(model: Model, dataset: DomainDataset) -> Tensor:
+    """Return the model's number of each class of the data set."""
+    unknown = [name for name in dataset.classes if name not in model.classes]
+    if unknown:
+        raise ValueError(
+            f"{dataset.name} has classes that the model does not know: {', '.join(unknown[:5])}; "
+            f"it knows {', '.join(model.classes[:10])}"
+        )
+    return torch.tensor([model.classes.index(name) for name in dataset.classes])

@@ -10,14 +10,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..runs.execute import execute
+from ..runs.folder import Folder, locked
+from ..runs.machine import Machine, dealt, mark_of
+from ..runs.run import Run
 from ..training.loop import Progress
 from .attempt import State, attempt
-from .devices import dealt, mark_of
-from .execute import execute
-from .folder import Folder, locked
-from .machine import Machine
 from .plan import Data, Method, folder_of
-from .run import Run
 
 
 class World(Protocol):

@@ -16,11 +16,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from ..runs.machine import different
+from ..runs.run import Run
 from .attempt import DeviceLost, State
-from .devices import different
-from .hand import Hand, Stopped, World, ending_on_sigterm
-from .run import Run
-from .standing import Standing, Told, Watch
+from .status import Standing, Told, Watch
+from .worker import Hand, Stopped, World, ending_on_sigterm
 
 # Seconds between two looks whether workers live, and until one that was asked to end is killed.
 LIVES, GRACE = 0.2, 10.0

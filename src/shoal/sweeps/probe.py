@@ -11,11 +11,11 @@ from torch import Tensor
 from ..algorithms.base import Algorithm
 from ..datasets import Domain, DomainDataset, splits
 from ..datasets.decoded import EVALUATION_SIDE
+from ..runs.diagnosis import EXAMPLES
+from ..runs.machine import Machine
+from ..runs.prepare import evaluation_of, prepare
+from ..runs.run import Run
 from ..training.step import Kind, Step
-from .gaps import EXAMPLES
-from .machine import Machine
-from .preparing import evaluation_of, prepare
-from .run import Run
 
 # Seconds after which enough updates were timed, and how many are enough in any case.
 ENOUGH, UPDATES = 0.15, 20

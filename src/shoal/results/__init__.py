@@ -1,0 +1,1 @@
+"""Results: records on disk, DomainBed output, selection and aggregation; free of torch."""

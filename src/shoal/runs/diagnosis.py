@@ -1,0 +1,324 @@
+"""Everything that can be said of a model's domains: risks, diagonals, spectra, inconsistency."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..curvature import (
+    Diagonals,
+    Roots,
+    Scores,
+    alignment,
+    chain,
+    diagonal_inconsistency,
+    dominance,
+    gaps,
+    head_diagonals,
+    head_roots,
+    head_tangent_spectra,
+    inconsistency,
+    network_diagonals,
+    network_roots,
+    pairs,
+    spectra,
+)
+from ..curvature.comparison import KINDS
+from ..curvature.roots import DENSE
+from ..datasets import DomainDataset
+from ..datasets.cache import ImageCache
+from ..training.evaluation import Evaluation, HeadPass, classifier_of, head_passes
+from .model import Model, evaluation_of
+
+# Of each training domain, in the fixed sample that records are measured on.
+EXAMPLES = 256
+GAPS = ("risk", "variance", "hessian")
+
+
+class Gaps:
+    """Call for the gaps between domains, on the fixed sample of each, as a record holds them.
+
+    ``gaps`` are the spreads over domains of risks, of gradient variances and of Hessian diagonals;
+    ``cosine`` is that of Diag(H_e) and Var(G_e), by domain.
+    """
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self._evaluation = evaluation
+        self._classifier = classifier_of(evaluation)
+
+    def __call__(self) -> dict[str, Any]:
+        found = head_passes(self._evaluation)
+        diagonals = diagonals_of(self._classifier, list(found.values()))
+        between = gaps(diagonals)
+        cosines = {
+            domain: chain(diagonals, number)["cosine:hessian:variance"]
+            for number, (domain, _) in enumerate(found)
+        }
+        return {"gaps": {name: between[name] for name in GAPS}, "cosine": cosines}
+
+
+def joined(passes: list[HeadPass]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return features, logits, labels and domains of all parts together."""
+    sizes = torch.tensor([len(one.labels) for one in passes])
+    domains = torch.arange(len(passes)).repeat_interleave(sizes)
+    names = ("features", "logits", "labels")
+    tensors = [torch.cat([getattr(one, name) for one in passes]) for name in names]
+    return (*tensors, domains)  # type: ignore[return-value]
+
+
+def diagonals_of(classifier: nn.Module, passes: list[HeadPass]) -> Diagonals:
+    """Return every diagonal of a classifier: in closed form where it is one linear layer."""
+    features, logits, labels, domains = joined(passes)
+    if isinstance(classifier, nn.Linear):
+        bias = classifier.bias is not None
+        return head_diagonals(features, logits, labels, domains, bias=bias, num_domains=len(passes))
+    return network_diagonals(classifier, features, labels, domains, num_domains=len(passes))
+
+
+# Rows of a domain's root, K for each example: what an eigenvalue problem in seconds bears.
+ROWS, NETWORK_ROWS = 1024, 128
+Spectra = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Everything that a diagnosis asks for; ``examples`` of each domain have its spectra."""
+
+    accuracies: list[float]
+    diagonals: Callable[[], Diagonals]
+    roots: Callable[[], Roots]
+    tangent: Callable[[], Spectra]
+    examples: tuple[int, ...]
+
+
+def head_subject(evaluate: Evaluation) -> Subject:
+    """Return the head of the method that is evaluated: closed forms where it is one layer."""
+    classifier = classifier_of(evaluate)
+    passes = list(head_passes(evaluate).values())
+    accuracies = [float((one.logits.argmax(1) == one.labels).double().mean()) for one in passes]
+    features, logits, labels, domains = joined(passes)
+    if not isinstance(classifier, nn.Linear):
+        data = features, labels, domains
+        return _network(accuracies, classifier, *data, "all", "auto", None, ROWS)
+    bias = classifier.bias is not None
+    small = logits.shape[1] * (features.shape[1] + bias) <= DENSE
+    chosen = _first(domains, None if small else _examples(logits.shape[1], ROWS))
+    some = [t[chosen.to(t.device)] for t in (features, logits, labels)]
+    return Subject(
+        accuracies,
+        partial(head_diagonals, features, logits, labels, domains, bias=bias),
+        partial(head_roots, some[0], some[1], some[2], domains[chosen], bias=bias),
+        partial(head_tangent_spectra, features, logits.shape[1], domains, bias=bias),
+        _counts(domains[chosen]),
+    )
+
+
+def network_subject(evaluate: Evaluation, parameters: str, method: str) -> Subject:
+    """Return weights of the whole network: ``"all"``, or names and prefixes with commas."""
+    algorithm = evaluate.algorithm
+    if algorithm.together or algorithm.extra_channels:
+        raise ValueError(
+            f"{type(algorithm).__name__} predicts images together, and the loss of one depends on "
+            "the others: only its head can be diagnosed"
+        )
+    inputs, labels, domains = [], [], []
+    for number, part in enumerate(evaluate.parts.values()):
+        batches = [evaluate.prepare(images) for images in evaluate.batches(part)]
+        inputs.append(torch.cat(batches))
+        labels.append(part.labels.to(algorithm.device))
+        domains.append(torch.full((len(part),), number))
+    chunk = evaluate.size(inputs[0])
+    data = torch.cat(inputs), torch.cat(labels), torch.cat(domains)
+    accuracies = [outcome.accuracy for outcome in evaluate().values()]
+    return _network(accuracies, algorithm.model, *data, parameters, method, chunk, NETWORK_ROWS)
+
+
+def _network(
+    accuracies: list[float],
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    domains: Tensor,
+    parameters: str,
+    method: str,
+    chunk: int | None,
+    rows: int,
+) -> Subject:
+    with torch.no_grad():
+        classes = model(inputs[:1]).shape[-1]
+    chosen = _first(domains, _examples(classes, rows))
+    some = inputs[chosen.to(inputs.device)], labels[chosen.to(labels.device)], domains[chosen]
+    roots = partial(network_roots, model, *some, parameters, chunk_size=chunk)
+    return Subject(
+        accuracies,
+        partial(
+            network_diagonals,
+            model,
+            inputs,
+            labels,
+            domains,
+            parameters,
+            method=method,
+            chunk_size=chunk,
+        ),
+        roots,
+        lambda: spectra(roots(kind="tangent")),
+        _counts(domains[chosen]),
+    )
+
+
+def _examples(classes: int, rows: int) -> int:
+    return max(rows // (classes if classes > 2 else 1), 2)
+
+
+def _first(domains: Tensor, count: int | None) -> Tensor:
+    """Return the first ``count`` examples of every domain; all for None."""
+    every = [(domains == e).nonzero()[:, 0][:count] for e in range(int(domains.max()) + 1)]
+    return torch.cat(every)
+
+
+def _counts(domains: Tensor) -> tuple[int, ...]:
+    return tuple(torch.bincount(domains).tolist())
+
+
+# Weights whose curvatures and variances a diagnosis holds one by one.
+POINTS = 400
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a model.
+
+    Args:
+        parameters: "head", "all", or names and prefixes of weights with commas.
+        epsilon, floor: as in ``shoal.curvature.inconsistency``.
+        images: of each domain, at most; None for all.
+        method: of whole networks' Hessians, as in ``shoal.curvature.hessian_diagonal``.
+    """
+
+    parameters: str = "head"
+    epsilon: float = 0.1
+    floor: float = 1e-3
+    images: int | None = None
+    method: str = "auto"
+
+
+def diagnose(
+    model: Model,
+    dataset: DomainDataset,
+    cache: ImageCache | None,
+    domains: Sequence[str],
+    question: Question,
+) -> dict[str, Any]:
+    """Return the diagnosis as plain values, ready for JSON."""
+    if len(domains) < 2:
+        raise ValueError(f"a diagnosis compares domains: name two or more, got {len(domains)}")
+    evaluate = evaluation_of(model, dataset, cache, domains, question.images)
+    for (name, _), part in evaluate.parts.items():
+        if len(part) < 2:
+            raise ValueError(f"the domain {name!r} has {len(part)} image; a variance needs two")
+    whole = question.parameters != "head"
+    subject = (
+        network_subject(evaluate, question.parameters, question.method)
+        if whole
+        else head_subject(evaluate)
+    )
+    same = dataset.name == model.run.dataset
+    trained = [name in model.card["training_domains"] and same for name in domains]
+    return {
+        "algorithm": model.run.algorithm,
+        "dataset": dataset.name,
+        "question": asdict(question),
+        **_answers(subject, question, list(domains), trained),
+    }
+
+
+class Diagnoses:
+    """Call for a diagnosis of the head on the fixed sample of each domain, as a record holds it."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self._evaluation, self._gaps = evaluation, Gaps(evaluation)
+        self._names = [domain for domain, _ in evaluation.parts]
+        if len(self._names) < 2:
+            raise ValueError(
+                "a diagnosis compares training domains, and there is one; record none, or the gaps"
+            )
+
+    def __call__(self) -> dict[str, Any]:
+        subject, names = head_subject(self._evaluation), self._names
+        found = _answers(subject, Question(), names, [True] * len(names))
+        del found["points"]  # thousands of numbers, for a figure
+        return {**self._gaps(), "diagnosis": found}
+
+
+def _answers(
+    subject: Subject,
+    question: Question,
+    names: list[str],
+    trained: list[bool],
+) -> dict[str, Any]:
+    diagonals, roots, tangent = subject.diagonals(), subject.roots(), subject.tangent()
+    fisher, dominant, aligned = spectra(roots), dominance(roots), alignment(roots)
+    apart = pairs(diagonals)
+    limits = (diagonals.risks, question.epsilon, question.floor)
+    found: dict[str, Any] = {"weights": roots.weights, "spectra_of": list(subject.examples)}
+    found["domains"] = {
+        name: {
+            "images": diagonals.sizes[e],
+            "trained_on": trained[e],
+            "accuracy": subject.accuracies[e],
+            "risk": float(diagonals.risks[e]),
+            "chain": chain(diagonals, e),
+            "dominance": dominant[e],
+            "tangent": tangent[e],
+            "fisher": fisher[e],
+        }
+        for e, name in enumerate(names)
+    }
+    found["pairs"] = [
+        {"domains": [names[a], names[b]], **apart[a, b], "alignment": aligned[a, b]}
+        for a, b in combinations(range(len(names)), 2)
+    ]
+    found["gaps"] = {"all": gaps(diagonals)}
+    if 2 <= sum(trained) < len(names):
+        found["gaps"]["trained_on"] = gaps(_some(diagonals, trained))
+    found["inconsistency"] = {
+        "full": _plain(inconsistency(roots, *limits), names),
+        "diagonal": _plain(diagonal_inconsistency(diagonals.hessian, *limits), names),
+    }
+    found["points"] = _points(diagonals, names)
+    return found
+
+
+def _some(diagonals: Diagonals, chosen: list[bool]) -> Diagonals:
+    """Return the diagonals of the chosen domains."""
+    kept = [e for e, mine in enumerate(chosen) if mine]
+    rows = {name: rows[kept] for name, rows in vars(diagonals).items() if name != "sizes"}
+    return Diagonals(tuple(diagonals.sizes[e] for e in kept), **rows)
+
+
+def _plain(scores: Scores, names: list[str]) -> dict[str, Any]:
+    return {
+        "epsilon": scores.epsilon,
+        "floor": scores.floor,
+        "small_enough": scores.small_enough,
+        "largest": scores.largest,
+        "pairs": [
+            {"a": names[a], "b": names[b], **asdict(score), "inconsistency": score.inconsistency}
+            for (a, b), score in scores.pairs.items()
+        ],
+    }
+
+
+def _points(diagonals: Diagonals, names: list[str]) -> dict[str, Any]:
+    """Return curvature and variance of weights, evenly taken from the largest to the smallest."""
+    order = diagonals.hessian.mean(0).argsort(descending=True)
+    chosen = order[torch.linspace(0, len(order) - 1, min(POINTS, len(order))).long()]
+    return {
+        name: {kind: getattr(diagonals, kind)[e, chosen].tolist() for kind in KINDS}
+        for e, name in enumerate(names)
+    }

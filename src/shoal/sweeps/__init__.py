@@ -1,0 +1,1 @@
+"""Sweeps: many runs, planned, carried out by local or Ray workers, and timed."""
