@@ -12,7 +12,7 @@ import torch
 
 from shoal.cli import main
 from shoal.cli.processes import joined
-from shoal.estimators import deploying
+from shoal.fitting import fit
 from shoal.training.checkpoints import Checkpoints
 from tests.datasets.pictures import photograph
 from tests.estimators.made import write_table
@@ -77,7 +77,7 @@ def test_two_processes_fit_what_one_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load_file = pytest.importorskip("safetensors.torch", reason="needs shoal[cli]").load_file
-    monkeypatch.setattr(deploying, "onnx_missing", lambda: "onnx")  # which takes seconds
+    monkeypatch.setattr(fit, "onnx_missing", lambda: "onnx")  # which takes seconds
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['onnx'] = None")
     data = write_table(tmp_path / "t.csv", rows=20, domains=("a", "b", "c"))
     command = ["fit", data, "--device", "cpu", "--steps", 4, "--trials", 1, "--runs", 4]

@@ -10,7 +10,7 @@ import pytest
 
 import shoal
 from shoal.cli import fit_options, main
-from shoal.estimators import deploying, lengths, setup
+from shoal.fitting import fit, lengths, setup
 from tests.estimators.made import DOMAINS, write_images, write_table
 from tests.test_docs import FENCE, ROOT
 
@@ -33,7 +33,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(fit_options, "TRIALS", 1)
     monkeypatch.setattr("os.fsync", lambda _: None)
-    monkeypatch.setattr(deploying, "onnx_missing", lambda: "onnx")
+    monkeypatch.setattr(fit, "onnx_missing", lambda: "onnx")
     monkeypatch.setattr(setup, "STEPS", {"all": 2, "head": 5})
     monkeypatch.setattr(lengths, "MOST", 5)
     write_images(tmp_path / "photos", each=2, domains=DOMAINS[:2])
@@ -79,7 +79,7 @@ def test_the_onnx_file_says_what_the_model_does(
 ) -> None:
     pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
     pytest.importorskip("onnxruntime", reason="no onnxruntime")
-    monkeypatch.setattr(deploying, "onnx_missing", lambda: None)
+    monkeypatch.setattr(fit, "onnx_missing", lambda: None)
     (code,) = [code for code in blocks("own-data.md", "python") if "onnxruntime" in code]
     assert main(["fit", "photos"]) == 0
     capsys.readouterr()

@@ -14,7 +14,7 @@ from .statistics import (
 )
 
 if TYPE_CHECKING:
-    from .estimators import DomainClassifier, load
+    from .fitting import DomainClassifier, load
 
 __version__ = "0.1.0"
 
@@ -35,7 +35,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # On first use: whoever has a training loop of their own needs none of it.
     if name in ("DomainClassifier", "load"):
-        from . import estimators
+        from . import fitting
 
-        return getattr(estimators, name)
+        return getattr(fitting, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

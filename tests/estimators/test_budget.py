@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.estimators.budget import Budget, Pace
+from shoal.fitting.budget import Budget, Pace
 from shoal.runs.run import Run
 from shoal.sweeps.plan import folder_of
 

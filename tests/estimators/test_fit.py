@@ -23,11 +23,11 @@ import shoal
 from shoal.cli import main
 from shoal.cli.fit_setup import tell
 from shoal.datasets.cache import build
-from shoal.estimators import deploying, estimate, lengths, mistakes
-from shoal.estimators.frozen import frozen_features, pretrained
-from shoal.estimators.inspection import material_of
-from shoal.estimators.onnx_file import described
-from shoal.estimators.setup import Setup, kept_setup
+from shoal.fitting import fit, leave_one_out, lengths, page_content
+from shoal.fitting.frozen_features import frozen_features, pretrained
+from shoal.fitting.inspection import material_of
+from shoal.fitting.onnx_export import described
+from shoal.fitting.setup import Setup, kept_setup
 from shoal.runs import model as models
 from shoal.runs.model import measure
 from shoal.runs.run import Run
@@ -56,7 +56,7 @@ def table_fit(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]
 
 def without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exporting a large network takes ten seconds."""
-    monkeypatch.setattr(deploying, "onnx_missing", lambda: "onnx")
+    monkeypatch.setattr(fit, "onnx_missing", lambda: "onnx")
 
 
 def refused(capsys: Output, *arguments: str) -> str:
@@ -165,10 +165,10 @@ def test_labels_that_are_noise(monkeypatch: pytest.MonkeyPatch, capsys: Output) 
     assert main(list(TABLE)) == 0
     out = capsys.readouterr().out
     check_guess(Path(), out)
-    estimate = json.loads(Path("out/model.json").read_text())["estimate"]
-    assert not estimate["most_frequent_class"]["beaten"]
+    leave_one_out = json.loads(Path("out/model.json").read_text())["estimate"]
+    assert not leave_one_out["most_frequent_class"]["beaten"]
     page = Path("out/report.html").read_text()
-    for text in (out, str(estimate["sentences"]), page):
+    for text in (out, str(leave_one_out["sentences"]), page):
         assert "Nothing useful was learned for an unseen domain." in text
         assert "Check the labels and the layout (--layout" in text
         assert "expect about" not in text
@@ -332,7 +332,7 @@ def test_an_interrupted_fit_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: Out
     without_onnx(monkeypatch)
     write_table(Path("t.csv"))
     begun: list[str] = []
-    real = estimate._tried
+    real = leave_one_out._tried
 
     def interrupted(hand, run, told, begin):  # type: ignore[no-untyped-def]
         begun.append(run.identity)
@@ -340,7 +340,7 @@ def test_an_interrupted_fit_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: Out
             raise KeyboardInterrupt
         return real(hand, run, told, begin)
 
-    monkeypatch.setattr(estimate, "_tried", interrupted)
+    monkeypatch.setattr(leave_one_out, "_tried", interrupted)
     assert main(list(TABLE)) == 130
     assert "the same command goes on from here" in capsys.readouterr().err
     done = {path.parent.name for path in Path("out/runs").glob("*/done")}
@@ -397,7 +397,7 @@ def test_a_network_that_onnx_does_not_know_costs_nothing_else(
     def fails(*_: object) -> float:
         raise RuntimeError("no operator for it\nand a page of text")
 
-    monkeypatch.setattr(deploying, "write_onnx", fails)
+    monkeypatch.setattr(fit, "write_onnx", fails)
     write_table(Path("t.csv"), rows=10)
     Path("out").mkdir()
     Path("out/fit.json").write_text("{}")
@@ -409,7 +409,7 @@ def test_a_network_that_onnx_does_not_know_costs_nothing_else(
 
 
 def test_pictures_of_files_that_are_gone(tmp_path: Path) -> None:
-    assert mistakes._picture(tmp_path / "gone.png") is None
+    assert page_content._picture(tmp_path / "gone.png") is None
 
 
 def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
@@ -548,6 +548,6 @@ def test_a_run_that_another_command_is_at_is_waited_for_in_the_end(
         tried.append(run.algorithm)
         return State.RUNNING if run.algorithm == "erm" and len(tried) < 4 else State.DONE
 
-    monkeypatch.setattr(estimate, "LOOK", 0.0)
-    estimate.carry_out(hand, runs, lambda *_: None)  # type: ignore[arg-type]
+    monkeypatch.setattr(leave_one_out, "LOOK", 0.0)
+    leave_one_out.carry_out(hand, runs, lambda *_: None)  # type: ignore[arg-type]
     assert tried == ["erm", "fishr", "coral", "erm"]

@@ -7,8 +7,8 @@ import pytest
 
 from shoal.cli import main
 from shoal.cli.fit_progress import fit_progress
-from shoal.estimators import estimate, inspection
-from shoal.estimators.outlook import Ahead
+from shoal.fitting import inspection, leave_one_out
+from shoal.fitting.budget import Ahead
 from shoal.training.loop import Progress
 from tests.estimators.made import write_images, write_table
 
@@ -19,11 +19,11 @@ IMAGES = ("fit", "data", "--out", "out", "--cache", "cache", "--runs", "4", "--s
 
 @pytest.fixture(autouse=True)
 def without_onnx(own_folder: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.estimators.deploying.onnx_missing", lambda: "onnx")
+    monkeypatch.setattr("shoal.fitting.fit.onnx_missing", lambda: "onnx")
 
 
 def interrupt_after(runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, begun = estimate._tried, []
+    real, begun = leave_one_out._tried, []
 
     def tried(*arguments):  # type: ignore[no-untyped-def]
         begun.append(1)
@@ -31,7 +31,7 @@ def interrupt_after(runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(estimate, "_tried", tried)
+    monkeypatch.setattr(leave_one_out, "_tried", tried)
 
 
 def test_an_interrupted_fit(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:

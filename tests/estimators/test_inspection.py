@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from shoal.estimators.inspection import material_of
-from shoal.estimators.layout import named_swapped
+from shoal.fitting.inspection import material_of, named_swapped
 from tests.estimators.made import write_images, write_table
 
 

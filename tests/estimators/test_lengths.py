@@ -11,10 +11,10 @@ import torch
 from shoal.algorithms import find
 from shoal.cli.fit_setup import with_length
 from shoal.datasets import Domain, DomainDataset
-from shoal.estimators import lengths
-from shoal.estimators.estimate import Surroundings
-from shoal.estimators.lengths import length_within, longest, table_length
-from shoal.estimators.setup import Setup
+from shoal.fitting import lengths
+from shoal.fitting.leave_one_out import Surroundings
+from shoal.fitting.lengths import length_within, longest, table_length
+from shoal.fitting.setup import Setup
 from shoal.runs.machine import Machine
 from shoal.sweeps.cost import write_rates
 from shoal.sweeps.probe import Rates

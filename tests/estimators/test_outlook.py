@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.estimators.budget import Budget
-from shoal.estimators.outlook import Ahead, Outlook
+from shoal.fitting.budget import Ahead, Budget, Outlook
 from shoal.training.loop import Progress
 from tests.estimators.test_budget import done, groups
 

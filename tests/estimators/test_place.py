@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.estimators.place import check_place, folder_for
+from shoal.fitting.setup import check_place, folder_for
 
 
 def test_a_folder_keeps_its_dots_and_a_file_loses_its_suffix(tmp_path: Path) -> None:

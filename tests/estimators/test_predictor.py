@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from shoal.algorithms import find
-from shoal.estimators import onnx_file
-from shoal.estimators.onnx_file import write_onnx
-from shoal.estimators.predictor import Predictor
-from shoal.estimators.threads import in_threads, one_thread
+from shoal.fitting import onnx_export
+from shoal.fitting.frozen_features import in_threads, one_thread
+from shoal.fitting.onnx_export import write_onnx
+from shoal.fitting.predictor import Predictor
 from shoal.networks import Network
 from shoal.networks.base import IMAGENET
 from shoal.networks.registry import backbone_name
@@ -110,8 +110,8 @@ def test_an_onnx_file_is_compared_with_the_model(tmp_path: Path) -> None:
 def test_an_onnx_file_that_differs_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onnx_file, "_export", lambda p, x, path: path.write_bytes(b"x"))
-    monkeypatch.setattr(onnx_file, "_run", lambda c, x: small().probabilities(x) + 0.001)
+    monkeypatch.setattr(onnx_export, "_export", lambda p, x, path: path.write_bytes(b"x"))
+    monkeypatch.setattr(onnx_export, "_run", lambda c, x: small().probabilities(x) + 0.001)
     with pytest.raises(ValueError, match=r"0\.001 away from the model's"):
         write_onnx(tmp_path / "m.onnx", small(), images(2))
     assert not (tmp_path / "m.onnx").exists()

@@ -12,7 +12,7 @@ from torch import nn
 
 from shoal.algorithms import find
 from shoal.cli import main
-from shoal.estimators.predictor import Predictor
+from shoal.fitting.predictor import Predictor
 from shoal.networks import Network, Standardise
 from shoal.runs.model import Model
 from tests.estimators.made import write_images
@@ -118,7 +118,7 @@ def test_short_and_long_lines_do_not_stop_the_rest(tmp_path: Path) -> None:
 def test_the_command_counts_what_was_never_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("shoal.estimators.loading.load", lambda *_: of_tables())
+    monkeypatch.setattr("shoal.fitting.predictor.load", lambda *_: of_tables())
     path = tmp_path / "t.tsv"
     path.write_text("age\tcolour\n1\tred\n2\tblue\n3\t\n4\tpink\n")
     assert main(["predict", str(tmp_path), str(path)]) == 0
@@ -175,7 +175,7 @@ def test_an_empty_folder_does_not_stop_the_rest(tmp_path: Path) -> None:
 def test_no_file_of_a_folder_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("shoal.estimators.loading.load", lambda *_: small())
+    monkeypatch.setattr("shoal.fitting.predictor.load", lambda *_: small())
     new = tmp_path / "new"
     (new / "deeper").mkdir(parents=True)
     for name in ("a.webp", "b.gif", "noise"):

@@ -7,7 +7,7 @@ import torch
 
 from shoal.algorithms import find
 from shoal.datasets import Domain, DomainDataset
-from shoal.estimators import together
+from shoal.fitting import leave_one_out
 from shoal.runs.machine import Machine
 from shoal.runs.run import Run
 from shoal.sweeps import attempt as attempts
@@ -18,15 +18,15 @@ def test_the_others_take_part_in_what_begins_and_outlive_what_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runs = [Run("x", "", name, ("a",)) for name in ("erm", "fishr", "coral")]
-    words, assisted = iter([2, 0, together.END]), list[str]()
+    words, assisted = iter([2, 0, leave_one_out.END]), list[str]()
 
     class Hand:
         def assist(self, run: Run) -> None:
             assisted.append(run.algorithm)
             raise FloatingPointError("in all processes alike")
 
-    monkeypatch.setattr(together, "agreed", lambda _: next(words))
-    together.follow(Hand(), runs)  # type: ignore[arg-type]
+    monkeypatch.setattr(leave_one_out, "agreed", lambda _: next(words))
+    leave_one_out.follow(Hand(), runs)  # type: ignore[arg-type]
     assert assisted == ["coral", "erm"]
 
 
@@ -75,4 +75,4 @@ def test_what_fails_in_one_process_ends_all(
 
 
 def test_alone_everything_is_agreed() -> None:
-    assert together.agreed(lambda: 3) == 3
+    assert leave_one_out.agreed(lambda: 3) == 3

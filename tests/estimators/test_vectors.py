@@ -5,7 +5,7 @@ import torch
 
 from shoal.algorithms import find
 from shoal.datasets import Domain, DomainDataset, splits
-from shoal.estimators.setup import Setup
+from shoal.fitting.setup import Setup
 from shoal.networks import Standardise
 from shoal.runs.machine import Machine
 from shoal.runs.prepare import prepare

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from shoal.datasets import Domain, DomainDataset, splits
-from shoal.estimators.verdict import verdict_of
+from shoal.fitting.verdict import verdict_of
 from shoal.results.records import Finished, Measured
 
 SIZES = {"a": 10, "b": 20, "c": 40}

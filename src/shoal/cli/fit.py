@@ -44,12 +44,11 @@ def _run(options: argparse.Namespace) -> int:
 def _fit(options: argparse.Namespace, on: Any) -> None:
     from ..datasets.cache import cache_folder
     from ..distributed import in_turn, rank
-    from ..estimators.budget import Budget
-    from ..estimators.estimate import Surroundings
-    from ..estimators.fitting import Told, fit
-    from ..estimators.inspection import material_of
-    from ..estimators.place import INSPECTION, check_place, folder_for
-    from ..estimators.setup import check_settings
+    from ..fitting.budget import Budget
+    from ..fitting.fit import Told, fit
+    from ..fitting.inspection import material_of
+    from ..fitting.leave_one_out import Surroundings
+    from ..fitting.setup import INSPECTION, check_place, check_settings, folder_for
     from ..runs.machine import Machine
 
     seconds = options.time or (None if options.runs else TIME)
@@ -101,7 +100,7 @@ def _fit(options: argparse.Namespace, on: Any) -> None:
 
 def _methods(options: argparse.Namespace) -> dict[str, Any]:
     """Return what is compared, by the names that runs have."""
-    from ..estimators.budget import LEAST
+    from ..fitting.budget import LEAST
     from ..own import name_of, with_settings
 
     asked = dict.fromkeys([*ALWAYS, *options.algorithms])

@@ -13,8 +13,8 @@ from .fit_options import BACKBONE
 
 def setup_of(options: argparse.Namespace, material: Any, on: Any, out: Path) -> Any:
     """Return how the model is fitted; what was chosen in ``out`` before stays."""
-    from ..estimators.lengths import table_length
-    from ..estimators.setup import STEPS, Setup, kept_setup
+    from ..fitting.lengths import table_length
+    from ..fitting.setup import STEPS, Setup, kept_setup
     from ..networks.registry import backbone_name
 
     before = kept_setup(out) or {}
@@ -53,8 +53,8 @@ def with_length(
     MLPs take seconds anyway; several processes would have to agree.
     """
     from ..distributed import processes
-    from ..estimators.lengths import length_within
-    from ..estimators.setup import kept_setup
+    from ..fitting.lengths import length_within
+    from ..fitting.setup import kept_setup
 
     chosen = options.steps is not None or kept_setup(out) is not None
     large = setup.kind == "images" and not setup.frozen
@@ -74,7 +74,7 @@ def with_length(
 
 def check_kind(options: argparse.Namespace) -> None:
     """Raise where an option is for the other kind of data, and would do nothing."""
-    from ..estimators.inspection import is_table
+    from ..fitting.inspection import is_table
 
     columns = {
         "--class-column": options.class_column != "class",
@@ -105,8 +105,8 @@ def check_backbone(options: argparse.Namespace, on: Any) -> None:
 
     Before they are, because that takes long; what is not installed would fail every run.
     """
-    from ..estimators.frozen import pretrained
-    from ..estimators.inspection import is_table
+    from ..fitting.frozen_features import pretrained
+    from ..fitting.inspection import is_table
     from ..networks.registry import backbone_name
 
     if not is_table(options.data):

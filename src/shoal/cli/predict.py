@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..estimators.loading import load
+    from ..fitting.predictor import load
     from ..own import with_settings
 
     method = with_settings(options.algorithm)[0] if options.algorithm else None
@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _tell_of_others(folder: Path, rows: bool) -> None:
     """Say how many files of a folder are not looked at, because they are something else."""
-    from ..estimators.arrays import files_in
+    from ..fitting.inputs import files_in
 
     others = files_in(folder, rows)[1]
     if others:

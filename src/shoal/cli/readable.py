@@ -42,7 +42,7 @@ def _of_the_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
 
     A run on a table knows the number of its columns, and the fit their names.
     """
-    from ..estimators.setup import SETUP
+    from ..fitting.setup import SETUP
     from ..runs.model import CARD, MODEL
     from ..storage import read_json
 
@@ -96,7 +96,7 @@ def _images(dataset: Any, options: argparse.Namespace) -> Any:
     from torch import Tensor
 
     from ..datasets.cache import cache_folder
-    from ..estimators.inspection import broken_files, without
+    from ..fitting.inspection import broken_files, without
 
     if isinstance(dataset.domains[0].images, Tensor):
         return dataset
@@ -122,7 +122,7 @@ def _images(dataset: Any, options: argparse.Namespace) -> Any:
 
 def _record(dataset: Any, model: Path) -> Path | None:
     """Return what the fit of a model has written of these images; None where they are others."""
-    from ..estimators.place import INSPECTION
+    from ..fitting.setup import INSPECTION
     from ..runs.model import MODEL
     from ..storage import read_json
 

@@ -199,7 +199,7 @@ def _compared(asked: list[list[str]], runs: list[Any]) -> list[tuple[str, str]]:
 
 def _failed(failed: list[Any], written: Callable[[str], str] = str) -> list[str]:
     """Return what to know of the runs that failed, as ``written``, and what to do."""
-    from ..estimators.setup import SETUP
+    from ..fitting.setup import SETUP
     from ..report.failed import advice_lines, failure_lines
 
     # A fit has a plan, too, and goes on by a command of its own.

@@ -82,7 +82,7 @@ def _as_json(out: Path, runs: Sequence[Any]) -> dict[str, Any]:
 
 def _is_fit(out: Path) -> bool:
     """Return whether the runs are a fit's, of which only those are planned that were begun."""
-    from ..estimators.setup import SETUP
+    from ..fitting.setup import SETUP
 
     return (out / SETUP).exists()
 

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from ..sweeps.cost import find_rates, known_rates
 from ..sweeps.probe import Rates
 from .budget import LEAST
-from .estimate import Surroundings, groups_of
+from .leave_one_out import Surroundings, groups_of
 from .setup import Setup
 from .verdict import BASELINE
 

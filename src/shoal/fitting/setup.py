@@ -1,5 +1,6 @@
 """How a model is fitted: chosen once, written down, and the same whenever a command goes on."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import count
@@ -9,6 +10,7 @@ from typing import Any
 from ..algorithms.hparams import draw, searches
 from ..checks import choose
 from ..datasets import DomainDataset
+from ..datasets.folders import name_of
 from ..runs.run import Protocol, Run
 from ..storage import read_json, write_json
 from ..sweeps.plan import RUNS, Method
@@ -157,3 +159,34 @@ def hparams_for(method: Method, scale: str, steps: int, given: Mapping[str, str]
     if warmup is not None and warmup.default:
         shorter = {"warmup_steps": str(round(warmup.default * steps / USUAL))}
     return asdict(draw(kind.Hparams, scale, 0, 0, {**shorter, **settings, **given}))
+
+
+# What a command may have left behind that was refused before its first run.
+INSPECTION = "inspection.json"
+
+
+def folder_for(data: Path) -> Path:
+    """Return where a fit to ``data`` is written if nobody says where."""
+    return Path("out") / f"{name_of(data) if data.is_dir() else data.stem}-fit"
+
+
+def check_place(out: Path, data: Path) -> None:
+    """Raise where ``out`` lies in the data, holds something else, or cannot be written."""
+    if data.is_dir() and out.resolve().is_relative_to(data.resolve()):
+        raise ValueError(
+            f"{out} lies in the data, {data}, and would be taken for a domain of it; choose "
+            "another --out"
+        )
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file; choose another --out")
+    if out.is_dir() and not (out / SETUP).exists():
+        there = sorted(p.name for p in out.iterdir() if not p.name.startswith("."))
+        strange = [name for name in there if name != INSPECTION]
+        if strange:
+            raise ValueError(
+                f"{out} holds {', '.join(strange[:5])} and is no folder of a fit; choose another "
+                "--out"
+            )
+    parent = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise OSError(f"{parent} cannot be written; make it writable, or choose another --out")

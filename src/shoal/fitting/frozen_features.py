@@ -3,9 +3,14 @@
 In the end the head is put onto that network, so that the model is one like any other.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -19,7 +24,47 @@ from ..runs.model import build
 from ..runs.run import Run
 from ..storage import load_tensors, save_tensors
 from ..training.batches import Normalise, scaled
-from .threads import in_threads
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let every operation inside run on one core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def in_threads(
+    work: Callable[[Item], Made], items: Iterable[Item], device: torch.device
+) -> Iterator[Made]:
+    """Yield what ``work`` makes of each item, in order; on a CPU as many at once as it has cores.
+
+    What is yielded is made a little ahead, so that nothing waits for who takes it.
+    """
+    workers = torch.get_num_threads() if device.type == "cpu" else 1
+    left, waiting = iter(items), deque[Future[Made]]()
+    with (
+        one_thread() if device.type == "cpu" else nullcontext(),
+        ThreadPoolExecutor(workers) as pool,
+    ):
+        try:
+            for item in islice(left, 2 * workers):
+                waiting.append(pool.submit(work, item))
+            while waiting:
+                made = waiting.popleft().result()
+                for item in islice(left, 1):
+                    waiting.append(pool.submit(work, item))
+                yield made
+        finally:
+            for future in waiting:
+                future.cancel()
+
 
 FEATURES = "features.pt"
 SHAPE = (3, 224, 224)

@@ -6,24 +6,48 @@ interruption, and a second command on the same folder shares the work.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
-from ..distributed import rank
+from ..distributed import rank, same_everywhere
 from ..results.records import Finished, failure_of, read_runs
 from ..runs.machine import Machine
 from ..runs.run import Run
-from ..sweeps.attempt import State
+from ..sweeps.attempt import EVERYWHERE, State
 from ..sweeps.plan import Data, Method, folder_of, write_plan
 from ..sweeps.worker import Hand
 from ..training.loop import Progress
-from .budget import Budget
-from .outlook import Ahead, Outlook
+from .budget import Ahead, Budget, Outlook
 from .setup import Setup
-from .together import END, agreed, follow, say
+
+# Instead of the number of a run: there is no other.
+END = -1
+
+
+def agreed(found: Callable[[], int]) -> int:
+    """Return what the first process finds, in all of them; the others find nothing themselves."""
+    value = torch.tensor([found() if rank() == 0 else 0])
+    same_everywhere([value])
+    return int(value)
+
+
+def say(number: int) -> None:
+    """Tell the other processes which run begins now, or ``END``."""
+    agreed(lambda: number)
+
+
+def follow(hand: Hand, runs: Sequence[Run]) -> None:
+    """Take part in those of the runs that the first process carries out, until it says ``END``."""
+    while (number := agreed(lambda: END)) != END:
+        with suppress(*EVERYWHERE):  # which the first process writes down
+            hand.assist(runs[number])
+
 
 # Seconds between two looks at a run that another command carries out.
 LOOK = 1.0
