@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from shoal.report.figures.style import canvas, look_of, rendered
+from shoal.report.figures import canvas, look_of, rendered
 from shoal.results.records import Finished, read_runs
 
 from .recording import options, write

@@ -12,7 +12,7 @@ import pytest
 from shoal.checks import choose
 from shoal.cli import main
 from shoal.datasets import DATASETS
-from shoal.report.figures import style
+from shoal.report import figures
 from shoal.runs import diagnosis
 from tests.protocol.small import squares
 
@@ -111,7 +111,7 @@ def test_letters_that_no_font_has_are_told_once(
     domains = tuple(replace(domain, name=name) for domain, name in named)
     data = replace(real, domains=domains, order=())
     monkeypatch.setitem(DATASETS, "tiny", lambda *_: data)
-    monkeypatch.setattr(style, "FALLBACKS", ("no such font",))
+    monkeypatch.setattr(figures, "FALLBACKS", ("no such font",))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert diagnose("run", "--figures", "drawn", "--images", "8") == 0

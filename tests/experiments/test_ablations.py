@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from shoal.algorithms import ALGORITHMS, VARIANTS
-from shoal.experiments import batches
+from shoal.experiments import batch_size
 from shoal.experiments.ablations import ABLATIONS, DATASETS, RULES, draw_by_draw, ordered, table
 from shoal.reference import published_table
 from shoal.results.records import Finished, Measured
@@ -153,7 +153,7 @@ def test_rows_are_held_against_the_same_draw_of_fishr() -> None:
 
 
 def test_the_draw_is_the_published_one() -> None:
-    best = asdict(batches.BEST_DRAW)
+    best = asdict(batch_size.BEST_DRAW)
     assert best["batch_size"] == 39 and best["warmup_steps"] == 4264
     assert best["lr"] == pytest.approx(2.3969e-4, rel=1e-4)
     assert best["penalty_weight"] == pytest.approx(8089.5, rel=1e-4)
@@ -161,16 +161,16 @@ def test_the_draw_is_the_published_one() -> None:
 
 
 def test_either_lambda_or_the_pull_stays() -> None:
-    keep, pull = batches.PULLS
-    drawn = batches.BEST_DRAW.penalty_weight  # type: ignore[attr-defined]
-    decay = batches.BEST_DRAW.ema_decay  # type: ignore[attr-defined]
-    for other in batches.DECAYS:
-        assert batches.strength(other, keep) == drawn
-        assert batches.strength(other, pull) / (1 - other) == pytest.approx(drawn / (1 - decay))
+    keep, pull = batch_size.PULLS
+    drawn = batch_size.BEST_DRAW.penalty_weight  # type: ignore[attr-defined]
+    decay = batch_size.BEST_DRAW.ema_decay  # type: ignore[attr-defined]
+    for other in batch_size.DECAYS:
+        assert batch_size.strength(other, keep) == drawn
+        assert batch_size.strength(other, pull) / (1 - other) == pytest.approx(drawn / (1 - decay))
 
 
 def test_configurations_and_their_cells() -> None:
-    sweeps = batches.sweeps(2, Protocol(steps=3))
+    sweeps = batch_size.sweeps(2, Protocol(steps=3))
     runs = [
         run
         for sweep in sweeps
@@ -195,7 +195,7 @@ def test_configurations_and_their_cells() -> None:
         for run in runs
         if run.test_domains == test and run.hparams["ema_decay"] == 0.5
     ]
-    cells = batches.cells(finished)
+    cells = batch_size.cells(finished)
     done = [cell for cell in cells if cell["mean"] is not None]
     assert {cell["ema_decay"] for cell in done} == {0.5} and len(done) == 8
     assert done[0]["mean"] == pytest.approx(15) and done[0]["trials"] == 2

@@ -9,7 +9,7 @@ import torch
 
 from shoal.experiments import demo
 from shoal.experiments.colored_mnist import Setup, Training
-from shoal.report.demo import demo_page, demo_table
+from shoal.report.demo_page import demo_page, demo_table
 from tests.oracles.autograd import individual_gradients, variance
 
 SETUP = Setup(examples=12, hidden=8, jump_step=2, updates=7)

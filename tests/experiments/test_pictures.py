@@ -6,10 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from shoal.experiments import gradients, landscape, trained
+from shoal.experiments import gradients, landscape, restarts
 from shoal.experiments.colored_mnist import Setup, Training
-from shoal.experiments.restarts import Folder
-from shoal.experiments.trained import head_inputs
+from shoal.experiments.restarts import Folder, head_inputs
 from tests.oracles.autograd import individual_gradients, variance
 from tests.oracles.curvature import hessian as dense_hessian
 from tests.oracles.curvature import risk
@@ -25,15 +24,15 @@ def quiet(*_: object) -> None:
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Training:
     folder = Folder.open(tmp_path_factory.mktemp("models"), TINY)
-    return trained.trained("Fishr", TINY, CPU, folder, quiet)
+    return restarts.trained("Fishr", TINY, CPU, folder, quiet)
 
 
 def test_a_model_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, told = Folder.open(tmp_path, TINY), []
-    first = trained.trained("ERM", TINY, CPU, folder, lambda *args: told.append(args))
+    first = restarts.trained("ERM", TINY, CPU, folder, lambda *args: told.append(args))
     assert told[-1] == ("ERM", 0, 4, 4)
     monkeypatch.setattr(Training, "step", None)
-    again = trained.trained("ERM", TINY, CPU, folder, quiet)
+    again = restarts.trained("ERM", TINY, CPU, folder, quiet)
     assert again.done == 4
     for mine, theirs in zip(first.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(mine, theirs)

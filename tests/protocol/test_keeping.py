@@ -12,7 +12,7 @@ import torch
 
 from shoal.cli import main
 from shoal.cli.arguments import RULES
-from shoal.report.sweeps import ALL_RULES
+from shoal.report.sweep import ALL_RULES
 from shoal.results.records import Finished, Measured, read_runs
 from shoal.results.selection import CALIBRATED, WORDS, choose_runs
 from shoal.runs.best_weights import NotKept, kept_model, model_of, reachable, save_chosen

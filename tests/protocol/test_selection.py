@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shoal.cli import main
-from shoal.report.doubled import twins
+from shoal.report.notes import twins
 from shoal.results.records import Failure, Finished, Measured, read_runs
 from shoal.results.selection import CALIBRATED, NEAR, RULES, choose_runs, select
 from tests.report.made_up import make_run, write_run

@@ -8,9 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from shoal.report.benchmark import Accuracy, Benchmark, Method
-from shoal.report.grid import Entry, Further, Grid, beside, grid
-from shoal.report.grid_views import latex, markdown, terminal
+from shoal.report.grid import Accuracy, Benchmark, Entry, Further, Grid, Method, beside, grid
 from shoal.report.published import (
     averages_that_differ,
     published_as_data,
@@ -20,6 +18,7 @@ from shoal.report.published import (
     published_notes,
     remark_lines,
 )
+from shoal.report.views import latex, markdown, terminal
 from shoal.results.aggregation import Mark
 from tests.reference.latex import latex_rows, shared_text
 

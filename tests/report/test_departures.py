@@ -7,7 +7,7 @@ import pytest
 
 from shoal.algorithms.hparams import draw, plain
 from shoal.own import with_settings
-from shoal.report.departures import (
+from shoal.report.comparable import (
     NETWORKS,
     Departure,
     departures,
@@ -17,7 +17,7 @@ from shoal.report.departures import (
     were_set,
 )
 from shoal.report.published import published_benchmark
-from shoal.report.sweeps import not_searched
+from shoal.report.sweep import not_searched
 from shoal.results.records import Finished, Measured
 from shoal.runs.run import RECORD_EVERY, Protocol, scale_of
 from shoal.sweeps.plan import searched

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cli import main
-from shoal.report.failed import MOST_REASONS, failure_lines
+from shoal.report.notes import MOST_REASONS, failure_lines
 from shoal.results.records import Failure
 from shoal.runs.run import Run
 from shoal.sweeps.plan import folder_of, write_plan

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from shoal.report.figures.batches import batch_figure
-from shoal.report.figures.dynamics import gap_dynamics, hessian_dynamics
-from shoal.report.figures.landscape import landscape_figure
-from shoal.report.figures.linear import linear_window
-from shoal.report.figures.overhead import overhead_figure
-from shoal.report.figures.scatter import gradient_scatter
-from shoal.report.figures.style import DOMAINS, LOOKS, canvas, look_of, rendered
+from shoal.experiments.batch_size import batch_figure
+from shoal.experiments.gradients import gradient_scatter
+from shoal.experiments.hessian import gap_dynamics, hessian_dynamics
+from shoal.experiments.landscape import landscape_figure
+from shoal.experiments.linear import linear_window
+from shoal.experiments.overhead import overhead_figure
+from shoal.report.figures import DOMAIN_COLOURS, LOOKS, canvas, look_of, rendered
 
 
 def texts(figure: Any) -> str:
@@ -55,7 +55,7 @@ def test_series_differ_without_colours() -> None:
     assert len({look.marker for look in LOOKS}) == len(LOOKS)
     assert len({look.colour for look in LOOKS}) == len(LOOKS)
     assert look_of(len(LOOKS)) == LOOKS[0]
-    assert len({str(look.dashes) for look in DOMAINS.values()}) == len(DOMAINS)
+    assert len({str(look.dashes) for look in DOMAIN_COLOURS.values()}) == len(DOMAIN_COLOURS)
 
 
 def test_linear_window() -> None:

@@ -5,8 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from shoal.report.fit_chart import chart
-from shoal.report.fit_page import fit_page
+from shoal.report.fit_page import chart, fit_page
 from tests.report.browser import Browser
 
 EVIL = "<script>alert('x')</script>&"

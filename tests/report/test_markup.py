@@ -2,10 +2,8 @@
 
 import pytest
 
-from shoal.report.benchmark import Accuracy, Benchmark, Method
-from shoal.report.grid import beside, grid
-from shoal.report.grid_views import latex, markdown
-from shoal.report.markup import as_markdown
+from shoal.report.grid import Accuracy, Benchmark, Method, beside, grid
+from shoal.report.views import as_markdown, latex, markdown
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,9 @@ from shoal.cli.samples import samples_of
 from shoal.datasets import colored_mnist, image_folders
 from shoal.datasets.cache import build, cache_folder
 from shoal.datasets.samples import samples
-from shoal.report import page_curves
-from shoal.report.page import sweep_page
-from shoal.report.page_curves import SCALE
-from shoal.report.page_data import page_data
-from shoal.report.paired import against_each
-from shoal.report.sweeps import ALL_RULES, chapters
+from shoal.report import page as page_curves
+from shoal.report.page import SCALE, page_data, sweep_page
+from shoal.report.sweep import ALL_RULES, against_each, chapters
 from shoal.results.records import Finished, Measured, failures, read_runs, timing_of
 from shoal.results.selection import choose_runs
 from tests.protocol.small import squares

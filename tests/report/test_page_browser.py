@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.report import departures
+from shoal.report import comparable
 from shoal.report.page import sweep_page
-from shoal.report.sweeps import ALL_RULES
+from shoal.report.sweep import ALL_RULES
 from shoal.results.records import failures, read_runs
 from shoal.results.selection import choose_runs
 from tests.report.browser import Browser
@@ -46,7 +46,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sweeps = [folder / "sweep"]
     path = folder / "page.html"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(departures, "DRAWS", 5)
+        patched.setattr(comparable, "DRAWS", 5)
         path.write_text(sweep_page(read_runs(sweeps), ALL_RULES, failures(sweeps)), "utf-8")
     return path
 

@@ -8,8 +8,7 @@ import pytest
 
 from shoal.cli import main
 from shoal.report.grid import Entry, Grid
-from shoal.report.paired import against_each, paired
-from shoal.report.sweeps import chapters
+from shoal.report.sweep import against_each, chapters, paired
 from shoal.results.selection import choose_runs
 from tests.report.made_up import make_sweep, write_run
 

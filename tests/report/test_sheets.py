@@ -5,15 +5,15 @@ import io
 import pytest
 from rich.console import Console
 
-from shoal.report.ablations import ablation_sheets, batch_sheet, draws_sheet
-from shoal.report.analyses import overhead_sheet
-from shoal.report.sheets import Sheet, markdown, power, terminal
+from shoal.experiments.ablations import ablation_sheets, batch_sheet, draws_sheet
+from shoal.experiments.sheets import overhead_sheet
+from shoal.report.views import Sheet, power, sheet_markdown, sheet_terminal
 
 SHEET = Sheet("A title", ("Method", "|R|²"), [("ERM", "1 | 2"), ("[red]", "3")], "To know.")
 
 
 def test_markdown() -> None:
-    assert markdown([SHEET]) == (
+    assert sheet_markdown([SHEET]) == (
         "**A title**\n\n| Method | \\|R\\|² |\n| :-- | --: |\n| ERM | 1 \\| 2 |\n"
         "| [red] | 3 |\n\nTo know.\n"
     )
@@ -21,7 +21,7 @@ def test_markdown() -> None:
 
 def test_terminal_shows_names_as_they_are() -> None:
     file = io.StringIO()
-    Console(file=file, width=40).print(terminal(SHEET))
+    Console(file=file, width=40).print(sheet_terminal(SHEET))
     shown = file.getvalue()
     assert "[red]" in shown and "A title" in shown and "To know." in shown
 

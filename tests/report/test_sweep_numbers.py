@@ -9,8 +9,8 @@ from statistics import fmean, pstdev
 import pytest
 
 from shoal.cli import main
-from shoal.report.sweep_numbers import as_data
-from shoal.report.sweeps import chapters
+from shoal.report.as_json import as_data
+from shoal.report.sweep import chapters
 from shoal.results.records import Failure
 from tests.report.made_up import make_run, make_sweep, write_failure, write_run
 

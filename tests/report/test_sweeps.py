@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from shoal.algorithms import ALGORITHMS
+from shoal.catalogue import DATASETS as ORDER
+from shoal.catalogue import METHODS
 from shoal.cli import main
 from shoal.datasets import DATASETS
 from shoal.report.grid import Entry
-from shoal.report.order import DATASETS as ORDER
-from shoal.report.order import METHODS
-from shoal.report.page_data import page_data
-from shoal.report.sweeps import chapters
+from shoal.report.page import page_data
+from shoal.report.sweep import chapters
 from shoal.results.aggregation import Mark
 from shoal.results.records import Failure, Finished, Measured
 from shoal.sweeps.plan import searched

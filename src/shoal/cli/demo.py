@@ -26,7 +26,7 @@ def _run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from ..experiments.demo import run
-    from ..report.demo import demo_page, demo_table
+    from ..report.demo_page import demo_page, demo_table
     from ..storage import write_text
 
     import_module("jinja2")  # for the page: missing now is better than missing after training

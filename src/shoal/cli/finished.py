@@ -43,7 +43,7 @@ def sweeps_of(failed: Iterable[Any]) -> list[Path]:
 
 def note_twins(runs: list[Any]) -> None:
     """Say where two runs differ in nothing that the tables know, as in steps or in the network."""
-    from ..report.doubled import twins
+    from ..report.notes import twins
 
     if found := twins(runs):
         first, second = found[0]

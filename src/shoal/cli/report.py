@@ -137,7 +137,7 @@ def _show(console: Any, shown: Any) -> None:
     """Print a grid under its title, which may be wider than the table."""
     from rich.text import Text
 
-    from ..report.grid_views import terminal
+    from ..report.views import terminal
 
     console.print(Text(shown.title, "italic"))
     for piece in terminal(shown, console.width):
@@ -152,8 +152,8 @@ def _markdown(rules: list[str], file: io.StringIO | None) -> None:
 
 def _latex(rules: list[str], file: io.StringIO | None) -> None:
     from ..report.grid import grid
-    from ..report.grid_views import latex
     from ..report.published import published_benchmark
+    from ..report.views import latex
 
     print("\n".join(latex(grid(published_benchmark(r))) for r in rules), end="", file=file)
 
@@ -168,13 +168,13 @@ FORMATS = {"terminal": _terminal, "markdown": _markdown, "latex": _latex, "json"
 
 
 def _rules(options: argparse.Namespace) -> tuple[str, ...]:
-    from ..report.sweeps import ALL_RULES
+    from ..report.sweep import ALL_RULES
 
     return ALL_RULES if options.rule == "all" else (options.rule,)
 
 
 def _chapters(options: argparse.Namespace, failed: list[Any]) -> list[Any]:
-    from ..report.sweeps import chapters, nothing_chosen
+    from ..report.sweep import chapters, nothing_chosen
     from ..sweeps.plan import searched
 
     runs, rules = finished_runs(options.folders), _rules(options)
@@ -200,7 +200,7 @@ def _compared(asked: list[list[str]], runs: list[Any]) -> list[tuple[str, str]]:
 def _failed(failed: list[Any], written: Callable[[str], str] = str) -> list[str]:
     """Return what to know of the runs that failed, as ``written``, and what to do."""
     from ..fitting.setup import SETUP
-    from ..report.failed import advice_lines, failure_lines
+    from ..report.notes import advice_lines, failure_lines
 
     # A fit has a plan, too, and goes on by a command of its own.
     sweeps = [str(at) for at in sweeps_of(failed) if not (at / SETUP).exists()]
@@ -231,8 +231,7 @@ def _sweep_terminal(chapters: list[Any], failed: list[Any], file: io.StringIO | 
 
 
 def _sweep_markdown(chapters: list[Any], failed: list[Any], file: io.StringIO | None) -> None:
-    from ..report.grid_views import LEGEND, markdown
-    from ..report.markup import as_markdown
+    from ..report.views import LEGEND, as_markdown, markdown
 
     for chapter in chapters:
         print(f"## {chapter.rule}\n", file=file)
@@ -251,7 +250,7 @@ def _sweep_latex(chapters: list[Any], failed: list[Any], file: io.StringIO | Non
     from collections import Counter
     from dataclasses import replace
 
-    from ..report.grid_views import latex
+    from ..report.views import latex
 
     seen = Counter[str]()
     for chapter in chapters:
@@ -266,7 +265,7 @@ def _sweep_latex(chapters: list[Any], failed: list[Any], file: io.StringIO | Non
 
 
 def _sweep_json(chapters: list[Any], failed: list[Any], file: io.StringIO | None) -> None:
-    from ..report.sweep_numbers import as_data
+    from ..report.as_json import as_data
 
     text = json.dumps(as_data(chapters, failed), indent=2, ensure_ascii=False, allow_nan=False)
     print(text, file=file)

@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..report.failed import lost_by_themselves
+    from ..report.notes import lost_by_themselves
     from ..results.records import read_runs
     from ..results.selection import select
     from ..runs.best_weights import NotKept, save_chosen

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from .benchmark import (
+from .tables import (
     BENCHMARKS,
     PublishedRow,
     PublishedTable,
     Remarks,
+    labels,
+    published,
+    published_rows,
     published_rules,
     published_table,
     remarks,
 )
-from .stored import labels, published, published_rows
 
 __all__ = [
     "BENCHMARKS",

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from .demo import demo_page, demo_table
+from .demo_page import demo_page, demo_table
 from .tables import Cell, markdown, terminal
 
 __all__ = ["Cell", "demo_page", "demo_table", "markdown", "terminal"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .figures.style import GRID, INK, letters_without_a_font, look_of, styled
+from .figures import GRID, INK, letters_without_a_font, look_of, styled
 
 Found = dict[str, Any]
 Cells = dict[tuple[str, str], float]

@@ -2,13 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from html import escape
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
-from .fit_chart import chart
+# The accuracies of all methods, by domain.
+Lines = list[tuple[str, list[Mapping[str, Any] | None]]]
 
-__all__ = ["check_drawing", "fit_page"]
+COLOURS = ("#6b7280", "#0b5cad", "#b7472a", "#2f7d4f", "#7a4fa3", "#a3760b")
+RIGHT, ROW, TOP = 24, 34, 8
+
+
+class Frame(NamedTuple):
+    """How wide a drawing is, where its axis begins in it, and how long a name may be.
+
+    ``low`` is the accuracy at which the axis begins.
+    """
+
+    name: str
+    width: int
+    left: int
+    letters: int
+    low: float
+
+    def x(self, value: float) -> float:
+        return self.left + (self.width - self.left - RIGHT) * (value - self.low) / (100 - self.low)
+
+
+def chart(content: Mapping[str, Any]) -> str:
+    """Return SVG drawings with a line for every domain and one for their average.
+
+    One is for wide screens and one for narrow ones; the style shows one of them.
+    """
+    methods = content["methods"]
+    lines: Lines = [
+        (domain, [method["cells"][k] for method in methods])
+        for k, domain in enumerate(content["domains"])
+    ]
+    if len(lines) > 1:
+        lines.append(("average", [method["average"] for method in methods]))
+    low = _low([cell["mean"] for _, cells in lines for cell in cells if cell])
+    frames = Frame("wide", 760, 170, 20, low), Frame("narrow", 330, 96, 10, low)
+    drawings = "".join(_drawing(lines, frame) for frame in frames)
+    return f'{drawings}<p class="legend">{_legend([method["name"] for method in methods])}</p>'
+
+
+def _drawing(lines: Lines, frame: Frame) -> str:
+    height = TOP + ROW * len(lines) + 26
+    parts = "".join([*_grid(frame, height), *_lines(lines, frame)])
+    label = "Accuracy on each domain left out, by method"
+    return (
+        f'<svg class="{frame.name}" viewBox="0 0 {frame.width} {height}" role="img" '
+        f'aria-label="{label}">{parts}</svg>'
+    )
+
+
+def _lines(lines: Lines, frame: Frame) -> list[str]:
+    parts = []
+    for number, (name, cells) in enumerate(lines):
+        y = TOP + ROW * (number + 0.5)
+        bold = ' class="strong"' if name == "average" else ""
+        short = name if len(name) <= frame.letters else f"{name[: frame.letters - 1]}…"
+        place = f'x="{frame.left - 12}" y="{y + 4}" text-anchor="end"'
+        parts.append(f"<text {place}{bold}>{escape(short)}</text>")
+        for k, cell in enumerate(cells):
+            if cell is not None:
+                step = 7 if len(cells) < 4 else 20 / len(cells)
+                parts.append(_mark(cell, k, y + step * (k - (len(cells) - 1) / 2), frame))
+    return parts
+
+
+def _mark(cell: Mapping[str, Any], k: int, y: float, frame: Frame) -> str:
+    colour, x = COLOURS[k % len(COLOURS)], frame.x(cell["mean"])
+    bar = ""
+    if cell["error"] is not None:
+        ends = (
+            frame.x(max(cell["mean"] - cell["error"], frame.low)),
+            frame.x(min(cell["mean"] + cell["error"], 100)),
+        )
+        bar = (
+            f'<line x1="{ends[0]:.1f}" x2="{ends[1]:.1f}" y1="{y:.1f}" y2="{y:.1f}" '
+            f'stroke="{colour}" stroke-width="2"/>'
+        )
+    return f'{bar}<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{colour}"/>'
+
+
+def _grid(frame: Frame, height: int) -> list[str]:
+    room = (frame.width - frame.left - RIGHT) / (100 - frame.low)  # of one per cent
+    step = next(step for step in (5, 10, 20, 50) if step * room >= 50)
+    ticks = [tick for tick in range(0, 101, step) if tick >= frame.low]
+    parts = []
+    for tick in ticks:
+        x = f"{frame.x(tick):.1f}"
+        parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="{TOP}" y2="{height - 22}"/>')
+        place = f'x="{x}" y="{height - 6}" text-anchor="middle"'
+        parts.append(f'<text class="tick" {place}>{tick} %</text>')
+    return parts
+
+
+def _legend(names: Sequence[str]) -> str:
+    return "".join(
+        f'<span><i style="background:{COLOURS[k % len(COLOURS)]}"></i>{escape(name)}</span>'
+        for k, name in enumerate(names)
+    )
+
+
+def _low(values: Sequence[float]) -> float:
+    """Return where the axis begins: a round number below all values."""
+    return max(0.0, 10.0 * ((min(values, default=0.0) - 4) // 10))
 
 
 def check_drawing() -> None:

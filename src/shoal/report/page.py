@@ -9,16 +9,233 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
+from statistics import fmean
 from typing import Any
 
-from ..results.records import Failure, Finished
-from .departures import Searched
-from .page_data import Samples, page_data
-from .sweeps import not_searched
+from ..catalogue import in_order
+from ..results.records import Failure, Finished, Measured, Timing, timing_of
+from ..results.selection import WORDS, choose_runs
+from .comparable import Searched
+from .grid import BASELINE, Entry, Grid
+from .sweep import (
+    FURTHER,
+    PAIRED,
+    Chapter,
+    against_each,
+    chapters,
+    domains_of,
+    not_searched,
+    nothing_chosen,
+)
 
-__all__ = ["sweep_page"]
+SCALE = 10_000
+"""Accuracies are whole numbers of this part: four digits, and few bytes."""
+MOST_VALUES = 1_600_000
+"""Of all curves together; with more, curves are thinned."""
+
+
+def curves_of(runs: Sequence[Finished]) -> tuple[list[dict[str, Any]], list[tuple[int, ...]]]:
+    """Return the runs with their curves, and the lists of steps that these go by."""
+    steps: dict[tuple[int, ...], int] = {}
+    most = _most_points(runs)
+    return [_run(run, most, steps) for run in runs], list(steps)
+
+
+def accuracy(value: float) -> int | None:
+    """Return the accuracy as a whole number; None where it is no number."""
+    return round(value * SCALE) if math.isfinite(value) else None
+
+
+def _run(run: Finished, most: int, steps: dict[tuple[int, ...], int]) -> dict[str, Any]:
+    kept = _thinned(run.measured, most)
+    at = tuple(one.step for one in kept)
+    return {
+        "dataset": run.dataset,
+        "method": run.algorithm,
+        "test": run.test_domains,
+        "trial": run.trial,
+        "draw": run.draw,
+        "hparams": {name: _plain(value) for name, value in run.hparams.items()},
+        "warmup": _warmup(run.hparams),
+        "steps": steps.setdefault(at, len(steps)),
+        "accuracy": {
+            domain: {split: [accuracy(one.of(domain, split)) for one in kept] for split in splits}
+            for domain, splits in kept[0].accuracy.items()
+        },
+        "terms": {
+            name: [_number(one.terms.get(name, math.nan)) for one in kept] for name in kept[0].terms
+        },
+        "gaps": {
+            name: [_number(one.gaps.get(name, math.nan)) for one in kept]
+            for name in dict.fromkeys(name for one in kept for name in one.gaps)
+        },
+    }
+
+
+def _most_points(runs: Sequence[Finished]) -> int:
+    series = 0
+    for run in runs:
+        first = run.measured[0]
+        series += len(first.terms) + len(run.measured[-1].gaps)
+        series += sum(len(splits) for splits in first.accuracy.values())
+    return max(2, MOST_VALUES // max(series, 1))
+
+
+def _thinned(measured: Sequence[Measured], most: int) -> Sequence[Measured]:
+    """Return so many records, evenly spaced, the first and the last among them."""
+    if len(measured) <= most:
+        return measured
+    last = len(measured) - 1
+    return [measured[round(k * last / (most - 1))] for k in range(most)]
+
+
+def _warmup(hparams: Mapping[str, Any]) -> float | None:
+    """Return the step from which the penalty acts; DomainBed's name for it ends so."""
+    for name, value in hparams.items():
+        named = name == "warmup_steps" or name.endswith("penalty_anneal_iters")
+        if named and isinstance(value, (int, float)):
+            return value
+    return None
+
+
+def _number(value: float) -> float | None:
+    return float(f"{value:.4g}") if math.isfinite(value) else None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON knows; what it does not know, as text."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return value if isinstance(value, (bool, int, str)) else str(value)
+
+
+# By data set and domain: the class of an image, "" where it is not known, and its data URI.
+Samples = Mapping[str, Mapping[str, Sequence[tuple[str, str]]]]
+
+
+def page_data(
+    runs: Sequence[Finished],
+    rules: Iterable[str],
+    failed: Sequence[Failure] = (),
+    samples: Samples | None = None,
+    searched: Searched = not_searched,
+) -> dict[str, Any]:
+    """Return what the page shows; lists of runs go by their place in the order of tables."""
+    runs, rules = in_order(runs), tuple(rules)
+    shown = [_chapter(one, runs) for one in chapters(runs, rules, (), failed, searched)]
+    if not shown:
+        raise ValueError(nothing_chosen(len(runs), rules))
+    curves, steps = curves_of(runs)
+    return {
+        "scale": SCALE,
+        "baseline": BASELINE,
+        "domains": domains_of(runs),
+        "further": FURTHER,
+        "differences": PAIRED,
+        "chapters": shown,
+        "runs": curves,
+        "steps": steps,
+        "costs": _costs(runs),
+        "failures": [_failure(one) for one in in_order(failed)],
+        "samples": samples or {},
+    }
+
+
+def _chapter(found: Chapter, runs: Sequence[Finished]) -> dict[str, Any]:
+    places = {id(run): place for place, run in enumerate(runs)}
+    readings = _readings(found.rule, runs)
+    chosen = []
+    for choice in found.choices:
+        place = places[id(choice.run)]
+        readings[place] = [choice.step, accuracy(choice.accuracy)]
+        score = round(choice.score, 5) if math.isfinite(choice.score) else None
+        counts = {"draws": choice.draws, "record": choice.record, "records": choice.records}
+        chosen.append({"run": place, "score": score, "inside": accuracy(choice.inside), **counts})
+    first, *published = found.tables
+    return {
+        "rule": found.rule,
+        "words": WORDS[found.rule],
+        "leaderboard": _grid(first),
+        "published": [_grid(table) for table in published],
+        "by_domain": [_grid(table) for table in found.by_domain],
+        "paired": {name: _grid(table) for name, table in against_each(found.choices).items()},
+        "about": found.about,
+        "cautions": found.cautions,
+        "readings": readings,
+        "chosen": chosen,
+    }
+
+
+def _readings(rule: str, runs: Sequence[Finished]) -> list[list[int | None] | None]:
+    """Return the step at which the rule reads each run, were its draw the only one, and what."""
+    mates: dict[tuple[str, str, int, int], list[Finished]] = {}
+    for run in runs:
+        if len(run.test_domains) > 1:
+            key = (run.dataset, run.algorithm, run.trial, run.draw)
+            mates.setdefault(key, []).append(run)
+    found: list[list[int | None] | None] = []
+    for run in runs:
+        beside = mates.get((run.dataset, run.algorithm, run.trial, run.draw), [])
+        alone = choose_runs([run, *beside], rule) if len(run.test_domains) == 1 else []
+        found.append([alone[0].step, accuracy(alone[0].accuracy)] if alone else None)
+    return found
+
+
+def _grid(table: Grid) -> dict[str, Any]:
+    lines = [
+        {"name": line.name, "cells": [_entry(entry) for entry in (*line.cells, *line.summary)]}
+        for line in table.lines
+    ]
+    shift = len(table.columns)
+    return {
+        "title": table.title,
+        "columns": [*table.columns, *table.summary],
+        "smallest": [shift + table.summary.index(heading) for heading in table.smallest],
+        "lines": lines,
+    }
+
+
+def _entry(entry: Entry) -> list[Any]:
+    return [entry.text, entry.error, entry.mark.place, entry.mark.worse]
+
+
+def _costs(runs: Sequence[Finished]) -> list[dict[str, Any]]:
+    """Return what the runs of each data set and method took, those that wrote it down."""
+    groups: dict[tuple[str, str], list[Timing]] = {}
+    for run in runs:
+        timing = timing_of(run)
+        if timing is not None:
+            groups.setdefault((run.dataset, run.algorithm), []).append(timing)
+    return [
+        {
+            "dataset": dataset,
+            "method": method,
+            "runs": len(mine),
+            "seconds": round(fmean(one.seconds for one in mine), 3),
+            "updating": round(fmean(one.updating for one in mine), 3),
+            "evaluating": round(fmean(one.evaluating for one in mine), 3),
+            "updates": sum(one.updates for one in mine),
+            "total": round(sum(one.seconds for one in mine), 3),
+            "machines": list(dict.fromkeys(one.machine for one in mine if one.machine)),
+        }
+        for (dataset, method), mine in groups.items()
+    ]
+
+
+def _failure(failed: Failure) -> dict[str, Any]:
+    return {
+        "dataset": failed.dataset,
+        "method": failed.algorithm,
+        "test": failed.test_domains,
+        "trial": failed.trial,
+        "draw": failed.draw,
+        "reason": failed.reason,
+        "folder": str(failed.path),
+    }
+
 
 SCRIPTS = (
     "sweep_tables.js",

@@ -8,9 +8,8 @@ from typing import Any
 
 from ..reference import BENCHMARKS, published_rules, published_table, remarks
 from ..results.aggregation import printed, ranks
-from .benchmark import BASELINE, Accuracy, Benchmark, Method
-from .grid import grid
-from .grid_views import LEGEND, markdown
+from .grid import BASELINE, Accuracy, Benchmark, Method, grid
+from .views import LEGEND, markdown
 
 __all__ = [
     "COLORED_MNIST",

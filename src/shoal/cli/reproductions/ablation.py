@@ -71,8 +71,15 @@ def _what(parser: argparse.ArgumentParser) -> None:
 
 def _run(name: str, options: argparse.Namespace) -> int:
     from ...checks import choose
-    from ...experiments.ablations import ABLATIONS, RULES, draw_by_draw, ordered, table
-    from ...report.ablations import ablation_sheets, draws_sheet
+    from ...experiments.ablations import (
+        ABLATIONS,
+        RULES,
+        ablation_sheets,
+        draw_by_draw,
+        draws_sheet,
+        ordered,
+        table,
+    )
     from ...sweeps.plan import Sweep, runs_of
 
     check_engine(options)
@@ -104,25 +111,27 @@ def _run(name: str, options: argparse.Namespace) -> int:
 
 
 def _run_batches(options: argparse.Namespace) -> int:
-    from ...experiments import batches
-    from ...report.ablations import batch_sheet
-    from ...report.figures.batches import batch_figure
+    from ...experiments import batch_size
+    from ...experiments.ablations import batch_sheet
+    from ...experiments.batch_size import batch_figure
     from ...runs.run import Protocol
     from ...sweeps.plan import runs_of
 
     check_engine(options)
-    world = world_of(options, {batches.ROW: batches.ROW}, {batches.DATASET: batches.DATASET})
+    world = world_of(
+        options, {batch_size.ROW: batch_size.ROW}, {batch_size.DATASET: batch_size.DATASET}
+    )
     dataset = cache(world.dataset)  # the same for all configurations
     protocol = Protocol(options.steps, precision=options.precision)
     planned = {
         run.identity: run
-        for sweep in batches.sweeps(options.trials, protocol)
+        for sweep in batch_size.sweeps(options.trials, protocol)
         for run in runs_of(sweep, world.method, dataset)
-        if run.test_domains == (batches.TEST_DOMAIN,)
+        if run.test_domains == (batch_size.TEST_DOMAIN,)
     }
     status = carry_out(options, list(planned.values()), world)
     runs = _finished(options)
-    cells = batches.cells(runs)
+    cells = batch_size.cells(runs)
     result = {"cells": cells, "machine": _machines(runs)}
     figures = {"ema-batch": batch_figure(cells)} if runs else {}
     command = f"shoal reproduce ablation-batch --precision {options.precision}"

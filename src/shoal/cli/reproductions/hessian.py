@@ -31,8 +31,8 @@ def _run(options: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from ...experiments import hessian
-    from ...report.analyses import hessian_sheets
-    from ...report.figures.dynamics import gap_dynamics, hessian_dynamics
+    from ...experiments.hessian import gap_dynamics, hessian_dynamics
+    from ...experiments.sheets import hessian_sheets
 
     setup, folder = opened(options)
     with bars("steps") as shown:

@@ -20,8 +20,8 @@ def add(experiments: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from ...experiments import linear
-    from ...report.analyses import linear_sheets
-    from ...report.figures.linear import linear_window
+    from ...experiments.linear import linear_window
+    from ...experiments.sheets import linear_sheets
 
     result = linear.run()
     figures = {"linear-window": linear_window(result)}

@@ -54,17 +54,17 @@ def write(
     import torch
     from rich.console import Console
 
-    from ...report.figures.style import rendered
-    from ...report.sheets import markdown, terminal
+    from ...report.figures import rendered
+    from ...report.views import sheet_markdown, sheet_terminal
     from ...storage import write_aside, write_text
 
     console = Console()
     for sheet in sheets:
-        console.print(terminal(sheet))
+        console.print(sheet_terminal(sheet))
     about = {"command": command, "torch": torch.__version__, **result}
     # Without a line for each of many numbers: results.md is there to be read.
     write_text(out / "results.json", json.dumps(about, ensure_ascii=False) + "\n")
-    write_text(out / "results.md", markdown(sheets))
+    write_text(out / "results.md", sheet_markdown(sheets))
     for name, figure in figures.items():
         for kind, content in rendered(figure).items():
             write_aside(out / f"{name}.{kind}", lambda file, content=content: file.write(content))  # type: ignore[misc]

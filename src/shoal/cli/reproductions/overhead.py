@@ -28,9 +28,8 @@ def add(experiments: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ...experiments.overhead import Work, run
-    from ...report.analyses import overhead_sheet
-    from ...report.figures.overhead import overhead_figure
+    from ...experiments.overhead import Work, overhead_figure, run
+    from ...experiments.sheets import overhead_sheet
 
     work = Work(options.network, options.size, options.batch, options.rounds, options.precision)
     result = run(work, device(options.device))

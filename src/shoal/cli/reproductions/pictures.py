@@ -37,8 +37,8 @@ def add(experiments: Any) -> None:
 
 def _landscape(options: argparse.Namespace) -> int:
     from ...experiments import landscape
-    from ...report.analyses import landscape_sheet
-    from ...report.figures.landscape import landscape_figure
+    from ...experiments.landscape import landscape_figure
+    from ...experiments.sheets import landscape_sheet
 
     if not options.epsilon > 0:
         raise ValueError(f"--epsilon must be above 0, got {options.epsilon:g}")
@@ -53,8 +53,8 @@ def _landscape(options: argparse.Namespace) -> int:
 
 def _gradients(options: argparse.Namespace) -> int:
     from ...experiments import gradients
-    from ...report.analyses import gradient_sheet
-    from ...report.figures.scatter import gradient_scatter
+    from ...experiments.gradients import gradient_scatter
+    from ...experiments.sheets import gradient_sheet
 
     setup, folder = opened(options)
     with bars("steps") as shown:

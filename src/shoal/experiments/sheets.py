@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .sheets import Sheet, power
+from ..report.views import Sheet, power
 
 __all__ = [
     "gradient_sheet",

@@ -6,28 +6,94 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..results.aggregation import Cell, Row, printed, rows_of
+from ..catalogue import by_method, in_order
+from ..results.aggregation import Cell, Comparison, Row, compare, printed, rows_of
 from ..results.records import Failure, Finished
 from ..results.selection import CALIBRATED, RULES, Choice, Selection, select
-from .benchmark import BASELINE, Accuracy, Benchmark, Method
-from .departures import Searched, departed, not_compared
-from .doubled import Twins, doubled, doubled_lines, twins
-from .failed import lost_by_themselves
-from .grid import Further, Grid, beside, grid
-from .order import by_method, in_order
-from .paired import PAIRED, Pair, paired
+from .comparable import Searched, departed, not_compared
+from .grid import (
+    BASELINE,
+    Accuracy,
+    Benchmark,
+    Entry,
+    Further,
+    Grid,
+    Line,
+    Method,
+    beside,
+    grid,
+    signed,
+)
+from .notes import (
+    Twins,
+    by_chance,
+    doubled,
+    doubled_lines,
+    lost,
+    lost_by_themselves,
+    no_average,
+    no_number,
+    trained,
+    twins,
+    undecided,
+    uneven,
+)
 from .published import COLORED_MNIST, method_remarks, published_cells, published_domains
-from .sweep_notes import by_chance, lost, no_average, no_number, trained, undecided, uneven
 
-__all__ = [
-    "ALL_RULES",
-    "FURTHER",
-    "Chapter",
-    "chapters",
-    "domains_of",
-    "not_searched",
-    "nothing_chosen",
-]
+PAIRED = (
+    "Paired differences are in points, mean ± standard error over the (data set, test domain, "
+    "trial) that both have, – where these are fewer than two; p is that of the sign test"
+)
+HEADINGS = ("Difference", "Pairs", "Won", "Lost", "p")
+
+Pair = tuple[str, str]
+
+
+def paired(choices: Sequence[Choice], pairs: Iterable[Pair], label: str) -> Grid:
+    """Return by how much the first method of each pair is better than the second."""
+    mine = _by_method(choices)
+    names = {f"{one} less {other}": (one, other) for one, other in pairs}
+    return _grid("Accuracy of one method less that of another, paired", label, mine, names)
+
+
+def against_each(choices: Sequence[Choice]) -> dict[str, Grid]:
+    """Return, by method, by how much every other one is better than it; the baseline first."""
+    mine = _by_method(choices)
+    return {
+        other: _grid(f"Less {other}", "", mine, {one: (one, other) for one in mine if one != other})
+        for other in mine
+    }
+
+
+def _grid(
+    title: str, label: str, choices: Mapping[str, Sequence[Choice]], names: Mapping[str, Pair]
+) -> Grid:
+    lines = tuple(Line(name, _entries(choices, pair), (), False) for name, pair in names.items())
+    return Grid(title, label, HEADINGS, (), lines)
+
+
+def _entries(choices: Mapping[str, Sequence[Choice]], pair: Pair) -> tuple[Entry, ...]:
+    one, other = pair
+    try:
+        found = compare([*choices.get(one, ()), *choices.get(other, ())], one, other)
+    except ValueError:  # they share one or none
+        return (Entry(),) * len(HEADINGS)
+    return _shown(found)
+
+
+def _shown(found: Comparison) -> tuple[Entry, ...]:
+    difference = Entry(signed(100 * found.difference), printed(100 * found.error))
+    counts = (found.pairs, found.wins, found.losses)
+    return (difference, *(Entry(str(count)) for count in counts), Entry(f"{found.p:.3f}"))
+
+
+def _by_method(choices: Sequence[Choice]) -> dict[str, list[Choice]]:
+    """Return the choices of each method, the methods in their order."""
+    found: dict[str, list[Choice]] = {}
+    for choice in sorted(choices, key=by_method):
+        found.setdefault(choice.algorithm, []).append(choice)
+    return found
+
 
 ALL_RULES = (*RULES, CALIBRATED)
 FURTHER = (

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from ..catalogue import in_order
 from ..results.aggregation import Cell, Row, compare
 from ..results.records import Failure
 from ..results.selection import WORDS, Choice
-from .order import in_order
-from .sweeps import Chapter
+from .sweep import Chapter
 
 __all__ = ["SCHEMA", "as_data"]
 

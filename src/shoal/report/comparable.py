@@ -8,7 +8,7 @@ from typing import Any
 
 from ..results.records import Finished
 from ..results.selection import Choice
-from .benchmark import Benchmark
+from .grid import Benchmark
 
 __all__ = [
     "NETWORKS",

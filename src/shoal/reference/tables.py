@@ -6,10 +6,78 @@ domains; what the publication prints for them is kept beside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import resources
+from typing import Any
 
-from .stored import chosen, published, read
+_FILES = ("colored_mnist.json", "benchmark.json", "domainbed.json", "analyses.json")
+
+
+def read(file: str) -> Any:
+    """Return the JSON of one file of this package."""
+    # Read anew on every call: a caller may change what it was given, and nobody else sees it.
+    return json.loads(resources.files("shoal.reference").joinpath(file).read_text("utf-8"))
+
+
+def labels() -> list[str]:
+    """Return the labels of all tables that are stored, sorted."""
+    return sorted(_tables())
+
+
+def published(label: str) -> dict[str, Any]:
+    """Return one table: caption, source and cells, accuracies in percent.
+
+    A table of one setting has its setting and `rows`; one of several has `parts`, a list of such
+    pairs. The setting is `flip` (the probability that a label is flipped) in the IRM setup, and
+    `rule` (how models are selected) in DomainBed's; `published_rows` and `published_table` read
+    either.
+
+    Args:
+        label: the LaTeX label of the paper's table, such as `"table:cmnist_25"`, or
+            `"domainbed:"` and a data set.
+    """
+    tables = _tables()
+    return tables[chosen("table", label, tables)]
+
+
+def published_rows(label: str, flip: float) -> dict[str, dict[str, list[float]] | None]:
+    """Return the rows of one table of the paper in the setting with this share of flipped labels.
+
+    A row maps a column to `[mean, standard deviation]`; None where the paper says that it was not
+    possible.
+
+    Args:
+        label: as for `published`.
+        flip: 0.25 or 0.0 on Colored MNIST.
+    """
+    table = published(label)
+    parts: dict[float, dict[str, dict[str, list[float]] | None]] = {
+        part["flip"]: part["rows"] for part in table.get("parts", [table]) if "flip" in part
+    }
+    if not parts:
+        raise ValueError(f"{label} is no table of the IRM setup; read it with published_table")
+    if flip not in parts:
+        choices = ", ".join(f"{known:g}" for known in parts)
+        raise ValueError(f"{label} has no cells for flip {flip:g}; one of: {choices}")
+    return parts[flip]
+
+
+def chosen(what: str, name: str, choices: Iterable[str]) -> str:
+    """Return the name if it is a choice; otherwise raise with the nearest one."""
+    known = sorted(choices)
+    if name in known:
+        return name
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    raise ValueError(f"unknown {what} {name!r}{hint} One of: {', '.join(known)}")
+
+
+def _tables() -> dict[str, dict[str, Any]]:
+    return {label: table for file in _FILES for label, table in read(file).items()}
+
 
 BENCHMARKS: Mapping[str, str] = {
     "test-domain": "table:db_all_oracle",

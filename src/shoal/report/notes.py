@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..results.aggregation import Row
-from ..results.records import Finished
+from ..results.records import Failure, Finished, failure_of
 from ..results.selection import Choice, Place
-from .departures import Searched, every_of, network_of, spread_of, were_set
-
-__all__ = ["by_chance", "lost", "no_average", "no_number", "trained", "undecided", "uneven"]
+from .comparable import Searched, every_of, network_of, spread_of, were_set
 
 # A chosen network that is right on its training domains so much less often than the best of other
 # draws has hardly learned from them.
@@ -225,3 +224,112 @@ def _grouped(choices: Sequence[Choice], by: str) -> dict[str, list[Choice]]:
 
 def _counted(number: str, what: str) -> str:
     return f"{number} {what}" if number == "1" else f"{number} {what}s"
+
+
+Twins = Sequence[tuple[Finished, Finished]]
+
+
+def twins(runs: Iterable[Finished]) -> list[tuple[Finished, Finished]]:
+    """Return the runs that differ from an earlier one in nothing that rules know, and that one.
+
+    They may differ in how they were made, as in steps or in the network: rules choose between them.
+    """
+    seen: dict[tuple[object, ...], Finished] = {}
+    found = []
+    for run in runs:
+        if seen.setdefault(run.identity, run) is not run:
+            found.append((seen[run.identity], run))
+    return found
+
+
+def doubled(both: Twins) -> set[tuple[str, str]]:
+    """Return the data sets and methods that they are of."""
+    return {(run.dataset, run.algorithm) for run, _ in both}
+
+
+def doubled_lines(both: Twins) -> Iterable[str]:
+    """Yield how many runs of which method are there more than once, and in what they differ."""
+    by_dataset: dict[str, list[tuple[Finished, Finished]]] = {}
+    for pair in both:
+        by_dataset.setdefault(pair[0].dataset, []).append(pair)
+    for dataset, pairs in by_dataset.items():
+        counts = Counter(run.algorithm for run, _ in pairs)
+        listed = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
+        differing = ", ".join(_differing(pairs))
+        yield (
+            f"{dataset}: runs are there more than once ({listed}; "
+            f"{f'they differ in {differing}' if differing else 'made alike'}), and rules choose "
+            "between them: the numbers are of no one protocol. Report such sweeps apart"
+        )
+
+
+def _differing(pairs: Twins) -> Iterable[str]:
+    values: dict[str, dict[object, None]] = {}
+    for one, other in pairs:
+        for name in dict.fromkeys((*one.protocol, *other.protocol)):
+            both = (one.protocol.get(name), other.protocol.get(name))
+            if both[0] != both[1]:
+                values.setdefault(name, {}).update(dict.fromkeys(both))
+    for name, found in values.items():
+        shown = spread_of([str(value) for value in found if value is not None])
+        yield f"{name.replace('_', ' ')}: {shown}" if shown else name.replace("_", " ")
+    if any(one.hparams != other.hparams for one, other in pairs):
+        yield "hyperparameters"
+    if any(one.fingerprint != other.fingerprint for one, other in pairs):
+        yield "their data"
+
+
+MOST_REASONS = 5
+DIVERGED = "FloatingPointError"
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+def failure_lines(failed: Sequence[Failure]) -> list[str]:
+    """Return what to know of the runs that failed, a line for each reason; none where none has.
+
+    Reasons that differ in numbers only, such as the step, are one. Of many, the rarest are left to
+    ``shoal status``.
+    """
+    if not failed:
+        return []
+    groups: dict[str, list[Failure]] = {}
+    for one in failed:
+        groups.setdefault(_NUMBER.sub("…", one.reason), []).append(one)
+    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+    told = f": {_methods(failed)}" if len(groups) > 1 else ""
+    lines = [f"{_runs(len(failed))} failed and {_is(len(failed))} in no table{told}"]
+    for masked, mine in ordered[:MOST_REASONS]:
+        reasons = {one.reason for one in mine}
+        lines.append(f"{_methods(mine)}: {reasons.pop() if len(reasons) == 1 else masked}")
+    rest = [one for _, mine in ordered[MOST_REASONS:] for one in mine]
+    return [*lines, f"{_methods(rest)}: for other reasons"] if rest else lines
+
+
+def advice_lines(sweeps: Sequence[str]) -> list[str]:
+    """Return what to do about failed runs of the sweeps in these folders, commands in backticks."""
+    return [
+        f"`shoal status {folder}` names them; `shoal sweep … --out {folder} --retry-failed` tries "
+        "them again"
+        for folder in sweeps
+    ]
+
+
+def lost_by_themselves(failed: Iterable[Failure]) -> list[Failure]:
+    """Return those whose loss was not finite: they would fail again, by their hyperparameters.
+
+    Want of memory, a broken image or a killed process says nothing about a draw.
+    """
+    return [one for one in failed if (failure_of(one.path) or {}).get("kind") == DIVERGED]
+
+
+def _methods(failed: Sequence[Failure]) -> str:
+    counts = Counter(one.algorithm for one in failed)
+    return ", ".join(f"{count:,} of {name}" for name, count in counts.most_common())
+
+
+def _runs(count: int) -> str:
+    return f"{count:,} run{'s' if count > 1 else ''}"
+
+
+def _is(count: int) -> str:
+    return "are" if count > 1 else "is"

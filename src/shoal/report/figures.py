@@ -15,17 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "DOMAINS",
-    "GRID",
-    "INK",
-    "Look",
-    "canvas",
-    "letters_without_a_font",
-    "look_of",
-    "rendered",
-    "styled",
-]
 
 INK, GRID = "#222222", "#D9D9D9"
 WIDTH, PANEL = 3.4, 2.6
@@ -53,7 +42,7 @@ LOOKS = (
     Look("#CC79A7", (0, (5, 1, 1, 1, 1, 1)), "v"),  # type: ignore[arg-type]
     Look("#E69F00", (0, (1, 1)), "P"),  # type: ignore[arg-type]
 )
-DOMAINS: Mapping[str, Look] = {"90%": LOOKS[0], "80%": LOOKS[1], "10%": LOOKS[2]}
+DOMAIN_COLOURS: Mapping[str, Look] = {"90%": LOOKS[0], "80%": LOOKS[1], "10%": LOOKS[2]}
 
 # The first has most letters and comes with matplotlib; of the others one is on most machines.
 FONT = "DejaVu Sans"

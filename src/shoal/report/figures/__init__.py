@@ -1,1 +1,0 @@
-"""Figures of the analyses: one visual style, made of plain numbers, readable in grey."""
