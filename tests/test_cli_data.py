@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from shoal.cli import main
-from shoal.cli.amounts import Amounts
+from shoal.cli.progress import Amounts
 from shoal.datasets import DATASETS, PUBLISHED
 from shoal.datasets.sources import SOURCES
 from tests.datasets.pictures import picture, tree

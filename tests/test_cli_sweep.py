@@ -17,9 +17,9 @@ from rich.console import Console
 
 from shoal.algorithms import find
 from shoal.cli import main
-from shoal.cli.run_table import run_table
-from shoal.cli.world import CommandWorld
-from shoal.own import name_of, with_settings
+from shoal.cli.engine import CommandWorld
+from shoal.cli.methods import name_of, with_settings
+from shoal.cli.status import run_table
 from shoal.runs.folder import opened
 from shoal.runs.run import Run
 from shoal.sweeps.attempt import State, attempt, state_of

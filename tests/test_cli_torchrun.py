@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from shoal.cli import main
-from shoal.cli.processes import joined
+from shoal.cli.torchrun import joined
 from shoal.fitting import fit
 from shoal.training.checkpoints import Checkpoints
 from tests.datasets.pictures import photograph

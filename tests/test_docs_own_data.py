@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import shoal
-from shoal.cli import fit_options, main
+from shoal.cli import fit as fit_options
+from shoal.cli import main
 from shoal.fitting import fit, lengths, setup
 from tests.estimators.made import DOMAINS, write_images, write_table
 from tests.test_docs import FENCE, ROOT

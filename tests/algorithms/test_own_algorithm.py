@@ -21,7 +21,7 @@ from shoal.algorithms.base import Algorithm
 from shoal.algorithms.forward import Batch
 from shoal.algorithms.hparams import domainbed_hash
 from shoal.cli import main
-from shoal.own import algorithm
+from shoal.cli.methods import algorithm
 from tests.test_docs import ROOT, python_blocks
 
 from . import test_contract

@@ -21,7 +21,7 @@ import torch
 
 import shoal
 from shoal.cli import main
-from shoal.cli.fit_setup import tell
+from shoal.cli.fit import tell
 from shoal.datasets.cache import build
 from shoal.fitting import fit, leave_one_out, lengths, page_content
 from shoal.fitting.frozen_features import frozen_features, pretrained

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cli import main
-from shoal.cli.fit_progress import fit_progress
+from shoal.cli.progress import fit_progress
 from shoal.fitting import inspection, leave_one_out
 from shoal.fitting.budget import Ahead
 from shoal.training.loop import Progress
@@ -222,7 +222,7 @@ def test_the_help_says_what_a_bare_number_is(capsys: Output) -> None:
 
 
 def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
-    monkeypatch.setattr("shoal.cli.fit_progress.QUIET", -1.0)
+    monkeypatch.setattr("shoal.cli.progress.QUIET", -1.0)
     with fit_progress() as progress:
         progress.run("erm", None, Ahead(0, 8, None))
         progress.run("erm", Progress(5, 10, 3.0, 9.0, None), Ahead(0, 8, 70.0))

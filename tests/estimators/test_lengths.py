@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from shoal.algorithms import find
-from shoal.cli.fit_setup import with_length
+from shoal.cli.fit import with_length
 from shoal.datasets import Domain, DomainDataset
 from shoal.fitting import lengths
 from shoal.fitting.leave_one_out import Surroundings

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shoal.cli.fit_results import show_material
+from shoal.cli.fit_tables import show_material
 
 CLASSES = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]
 DOMAINS = ["art_painting", "cartoon", "photo", "sketch"]

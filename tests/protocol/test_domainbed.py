@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shoal.algorithms import ALGORITHMS
-from shoal.cli.finished import finished_runs
+from shoal.cli.report import finished_runs
 from shoal.datasets import DATASETS
 from shoal.datasets.sources import SOURCES
 from shoal.results import domainbed

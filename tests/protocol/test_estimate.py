@@ -16,7 +16,7 @@ import torch
 from shoal.algorithms import find
 from shoal.cli import main
 from shoal.cli.engine import _here, _Teller
-from shoal.cli.time_left import time_left, told_left
+from shoal.cli.status import time_left, told_left
 from shoal.datasets import Domain, DomainDataset
 from shoal.runs.folder import opened
 from shoal.runs.machine import processor

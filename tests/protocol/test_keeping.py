@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from shoal.cli import main
-from shoal.cli.arguments import RULES
+from shoal.cli.options import RULES
 from shoal.report.sweep import ALL_RULES
 from shoal.results.records import Finished, Measured, read_runs
 from shoal.results.selection import CALIBRATED, WORDS, choose_runs

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shoal.algorithms.hparams import draw, plain
-from shoal.own import with_settings
+from shoal.cli.methods import with_settings
 from shoal.report.comparable import (
     NETWORKS,
     Departure,

@@ -3,15 +3,15 @@
 import argparse
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .arguments import add_keep_best, positive, share
-from .run_options import add_log
-from .run_table import run_rows, run_table
-from .status import show_standing
-from .time_left import told_left
+from .options import add_keep_best, add_log, device, positive, share
+from .status import run_rows, run_table, show_standing, told_left
 
 # Seconds between two lines of how runs stand.
 QUIET = 15.0
@@ -54,7 +54,6 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 def world_of(options: argparse.Namespace, methods: Any, datasets: Any) -> Any:
     """Return what workers work on: these methods and data sets, by their names in runs."""
-    from .world import CommandWorld
 
     return CommandWorld(
         methods,
@@ -218,3 +217,60 @@ def _tell(line: str) -> None:
 def _counts(found: Any) -> str:
     ordered = sorted(found.items(), key=lambda item: item[0].value)
     return ", ".join(f"{number:,} {state.value}" for state, number in ordered)
+
+
+@dataclass(frozen=True)
+class CommandWorld:
+    """Names become methods and data as on the command line; made anew in every worker."""
+
+    algorithms: dict[str, str]  # what each method was called there, by its name in runs
+    datasets: dict[str, str]  # and each data set
+    data_folder: Path
+    cache_folder: Path
+    device: str
+    step: str
+    log: str | None = None
+    keep_best: tuple[str, ...] = ()
+
+    def method(self, name: str) -> Any:
+        from ..runs.model import registered
+        from .methods import with_settings
+
+        # A name that only stands in a plan must not import anything.
+        if name not in self.algorithms:
+            return registered(name), {}
+        return with_settings(self.algorithms[name])
+
+    def dataset(self, name: str, trial: int) -> Any:
+        """Return the data set alone."""
+        from .loading import dataset_of
+
+        asked = Namespace(dataset=self.datasets[name], data=self.data_folder, trial=trial)
+        return dataset_of(asked, quiet=True)  # who plans has told what there is to tell
+
+    def data(self, name: str, trial: int) -> Any:
+        from torch import Tensor
+
+        from ..datasets.cache import cache_folder, open_cache
+        from ..runs.folder import locked
+        from .loading import cache_of
+
+        dataset = self.dataset(name, trial)
+        if isinstance(dataset.domains[0].images, Tensor):
+            return dataset, None
+        folder = cache_folder(dataset, self.cache_folder)
+        with suppress(ValueError):  # a whole one may lie where nothing can be written
+            return dataset, open_cache(dataset, folder)
+        # Building refuses company: workers that need the same images wait for who builds them.
+        with locked(folder.with_name(f"{folder.name}.lock")):
+            return dataset, cache_of(dataset, Namespace(cache=self.cache_folder))
+
+    def machine(self) -> Any:
+        from ..runs.machine import Machine
+
+        on = device(self.device)
+        # What is compiled once serves all runs of a worker.
+        kind: Any = self.step
+        if kind == "auto":
+            kind = "compiled" if on.type == "cuda" else "eager"
+        return Machine(on, kind, log=self.log, keep_best=self.keep_best)

@@ -4,9 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .arguments import device, name_domains, whole
-from .loading import add_data_options, cache_of
-from .readable import add_columns, readable
+from .loading import add_columns, add_data_options, cache_of, readable
+from .options import device, name_domains, whole
 
 
 def add(commands: Any) -> None:
@@ -42,8 +41,8 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     import json
 
-    from ..own import with_settings
     from ..runs.model import load, measure
+    from .methods import with_settings
 
     on = device(options.device)
     method = with_settings(options.algorithm)[0] if options.algorithm else None

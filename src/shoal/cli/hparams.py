@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict, fields
 from typing import Any
 
-from .arguments import add_settings, settings, whole
+from .options import add_settings, settings, whole
 from .terminal import table
 
 
@@ -46,7 +46,7 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from ..algorithms.hparams import SCALE_OF, constant, draw, searches
     from ..checks import choose
-    from ..own import with_settings
+    from .methods import with_settings
 
     method, given = with_settings(options.algorithm)
     kind, given = method.Hparams, given | settings(options.set)

@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from .arguments import device
-from .readable import tell_unseen
+from .loading import tell_unseen
+from .options import device
 
 
 def add(commands: Any) -> None:
@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from ..fitting.predictor import load
-    from ..own import with_settings
+    from .methods import with_settings
 
     method = with_settings(options.algorithm)[0] if options.algorithm else None
     with warnings.catch_warnings(record=True) as noted:

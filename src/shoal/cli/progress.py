@@ -7,6 +7,8 @@ from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
+from .terminal import shown
+
 # Seconds between two lines where there is no terminal.
 QUIET = 15.0
 
@@ -65,3 +67,151 @@ def _summary(record: Any) -> str:
     )
     loss = record["terms"].get("loss")
     return f"loss {loss:.3g}; {accuracies}" if loss is not None else accuracies
+
+
+# Seconds between two lines where there is no terminal.
+
+
+class FitProgress:
+    """Bars on a terminal, lines elsewhere."""
+
+    def __init__(self, bars: Any) -> None:
+        self._bars = bars
+        self._tasks: dict[str, Any] = {}
+        self._told = time.monotonic()
+
+    def amount(self, name: str, done: int, total: int) -> None:
+        """Show that so many images are done."""
+        self._show(name, done, total, "images")
+        if done == total:
+            self._bars.remove_task(self._tasks.pop(name))
+            self.note(f"{name}: {total:,} images")
+
+    def run(self, title: str, progress: Any, ahead: Any) -> None:
+        """Show a run of a fit, and the fit."""
+        left = f"about {shown(ahead.left)} left" if ahead.left else ""
+        done, total = (progress.done, progress.steps) if progress else (0, None)
+        if ahead.total > 1 and not self._bars.disable:
+            self._show("all runs", ahead.done, ahead.total, left)
+        elif "all runs" in self._tasks:
+            self._bars.remove_task(self._tasks.pop("all runs"))
+        for name in [name for name in self._tasks if name not in (title, "all runs")]:
+            self._bars.remove_task(self._tasks.pop(name))
+        speed = f"{progress.rate:,.0f} examples/s" if progress and progress.rate else "preparing"
+        if self._bars.disable or ahead.total == 1:
+            number = f"{ahead.done + 1} of {ahead.total} runs" if ahead.total > 1 else ""
+            whole = "; ".join(part for part in (number, left) if part)
+            speed += f" ({whole})" if whole else ""
+        self._show(title, done, total, speed)
+        if self._bars.disable and progress and done == total:
+            self.note(f"{title}: {done:,} updates, {speed}")
+
+    def note(self, line: str) -> None:
+        """Show a line of its own."""
+        if self._bars.disable:
+            print(line, file=sys.stderr)
+        else:
+            self._bars.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _show(self, name: str, done: int, total: int | None, words: str) -> None:
+        if name not in self._tasks:
+            self._tasks[name] = self._bars.add_task(name, total=total, words=words)
+        self._bars.update(self._tasks[name], completed=done, total=total, words=words)
+        now = time.monotonic()
+        if self._bars.disable and now - self._told > QUIET and total and done < total:
+            self._told = now
+            print(f"{name}: {done:,} of {total:,}, {words}", file=sys.stderr)
+
+
+@contextmanager
+def fit_progress() -> Iterator[FitProgress]:
+    """Yield what shows how a fit stands."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[words]}", markup=False),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        yield FitProgress(bars)
+
+
+# Seconds between two lines where there is no terminal.
+
+
+class Amounts:
+    """What a command tells while it works: bars on a terminal, lines elsewhere; all on stderr."""
+
+    def __init__(self, bars: Any, unit: str) -> None:
+        self._bars, self._unit = bars, unit
+        self._name, self._task, self._began, self._told = "", None, 0.0, 0.0
+
+    def __call__(self, name: str, done: int, total: int | None) -> None:
+        """Show that so much of this is done."""
+        now = time.monotonic()
+        if name != self._name:
+            self._name, self._began, self._told, self._first = name, now, now, done
+            self._clear()
+            self._task = self._bars.add_task(name, total=total)
+        self._bars.update(self._task, completed=done, total=total)
+        if done == total:
+            self._clear()
+            self.say(f"{name}: {self._amount(done)}{self._rate(done, now)}")
+        elif self._bars.disable and now - self._told > QUIET:
+            self._told = now
+            share = f" ({done / total:.0%})" if total else ""
+            self.say(f"{name}: {self._amount(done)}{share}{self._rate(done, now)}")
+
+    def say(self, line: str) -> None:
+        """Show a line of its own."""
+        if self._bars.disable:
+            print(line, file=sys.stderr)
+        else:
+            self._bars.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _clear(self) -> None:
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+            self._bars.refresh()  # or the next line would be followed by the bar as it was
+            self._task = None
+
+    def _amount(self, count: int) -> str:
+        from rich.filesize import decimal
+
+        return decimal(count) if self._unit == "bytes" else f"{count:,} {self._unit}"
+
+    def _rate(self, done: int, now: float) -> str:
+        if now - self._began < 1:
+            return ""
+        return f", {self._amount(int((done - self._first) / (now - self._began)))}/s"
+
+
+@contextmanager
+def amounts(unit: str) -> Iterator[Amounts]:
+    """Yield a function of (name, done, total) that shows a bar with speed and time left."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    counted = (
+        (DownloadColumn(), TransferSpeedColumn())
+        if unit == "bytes"
+        else (MofNCompleteColumn(), TextColumn(unit))
+    )
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), *counted)
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
+    ) as bars:
+        yield Amounts(bars, unit)

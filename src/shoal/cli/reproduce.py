@@ -4,11 +4,178 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .arguments import device, positive
-from .reproductions import ablation, hessian, linear, overhead, pictures
+from ..experiments.output import add_device, add_out, add_size, opened, write
+from . import ablations
+from .options import add_precision, device, positive
 from .terminal import bars
 
-ANALYSES = (linear, hessian, pictures, overhead, ablation)
+
+def _add_hessian(experiments: Any) -> None:
+    """Add the experiment."""
+    parser = experiments.add_parser(
+        "hessian",
+        help="Hessians and gradient variances, ERM against Fishr "
+        "(table:simhessiangradvar, table:hessianermfishr, four figures)",
+        description="Colored MNIST with two logits: exact Hessian diagonals in all weights on the "
+        "way. A point per step on a GPU; on a CPU give --small --every 10.",
+    )
+    parser.add_argument("--restarts", type=positive, default=1, help="default: %(default)s")
+    parser.add_argument(
+        "--every", type=positive, default=1, metavar="N", help="steps between points (default: 1)"
+    )
+    add_size(parser)
+    add_device(parser)
+    add_out(parser, "hessian")
+    parser.set_defaults(run=_run_hessian, after_interrupt="restarts that are done are kept")
+
+
+def _run_hessian(options: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from ..experiments import hessian
+    from ..experiments.hessian import gap_dynamics, hessian_dynamics
+    from ..experiments.sheets import hessian_sheets
+
+    setup, folder = opened(options)
+    with bars("steps") as shown:
+        records = hessian.run(
+            options.restarts, options.every, setup, device(options.device), folder, shown
+        )
+    result = {"setup": asdict(setup), "tables": hessian.tables(records), "records": records}
+    figures = {}
+    for name, mine in records.items():
+        curves = hessian.mean_curves(mine)
+        jump = setup.jump_step if name == "Fishr" else None
+        figures[f"dynamics-{name.lower()}"] = gap_dynamics(curves, name, jump)
+        figures[f"hessian-{name.lower()}"] = hessian_dynamics(curves, name, jump)
+    command = f"shoal reproduce hessian --restarts {options.restarts} --every {options.every}"
+    command += " --small" if options.small else ""
+    write(options.out, command, result, hessian_sheets(result), figures)
+    return 0
+
+
+def _add_linear(experiments: Any) -> None:
+    """Add the experiment."""
+    parser = experiments.add_parser(
+        "linear",
+        help="the linear example, and the window in which it holds (tab:appendix-linear)",
+        description="Logistic regression on four features: ERM, Fish and Fishr. The data are "
+        "reconstructed from the stated accuracies. Seconds on a CPU.",
+    )
+    add_out(parser, "linear")
+    parser.set_defaults(run=_run_linear, after_interrupt="nothing was written")
+
+
+def _run_linear(options: argparse.Namespace) -> int:
+    from ..experiments import linear
+    from ..experiments.linear import linear_window
+    from ..experiments.sheets import linear_sheets
+
+    result = linear.run()
+    figures = {"linear-window": linear_window(result)}
+    write(options.out, "shoal reproduce linear", result, linear_sheets(result), figures)
+    return 0
+
+
+def _add_overhead(experiments: Any) -> None:
+    """Add the experiment."""
+    parser = experiments.add_parser(
+        "overhead",
+        help="time and memory of Fishr over ERM, heads of PACS and DomainNet",
+        description="Updates of ERM and Fishr take turns; medians beside the paper's +2.7 % and "
+        "+6.5 % of time. On a CPU give a smaller --network, --size and --batch.",
+    )
+    parser.add_argument("--network", default="resnet50", help="default: %(default)s")
+    parser.add_argument("--size", type=positive, default=224, help="of the images (default: 224)")
+    parser.add_argument(
+        "--batch", type=positive, default=32, help="images of each domain (default: %(default)s)"
+    )
+    parser.add_argument("--rounds", type=positive, default=100, help="default: %(default)s")
+    add_precision(parser)
+    add_device(parser)
+    add_out(parser, "overhead")
+    parser.set_defaults(run=_run_overhead, after_interrupt="nothing was written")
+
+
+def _run_overhead(options: argparse.Namespace) -> int:
+    from ..experiments.overhead import Work, overhead_figure, run
+    from ..experiments.sheets import overhead_sheet
+
+    work = Work(options.network, options.size, options.batch, options.rounds, options.precision)
+    result = run(work, device(options.device))
+    command = " ".join(["shoal reproduce overhead", *_given(work, Work())])
+    figures = {"overhead": overhead_figure(result)}
+    write(options.out, command, result, [overhead_sheet(result)], figures)
+    return 0
+
+
+def _given(work: Any, default: Any) -> list[str]:
+    values = vars(work)
+    return [f"--{n} {values[n]}" for n in values if values[n] != getattr(default, n)]
+
+
+def _add_pictures(experiments: Any) -> None:
+    """Add both experiments."""
+    landscape = experiments.add_parser(
+        "landscape",
+        help="two domains' risks around trained weights (fig:fig_consistenty)",
+        description="Colored MNIST, ERM and Fishr: ε-level sets of each domain's risk in a plane "
+        "of the classifier's weights, and Proposition 1 taken apart into R and H.",
+    )
+    landscape.add_argument(
+        "--epsilon", type=float, default=0.05, metavar="ε", help="default: %(default)s"
+    )
+    gradients = experiments.add_parser(
+        "gradients",
+        help="gradients of single examples of two domains (the introduction's figure)",
+        description="Colored MNIST, ERM and Fishr: individual gradients of both training domains "
+        "in their two principal directions.",
+    )
+    for parser, name, run in (
+        (landscape, "landscape", _landscape),
+        (gradients, "gradients", _gradients),
+    ):
+        add_size(parser)
+        add_device(parser)
+        add_out(parser, name)
+        parser.set_defaults(run=run, after_interrupt="models that are trained are kept")
+
+
+def _landscape(options: argparse.Namespace) -> int:
+    from ..experiments import landscape
+    from ..experiments.landscape import landscape_figure
+    from ..experiments.sheets import landscape_sheet
+
+    if not options.epsilon > 0:
+        raise ValueError(f"--epsilon must be above 0, got {options.epsilon:g}")
+    setup, folder = opened(options)
+    with bars("steps") as shown:
+        result = landscape.run(options.epsilon, setup, device(options.device), folder, shown)
+    figures = {"landscape": landscape_figure(result)}
+    command = f"shoal reproduce landscape --epsilon {options.epsilon:g}{_small(options)}"
+    write(options.out, command, result, [landscape_sheet(result)], figures)
+    return 0
+
+
+def _gradients(options: argparse.Namespace) -> int:
+    from ..experiments import gradients
+    from ..experiments.gradients import gradient_scatter
+    from ..experiments.sheets import gradient_sheet
+
+    setup, folder = opened(options)
+    with bars("steps") as shown:
+        result = gradients.run(setup, device(options.device), folder, shown)
+    figures = {"gradients": gradient_scatter(result)}
+    command = f"shoal reproduce gradients{_small(options)}"
+    write(options.out, command, result, [gradient_sheet(result)], figures)
+    return 0
+
+
+def _small(options: argparse.Namespace) -> str:
+    return " --small" if options.small else ""
+
+
+ANALYSES = (_add_linear, _add_hessian, _add_pictures, _add_overhead, ablations.add)
 
 
 def add(commands: Any) -> None:
@@ -22,8 +189,8 @@ def add(commands: Any) -> None:
             description="Colored MNIST in the IRM setup, beside the paper's cells.",
         )
     )
-    for analysis in ANALYSES:
-        analysis.add(experiments)
+    for add_analysis in ANALYSES:
+        add_analysis(experiments)
 
 
 def _colored_mnist_options(parser: argparse.ArgumentParser) -> None:

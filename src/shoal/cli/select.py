@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .arguments import RULES
+from .options import RULES
 
 
 def add(commands: Any) -> None:
@@ -30,7 +30,7 @@ def _run(options: argparse.Namespace) -> int:
     from ..results.records import read_runs
     from ..results.selection import select
     from ..runs.best_weights import NotKept, save_chosen
-    from .finished import failed_runs, note_twins
+    from .report import failed_runs, note_twins
 
     runs = read_runs(options.folders)
     if not runs:

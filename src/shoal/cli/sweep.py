@@ -3,9 +3,9 @@
 import argparse
 from typing import Any
 
-from .arguments import add_precision, add_settings, positive, settings
 from .engine import add_engine_options, carry_out, check_engine, world_of
 from .loading import add_places
+from .options import add_precision, add_settings, positive, settings
 
 
 def add(commands: Any) -> None:
@@ -59,10 +59,10 @@ def _run(options: argparse.Namespace) -> int:
 
 def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
     from ..networks.registry import DRAWN, check_name
-    from ..own import name_of, with_settings
     from ..runs.run import Protocol
     from ..sweeps.plan import Sweep
     from .loading import dataset_of
+    from .methods import name_of, with_settings
 
     if options.network is not None:
         check_name(options.network)

@@ -2,15 +2,16 @@
 
 import argparse
 import hashlib
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from .arguments import device, settings
 from .loading import cache_of, dataset_of
+from .options import add_run_options, device, settings
 from .progress import run_progress
-from .run_options import add_run_options
+from .terminal import table
 
 
 def add(commands: Any) -> None:
@@ -27,7 +28,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from .processes import joined
+    from .torchrun import joined
 
     with joined(device(options.device)) as on:
         return _train(options, on)
@@ -39,14 +40,12 @@ def _train(options: argparse.Namespace, on: Any) -> int:
 
     from ..distributed import in_turn, rank
     from ..networks.registry import check_network
-    from ..own import name_of, with_settings
     from ..runs.execute import execute
     from ..runs.folder import Folder, opened
     from ..runs.machine import Machine
     from ..runs.run import Run, scale_of
     from ..sweeps.plan import check_classes
-    from .results import show_record
-    from .tensorboard import Board
+    from .methods import name_of, with_settings
 
     if options.deterministic:
         _be_deterministic()
@@ -205,3 +204,86 @@ def _be_deterministic() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
+
+
+def show_record(result: Any, run: Any, out: Path) -> None:
+    """Show the accuracies of the last record, and where everything lies."""
+    from rich.console import Console
+
+    from ..runs.best_weights import KEPT_MODELS
+
+    record = result.records[-1]
+    console = Console()
+    title = f"{run.algorithm} on {run.dataset}, after {record['step'] + 1} updates"
+    console.print(accuracies(record, run, title))
+    if result.timing is None:
+        print("The run was done already.")
+    else:
+        took = result.timing
+        print(
+            f"{took.updates} updates in {took.updating:.1f} s, evaluations {took.evaluating:.1f} s,"
+            f" preparation {took.preparing:.1f} s"
+        )
+    print(f"Records, model and card: {out}")
+    for kept in sorted((out / KEPT_MODELS).glob("step-*")):
+        print(f"Weights that a rule may choose: {kept}")
+
+
+def accuracies(record: Any, run: Any, title: str) -> Any:
+    """Return accuracies and calibration errors of a record as a table, a domain in each row."""
+    from rich.text import Text
+
+    shown = table(title, "Accuracy in %, and expected calibration error; –: not evaluated.")
+    shown.add_column("Domain")
+    out = 100 * run.protocol.holdout
+    heads = (f"kept {100 - out:g} %", f"held out {out:g} %", "error kept", "error held out")
+    for head in heads:
+        shown.add_column(head, justify="right")
+    for domain, found in record["accuracy"].items():
+        name = Text(domain, style="bold" if domain in run.test_domains else "")
+        if domain in run.test_domains:
+            name.append(" (test)")
+        errors = record["calibration_error"][domain]
+        cells = [_percent(found.get(split)) for split in ("kept", "held_out")]
+        cells += [_error(errors.get(split)) for split in ("kept", "held_out")]
+        shown.add_row(name, *cells)
+    return shown
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def _error(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+class Board:
+    """Call with all records so far: the new ones are added to the curves."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ModuleNotFoundError(
+                "--tensorboard needs tensorboard: pip install 'shoal[tensorboard]'",
+                name="tensorboard",
+            ) from error
+        shutil.rmtree(folder, ignore_errors=True)  # the first call brings all records again
+        self._writer: Any = SummaryWriter(str(folder))
+        self._seen = 0
+
+    def __call__(self, records: list[dict[str, Any]]) -> None:
+        for record in records[self._seen :]:
+            for name, value in record["terms"].items():
+                self._writer.add_scalar(f"terms/{name}", value, record["step"])
+            for name, value in record.get("gaps", {}).items():
+                self._writer.add_scalar(f"gaps/{name}", value, record["step"])
+            for domain, value in record.get("cosine", {}).items():
+                self._writer.add_scalar(f"cosine/{domain}", value, record["step"])
+            for kind in ("accuracy", "calibration_error"):
+                for domain, splits in record[kind].items():
+                    for split, value in splits.items():
+                        self._writer.add_scalar(f"{kind}/{domain}/{split}", value, record["step"])
+        self._seen = len(records)
+        self._writer.flush()

@@ -4,11 +4,11 @@ import argparse
 from functools import cache, partial
 from typing import Any
 
-from ..arguments import add_precision, name_domains, positive
-from ..engine import add_engine_options, carry_out, check_engine, world_of
-from ..finished import note_twins
-from ..loading import add_places
-from .outcome import write
+from ..experiments.output import write
+from .engine import add_engine_options, carry_out, check_engine, world_of
+from .loading import add_places
+from .options import add_precision, name_domains, positive
+from .report import note_twins
 
 SUMMARIES = {
     "ablation-ema": "the moving average (table:ablationemacmnist, table:ablationemahome)",
@@ -70,8 +70,8 @@ def _what(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(name: str, options: argparse.Namespace) -> int:
-    from ...checks import choose
-    from ...experiments.ablations import (
+    from ..checks import choose
+    from ..experiments.ablations import (
         ABLATIONS,
         RULES,
         ablation_sheets,
@@ -80,7 +80,7 @@ def _run(name: str, options: argparse.Namespace) -> int:
         ordered,
         table,
     )
-    from ...sweeps.plan import Sweep, runs_of
+    from ..sweeps.plan import Sweep, runs_of
 
     check_engine(options)
     ablation, dataset = ABLATIONS[name], options.dataset
@@ -111,11 +111,11 @@ def _run(name: str, options: argparse.Namespace) -> int:
 
 
 def _run_batches(options: argparse.Namespace) -> int:
-    from ...experiments import batch_size
-    from ...experiments.ablations import batch_sheet
-    from ...experiments.batch_size import batch_figure
-    from ...runs.run import Protocol
-    from ...sweeps.plan import runs_of
+    from ..experiments import batch_size
+    from ..experiments.ablations import batch_sheet
+    from ..experiments.batch_size import batch_figure
+    from ..runs.run import Protocol
+    from ..sweeps.plan import runs_of
 
     check_engine(options)
     world = world_of(
@@ -140,7 +140,7 @@ def _run_batches(options: argparse.Namespace) -> int:
 
 
 def _protocol(options: argparse.Namespace) -> Any:
-    from ...runs.run import Protocol
+    from ..runs.run import Protocol
 
     weights = None if options.weights == "none" else "imagenet"
     return Protocol(
@@ -150,7 +150,7 @@ def _protocol(options: argparse.Namespace) -> Any:
 
 def _finished(options: argparse.Namespace) -> list[Any]:
     """Return the finished runs of the folder in the precision that was asked for."""
-    from ...results.records import read_runs
+    from ..results.records import read_runs
 
     found = read_runs([options.out]) if (options.out / "runs").is_dir() else []
     return [run for run in found if run.precision == options.precision]
@@ -158,7 +158,7 @@ def _finished(options: argparse.Namespace) -> list[Any]:
 
 def _machines(runs: Any) -> list[str]:
     """Return the machines that runs were made on."""
-    from ...results.records import timing_of
+    from ..results.records import timing_of
 
     found = (timing_of(run) for run in runs)
     return sorted({timing.machine for timing in found if timing is not None})

@@ -9,9 +9,9 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from .algorithms import VARIANTS, find
-from .algorithms.base import Algorithm
-from .algorithms.hparams import SCALES, Hparams, searches
+from ..algorithms import VARIANTS, find
+from ..algorithms.base import Algorithm
+from ..algorithms.hparams import SCALES, Hparams, searches
 
 
 def with_settings(text: str) -> tuple[type[Algorithm], dict[str, str]]:

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .durations import shown
-from .terminal import fits, table
+from .terminal import fits, shown, table
 
 # Classes that get a column of their own; files that are named.
 COLUMNS, NAMED = 8, 10

@@ -36,8 +36,8 @@ def add_size(parser: argparse.ArgumentParser) -> None:
 
 def opened(options: argparse.Namespace) -> tuple[Any, Any]:
     """Return the setup of Colored MNIST that was asked for, and its folder."""
-    from ...experiments import colored_mnist, demo
-    from ...experiments.restarts import Folder
+    from . import colored_mnist, demo
+    from .restarts import Folder
 
     setup = demo.SETUP if options.small else colored_mnist.Setup()
     return setup, Folder.open(options.out, setup)
@@ -54,9 +54,9 @@ def write(
     import torch
     from rich.console import Console
 
-    from ...report.figures import rendered
-    from ...report.views import sheet_markdown, sheet_terminal
-    from ...storage import write_aside, write_text
+    from ..report.figures import rendered
+    from ..report.views import sheet_markdown, sheet_terminal
+    from ..storage import write_aside, write_text
 
     console = Console()
     for sheet in sheets:

@@ -1,1 +1,0 @@
-"""The experiments of ``shoal reproduce``, one file for each."""
