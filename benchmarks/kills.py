@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.protocol.killing import content, finish_with_kills, small_in, timed
+from tests.runs.killing import content, finish_with_kills, small_in, timed
 
 from .recording import options, write
 

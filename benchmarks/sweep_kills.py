@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from shoal.sweeps.plan import RUNS, folder_of, read_plan
-from tests.protocol.driving import drive, finish_with_kills
-from tests.protocol.worlds import contents, planned
+from tests.sweeps.driving import drive, finish_with_kills
+from tests.sweeps.workspaces import contents, planned
 
 from .recording import options, write
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import shoal
-from tests.test_whole_network import CLASSES, DOMAINS, E, make_batch, make_network
+from tests.gradients.test_whole_network import CLASSES, DOMAINS, E, make_batch, make_network
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 WEIGHT = 20.0

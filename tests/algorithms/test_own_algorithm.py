@@ -22,7 +22,7 @@ from shoal.algorithms.forward import Batch
 from shoal.algorithms.hparams import domainbed_hash
 from shoal.cli import main
 from shoal.cli.methods import algorithm
-from tests.test_docs import ROOT, python_blocks
+from tests.docs.test_documents import ROOT, python_blocks
 
 from . import test_contract
 from .plain import Plain, compare, tiny

@@ -13,9 +13,9 @@ from shoal.reference import published_table
 from shoal.results.records import Finished, Measured
 from shoal.runs.run import Protocol
 from shoal.sweeps.plan import Sweep, runs_of
-from tests.protocol.small import squares
-from tests.protocol.worlds import Squares
 from tests.report.made_up import make_run
+from tests.runs.small import squares
+from tests.sweeps.workspaces import Squares
 
 
 @pytest.mark.parametrize("name", ABLATIONS)

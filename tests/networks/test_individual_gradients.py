@@ -15,7 +15,7 @@ from shoal.networks import efficientnet_lite0
 from shoal.networks.backbones import with_head
 from shoal.networks.base import lent
 from shoal.randomness import stream
-from tests.test_whole_network import Rounding
+from tests.gradients.test_whole_network import Rounding
 
 CLASSES = 7
 

@@ -24,8 +24,8 @@ from shoal.report.page import SCALE, page_data, sweep_page
 from shoal.report.sweep import ALL_RULES, against_each, chapters
 from shoal.results.records import Finished, Measured, failures, read_runs, timing_of
 from shoal.results.selection import choose_runs
-from tests.protocol.small import squares
 from tests.report.made_up import DOMAINS, make_run, make_sweep, write_failure, write_run
+from tests.runs.small import squares
 
 HOSTILE = "</script><script>window.hostile = 1</script><img src=x onerror=alert(1)>&{{ 7*7 }}\u2028"
 

@@ -1,0 +1,235 @@
+"""A second command on the folder of a fit, and others beside it: what each of them says."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shoal.cli import main
+from shoal.cli.progress import fit_progress
+from shoal.fitting import inspection, leave_one_out
+from shoal.fitting.budget import Ahead
+from shoal.training.loop import Progress
+from tests.fitting.made import write_images, write_table
+
+Output = pytest.CaptureFixture[str]
+TABLE = ("fit", "t.csv", "--out", "out", "--steps", "20", "--trials", "1", "--runs", "4")
+IMAGES = ("fit", "data", "--out", "out", "--cache", "cache", "--runs", "4", "--steps", "20")
+
+
+@pytest.fixture(autouse=True)
+def without_onnx(own_folder: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.fitting.fit.onnx_missing", lambda: "onnx")
+
+
+def interrupt_after(runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, begun = leave_one_out._tried, []
+
+    def tried(*arguments):  # type: ignore[no-untyped-def]
+        begun.append(1)
+        if len(begun) == runs + 1:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(leave_one_out, "_tried", tried)
+
+
+def test_an_interrupted_fit(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    write_table(Path("t.csv"))
+    interrupt_after(1, monkeypatch)
+    assert main(list(TABLE)) == 130
+    told = capsys.readouterr().err
+    assert "already" not in told
+    assert "20 updates" in told and "(1 of 4 runs; about " in told
+    # Only the first two runs are planned, so nobody can tell what is left.
+    assert main(["status", "out"]) == 0
+    told = capsys.readouterr().out
+    assert "there may be more to come" in told and "left" not in told
+    assert main(["status", "out", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["time_left"] == ""
+
+    interrupt_after(2, monkeypatch)
+    assert main(list(TABLE)) == 130
+    assert "1 run is there already, and not made again" in capsys.readouterr().err
+    (folder, *_) = (path.parent for path in Path("out/runs").glob("*/done"))
+    (folder / "records.jsonl").write_text("{")
+    assert main(list(TABLE)) == 2
+    assert f"delete the folder {folder} and give the command" in capsys.readouterr().err
+
+
+def test_a_broken_file_is_left_out_by_all_and_may_be_mended(capsys: Output) -> None:
+    path = write_images(Path("data"), each=4) / "hospital_b/dark/0.png"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:200])
+    assert main(list(IMAGES)) == 0
+    out = capsys.readouterr().out
+    assert f"   {path}: it is damaged or cut off (" in out
+    for command in (
+        ("eval", "out", "--dataset", "data", "--json"),
+        ("diagnose", "out/model.safetensors", "data"),
+    ):
+        assert main([*command, "--cache", "cache"]) == 0
+        told = capsys.readouterr()
+        assert f"left out, as by the fit: {path}: it is damaged or cut off (" in told.err
+        if command[0] == "eval":
+            assert json.loads(told.out)["hospital_b"]["images"] == 7
+    before = Path("out/inspection.json").read_text()
+    path.write_bytes(whole[:150])  # no longer what the fit has seen
+    capsys.readouterr()
+    assert main(["eval", "out", "--dataset", "data", "--cache", "cache"]) == 0
+    assert f"shoal: left out: {path}: " in capsys.readouterr().err
+    assert Path("out/inspection.json").read_text() == before
+    path.write_bytes(whole)
+    Path("out-2").mkdir()
+    capsys.readouterr()
+    assert main(list(IMAGES)) == 2
+    assert (
+        "out is of another fit (the images have changed since: 23 then, 24 now); choose another "
+        "--out, such as out-3\n"
+    ) in capsys.readouterr().err
+
+
+def test_broken_files_of_a_new_site_are_left_out(capsys: Output) -> None:
+    write_images(Path("data"), each=4)
+    assert main(list(IMAGES)) == 0
+    new = write_images(Path("new"), each=3, domains=("clinic", "ward"))
+    broken = [new / "clinic/bright/1.png", new / "ward/dark/0.png"]
+    for path in broken:
+        path.write_bytes(b"")
+    capsys.readouterr()
+    for read in (True, False):
+        assert main(["eval", "out", "--dataset", "new", "--cache", "cache", "--json"]) == 0
+        out, err = capsys.readouterr()
+        assert ("reading new: 12 images" in err) is read
+        assert {name: one["images"] for name, one in json.loads(out).items()} == {
+            "clinic": 5,
+            "ward": 5,
+        }
+        told = [line for line in err.splitlines() if line.startswith("shoal: ")]
+        assert told == [
+            *(
+                f"shoal: left out: {path}: it is no image, or its beginning is lost"
+                for path in broken
+            ),
+            "shoal: 2 of 12 images cannot be read; this is of the others",
+        ]
+    assert main(["diagnose", "out", "new", "--cache", "cache"]) == 0
+    assert "shoal: 2 of 12 images cannot be read" in capsys.readouterr().err
+    for path in (new / "ward").rglob("*.png"):
+        path.write_bytes(b"")
+    assert main(["eval", "out", "--dataset", "new", "--cache", "cache"]) == 2
+    assert "no image of the domain 'ward' can be read" in capsys.readouterr().err
+
+
+def test_what_is_decoded_is_not_read_again(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    write_images(Path("data"), each=4)
+    assert main(list(IMAGES)) == 0
+    write_images(Path("new"), each=1)
+    command = ["eval", "out", "--dataset", "new", "--cache", "cache"]
+    assert main(command) == 0
+    assert "reading new: 6 images" in capsys.readouterr().err
+    assert main(command) == 0
+    assert "reading" not in capsys.readouterr().err
+    # Its runs take features, of which nothing but the fit knows.
+    run = next(path.parent for path in Path("out/runs").glob("*/model.safetensors"))
+    assert main(["eval", str(run), *command[2:]]) == 2
+    assert "features that the fit computes of images; measure the fit" in capsys.readouterr().err
+
+
+def test_a_list_with_tabs_is_measured(capsys: Output) -> None:
+    paths = sorted(write_images(Path("data"), each=4).rglob("*.png"))
+    lines = [f"{path}\t{path.parts[2]}\t{path.parts[1]}" for path in paths]
+    Path("list.tsv").write_text("\n".join(["path\tclass\tdomain", *lines]))
+    assert main(list(IMAGES)) == 0
+    capsys.readouterr()
+    assert main(["eval", "out", "--dataset", "list.tsv", "--cache", "cache", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["hospital_b"]["images"] == 8
+    assert main(["diagnose", "out", "list.tsv", "--cache", "cache"]) == 0
+
+
+def test_a_model_of_a_table_is_measured_on_another(capsys: Output) -> None:
+    for name, domains in (("t.csv", ("a", "b", "c")), ("new.csv", ("x", "y"))):
+        text = write_table(Path(name), domains=domains).read_text()
+        Path(name).write_text(text.replace("domain,", "site,", 1).replace(",class", ",kind", 1))
+    columns = ("--domain-column", "site", "--class-column", "kind")
+    assert main([*TABLE, *columns]) == 0
+    text = Path("new.csv").read_text().replace("red", "blue", 3)
+    Path("new.csv").write_text(text)
+    capsys.readouterr()
+    assert main(["eval", "out", "--dataset", "new.csv", "--json"]) == 0
+    out, err = capsys.readouterr()
+    measured = json.loads(out)
+    assert {name: one["images"] for name, one in measured.items()} == {"x": 40, "y": 40}
+    assert "never seen in training, and count as none: 3 of 'colour'" in err
+    assert main(["predict", "out", "new.csv"]) == 0
+    said = [line.split()[3] for line in capsys.readouterr().out.splitlines()]
+    known = [line.rpartition(",")[2] for line in text.splitlines()[1:]]
+    right = [a == b for a, b in zip(said, known, strict=True)]
+    assert measured["x"]["accuracy"] == pytest.approx(sum(right[:40]) / 40)
+    assert main(["diagnose", "out", "new.csv", "--json", "found.json"]) == 0
+    found = json.loads(Path("found.json").read_text())
+    assert found["domains"]["y"]["accuracy"] == pytest.approx(sum(right[40:]) / 40)
+
+    Path("other.tsv").write_text(text.replace("site,", "place,", 1).replace(",", "\t"))
+    assert main(["eval", "out", "--dataset", "other.tsv"]) == 2
+    assert "unknown column of other.tsv 'site'" in capsys.readouterr().err
+    assert main(["eval", "out", "--dataset", "other.tsv", "--domain-column", "place"]) == 0
+    assert "rows" in capsys.readouterr().out
+    assert main(["eval", "out", "--dataset", "somewhere"]) == 2
+    assert "the model is of a table, and somewhere is none" in capsys.readouterr().err
+
+
+def test_a_run_of_a_table_s_fit_is_measured_where_it_lies(capsys: Output) -> None:
+    write_table(Path("t.csv"))
+    assert main(list(TABLE)) == 0
+    assert main(["status", "out"]) == 0
+    assert "there may be more to come" not in capsys.readouterr().out  # it has ended
+    run = next(path.parent for path in Path("out/runs").glob("*/model.safetensors"))
+    (test,) = json.loads((run / "run.json").read_text())["test_domains"]
+    last = json.loads((run / "records.jsonl").read_text().splitlines()[-1])["accuracy"][test]
+    capsys.readouterr()
+    for model in (run, run / "model.safetensors"):
+        assert main(["eval", str(model), "--dataset", "t.csv", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)[test]["accuracy"]
+        assert found == pytest.approx(0.8 * last["kept"] + 0.2 * last["held_out"])
+    Path("link").symlink_to(run)
+    assert main(["eval", "link", "--dataset", "t.csv"]) == 0
+    Path("out/model.json").rename("kept.json")
+    assert main(["eval", str(run), "--dataset", "t.csv"]) == 2
+    assert "has not ended, and says then which columns its runs take" in capsys.readouterr().err
+    run.rename("moved")
+    for more in ((), ("--class-column", "class")):
+        assert main(["eval", "moved", "--dataset", "t.csv", *more]) == 2
+        assert "moved takes 5 numbers and does not say of which col" in capsys.readouterr().err
+
+
+def test_an_unknown_network_is_refused_before_images_are_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("all images were read in vain")
+
+    monkeypatch.setattr(inspection, "verify", read)
+    write_images(Path("data"), each=1)
+    assert main([*IMAGES, "--backbone", "resnet5"]) == 2
+    assert "unknown backbone 'resnet5'" in capsys.readouterr().err
+
+
+def test_the_help_says_what_a_bare_number_is(capsys: Output) -> None:
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    assert "a bare number is minutes" in " ".join(capsys.readouterr().out.split())
+
+
+def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    monkeypatch.setattr("shoal.cli.progress.QUIET", -1.0)
+    with fit_progress() as progress:
+        progress.run("erm", None, Ahead(0, 8, None))
+        progress.run("erm", Progress(5, 10, 3.0, 9.0, None), Ahead(0, 8, 70.0))
+        progress.run("last", Progress(10, 10, 3.0, 0.0, None), Ahead(0, 1, 0.0))
+        progress.run("last", Progress(5, 10, 3.0, 4.0, None), Ahead(0, 1, 4.0))
+    assert capsys.readouterr().err.splitlines() == [
+        "erm: 5 of 10, 3 examples/s (1 of 8 runs; about 1 min 10 s left)",
+        "last: 10 updates, 3 examples/s",
+        "last: 5 of 10, 3 examples/s (about 4 s left)",
+    ]

@@ -1,0 +1,252 @@
+"""What ``predict`` takes: files, folders, pictures, tables and rows; and what it says of others."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from shoal.algorithms import find
+from shoal.cli import main
+from shoal.fitting.predictor import Predictor
+from shoal.networks import Network, Standardise
+from shoal.runs.model import Model
+from tests.fitting.made import write_images
+from tests.fitting.test_predictor import small
+
+COLUMNS = [
+    {"name": "age", "kind": "number", "gaps": False},
+    {"name": "colour", "kind": "category", "values": ["green", "red"]},
+]
+ROWS = [
+    {"age": 1.0, "colour": "red"},
+    {"age": torch.tensor(-2.0), "colour": "green"},
+    {"age": np.float32(3), "colour": "blue"},
+]
+TABLE = {"age": [1.0, -2.0, 3.0], "colour": ["red", "green", "blue"]}
+
+
+class Frame:
+    """As much of a data frame as is asked for."""
+
+    def __init__(self, table: dict[Any, list[Any]]) -> None:
+        self.table = table
+        self.columns = list(table)
+
+    def __getitem__(self, name: Any) -> Any:
+        return np.array(self.table[name])
+
+    def __iter__(self) -> Any:
+        return iter(self.columns)
+
+    def to_dict(self) -> None: ...
+
+
+def of_tables() -> Predictor:
+    """Return a model of two columns."""
+    torch.manual_seed(0)
+    algorithm = find("erm")(Network(Standardise(3), nn.Linear(3, 2)), 2)
+    card = {"shape": [3], "classes": ["young", "old"], "inputs": {"columns": COLUMNS}}
+    return Predictor(Model(algorithm.eval(), card))
+
+
+def expected() -> list[dict[str, float]]:
+    vectors = torch.tensor([[1.0, 0, 1], [-2, 1, 0], [3, 0, 0]])
+    return [dict(zip(("young", "old"), row, strict=True)) for row in _chances(vectors)]
+
+
+def _chances(vectors: torch.Tensor) -> list[list[float]]:
+    found: list[list[float]] = of_tables().probabilities(vectors).tolist()
+    return found
+
+
+@pytest.mark.parametrize(
+    "sources", [TABLE, Frame(TABLE), ROWS, iter(ROWS), tuple(ROWS), pyarrow.table(TABLE)]
+)
+def test_tables_and_rows_in_memory(sources: Any) -> None:
+    found = of_tables().predict(sources)
+    assert [one.error for one in found] == [None] * 3
+    assert [one.unseen for one in found] == [(), (), ("colour",)]  # blue
+    for one, values in zip(found, expected(), strict=True):
+        assert one.probabilities == pytest.approx(values)
+
+
+def test_one_row_and_columns_of_arrays() -> None:
+    (one,) = of_tables().predict(ROWS[0])
+    assert one.source == "row 1"
+    assert one.probabilities == pytest.approx(expected()[0])
+    columns = {"age": np.array([1, -2], np.float32), "colour": np.array(["red", "green"])}
+    several = of_tables().predict([columns, ROWS[2]])
+    assert [one.source for one in several] == ["the table: row 1", "the table: row 2", "row 1"]
+    assert [one.probabilities for one in several] == [pytest.approx(row) for row in expected()]
+
+
+def test_rows_that_cannot_be_read_do_not_stop_the_rest() -> None:
+    missing = {"age": np.float32("nan"), "colour": "red"}
+    found = of_tables().predict([ROWS[0], {"age": 1}, {"age": "x", "colour": "red"}, missing])
+    assert [one.source for one in found] == [f"row {k}" for k in (1, 2, 3, 4)]
+    assert [one.label is None for one in found] == [False, True, True, False]
+    assert found[1].error == "row 2: it lacks the columns colour; it has age"
+    assert found[2].error == "row 3: column 'age' must hold numbers, got 'x'"
+    (uneven,) = of_tables().predict({"age": [1, 2], "colour": ["red"]})
+    assert uneven.error is not None
+    assert "equally long, got 2 in 'age', 1 in 'colour'" in uneven.error
+    assert of_tables().predict([]) == []
+
+
+def test_short_and_long_lines_do_not_stop_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("age,colour\n1,red\n\n5\n-2,green\n1,red,x\nold,red\n3,blue\n")
+    found = of_tables().predict(path)
+    assert [one.source for one in found] == [f"{path}: row {k}" for k in range(1, 7)]
+    assert {k: one.error for k, one in enumerate(found) if one.error} == {
+        1: f"{path}: row 2: line 4 must have 2 fields, got 1",
+        3: f"{path}: row 4: line 6 must have 2 fields, got 3",
+        4: f"{path}: row 5: column 'age' must hold numbers, got 'old'",
+    }
+    answered = [one.probabilities for one in found if one.error is None]
+    assert answered == [pytest.approx(row) for row in expected()]
+    path.write_text("age,colour\n1\n")
+    (alone,) = of_tables().predict(path)
+    assert alone.error == f"{path}: row 1: line 2 must have 2 fields, got 1"
+
+
+def test_the_command_counts_what_was_never_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shoal.fitting.predictor.load", lambda *_: of_tables())
+    path = tmp_path / "t.tsv"
+    path.write_text("age\tcolour\n1\tred\n2\tblue\n3\t\n4\tpink\n")
+    assert main(["predict", str(tmp_path), str(path)]) == 0
+    assert capsys.readouterr().err == (
+        "shoal: values that were never seen in training, and count as none: 2 of 'colour'\n"
+    )
+    path.write_text("age\tcolour\n1\tred\n1e39\tred\n2\n")
+    assert main(["predict", str(tmp_path), str(path), "--csv"]) == 1
+    found = capsys.readouterr()
+    assert len(found.out.splitlines()) == 4
+    assert f"shoal: {path}: row 3: line 4 must have 2 fields, got 1\n" in found.err
+
+
+def test_rows_of_which_the_model_knows_nothing_are_errors() -> None:
+    model = of_tables()
+    torch.nn.init.constant_(model.module.algorithm.model.classifier.weight, 30.0)
+    known, far, beyond = model.predict({"age": ["1", "1e38", "1e39"], "colour": ["red"] * 3})
+    assert known.label is not None
+    assert (far.label, far.probability, far.probabilities) == (None, None, {})
+    assert far.error is not None
+    assert far.error.startswith("the table: row 2: the model has no probabilities for it")
+    assert beyond.error is not None
+    assert beyond.error.endswith("'age' must hold numbers of 3.4e+38 at most, got '1e39'")
+
+
+def test_a_folder_stands_for_its_files(tmp_path: Path) -> None:
+    write_images(tmp_path, each=2)
+    (tmp_path / "hospital_a/.hidden/none").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "hospital_a/.hidden/0.png")
+    (tmp_path / "__MACOSX").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "__MACOSX/0.png")
+    (tmp_path / "table.csv").write_text("age,colour\n1,red\n")
+    images = sorted(tmp_path.glob("hospital_?/[bd]*/*.png"))
+    assert [one.source for one in small().predict(tmp_path)] == list(map(str, images))
+    listed = small().predict([str(images[3]), str(tmp_path / "hospital_b")])
+    assert [one.source for one in listed] == list(map(str, [images[3], *images[4:8]]))
+    assert [one.source for one in of_tables().predict(tmp_path)] == [f"{tmp_path}/table.csv: row 1"]
+
+
+def test_an_empty_folder_does_not_stop_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "0.png")
+    (tmp_path / "table.csv").write_text("age,colour\n1,red\n")
+    for model, kind, file in (
+        (small(), "images", tmp_path / "0.png"),
+        (of_tables(), "tables", tmp_path / "table.csv"),
+    ):
+        empty, other = model.predict([tmp_path / "none", file])
+        assert (empty.source, empty.label) == (str(tmp_path / "none"), None)
+        assert empty.error == f"there are no {kind} in {tmp_path / 'none'}"
+        assert other.error is None
+
+
+def test_no_file_of_a_folder_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shoal.fitting.predictor.load", lambda *_: small())
+    new = tmp_path / "new"
+    (new / "deeper").mkdir(parents=True)
+    for name in ("a.webp", "b.gif", "noise"):
+        Image.new("RGB", (8, 8)).save(new / name, format="png")
+    (new / "IMG.heic").write_bytes(b"....ftypheic")
+    (new / "link.png").symlink_to("nowhere.png")
+    (new / "deeper/around").symlink_to(new)
+    (tmp_path / "other").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "other/c.png")
+    (new / "other").symlink_to(tmp_path / "other")
+    for name in ("Thumbs.db", ".hidden.png", "notes.TXT", "labels.csv", "deeper/about.json"):
+        (new / name).write_text("x")
+    assert main(["predict", "model", str(new)]) == 1
+    found = capsys.readouterr()
+    classified = [line.partition(":")[0] for line in found.out.splitlines()]
+    assert classified == [str(new / name) for name in ("a.webp", "b.gif", "other/c.png")]
+    assert found.err.splitlines() == [
+        f"shoal: passed over 4 files of {new}, no images by suffix",
+        f"shoal: cannot read {new / 'IMG.heic'}: it is no image, or its beginning is lost",
+        f"shoal: there is no file {new / 'link.png'}",
+    ]
+
+
+def test_pictures_are_answered_as_their_files(tmp_path: Path) -> None:
+    paths = sorted(write_images(tmp_path).rglob("*.png"))[:3]
+    files = [one.probabilities for one in small().predict(paths)]
+    pictures = [Image.open(path) for path in paths]
+    arrays = np.stack([np.array(picture) for picture in pictures])
+    for given in (pictures, arrays, [paths[0], pictures[1], arrays[2]]):
+        found = small().predict(given)
+        assert [one.probabilities for one in found] == [pytest.approx(row) for row in files]
+        assert found[2].source == "image 3"
+    for given in (pictures[0], arrays[0]):
+        (one,) = small().predict(given)
+        assert one.probabilities == pytest.approx(files[0])
+    deep, *rest = small().predict([Image.new("I;16", (8, 8)), pictures[0]])
+    assert deep.error == (
+        "image 1: it has more than 8 bits a channel (Pillow's 'I;16'); convert it to 8 bits"
+    )
+    assert rest[0].probabilities == pytest.approx(files[0])
+
+
+@pytest.mark.parametrize(
+    ("sources", "came"),
+    [
+        (np.zeros((3, 2)), r"ndarray float64 \[3, 2\]"),
+        (torch.zeros(3, 2), r"Tensor torch.float32 \[3, 2\]"),
+        ([[1.0, "red"]], "list of list"),
+        (Image.new("RGB", (8, 8)), "Image"),
+        (7, "int"),
+    ],
+)
+def test_what_a_model_of_tables_does_not_take(sources: Any, came: str) -> None:
+    told = rf"data frames, or dicts .* got {came}; .* float32 \[n, 3\], go to probabilities\(\)"
+    with pytest.raises(ValueError, match=told):
+        of_tables().predict(sources)
+
+
+@pytest.mark.parametrize(
+    ("sources", "came"),
+    [
+        (np.zeros((3, 8, 8), np.uint8), r"ndarray uint8 \[3, 8, 8\]"),
+        (np.zeros((8, 8, 3)), r"ndarray float64 \[8, 8, 3\]"),
+        (torch.zeros(2, 3, 224, 224), r"Tensor torch.float32 \[2, 3, 224, 224\]"),
+        (Frame(TABLE), "Frame"),
+        (ROWS[0], "dict"),
+        (ROWS, "list of dict"),
+        (None, "NoneType"),
+    ],
+)
+def test_what_a_model_of_images_does_not_take(sources: Any, came: str) -> None:
+    told = rf"PIL images, .* got {came}; .* uint8 \[n, 3, 224, 224\], go to probabilities\(\)"
+    with pytest.raises(ValueError, match=told):
+        small().predict(sources)

@@ -1,0 +1,84 @@
+"""Which device of a machine is whose."""
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from shoal.runs.folder import locked
+from shoal.runs.machine import dealt, different, mark_of
+from shoal.sweeps.attempt import State, attempt
+from shoal.sweeps.plan import folder_of, read_plan
+from shoal.sweeps.worker import Hand
+from tests.sweeps.workspaces import Squares, planned, pretend_gpus
+
+GPU, SECOND, CPU = torch.device("cuda"), torch.device("cuda:1"), torch.device("cpu")
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
+    """A machine with three GPUs, and those that this process makes its own."""
+    for name in ("device_count", "set_device", "synchronize", "get_device_properties"):
+        monkeypatch.setattr(torch.cuda, name, getattr(torch.cuda, name))  # undone in the end
+    found: list[torch.device] = []
+    pretend_gpus(3, found.append)
+    return found
+
+
+def test_gpus_are_dealt_in_turn(taken: list[torch.device]) -> None:
+    assert [dealt(GPU, worker).index for worker in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+    assert [device.index for device in taken] == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_what_was_asked_for_stays(taken: list[torch.device]) -> None:
+    assert [dealt(SECOND, worker) for worker in range(3)] == [SECOND] * 3
+    assert taken == [SECOND] * 3
+    assert dealt(CPU, 1) == CPU and len(taken) == 3
+
+
+def test_how_many_devices_workers_have(taken: list[torch.device]) -> None:
+    assert [different(GPU, workers) for workers in (1, 2, 3, 8)] == [1, 2, 3, 3]
+    assert different(SECOND, 8) == different(CPU, 8) == 1
+
+
+def test_a_device_has_one_mark_by_whatever_number(taken: list[torch.device]) -> None:
+    assert mark_of(GPU) == mark_of(torch.device("cuda:0")) != mark_of(SECOND)
+    assert mark_of(CPU) == "cpu"
+
+
+def test_only_a_worker_has_a_gpu_dealt(tmp_path: Path, taken: list[torch.device]) -> None:
+    class World(Squares):
+        def machine(self):  # type: ignore[no-untyped-def]
+            from shoal.runs.machine import Machine
+
+            return Machine(GPU, "eager")
+
+    assert Hand(tmp_path, World()).machine.device == GPU and not taken
+    assert Hand(tmp_path, World(), 4).machine.device == SECOND and taken == [SECOND]
+
+
+@pytest.mark.timeout(60)
+def test_who_is_alone_waits_for_nobody_on_another_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned(tmp_path, ("erm",), steps=2)
+    run, *_ = read_plan(tmp_path)
+    hand = Hand(tmp_path, Squares())
+    marks = iter(["A", "B"])
+    monkeypatch.setattr("shoal.sweeps.worker.mark_of", lambda _: next(marks))
+    monkeypatch.setattr("shoal.sweeps.worker.platform.node", lambda: "here")
+
+    def exhausted() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    method = lambda: Squares().method("erm")[0]  # noqa: E731
+    place, machine = folder_of(tmp_path, run), Squares().machine()
+    attempt(run, method, exhausted, place, machine)  # type: ignore[arg-type]
+    with locked(tmp_path / "alone-here-A.lock"):
+        first = threading.Thread(target=hand, args=(run, True), daemon=True)
+        first.start()
+        first.join(1.0)
+        assert first.is_alive()  # it waits for us
+        assert hand(run, alone=True) is State.DONE
+    first.join()

@@ -1,0 +1,103 @@
+"""Drivers of sweeps as processes of their own, and kills of them and of their workers."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from shoal.sweeps.attempt import State
+from shoal.sweeps.plan import read_plan
+from shoal.sweeps.status import standing
+from tests.sweeps.workspaces import Squares
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+# How the command line of a worker looks, by engine.
+WORKERS = {"local": b"spawn_main", "ray": b"ray::_one"}
+
+
+def drive(out: Path, engine: str) -> "subprocess.Popen[bytes]":
+    """Start a driver with two workers on the plan in ``out``."""
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.sweeps.driving", str(out), engine]
+    return subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+def workers_of(driver: int, engine: str) -> list[int]:
+    """Return the workers that came from this driver and live."""
+    parents, lines = {}, {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdecimal():
+            try:
+                # The name, in brackets, may hold spaces; the parent is the second field after it.
+                parent = (path / "stat").read_text().rpartition(")")[2].split()[1]
+                lines[int(path.name)] = (path / "cmdline").read_bytes()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            parents[int(path.name)] = int(parent)
+    family = {driver}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    return sorted(pid for pid in family - {driver} if WORKERS[engine] in lines[pid])
+
+
+def until_running(out: Path, seconds: float = 60) -> None:
+    """Wait until some run of the sweep is carried out."""
+    runs, end = read_plan(out), time.monotonic() + seconds
+    while State.RUNNING not in standing(out, runs):
+        assert time.monotonic() < end, "no run was begun"
+        time.sleep(0.02)
+
+
+def finish_with_kills(
+    out: Path, engine: str, moments: random.Random, longest: float, limit: int
+) -> Counter[str]:
+    """Drive the sweep to its end; return how many workers and drivers were killed on the way.
+
+    Args:
+        longest: seconds between two kills; each comes at a random moment before.
+        limit: kills after which it is left alone.
+    """
+    kills: Counter[str] = Counter()
+    while True:
+        driver = drive(out, engine)
+        while driver.poll() is None and kills.total() < limit:
+            time.sleep(moments.uniform(0, longest))
+            workers = workers_of(driver.pid, engine)
+            if driver.poll() is not None:
+                break
+            if moments.random() < 0.3:
+                driver.kill()
+                driver.wait()
+                kills["drivers"] += 1
+            elif workers:
+                try:
+                    os.kill(moments.choice(workers), signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+                kills["workers"] += 1
+        if driver.wait() == 0:
+            return kills
+        assert driver.returncode == -signal.SIGKILL, f"status {driver.returncode}"
+
+
+def main() -> int:
+    out, engine = Path(sys.argv[1]), sys.argv[2]
+    runs = read_plan(out)
+    if engine == "ray":
+        from shoal.sweeps.ray_engine import carry_out_on_ray
+
+        found = carry_out_on_ray(out, runs, Squares())
+    else:
+        from shoal.sweeps.local import carry_out
+
+        found = carry_out(out, runs, Squares(), 2)
+    return 0 if found == {State.DONE: len(runs)} else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,365 @@
+"""Sweeps: the runs of a plan, and what becomes of each, whatever happens to who carries it out."""
+
+import threading
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shoal.algorithms import find
+from shoal.results.records import failure_of, failures
+from shoal.runs.folder import opened
+from shoal.runs.run import Run
+from shoal.sweeps import attempt as attempts
+from shoal.sweeps import status as standings
+from shoal.sweeps.attempt import DEATHS, DeviceLost, State, attempt, state_of, try_again
+from shoal.sweeps.plan import (
+    Shard,
+    Sweep,
+    folder_of,
+    read_plan,
+    replaced,
+    runs_of,
+    sets_left_out,
+    write_plan,
+)
+from shoal.sweeps.status import Standing, current, left_behind
+from shoal.sweeps.worker import Hand
+from tests.runs.small import small_run, squares
+from tests.sweeps.workspaces import Squares, planned
+
+MACHINE = Squares().machine
+
+
+def data() -> Any:
+    return squares(), None
+
+
+def fishr() -> Any:
+    return find("fishr")
+
+
+def failed(path: Path) -> dict[str, Any]:
+    failure = failure_of(path)
+    assert failure is not None
+    return failure
+
+
+class Killed(BaseException):
+    """As if the process were dead: nothing of ours handles it."""
+
+
+def test_a_plan_has_every_combination_once() -> None:
+    sweep = Sweep(("erm", "fishr"), ("squares", "colored-mnist"), 2, 3, "pairs")
+    runs = runs_of(sweep, Squares().method, lambda name, trial: squares(name=name))
+    assert len(runs) == 2 * 2 * 2 * 3 * 6
+    assert len({run.identity for run in runs}) == len(runs)
+    assert {run.test_domains for run in runs} == {
+        *(("a",), ("b",), ("c",)),
+        *(("a", "b"), ("a", "c"), ("b", "c")),
+    }
+    first = next(run for run in runs if run.dataset == "colored-mnist" and run.draw == 0)
+    assert first.hparams["batch_size"] == 64 and first.protocol.record_every == 100
+    assert next(run for run in runs if run.dataset == "squares").protocol.record_every == 300
+    drawn = [run.hparams["lr"] for run in runs if (run.draw, run.trial) == (2, 1)]
+    assert len(set(drawn)) == 2  # one for each scale, the same for all methods and test domains
+
+
+def test_two_domains_have_no_pairs() -> None:
+    assert sets_left_out(["a", "b"], "pairs") == [("a",), ("b",)]
+
+
+def test_a_plan_is_read_as_written_and_only_grows(tmp_path: Path) -> None:
+    planned(tmp_path, ("erm",))
+    before = read_plan(tmp_path)
+    planned(tmp_path, ("fishr",))
+    planned(tmp_path, ("erm",))
+    after = read_plan(tmp_path)
+    assert after[: len(before)] == before and len(after) == 2 * len(before) == 12
+    with pytest.raises(ValueError, match="no folder of a sweep or a fit: there is no such folder"):
+        read_plan(tmp_path / "elsewhere")
+
+
+def test_plans_written_at_once_are_both_kept(tmp_path: Path) -> None:
+    runs = [small_run(trial=trial) for trial in range(12)]
+    writers = [threading.Thread(target=write_plan, args=(tmp_path, [run])) for run in runs]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert sorted(run.trial for run in read_plan(tmp_path)) == list(range(12))
+
+
+def other_data(runs: list[Run]) -> list[Run]:
+    return [replace(run, fingerprint=f"not {run.fingerprint}") for run in runs]
+
+
+def test_a_run_of_changed_data_is_replaced_by_the_last_asked_for(tmp_path: Path) -> None:
+    runs = [small_run(trial=trial) for trial in range(2)]
+    more = [
+        *(small_run(trial=2), small_run(draw=1), small_run("erm"), small_run(steps=9)),
+        *(small_run(lr=0.5), small_run(test_domains=("a",))),
+        replace(small_run(), dataset="other"),
+    ]
+    write_plan(tmp_path, [*runs, *more])
+    assert replaced(read_plan(tmp_path)) == []
+    write_plan(tmp_path, other_data(runs))
+    assert replaced(read_plan(tmp_path)) == runs
+    thirds = other_data(other_data(runs))
+    write_plan(tmp_path, thirds[:1])
+    assert replaced(read_plan(tmp_path)) == [*runs, other_data(runs)[0]]
+    write_plan(tmp_path, runs)  # they were mended back
+    assert replaced(read_plan(tmp_path)) == [*other_data(runs), thirds[0]]
+    assert len(read_plan(tmp_path)) == 2 + 7 + 2 + 1
+
+
+def test_what_was_left_behind_is_not_current(tmp_path: Path) -> None:
+    runs = [small_run(trial=trial) for trial in range(4)]
+    failing, done, running, _ = runs
+    strange = small_run(trial=9)  # of another command, which has no plan
+    write_plan(tmp_path, runs)
+    for run in (failing, done, strange):
+        folder_of(tmp_path, run).mkdir(parents=True)
+    (folder_of(tmp_path, failing) / attempts.FAILED).write_text("{}")
+    (folder_of(tmp_path, done) / "done").touch()
+    assert current(tmp_path, runs) == runs and left_behind(tmp_path) == []
+    write_plan(tmp_path, other_data(runs))
+    with opened(folder_of(tmp_path, running), running):
+        assert current(tmp_path, read_plan(tmp_path)) == [done, running, *other_data(runs)]
+        assert left_behind(tmp_path) == [folder_of(tmp_path, failing)]
+    assert current(tmp_path, read_plan(tmp_path)) == [done, *other_data(runs)]
+    gone = [folder_of(tmp_path, failing), folder_of(tmp_path, running)]
+    assert left_behind(tmp_path) == sorted(gone)
+
+
+def test_shards_are_the_plan() -> None:
+    runs = [small_run(trial=trial) for trial in range(7)]
+    parts = [Shard(index, 3).of(runs) for index in range(3)]
+    assert sorted(run.trial for part in parts for run in part) == list(range(7))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_a_run_is_carried_out_once(tmp_path: Path) -> None:
+    run, path = small_run(steps=2), tmp_path / "run"
+    assert state_of(path) is State.WAITING
+    assert attempt(run, fishr, data, path, MACHINE()) is State.DONE
+    assert state_of(path) is State.DONE
+
+    def never() -> Any:
+        raise AssertionError("a run that is done is made again")
+
+    assert attempt(run, never, never, path, MACHINE()) is State.DONE
+
+
+def test_a_run_in_use_is_left_alone(tmp_path: Path) -> None:
+    run = small_run(steps=2)
+    with opened(tmp_path / "run", run):
+        assert state_of(tmp_path / "run") is State.RUNNING
+        assert attempt(run, fishr, data, tmp_path / "run", MACHINE()) is State.RUNNING
+    assert state_of(tmp_path / "run") is State.WAITING
+
+
+def test_a_failure_is_written_down_and_not_repeated(tmp_path: Path) -> None:
+    run, path = small_run(steps=4, lr=1e30), tmp_path / "run"
+    assert attempt(run, fishr, data, path, MACHINE()) is State.FAILED
+    failure = failure_of(path)
+    assert failure and failure["kind"] == "FloatingPointError" and not failure["memory"]
+    assert "was not finite at step" in failure["reason"]
+    assert attempt(run, fishr, data, path, MACHINE()) is State.FAILED
+    assert state_of(path) is State.FAILED
+
+
+def test_out_of_memory_is_tried_again_where_asked(tmp_path: Path) -> None:
+    run, path, tried = small_run(steps=2), tmp_path / "run", []
+
+    def exhausted() -> Any:
+        tried.append(1)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    assert attempt(run, fishr, exhausted, path, MACHINE()) is State.FAILED
+    assert failed(path)["memory"]
+    assert attempt(run, fishr, exhausted, path, MACHINE()) is State.FAILED
+    assert len(tried) == 1
+    again = attempt(run, fishr, data, path, MACHINE(), lambda failure: bool(failure["memory"]))
+    assert again is State.DONE and not (path / attempts.FAILED).exists()
+
+
+def test_a_run_that_kills_its_process_again_and_again_has_failed(tmp_path: Path) -> None:
+    run, path = small_run(steps=2), tmp_path / "run"
+
+    def die() -> Any:
+        raise Killed
+
+    for _ in range(DEATHS):
+        with pytest.raises(Killed):
+            attempt(run, fishr, die, path, MACHINE())
+    assert attempt(run, fishr, data, path, MACHINE()) is State.FAILED
+    assert "died 5 times" in failed(path)["reason"]
+    with opened(path, run):
+        try_again(path, run)
+    assert state_of(path) is State.FAILED  # somebody was at it
+    try_again(path, run)
+    assert attempt(run, fishr, data, path, MACHINE()) is State.DONE
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "\udcff"])
+def test_a_damaged_failure_is_one(content: str, tmp_path: Path) -> None:
+    run, path = small_run(steps=2), tmp_path / "run"
+    with opened(path, run):
+        (path / attempts.FAILED).write_bytes(content.encode(errors="surrogateescape"))
+    assert attempt(run, fishr, data, path, MACHINE()) is State.FAILED
+    assert failed(path)["reason"] == "no reason was written down"
+    assert [one.reason for one in failures([tmp_path])] == ["no reason was written down"]
+
+
+def test_a_run_that_gets_further_between_its_deaths_goes_on(tmp_path: Path) -> None:
+    run, path = small_run(steps=2), tmp_path / "run"
+
+    def die(step: int) -> Any:
+        (path / "checkpoints").mkdir(exist_ok=True)
+        (path / "checkpoints" / f"step-{step:07d}-{0:016x}.pt").touch()
+        raise Killed
+
+    for step in range(2 * DEATHS):
+        with pytest.raises(Killed):
+            attempt(run, fishr, lambda step=step: die(step), path, MACHINE())
+    assert state_of(path) is State.WAITING
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_a_run_that_is_asked_to_end_did_not_die(tmp_path: Path, kind: Any) -> None:
+    run, path = small_run(steps=2), tmp_path / "run"
+
+    def end() -> Any:
+        raise kind
+
+    for _ in range(DEATHS + 1):
+        with pytest.raises(kind):
+            attempt(run, fishr, end, path, MACHINE())
+    assert attempt(run, fishr, data, path, MACHINE()) is State.DONE
+
+
+@pytest.mark.parametrize(
+    ("error", "memory"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (RuntimeError("shapes cannot be multiplied"), False),
+        (FileNotFoundError(2, "No such file or directory", "cat.png"), False),
+        (KeyError("gone"), False),
+    ],
+)
+def test_what_fails_and_what_is_memory(tmp_path: Path, error: Exception, memory: bool) -> None:
+    def fail() -> Any:
+        raise error
+
+    path = tmp_path / "run"
+    assert attempt(small_run(steps=2), fishr, fail, path, MACHINE()) is State.FAILED
+    assert failed(path)["memory"] is memory
+    assert failed(path)["kind"] == type(error).__name__
+
+
+def test_a_device_that_is_lost_ends_the_process_and_not_the_next_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> Any:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nFor debugging …")
+
+    monkeypatch.setattr(attempts, "_lost", lambda device: True)
+    with pytest.raises(DeviceLost):
+        attempt(small_run(steps=2), fishr, fail, tmp_path / "run", MACHINE())
+    told = "RuntimeError: CUDA error: an illegal memory access was encountered"
+    assert failed(tmp_path / "run")["reason"] == told
+    assert "For debugging" in (tmp_path / "run" / "failed.json").read_text("utf-8")
+
+
+def test_a_damaged_folder_is_a_failure_of_its_run(tmp_path: Path) -> None:
+    run, path = small_run(steps=2), tmp_path / "run"
+    path.mkdir()
+    (path / "run.json").write_text("{")
+    assert attempt(run, fishr, data, path, MACHINE()) is State.FAILED
+    assert "run.json cannot be read" in failed(path)["reason"]
+
+
+def test_what_a_kill_after_the_end_left_is_deleted(tmp_path: Path) -> None:
+    run, path = small_run(steps=2), tmp_path / "run"
+    assert attempt(run, fishr, data, path, MACHINE()) is State.DONE
+    (path / "checkpoints").mkdir()
+    (path / "checkpoints" / f"step-0000002-{0:016x}.pt").touch()
+    (path / attempts.BEGUN).write_text("{}")
+    assert attempt(run, fishr, data, path, MACHINE()) is State.DONE
+    assert not (path / "checkpoints").exists() and not (path / attempts.BEGUN).exists()
+
+
+def test_only_what_can_have_changed_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, seen = [small_run(trial=trial) for trial in range(4)], []
+    paths = [folder_of(tmp_path, run) for run in runs]
+    for path in paths[:3]:
+        path.mkdir(parents=True)
+    (paths[0] / "done").touch()
+    (paths[1] / attempts.FAILED).write_text("{}")
+    monkeypatch.setattr(standings, "state_of", lambda path: [seen.append(path), state_of(path)][1])
+    watched = Standing(tmp_path, runs)
+    expected = {State.DONE: 1, State.FAILED: 1, State.WAITING: 2}
+    assert watched.look() == expected and seen == paths[:3]
+    assert watched.look() == expected and seen[3:] == paths[1:3]
+    assert watched.waiting() == runs[2:]
+
+
+def test_looks_are_seldom_where_they_are_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, told = [100.0], []
+    monkeypatch.setattr(standings.time, "monotonic", lambda: now[0])
+    watched = Standing(tmp_path, [])
+
+    def tell(found: Any) -> None:
+        told.append(now[0])
+        now[0] += 3.0  # so long does it take
+
+    for _ in range(200):
+        watched.look_if_due(tell)
+        now[0] += 1.0
+    gaps = [later - sooner for sooner, later in pairwise(told)]
+    assert gaps and min(gaps) >= 3.0 * standings.SPARING
+
+
+def test_a_broken_image_is_the_reason_of_every_run_and_is_read_once(tmp_path: Path) -> None:
+    planned(tmp_path, ("erm",))
+    tried: list[int] = []
+
+    class Unreadable(Squares):
+        def data(self, name: str, trial: int) -> Any:
+            tried.append(trial)
+            raise ValueError("cannot read cat.png: it is no image")
+
+    hand = Hand(tmp_path, Unreadable())
+    runs = read_plan(tmp_path)
+    assert {hand(run) for run in runs} == {State.FAILED}
+    assert tried == [0]
+    reasons = {failed(folder_of(tmp_path, run))["reason"] for run in runs}
+    assert reasons == {"ValueError: cannot read cat.png: it is no image"}
+
+
+def test_other_data_than_planned_is_refused(tmp_path: Path) -> None:
+    run = small_run(steps=2)
+    state = attempt(run, fishr, lambda: (squares((41, 50, 30)), None), tmp_path, MACHINE())
+    assert state is State.FAILED
+    assert "not what it was when the sweep was planned" in failed(tmp_path)["reason"]
+
+
+def test_a_full_disk_stops_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(attempts, "execute", full)
+    with pytest.raises(OSError, match="No space left"):
+        attempt(small_run(steps=2), fishr, data, tmp_path / "run", MACHINE())
+    assert state_of(tmp_path / "run") is State.WAITING
