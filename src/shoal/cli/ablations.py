@@ -4,11 +4,11 @@ import argparse
 from functools import cache, partial
 from typing import Any
 
-from ..experiments.output import write
 from .engine import add_engine_options, carry_out, check_engine, world_of
 from .loading import add_places
 from .options import add_precision, name_domains, positive
 from .report import note_twins
+from .terminal import show_and_write
 
 SUMMARIES = {
     "ablation-ema": "the moving average (table:ablationemacmnist, table:ablationemahome)",
@@ -106,7 +106,7 @@ def _run(name: str, options: argparse.Namespace) -> int:
     if gaps:
         sheets.append(draws_sheet(name, dataset, gaps, options.precision))
     command = f"shoal reproduce {name} --dataset {dataset} --precision {options.precision}"
-    write(options.out, command, result, sheets, {})
+    show_and_write(options.out, command, result, sheets, {})
     return status
 
 
@@ -135,7 +135,7 @@ def _run_batches(options: argparse.Namespace) -> int:
     result = {"cells": cells, "machine": _machines(runs)}
     figures = {"ema-batch": batch_figure(cells)} if runs else {}
     command = f"shoal reproduce ablation-batch --precision {options.precision}"
-    write(options.out, command, result, [batch_sheet(cells, options.precision)], figures)
+    show_and_write(options.out, command, result, [batch_sheet(cells, options.precision)], figures)
     return status
 
 

@@ -4,10 +4,45 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..experiments.output import add_device, add_out, add_size, opened, write
 from . import ablations
 from .options import add_precision, device, positive
-from .terminal import bars
+from .terminal import bars, show_and_write
+
+
+def add_out(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add where the results go."""
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("out") / name,
+        metavar="DIR",
+        help="folder for numbers, tables and figures (default: %(default)s)",
+    )
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add where it is computed."""
+    parser.add_argument(
+        "--device", default="auto", help="cpu, cuda, or auto: a GPU where there is one"
+    )
+
+
+def add_size(parser: argparse.ArgumentParser) -> None:
+    """Add the choice of a size that a CPU trains in minutes."""
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        help="the demo's size: 8,000 examples of each domain, 256 units, 300 updates",
+    )
+
+
+def opened(options: argparse.Namespace) -> tuple[Any, Any]:
+    """Return the setup of Colored MNIST that was asked for, and its folder."""
+    from ..experiments import colored_mnist, demo
+    from ..experiments.restarts import Folder
+
+    setup = demo.SETUP if options.small else colored_mnist.Setup()
+    return setup, Folder.open(options.out, setup)
 
 
 def _add_hessian(experiments: Any) -> None:
@@ -50,7 +85,7 @@ def _run_hessian(options: argparse.Namespace) -> int:
         figures[f"hessian-{name.lower()}"] = hessian_dynamics(curves, name, jump)
     command = f"shoal reproduce hessian --restarts {options.restarts} --every {options.every}"
     command += " --small" if options.small else ""
-    write(options.out, command, result, hessian_sheets(result), figures)
+    show_and_write(options.out, command, result, hessian_sheets(result), figures)
     return 0
 
 
@@ -73,7 +108,7 @@ def _run_linear(options: argparse.Namespace) -> int:
 
     result = linear.run()
     figures = {"linear-window": linear_window(result)}
-    write(options.out, "shoal reproduce linear", result, linear_sheets(result), figures)
+    show_and_write(options.out, "shoal reproduce linear", result, linear_sheets(result), figures)
     return 0
 
 
@@ -105,7 +140,7 @@ def _run_overhead(options: argparse.Namespace) -> int:
     result = run(work, device(options.device))
     command = " ".join(["shoal reproduce overhead", *_given(work, Work())])
     figures = {"overhead": overhead_figure(result)}
-    write(options.out, command, result, [overhead_sheet(result)], figures)
+    show_and_write(options.out, command, result, [overhead_sheet(result)], figures)
     return 0
 
 
@@ -153,7 +188,7 @@ def _landscape(options: argparse.Namespace) -> int:
         result = landscape.run(options.epsilon, setup, device(options.device), folder, shown)
     figures = {"landscape": landscape_figure(result)}
     command = f"shoal reproduce landscape --epsilon {options.epsilon:g}{_small(options)}"
-    write(options.out, command, result, [landscape_sheet(result)], figures)
+    show_and_write(options.out, command, result, [landscape_sheet(result)], figures)
     return 0
 
 
@@ -167,7 +202,7 @@ def _gradients(options: argparse.Namespace) -> int:
         result = gradients.run(setup, device(options.device), folder, shown)
     figures = {"gradients": gradient_scatter(result)}
     command = f"shoal reproduce gradients{_small(options)}"
-    write(options.out, command, result, [gradient_sheet(result)], figures)
+    show_and_write(options.out, command, result, [gradient_sheet(result)], figures)
     return 0
 
 

@@ -4,7 +4,9 @@ import argparse
 import re
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
@@ -92,3 +94,22 @@ def shown(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+
+
+def show_and_write(
+    out: Path,
+    command: str,
+    result: Mapping[str, Any],
+    sheets: Sequence[Any],
+    figures: Mapping[str, Any],
+) -> None:
+    """Print an experiment's tables, write its output, and say which files were written."""
+    from rich.console import Console
+
+    from ..experiments.output import write
+    from ..report.views import sheet_terminal
+
+    console = Console()
+    for sheet in sheets:
+        console.print(sheet_terminal(sheet))
+    print(f"Written in {out}: {', '.join(write(out, command, result, sheets, figures))}")
