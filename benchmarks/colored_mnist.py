@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from shoal.experiments.colored_mnist import TABLES, Setup
-from shoal.experiments.restarts import Folder, run, table
+from shoal.experiments.restarts import RestartFolder, run, table
 
 from .recording import options, write
 
@@ -22,7 +22,7 @@ def main() -> None:
     setup = Setup(tf32=asked.precision == "tf32")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with TemporaryDirectory() as scratch:
-        folder = Folder.open(asked.records or Path(scratch), setup)
+        folder = RestartFolder.open(asked.records or Path(scratch), setup)
         seconds = {}
         begin = time.perf_counter()
         for method in TABLES[label]:

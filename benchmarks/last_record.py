@@ -19,7 +19,7 @@ from random import Random
 from statistics import fmean, quantiles, stdev
 from typing import Any
 
-from shoal.results.records import HELD_OUT, Finished, Measured, read_runs
+from shoal.results.records import HELD_OUT, Record, RunResult, read_runs
 from shoal.results.selection import TEST_DOMAIN, choose_runs
 
 from .recording import options, write
@@ -28,7 +28,7 @@ from .recording import options, write
 SETTLING = 100
 
 
-def late(run: Finished, after: int) -> list[Measured]:
+def late(run: RunResult, after: int) -> list[Record]:
     """Return the records at which the training might have ended; the last one always."""
     acts = run.hparams.get("warmup_steps")
     never = acts is None or acts >= run.last.step
@@ -36,12 +36,12 @@ def late(run: Finished, after: int) -> list[Measured]:
     return [each for each in run.measured if each.step >= begin] or [run.last]
 
 
-def cell(runs: list[Finished]) -> float:
+def cell(runs: list[RunResult]) -> float:
     """Return the mean over trials, in %, of what is selected on the test domain."""
     return 100 * fmean(choice.accuracy for choice in choose_runs(runs, TEST_DOMAIN))
 
 
-def drawn_cells(runs: list[Finished], after: int, times: int, random: Random) -> list[float]:
+def drawn_cells(runs: list[RunResult], after: int, times: int, random: Random) -> list[float]:
     """Return the cells that come of ``times`` draws of where each training ends."""
     ends = [(run, late(run, after)) for run in runs]
     return [
@@ -50,7 +50,7 @@ def drawn_cells(runs: list[Finished], after: int, times: int, random: Random) ->
     ]
 
 
-def chosen(runs: list[Finished]) -> list[dict[str, Any]]:
+def chosen(runs: list[RunResult]) -> list[dict[str, Any]]:
     """Return what the rule chooses in each trial after the last update, in %."""
     return [
         {
@@ -63,12 +63,12 @@ def chosen(runs: list[Finished]) -> list[dict[str, Any]]:
     ]
 
 
-def unrest(run: Finished, after: int) -> float:
+def unrest(run: RunResult, after: int) -> float:
     """Return the deviation of the accuracy on the test domain over late records, in points."""
     return 100 * stdev(one.of(run.test_domains[0], HELD_OUT) for one in late(run, after))
 
 
-def beside(runs: list[Finished], others: list[Finished], after: int) -> dict[str, Any] | None:
+def beside(runs: list[RunResult], others: list[RunResult], after: int) -> dict[str, Any] | None:
     """Return how far the same draws of another sweep end apart, and how restless both are.
 
     None where fewer than two draws are in both.
@@ -118,7 +118,7 @@ def main() -> None:
         help="accuracy in %% on the training domains from which a network counts as trained",
     )
     asked = parser.parse_args()
-    found: dict[str, dict[str, list[Finished]]] = {
+    found: dict[str, dict[str, list[RunResult]]] = {
         method: defaultdict(list) for method in asked.methods
     }
     for run in read_runs([asked.work]):

@@ -13,12 +13,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 from shoal.report.figures import canvas, look_of, rendered
-from shoal.results.records import Finished, read_runs
+from shoal.results.records import RunResult, read_runs
 
 from .recording import options, write
 
 
-def accuracies(run: Finished) -> dict[int, float]:
+def accuracies(run: RunResult) -> dict[int, float]:
     """Return the accuracy in % on what is kept of the test domain, by step."""
     return {each.step: 100 * each.of(run.test_domains[0], "kept") for each in run.measured}
 

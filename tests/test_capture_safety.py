@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 import shoal
 from shoal.checks import values_unseen
-from shoal.gradients.domains import Masked
+from shoal.gradients.domains import MaskedDomains
 
 E, N, INPUTS, FEATURES, CLASSES = 3, 18, 6, 5, 4
 
@@ -105,8 +105,10 @@ def invisible(monkeypatch: pytest.MonkeyPatch) -> None:
 def device_domains(monkeypatch: pytest.MonkeyPatch, invisible: None) -> None:
     """Domain ids are on a device, as far as the statistics can tell."""
 
-    def groups(domains: Tensor, num_domains: int, device: torch.device) -> tuple[Masked, None]:
-        return Masked.of(domains.to(device).long(), num_domains), None
+    def groups(
+        domains: Tensor, num_domains: int, device: torch.device
+    ) -> tuple[MaskedDomains, None]:
+        return MaskedDomains.of(domains.to(device).long(), num_domains), None
 
     monkeypatch.setattr("shoal.statistics.head._groups", groups)
 
@@ -253,8 +255,10 @@ def test_both_kinds_of_domains_give_the_same_step(monkeypatch: pytest.MonkeyPatc
     host, _ = make_step("classes")
     losses = [host(*make_batch(seed)) for seed in range(3)]
 
-    def groups(domains: Tensor, num_domains: int, device: torch.device) -> tuple[Masked, None]:
-        return Masked.of(domains, num_domains), None
+    def groups(
+        domains: Tensor, num_domains: int, device: torch.device
+    ) -> tuple[MaskedDomains, None]:
+        return MaskedDomains.of(domains, num_domains), None
 
     monkeypatch.setattr("shoal.statistics.head._groups", groups)
     device, _ = make_step("classes")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shoal.datasets.mnist import FOLDER, TEST, TRAIN, Source, test_digits, train_digits
+from shoal.datasets.mnist import FOLDER, TEST, TRAIN, IdxFiles, test_digits, train_digits
 
 IMAGES_HEADER_BYTES = 16
 FILTERS = [
@@ -34,7 +34,7 @@ def xz(content: bytes) -> bytes:
     return lzma.compress(content, check=lzma.CHECK_CRC32, filters=FILTERS)
 
 
-def embed(source: Source, originals: Path) -> int:
+def embed(source: IdxFiles, originals: Path) -> int:
     """Write the three files of one half of MNIST; return their size in bytes."""
     images = gzip.decompress((originals / f"{source.name}-images-idx3-ubyte.gz").read_bytes())
     labels = gzip.decompress((originals / f"{source.name}-labels-idx1-ubyte.gz").read_bytes())

@@ -39,7 +39,7 @@ DATASETS = (
 )
 
 
-class Placed(Protocol):
+class MethodOnDataset(Protocol):
     """Something of a method on a data set."""
 
     @property
@@ -48,8 +48,8 @@ class Placed(Protocol):
     def algorithm(self) -> str: ...
 
 
-P = TypeVar("P", bound=Placed)
-Place = tuple[int, str]
+P = TypeVar("P", bound=MethodOnDataset)
+OrderKey = tuple[int, str]
 
 
 def in_order(some: Iterable[P]) -> list[P]:
@@ -57,10 +57,10 @@ def in_order(some: Iterable[P]) -> list[P]:
     return sorted(some, key=lambda one: (_place(one.dataset, DATASETS), by_method(one)))
 
 
-def by_method(one: Placed) -> Place:
+def by_method(one: MethodOnDataset) -> OrderKey:
     """Return where the method of a run, or of what else has one, stands among all."""
     return _place(one.algorithm, METHODS)
 
 
-def _place(name: str, known: tuple[str, ...]) -> Place:
+def _place(name: str, known: tuple[str, ...]) -> OrderKey:
     return (known.index(name) if name in known else len(known), name)

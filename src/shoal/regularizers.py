@@ -17,7 +17,7 @@ def matched(
     rows: Tensor, present: Tensor | None, v_bar: Tensor, *numbers: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return λ · spread(u), the new v̄ and whether it is finite; the first has a gradient."""
-    match: Any = _match_op if torch.compiler.is_compiling() else _Match.apply
+    match: Any = _match_op if torch.compiler.is_compiling() else _MatchFunction.apply
     penalty, new, finite, *_ = match(rows, present, v_bar, *numbers)
     return penalty, new, finite
 
@@ -66,7 +66,7 @@ def _terms(
     return penalty, new, total < math.inf, gaps, factor
 
 
-class _Match(torch.autograd.Function):
+class _MatchFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         penalty, new, finite, gaps, factor = _terms(*arguments)

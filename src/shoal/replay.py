@@ -16,7 +16,7 @@ DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
 
 
 @dataclass(frozen=True)
-class Part:
+class BatchSlice:
     """Examples ``start`` … ``stop`` − 1 of ``total``."""
 
     start: int
@@ -28,7 +28,7 @@ class Part:
         return whole[self.start : self.stop]
 
 
-_NOW: ContextVar[Part | None] = ContextVar("part", default=None)
+_NOW: ContextVar[BatchSlice | None] = ContextVar("part", default=None)
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def part_of_batch(start: int, stop: int, total: int) -> Iterator[None]:
 
     What drops at random by other roads than ``torch.nn.functional`` draws for the part alone.
     """
-    token = _NOW.set(Part(start, stop, total))
+    token = _NOW.set(BatchSlice(start, stop, total))
     try:
         with _MasksOfTheWhole():
             yield
@@ -45,7 +45,7 @@ def part_of_batch(start: int, stop: int, total: int) -> Iterator[None]:
         _NOW.reset(token)
 
 
-def part_now(inputs: Tensor) -> Part | None:
+def part_now(inputs: Tensor) -> BatchSlice | None:
     """Return of which part these are the activations; None for all of a batch."""
     if torch.compiler.is_compiling():
         return None

@@ -17,10 +17,10 @@ from shoal.algorithms import ALGORITHMS, Optimisation, adversarial, find, per_do
 from shoal.algorithms import adversarial as discriminator
 from shoal.algorithms import forward as gathering
 from shoal.algorithms import per_domain as masking
-from shoal.algorithms.base import Algorithm, Classifying, Objective, Penalised
+from shoal.algorithms.base import Algorithm, Objective, Penalised, UpdateAlgorithm
 from shoal.algorithms.forward import Batch, Forward
 from shoal.algorithms.hparams import SCALES, Hparams, defaults, draw
-from shoal.algorithms.optimiser import Optimiser, Rule
+from shoal.algorithms.optimiser import Optimiser, OptimiserName
 from shoal.networks import Network, drawn
 from shoal.randomness import stream
 from shoal.training.step import CapturedStep, Update
@@ -28,7 +28,7 @@ from tests.test_capture_safety import NoQuestions
 
 CLASSES, CHANNELS, SIDE = 3, 2, 8
 SIZES = (4, 6, 5)
-DOORS = {Algorithm, Classifying, Objective, Penalised}
+DOORS = {Algorithm, UpdateAlgorithm, Objective, Penalised}
 
 # Where the order of domains matters, and why.
 ORDER_MATTERS = {
@@ -181,7 +181,7 @@ def test_adam_is_what_every_method_does_by_default(name: str) -> None:
 
 @every
 @pytest.mark.parametrize("rule", ["adam", "adamw", "sgd"])
-def test_every_rule_with_schedule_and_clipping(name: str, rule: Rule) -> None:
+def test_every_rule_with_schedule_and_clipping(name: str, rule: OptimiserName) -> None:
     """As with a constant rate that is set by hand before each update; and it can be resumed."""
     steps, clip, decays = 5, 0.3, {"weight_decay": 0.1, "weight_decay_d": 0.1}
     whole, stopped, resumed, by_hand = (make(name, **decays) for _ in range(4))
@@ -633,7 +633,7 @@ def test_a_captured_step_replays_what_an_eager_one_computes(name: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("name", ["erm", "fishr", "mldg", "dann", "sagnet", "fish"])
 @pytest.mark.parametrize("rule", ["adam", "adamw", "sgd"])
-def test_a_captured_step_follows_rule_schedule_and_clipping(name: str, rule: Rule) -> None:
+def test_a_captured_step_follows_rule_schedule_and_clipping(name: str, rule: OptimiserName) -> None:
     eager, captured = make(name), make(name)
     for algorithm in (eager, captured):
         algorithm.optimise(Optimisation(rule, schedule="cosine", steps=7, clip=0.3))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.algorithms import Optimisation
-from shoal.algorithms.base import Classifying
+from shoal.algorithms.base import UpdateAlgorithm
 from shoal.algorithms.forward import Batch
 from shoal.algorithms.optimiser import Optimiser
 from tests.test_capture_safety import NoQuestions
@@ -369,7 +369,7 @@ def test_a_method_made_without_memory() -> None:
 
 
 def test_a_method_that_trains_in_its_own_way_is_told_only_the_default() -> None:
-    class Own(Classifying):
+    class Own(UpdateAlgorithm):
         def update(self, batches: list[Batch]) -> dict[str, Tensor]:
             raise NotImplementedError
 

@@ -5,15 +5,15 @@ from random import Random
 import pytest
 
 from benchmarks.last_record import beside, cell, chosen, drawn_cells, late
-from shoal.results.records import Finished, Measured
+from shoal.results.records import Record, RunResult
 
 
 def run(
     trial: int, draw: int, by_step: dict[int, float], old: float = 0.5, **hparams: float
-) -> Finished:
+) -> RunResult:
     """A run with these accuracies on the test domain, and ``old`` + step / 1000 on another."""
     measured = tuple(
-        Measured(
+        Record(
             step,
             {
                 "new": {"kept": accuracy, "held_out": accuracy},
@@ -23,7 +23,7 @@ def run(
         )
         for step, accuracy in by_step.items()
     )
-    return Finished("data", "method", ("new",), trial, draw, hparams, measured)
+    return RunResult("data", "method", ("new",), trial, draw, hparams, measured)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from shoal.cli import main
-from shoal.cli.progress import Amounts
+from shoal.cli.progress import AmountProgress
 from shoal.datasets import DATASETS, PUBLISHED
 from shoal.datasets.sources import SOURCES
 from tests.datasets.pictures import picture, tree
@@ -426,7 +426,7 @@ def test_lines_where_there_is_no_terminal(capsys: Output, monkeypatch: pytest.Mo
     clock = iter([100.0, 101.0, 116.0, 117.0, 120.0, 120.0])
     monkeypatch.setattr("time.monotonic", functools.partial(next, clock))
     bars = Bars()
-    shown = Amounts(bars, "bytes")
+    shown = AmountProgress(bars, "bytes")
     for done in (1_000_000, 2_000_000, 17_000_000, 18_000_000, 41_000_000):
         shown("a.zip", done, 41_000_000)
     shown("b.zip", 500, None)

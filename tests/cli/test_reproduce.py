@@ -10,7 +10,7 @@ from shoal.cli import main
 from shoal.experiments import colored_mnist, demo, linear, overhead
 from shoal.experiments.colored_mnist import Setup
 from shoal.runs.run import Run
-from shoal.sweeps.attempt import State
+from shoal.sweeps.attempt import RunState
 from shoal.sweeps.plan import read_plan
 from tests.report.made_up import make_run, write_run
 
@@ -136,9 +136,9 @@ def test_an_ablation_is_carried_out_as_any_sweep(
 
     def record(out: Path, runs: list[Run], world: object, workers: int, *_: object) -> object:
         told.append((len(runs), {run.algorithm for run in runs}, workers))
-        return Counter({State.DONE: len(runs) - 1})
+        return Counter({RunState.DONE: len(runs) - 1})
 
-    monkeypatch.setattr("shoal.sweeps.local.carry_out", record)
+    monkeypatch.setattr("shoal.sweeps.local.run_locally", record)
     command = ["reproduce", "ablation-ema", "--rows", "vrex-ema", "--draws", "4", "--workers", "2"]
     assert main([*command, "--out", str(tmp_path), "--shard", "1/3"]) == 1
     assert told == [(4, {"vrex-ema"}, 2)]

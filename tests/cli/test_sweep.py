@@ -17,12 +17,12 @@ from rich.console import Console
 
 from shoal.algorithms import find
 from shoal.cli import main
-from shoal.cli.engine import CommandWorld
+from shoal.cli.engine import CommandWorkspace
 from shoal.cli.methods import name_of, with_settings
 from shoal.cli.status import run_table
 from shoal.runs.folder import opened
 from shoal.runs.run import Run
-from shoal.sweeps.attempt import State, attempt, state_of
+from shoal.sweeps.attempt import RunState, attempt, state_of
 from shoal.sweeps.plan import folder_of, read_plan, write_plan
 from tests.fitting.made import write_images
 from tests.runs.small import squares
@@ -84,11 +84,11 @@ def test_the_slurm_array_of_the_guide_is_the_plan(
     first, last = re.search(r"--array=(\d+)-(\d+)", script).groups()  # type: ignore[union-attr]
     parts: list[list[Run]] = []
 
-    def record(out: Path, runs: list[Run], *_: object) -> Counter[State]:
+    def record(out: Path, runs: list[Run], *_: object) -> Counter[RunState]:
         parts.append(runs)
-        return Counter({State.DONE: len(runs)})
+        return Counter({RunState.DONE: len(runs)})
 
-    monkeypatch.setattr("shoal.sweeps.local.carry_out", record)
+    monkeypatch.setattr("shoal.sweeps.local.run_locally", record)
     monkeypatch.chdir(tmp_path)
     for task in range(int(first), int(last) + 1):
         shown = subprocess.run(
@@ -111,11 +111,11 @@ def test_a_command_leaves_the_runs_of_others_alone(
     """Their data and methods may be known to another command only."""
     carried: list[Run] = []
 
-    def record(out: Path, runs: list[Run], *_: object) -> Counter[State]:
+    def record(out: Path, runs: list[Run], *_: object) -> Counter[RunState]:
         carried.extend(runs)
-        return Counter({State.DONE: len(runs)})
+        return Counter({RunState.DONE: len(runs)})
 
-    monkeypatch.setattr("shoal.sweeps.local.carry_out", record)
+    monkeypatch.setattr("shoal.sweeps.local.run_locally", record)
     planned(tmp_path, ("erm",))
     command = [word for word in PLAN if word != "--plan-only"]
     assert main([*command, "--algorithms", "fishr", "--out", str(tmp_path)]) == 0
@@ -126,11 +126,11 @@ def test_a_command_leaves_the_runs_of_others_alone(
 def test_ray_is_given_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[object, ...]] = []
 
-    def record(out: Path, runs: list[Run], world: object, *more: object) -> Counter[State]:
+    def record(out: Path, runs: list[Run], world: object, *more: object) -> Counter[RunState]:
         given.append(more[:2])
-        return Counter({State.DONE: len(runs)})
+        return Counter({RunState.DONE: len(runs)})
 
-    monkeypatch.setattr("shoal.sweeps.ray_engine.carry_out_on_ray", record)
+    monkeypatch.setattr("shoal.sweeps.ray_engine.run_on_ray", record)
     command = [word for word in PLAN if word != "--plan-only"]
     command += ["--algorithms", "erm", "--out", str(tmp_path), "--engine", "ray"]
     assert main(command) == 0
@@ -177,7 +177,7 @@ def test_workers_wait_for_who_builds_the_cache(
             folder.mkdir(parents=True)
             Image.new("RGB", (300, 260), "red").save(folder / "1.png")
     places = (tmp_path, tmp_path / "cache")
-    world = CommandWorld({}, {"images": str(tmp_path / "images")}, *places, "cpu", "eager")
+    world = CommandWorkspace({}, {"images": str(tmp_path / "images")}, *places, "cpu", "eager")
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda _: world.data("images", 0), range(4)))
     assert {cache.fingerprint for _, cache in found} == {found[0][0].fingerprint}
@@ -194,20 +194,22 @@ def test_an_unknown_method_gets_the_nearest(
 def test_a_name_in_a_plan_imports_nothing(tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text("raise SystemExit('imported')")
-    world = CommandWorld({}, {}, tmp_path, tmp_path, "cpu", "auto")
+    world = CommandWorkspace({}, {}, tmp_path, tmp_path, "cpu", "auto")
     assert world.method("fishr")[0] is find("fishr")
     with pytest.raises(ValueError, match="which a file may not import"):
         world.method(f"{own}:Own")
 
 
 def test_workers_are_told_what_to_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    worlds: list[CommandWorld] = []
+    worlds: list[CommandWorkspace] = []
 
-    def record(out: Path, runs: list[Run], world: CommandWorld, *_: object) -> Counter[State]:
+    def record(
+        out: Path, runs: list[Run], world: CommandWorkspace, *_: object
+    ) -> Counter[RunState]:
         worlds.append(world)
-        return Counter({State.DONE: len(runs)})
+        return Counter({RunState.DONE: len(runs)})
 
-    monkeypatch.setattr("shoal.sweeps.local.carry_out", record)
+    monkeypatch.setattr("shoal.sweeps.local.run_locally", record)
     command = [word for word in PLAN if word != "--plan-only"]
     command += ["--algorithms", "erm", "--out", str(tmp_path), "--device", "cpu"]
     assert main([*command, "--keep-best", "training-domain", "calibrated"]) == 0
@@ -244,8 +246,8 @@ def test_status_counts_and_names_failures(
     data = lambda: (squares(), None)  # noqa: E731
     method = lambda: world.method("erm")[0]  # noqa: E731
     one, two = folder_of(tmp_path, first), folder_of(tmp_path, second)
-    assert attempt(first, method, data, one, world.machine()) is State.DONE
-    assert attempt(second, method, broken, two, world.machine()) is State.FAILED  # type: ignore[arg-type]
+    assert attempt(first, method, data, one, world.machine()) is RunState.DONE
+    assert attempt(second, method, broken, two, world.machine()) is RunState.FAILED  # type: ignore[arg-type]
     assert main(["status", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     expected = {"updates": 12, "done": 1, "running": 0, "failed": 1, "waiting": 4}
@@ -261,7 +263,7 @@ def test_status_counts_and_names_failures(
     }
     third = read_plan(tmp_path)[2]
     path = folder_of(tmp_path, third)
-    assert attempt(third, method, broken, path, world.machine()) is State.FAILED  # type: ignore[arg-type]
+    assert attempt(third, method, broken, path, world.machine()) is RunState.FAILED  # type: ignore[arg-type]
     assert main(["status", str(tmp_path)]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "and 1 more: ValueError: cannot read cat.png" in told and told.count("cat.png") == 1
@@ -296,13 +298,13 @@ def test_status_forgets_what_failed_before_its_data_were_mended(
 def test_failed_runs_are_tried_again_on_request(
     described: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    states: list[list[State]] = []
+    states: list[list[RunState]] = []
 
-    def look(out: Path, runs: list[Run], *_: object) -> Counter[State]:
+    def look(out: Path, runs: list[Run], *_: object) -> Counter[RunState]:
         states.append([state_of(folder_of(out, run)) for run in runs])
-        return Counter({State.DONE: len(runs)})
+        return Counter({RunState.DONE: len(runs)})
 
-    monkeypatch.setattr("shoal.sweeps.local.carry_out", look)
+    monkeypatch.setattr("shoal.sweeps.local.run_locally", look)
     command = [word for word in PLAN if word != "--plan-only"]
     command += ["--algorithms", "erm", "--out", str(tmp_path)]
     assert main(command) == 0
@@ -317,7 +319,7 @@ def test_failed_runs_are_tried_again_on_request(
     assert main([*command, "--retry-failed", "--plan-only"]) == 0
     assert (failed / "failed.json").exists()
     assert main([*command, "--retry-failed"]) == 0
-    assert [found.count(State.FAILED) for found in states] == [0, 1, 0]
+    assert [found.count(RunState.FAILED) for found in states] == [0, 1, 0]
 
 
 def test_out_that_is_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

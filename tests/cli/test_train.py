@@ -23,7 +23,7 @@ from shoal.datasets import DATASETS
 from shoal.networks import NETWORKS, Network, drawn, registry
 from shoal.networks.base import IMAGENET
 from shoal.runs import model
-from shoal.runs.folder import Folder
+from shoal.runs.folder import RunFolder
 from shoal.training.loop import Progress
 from tests.datasets.pictures import photograph
 from tests.runs.small import squares
@@ -353,14 +353,14 @@ def test_interrupted(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_interrupted_after_a_checkpoint(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Folder.write_records
+    real = RunFolder.write_records
 
-    def write(folder: Folder, records: list[dict[str, Any]]) -> None:
+    def write(folder: RunFolder, records: list[dict[str, Any]]) -> None:
         real(folder, records)
         if len(records) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Folder, "write_records", write)
+    monkeypatch.setattr(RunFolder, "write_records", write)
     assert train("--out", "run", "--checkpoint-every", 0) == 130
     told = "shoal: interrupted; the same command goes on from its checkpoint"
     assert capsys.readouterr().err.splitlines()[-1] == told

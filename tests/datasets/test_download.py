@@ -15,7 +15,7 @@ import pytest
 
 from shoal.datasets import download as answers
 from shoal.datasets.download import ATTEMPTS, DownloadError, Unavailable, download
-from shoal.datasets.partial_file import Part
+from shoal.datasets.partial_file import PartialFile
 from tests.datasets.server import (
     Handler,
     Served,
@@ -447,13 +447,13 @@ class Disk:
 
 
 def on_a_disk(monkeypatch: pytest.MonkeyPatch, room: int, at_once: int) -> None:
-    begin = Part.__init__
+    begin = PartialFile.__init__
 
-    def begin_there(self: Part, *arguments: Any, **options: Any) -> None:
+    def begin_there(self: PartialFile, *arguments: Any, **options: Any) -> None:
         begin(self, *arguments, **options)
         self._file = Disk(self._file, room, at_once)  # type: ignore[assignment]
 
-    monkeypatch.setattr(Part, "__init__", begin_there)
+    monkeypatch.setattr(PartialFile, "__init__", begin_there)
 
 
 def test_a_full_disk_keeps_what_fits(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

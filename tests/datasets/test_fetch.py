@@ -13,7 +13,7 @@ from shoal.datasets import fetch as module
 from shoal.datasets import find
 from shoal.datasets.download import ATTEMPTS, DownloadError, Unavailable
 from shoal.datasets.fetch import fetch, recorded
-from shoal.datasets.sources import SOURCES, File, Source
+from shoal.datasets.sources import SOURCES, DatasetSource, File
 from tests.datasets.server import Served, drop, serving, status
 from tests.datasets.test_unpack import tarred, zipped
 
@@ -26,7 +26,7 @@ def png(shade: int = 0) -> bytes:
         return buffer.getvalue()
 
 
-def images(source: Source, top: str = "kfold/") -> dict[str, bytes]:
+def images(source: DatasetSource, top: str = "kfold/") -> dict[str, bytes]:
     """Return what an archive of a set holds, one image for each class and domain."""
     files = {
         f"{top}{domain}/{kind}/{kind}.png": png(len(kind))

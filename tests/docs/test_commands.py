@@ -21,7 +21,7 @@ from shoal.experiments.colored_mnist import Setup
 from shoal.networks import Network, registry
 from shoal.networks.small import mnist_cnn
 from shoal.runs.run import Run
-from shoal.sweeps.attempt import State, attempt
+from shoal.sweeps.attempt import RunState, attempt
 from shoal.sweeps.plan import folder_of
 from tests.docs.test_documents import DOCUMENTS, ELSEWHERE, ROOT, commands
 from tests.fitting.made import write_images
@@ -74,14 +74,14 @@ def coarse(channels: int, classes: int, generator: torch.Generator) -> Network:
     return network
 
 
-def carry_out(out: Path, runs: Sequence[Run], world: Any, *_: object) -> Counter[State]:
+def carry_out(out: Path, runs: Sequence[Run], world: Any, *_: object) -> Counter[RunState]:
     """Carry out the first runs of some methods in this process, which knows the small data."""
     first = {run.algorithm: run for run in reversed(runs)}
     for run in list(first.values())[-MOST:]:
         method, data = world.method(run.algorithm)[0], partial(world.data, run.dataset, run.trial)
         path = folder_of(out, run)
-        assert attempt(run, partial(_same, method), data, path, world.machine()) is State.DONE
-    return Counter({State.DONE: len(runs)})
+        assert attempt(run, partial(_same, method), data, path, world.machine()) is RunState.DONE
+    return Counter({RunState.DONE: len(runs)})
 
 
 def _same(method: Any) -> Any:
@@ -94,7 +94,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("os.fsync", lambda _: None)
-    monkeypatch.setattr("shoal.sweeps.local.carry_out", carry_out)
+    monkeypatch.setattr("shoal.sweeps.local.run_locally", carry_out)
     monkeypatch.setattr(registry, "mnist_cnn", coarse)
     for name in NAMES:
         monkeypatch.setitem(DATASETS, name, lambda root, trial, name=name: small(name))

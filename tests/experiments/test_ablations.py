@@ -10,7 +10,7 @@ from shoal.algorithms import ALGORITHMS, VARIANTS
 from shoal.experiments import batch_size
 from shoal.experiments.ablations import ABLATIONS, DATASETS, RULES, draw_by_draw, ordered, table
 from shoal.reference import published_table
-from shoal.results.records import Finished, Measured
+from shoal.results.records import Record, RunResult
 from shoal.runs.run import Protocol
 from shoal.sweeps.plan import Sweep, runs_of
 from tests.report.made_up import make_run
@@ -44,7 +44,7 @@ def test_runs_come_row_after_row() -> None:
     assert [(run.trial, run.draw) for run in found[:4]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
-def made_up(row: str, domain: str, trials: int, draws: int) -> list[Finished]:
+def made_up(row: str, domain: str, trials: int, draws: int) -> list[RunResult]:
     return [
         make_run("colored-mnist", row, (domain,), trial, draw)
         for trial in range(trials)
@@ -105,8 +105,8 @@ def test_every_table_can_be_made_of_nothing(name: str, dataset: str, rule: str) 
 
 
 def test_a_table_without_a_number_to_choose_by_has_no_cell() -> None:
-    wrong = Measured(0, {"-90%": {"kept": nan, "held_out": nan}}, {}, {})
-    runs = [Finished("colored-mnist", "fishr", ("-90%",), 0, d, {}, (wrong,)) for d in (0, 1)]
+    wrong = Record(0, {"-90%": {"kept": nan, "held_out": nan}}, {}, {})
+    runs = [RunResult("colored-mnist", "fishr", ("-90%",), 0, d, {}, (wrong,)) for d in (0, 1)]
     (row,) = (
         row
         for row in table(ABLATIONS["ablation-ema"], "colored-mnist", "test-domain", runs, 60)
@@ -115,10 +115,10 @@ def test_a_table_without_a_number_to_choose_by_has_no_cell() -> None:
     assert set(row["cells"].values()) == {None}
 
 
-def drawn(row: str, domain: str, draw: int, accuracy: float, **hparams: float) -> Finished:
-    last = Measured(2, {domain: {"kept": accuracy, "held_out": 1.0}}, {}, {})
-    before = Measured(0, {domain: {"kept": 0.9}}, {}, {})
-    return Finished("colored-mnist", row, (domain,), 0, draw, hparams, (last, before))
+def drawn(row: str, domain: str, draw: int, accuracy: float, **hparams: float) -> RunResult:
+    last = Record(2, {domain: {"kept": accuracy, "held_out": 1.0}}, {}, {})
+    before = Record(0, {domain: {"kept": 0.9}}, {}, {})
+    return RunResult("colored-mnist", row, (domain,), 0, draw, hparams, (last, before))
 
 
 def test_rows_are_held_against_the_same_draw_of_fishr() -> None:
@@ -180,7 +180,7 @@ def test_configurations_and_their_cells() -> None:
     assert len({run.identity for run in runs}) == len(runs) == 2 * 4 * 4 * 2 * len(squares().names)
     test = runs[0].test_domains
     finished = [
-        Finished(
+        RunResult(
             run.dataset,
             run.algorithm,
             test,
@@ -188,8 +188,8 @@ def test_configurations_and_their_cells() -> None:
             0,
             run.hparams,
             (
-                Measured(0, {test[0]: {"kept": 0.9}}, {}, {}),
-                Measured(2, {test[0]: {"kept": 0.1 * (1 + run.trial)}}, {}, {}),
+                Record(0, {test[0]: {"kept": 0.9}}, {}, {}),
+                Record(2, {test[0]: {"kept": 0.1 * (1 + run.trial)}}, {}, {}),
             ),
         )
         for run in runs

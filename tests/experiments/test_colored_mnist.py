@@ -13,7 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shoal.datasets.mnist import train_digits
-from shoal.experiments.colored_mnist import METHODS, TABLES, Domain, Setup, Training, domains_of
+from shoal.experiments.colored_mnist import (
+    METHODS,
+    TABLES,
+    ColoredDomain,
+    Setup,
+    Training,
+    domains_of,
+)
 from shoal.networks import MLP
 from shoal.randomness import stream
 from shoal.storage import load_tensors, save_tensors
@@ -40,11 +47,11 @@ def devices() -> list[object]:
 
 
 @cache
-def full(restart: int = 0) -> dict[str, Domain]:
+def full(restart: int = 0) -> dict[str, ColoredDomain]:
     return domains_of(Setup(), restart)
 
 
-def pictures(domain: Domain) -> Tensor:
+def pictures(domain: ColoredDomain) -> Tensor:
     """Return the digits without their colour, ``[n, 14, 14]``, in 0 … 255."""
     return (domain.inputs.reshape(-1, 2, 14, 14).amax(1) * 255).round().to(torch.uint8)
 
@@ -53,14 +60,14 @@ def keys(images: Tensor) -> list[bytes]:
     return [image.numpy().tobytes() for image in images]
 
 
-def colours(domain: Domain) -> Tensor:
+def colours(domain: ColoredDomain) -> Tensor:
     """Return which channel is kept, ``[n]``; exactly one must have ink."""
     ink = domain.inputs.reshape(-1, 2, 196).amax(2) > 0
     assert (ink.sum(1) == 1).all()
     return ink[:, 1]
 
 
-def flipped(domain: Domain) -> Tensor:
+def flipped(domain: ColoredDomain) -> Tensor:
     return (domain.labels[:, 0] == 1) != (domain.digits < 5)
 
 
@@ -256,16 +263,16 @@ def test_weights_of_a_restart(hidden: int, wide: int) -> None:
 
 # Training, against a loop that shares nothing with it but the data and the first weights.
 
-Penalty = Callable[[nn.Module, list[Domain], slice], Tensor]
+Penalty = Callable[[nn.Module, list[ColoredDomain], slice], Tensor]
 
 OMEGA, THETA, PHI = slice(4, 6), slice(0, 6), slice(0, 4)
 
 
-def risk(model: nn.Module, domain: Domain) -> Tensor:
+def risk(model: nn.Module, domain: ColoredDomain) -> Tensor:
     return F.binary_cross_entropy_with_logits(model(domain.inputs), domain.labels)
 
 
-def irm(model: nn.Module, domains: list[Domain], _: slice) -> Tensor:
+def irm(model: nn.Module, domains: list[ColoredDomain], _: slice) -> Tensor:
     found = []
     for domain in domains:
         scale = torch.ones((), dtype=torch.float64, requires_grad=True)
@@ -275,11 +282,11 @@ def irm(model: nn.Module, domains: list[Domain], _: slice) -> Tensor:
     return (found[0] + found[1]) / 2
 
 
-def vrex(model: nn.Module, domains: list[Domain], _: slice) -> Tensor:
+def vrex(model: nn.Module, domains: list[ColoredDomain], _: slice) -> Tensor:
     return (risk(model, domains[0]) - risk(model, domains[1])) ** 2
 
 
-def gradients(model: nn.Module, domain: Domain, weights: slice) -> Tensor:
+def gradients(model: nn.Module, domain: ColoredDomain, weights: slice) -> Tensor:
     chosen = list(model.parameters())[weights]
     return individual_gradients(model, domain.inputs, domain.labels, chosen)
 
@@ -290,7 +297,7 @@ def distance_to_the_mean(first: Tensor, second: Tensor) -> Tensor:
     return ((first - middle) ** 2).sum() + ((second - middle) ** 2).sum()
 
 
-def variance(model: nn.Module, domains: list[Domain], weights: slice) -> Tensor:
+def variance(model: nn.Module, domains: list[ColoredDomain], weights: slice) -> Tensor:
     rows = []
     for domain in domains:
         g = gradients(model, domain, weights)
@@ -298,7 +305,7 @@ def variance(model: nn.Module, domains: list[Domain], weights: slice) -> Tensor:
     return distance_to_the_mean(*rows)
 
 
-def uncentered(model: nn.Module, domains: list[Domain], weights: slice) -> Tensor:
+def uncentered(model: nn.Module, domains: list[ColoredDomain], weights: slice) -> Tensor:
     rows = []
     for domain in domains:
         g = gradients(model, domain, weights)
@@ -306,7 +313,7 @@ def uncentered(model: nn.Module, domains: list[Domain], weights: slice) -> Tenso
     return distance_to_the_mean(*rows)
 
 
-def covariance(model: nn.Module, domains: list[Domain], weights: slice) -> Tensor:
+def covariance(model: nn.Module, domains: list[ColoredDomain], weights: slice) -> Tensor:
     found = []
     for domain in domains:
         g = gradients(model, domain, weights)
@@ -315,7 +322,7 @@ def covariance(model: nn.Module, domains: list[Domain], weights: slice) -> Tenso
     return distance_to_the_mean(*found)
 
 
-def covariance_released(model: nn.Module, domains: list[Domain], weights: slice) -> Tensor:
+def covariance_released(model: nn.Module, domains: list[ColoredDomain], weights: slice) -> Tensor:
     total = torch.zeros((), dtype=torch.float64)
     for index in range(6)[weights]:
         found = []
@@ -354,7 +361,9 @@ def plain_training(method: str, setup: Setup, training: Training) -> Iterator[li
         for mine, theirs in zip(model.parameters(), live(training.model, h), strict=True):
             mine.copy_(theirs)
     domains = [
-        Domain(domain.inputs.double().cpu(), domain.labels.double().cpu(), domain.digits.cpu())
+        ColoredDomain(
+            domain.inputs.double().cpu(), domain.labels.double().cpu(), domain.digits.cpu()
+        )
         for domain in (training.domains["80%"], training.domains["90%"])
     ]
     penalty, weights = ORACLES[method]

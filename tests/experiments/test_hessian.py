@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shoal.experiments import hessian
 from shoal.experiments.colored_mnist import L2_WEIGHT, METHODS, PENALTY_WEIGHT, Setup, Training
-from shoal.experiments.restarts import Folder
+from shoal.experiments.restarts import RestartFolder
 from tests.oracles.autograd import individual_gradients
 from tests.oracles.autograd import variance as variance_of
 from tests.oracles.curvature import hessian as dense_hessian
@@ -134,7 +134,7 @@ def test_points() -> None:
 
 
 def test_records_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Folder.open(tmp_path, TINY)
+    folder = RestartFolder.open(tmp_path, TINY)
     first = hessian.run(2, 3, TINY, CPU, folder, quiet)
     assert list(first) == ["ERM", "Fishr"]
     assert [record["restart"] for record in first["Fishr"]] == [0, 1]

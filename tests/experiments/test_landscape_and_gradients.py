@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from shoal.experiments import gradients, landscape, restarts
 from shoal.experiments.colored_mnist import Setup, Training
-from shoal.experiments.restarts import Folder, head_inputs
+from shoal.experiments.restarts import RestartFolder, head_inputs
 from tests.oracles.autograd import individual_gradients, variance
 from tests.oracles.curvature import hessian as dense_hessian
 from tests.oracles.curvature import risk
@@ -23,12 +23,12 @@ def quiet(*_: object) -> None:
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Training:
-    folder = Folder.open(tmp_path_factory.mktemp("models"), TINY)
+    folder = RestartFolder.open(tmp_path_factory.mktemp("models"), TINY)
     return restarts.trained("Fishr", TINY, CPU, folder, quiet)
 
 
 def test_a_model_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, told = Folder.open(tmp_path, TINY), []
+    folder, told = RestartFolder.open(tmp_path, TINY), []
     first = restarts.trained("ERM", TINY, CPU, folder, lambda *args: told.append(args))
     assert told[-1] == ("ERM", 0, 4, 4)
     monkeypatch.setattr(Training, "step", None)

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 import shoal
 from shoal.experiments import linear
-from shoal.experiments.linear import STEPS, STRENGTHS, Data, data, objective, train
+from shoal.experiments.linear import STEPS, STRENGTHS, LinearData, data, objective, train
 from tests.oracles.autograd import individual_gradients, mean, same_function, spread, variance
 
 
-def examples(domains: Data, which: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+def examples(domains: LinearData, which: list[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Return the 100 examples of each of these domains, one after the other."""
     counts = domains.counts.long()
     inputs = [domains.inputs[e].repeat_interleave(counts, 0) for e in which]

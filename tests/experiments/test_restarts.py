@@ -11,7 +11,7 @@ import torch
 
 from shoal.experiments import restarts
 from shoal.experiments.colored_mnist import METHODS, TABLES, Setup, Training
-from shoal.experiments.restarts import Folder, run, table, tables_of
+from shoal.experiments.restarts import RestartFolder, run, table, tables_of
 from shoal.reference import published_rows
 
 CPU = torch.device("cpu")
@@ -32,12 +32,12 @@ class Calls:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    return Folder.open(tmp_path / "out", SETUP)
+def folder(tmp_path: Path) -> RestartFolder:
+    return RestartFolder.open(tmp_path / "out", SETUP)
 
 
 def train(
-    folder: Folder,
+    folder: RestartFolder,
     progress: Callable[..., None] | None = None,
     methods: tuple[str, ...] = ("vrex",),
     count: int = 1,
@@ -46,12 +46,12 @@ def train(
     run(methods, count, setup, CPU, folder, progress or Calls())
 
 
-def record(folder: Folder, method: str = "vrex", restart: int = 0) -> dict[str, Any]:
+def record(folder: RestartFolder, method: str = "vrex", restart: int = 0) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(folder.record(method, 0.25, restart).read_text())
     return found
 
 
-def numbers(folder: Folder, method: str = "vrex", restart: int = 0) -> dict[str, Any]:
+def numbers(folder: RestartFolder, method: str = "vrex", restart: int = 0) -> dict[str, Any]:
     """Return what a record says, without how long it took."""
     return {
         key: value for key, value in record(folder, method, restart).items() if key != "seconds"
@@ -59,12 +59,12 @@ def numbers(folder: Folder, method: str = "vrex", restart: int = 0) -> dict[str,
 
 
 def undisturbed(tmp_path: Path, method: str = "vrex", restart: int = 0) -> dict[str, Any]:
-    other = Folder.open(tmp_path / "undisturbed", SETUP)
+    other = RestartFolder.open(tmp_path / "undisturbed", SETUP)
     train(other, methods=(method,), count=restart + 1)
     return numbers(other, method, restart)
 
 
-def test_records(folder: Folder) -> None:
+def test_records(folder: RestartFolder) -> None:
     calls = Calls()
     train(folder, calls, methods=("erm", "vrex"), count=2)
     assert [(m, r) for m, r, done, _ in calls.told if done == 8] == [
@@ -89,9 +89,9 @@ def test_records(folder: Folder) -> None:
     assert len(list((folder.path / "records").iterdir())) == 4
 
 
-def test_each_share_of_flips_has_records_of_its_own(folder: Folder) -> None:
+def test_each_share_of_flips_has_records_of_its_own(folder: RestartFolder) -> None:
     train(folder)
-    assert Folder.open(folder.path, replace(SETUP, flip=0.0)) == folder
+    assert RestartFolder.open(folder.path, replace(SETUP, flip=0.0)) == folder
     train(folder, setup=replace(SETUP, flip=0.0))
     assert folder.record("vrex", 0.0, 0) != folder.record("vrex", 0.25, 0)
     for flip in (0.0, 0.25):
@@ -103,16 +103,20 @@ def test_each_share_of_flips_has_records_of_its_own(folder: Folder) -> None:
     [{"examples": 41}, {"hidden": 7}, {"jump_step": 5}, {"updates": 9}, {"tf32": True}],
     ids=str,
 )
-def test_a_folder_of_another_setup_is_refused(folder: Folder, change: dict[str, Any]) -> None:
+def test_a_folder_of_another_setup_is_refused(
+    folder: RestartFolder, change: dict[str, Any]
+) -> None:
     with pytest.raises(ValueError, match="another setup") as caught:
-        Folder.open(folder.path, replace(SETUP, **change))
+        RestartFolder.open(folder.path, replace(SETUP, **change))
     assert str(folder.path) in str(caught.value)
     assert "choose another --out" in str(caught.value)
-    assert Folder.open(folder.path, SETUP) == folder
+    assert RestartFolder.open(folder.path, SETUP) == folder
 
 
 @pytest.mark.parametrize("stop", [1, 3, 4, 5, 7])
-def test_an_interrupted_run_goes_on_where_it_was(folder: Folder, tmp_path: Path, stop: int) -> None:
+def test_an_interrupted_run_goes_on_where_it_was(
+    folder: RestartFolder, tmp_path: Path, stop: int
+) -> None:
     """Before, at and after the jump."""
     with pytest.raises(KeyboardInterrupt):
         train(folder, Calls(at=stop))
@@ -125,7 +129,9 @@ def test_an_interrupted_run_goes_on_where_it_was(folder: Folder, tmp_path: Path,
     assert not folder.checkpoint("vrex", 0.25, 0).exists()
 
 
-def test_an_interrupted_second_restart_goes_on_where_it_was(folder: Folder, tmp_path: Path) -> None:
+def test_an_interrupted_second_restart_goes_on_where_it_was(
+    folder: RestartFolder, tmp_path: Path
+) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(folder, Calls(at=8 + 6), count=2)
     calls = Calls()
@@ -134,7 +140,7 @@ def test_an_interrupted_second_restart_goes_on_where_it_was(folder: Folder, tmp_
     assert numbers(folder, restart=1) == undisturbed(tmp_path, restart=1)
 
 
-def test_interrupted_twice(folder: Folder, tmp_path: Path) -> None:
+def test_interrupted_twice(folder: RestartFolder, tmp_path: Path) -> None:
     for stop in (2, 3):
         with pytest.raises(KeyboardInterrupt):
             train(folder, Calls(at=stop))
@@ -146,7 +152,7 @@ def test_interrupted_twice(folder: Folder, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("after_update", [True, False])
 def test_an_interrupt_in_the_middle_of_a_step(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_update: bool
+    folder: RestartFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_update: bool
 ) -> None:
     """Ctrl-C comes at any moment, also between an update and its being counted."""
     plain = Training._step
@@ -187,7 +193,7 @@ def final_weights(
 
 
 def test_a_crash_costs_what_came_after_the_last_checkpoint(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: RestartFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restarts, "CHECKPOINT_EVERY", 0.0)
     with pytest.raises(RuntimeError):
@@ -199,7 +205,7 @@ def test_a_crash_costs_what_came_after_the_last_checkpoint(
 
 
 def test_checkpoints_are_not_written_at_every_step(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: RestartFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: list[object] = []
     monkeypatch.setattr(restarts, "save_tensors", lambda *what: saved.append(what))
@@ -209,7 +215,7 @@ def test_checkpoints_are_not_written_at_every_step(
 
 
 def test_a_done_record_is_not_trained_again(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: RestartFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(folder)
     before = folder.record("vrex", 0.25, 0).read_bytes()
@@ -226,7 +232,7 @@ def test_a_done_record_is_not_trained_again(
     assert folder.record("vrex", 0.25, 0).stat().st_mtime_ns == changed
 
 
-def test_only_missing_restarts_are_trained(folder: Folder) -> None:
+def test_only_missing_restarts_are_trained(folder: RestartFolder) -> None:
     train(folder, count=3)
     folder.record("vrex", 0.25, 1).unlink()
     calls = Calls()
@@ -236,7 +242,7 @@ def test_only_missing_restarts_are_trained(folder: Folder) -> None:
     ]
 
 
-def test_an_unknown_method_is_refused_before_anything_is_trained(folder: Folder) -> None:
+def test_an_unknown_method_is_refused_before_anything_is_trained(folder: RestartFolder) -> None:
     calls = Calls()
     with pytest.raises(ValueError, match="unknown method 'v-rex'; did you mean 'vrex'"):
         train(folder, calls, methods=("erm", "v-rex"))
@@ -244,7 +250,7 @@ def test_an_unknown_method_is_refused_before_anything_is_trained(folder: Folder)
 
 
 @pytest.mark.parametrize("damage", ["garbage", "half", "empty"])
-def test_a_damaged_checkpoint_is_named(folder: Folder, damage: str) -> None:
+def test_a_damaged_checkpoint_is_named(folder: RestartFolder, damage: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(folder, Calls(at=3))
     file = folder.checkpoint("vrex", 0.25, 0)
@@ -259,7 +265,7 @@ def test_a_damaged_checkpoint_is_named(folder: Folder, damage: str) -> None:
     assert folder.record("vrex", 0.25, 0).exists()
 
 
-def test_a_damaged_record_is_named(folder: Folder) -> None:
+def test_a_damaged_record_is_named(folder: RestartFolder) -> None:
     train(folder)
     file = folder.record("vrex", 0.25, 0)
     file.write_text(file.read_text()[:40])
@@ -268,10 +274,10 @@ def test_a_damaged_record_is_named(folder: Folder) -> None:
     assert str(file) in str(caught.value)
 
 
-def test_a_damaged_setup_is_named(folder: Folder) -> None:
+def test_a_damaged_setup_is_named(folder: RestartFolder) -> None:
     (folder.path / "setup.json").write_text("{")
     with pytest.raises(ValueError, match=r"setup\.json is not valid JSON"):
-        Folder.open(folder.path, SETUP)
+        RestartFolder.open(folder.path, SETUP)
 
 
 @pytest.mark.parametrize("tf32", [False, True])
@@ -290,7 +296,7 @@ def test_precision_of_products_is_the_setups_and_then_what_it_was(
     try:
         torch.set_float32_matmul_precision("medium")
         with pytest.raises(KeyboardInterrupt):
-            train(Folder.open(tmp_path, setup), look, setup=setup)
+            train(RestartFolder.open(tmp_path, setup), look, setup=setup)
         assert set(seen) == {"high" if tf32 else "highest"}
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
@@ -308,7 +314,7 @@ def test_restarts_side_by_side() -> None:
 
 @pytest.mark.parametrize(("count", "groups"), [(3, [[0, 1], [2]]), (4, [[0, 1], [2, 3]])])
 def test_restarts_that_share_a_device_have_the_records_they_have_alone(
-    folder: Folder,
+    folder: RestartFolder,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     count: int,
@@ -326,7 +332,7 @@ def test_restarts_that_share_a_device_have_the_records_they_have_alone(
 
 
 def test_restarts_that_share_a_device_go_on_where_each_was(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: RestartFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restarts, "side_by_side", lambda *_: 2)
     with pytest.raises(KeyboardInterrupt):
@@ -343,7 +349,7 @@ def test_restarts_that_share_a_device_go_on_where_each_was(
 
 
 def write(
-    folder: Folder, method: str, flip: float, values: list[tuple[float, float, float]]
+    folder: RestartFolder, method: str, flip: float, values: list[tuple[float, float, float]]
 ) -> None:
     for restart, (train_, test, gray) in enumerate(values):
         file = folder.record(method, flip, restart)
@@ -351,7 +357,7 @@ def write(
         file.write_text(json.dumps({"train": train_, "test": test, "gray": gray}))
 
 
-def test_table_has_means_and_population_deviations_in_percent(folder: Folder) -> None:
+def test_table_has_means_and_population_deviations_in_percent(folder: RestartFolder) -> None:
     write(folder, "irm", 0.25, [(0.5, 0.1, 0.7), (0.7, 0.1, 0.1), (0.6, 0.4, 0.1)])
     rows = {row["method"]: row for row in table("table:cmnist_25", 10, 0.25, folder)}
     assert tuple(rows) == TABLES["table:cmnist_25"]
@@ -366,7 +372,7 @@ def test_table_has_means_and_population_deviations_in_percent(folder: Folder) ->
     assert rows["irm"]["paper"] == {"train": [71.0, 0.5], "test": [65.6, 1.8], "gray": [66.1, 0.2]}
 
 
-def test_table_has_none_for_what_was_not_run(folder: Folder) -> None:
+def test_table_has_none_for_what_was_not_run(folder: RestartFolder) -> None:
     write(folder, "irm", 0.25, [(0.5, 0.1, 0.7)])
     rows = {row["method"]: row for row in table("table:cmnist_25", 10, 0.25, folder)}
     assert rows["irm"]["cells"]["train"] == {"mean": 50.0, "std": 0.0, "count": 1}
@@ -374,7 +380,7 @@ def test_table_has_none_for_what_was_not_run(folder: Folder) -> None:
     assert rows["vrex"]["paper"]["test"] == [67.2, 1.5]
 
 
-def test_table_takes_the_restarts_and_the_flips_that_were_asked_for(folder: Folder) -> None:
+def test_table_takes_the_restarts_and_the_flips_that_were_asked_for(folder: RestartFolder) -> None:
     write(folder, "erm", 0.25, [(0.2, 0.2, 0.2), (0.4, 0.4, 0.4), (0.9, 0.9, 0.9)])
     write(folder, "erm", 0.0, [(0.8, 0.8, 0.8)])
     (first, *_) = table("table:cmnist_25", 2, 0.25, folder)
@@ -385,7 +391,9 @@ def test_table_takes_the_restarts_and_the_flips_that_were_asked_for(folder: Fold
 
 
 @pytest.mark.parametrize("flip", [0.25, 0.0])
-def test_every_row_stands_beside_its_own_cells_of_the_paper(folder: Folder, flip: float) -> None:
+def test_every_row_stands_beside_its_own_cells_of_the_paper(
+    folder: RestartFolder, flip: float
+) -> None:
     paper = published_rows("table:cmnistend", flip)
     rows = {row["method"]: row for row in table("table:cmnistend", 10, flip, folder)}
     # The paper's covariance on ω is the one of the released code.

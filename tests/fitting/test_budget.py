@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.fitting.budget import Budget, Pace
+from shoal.fitting.budget import Budget, RunSpeeds
 from shoal.runs.run import Run
 from shoal.sweeps.plan import folder_of
 
@@ -67,7 +67,7 @@ def test_a_run_that_went_on_counts_as_a_whole_one(tmp_path: Path) -> None:
     for run in all_groups[1]:
         done(tmp_path, run, 2.0, share=0.01)
     # Half of it are updates: 1 s for a hundredth of them, so 101 s for a run, and not 2.
-    assert Pace.of(tmp_path, all_groups[1:]).each["erm"] == pytest.approx(101, abs=0.1)
+    assert RunSpeeds.of(tmp_path, all_groups[1:]).each["erm"] == pytest.approx(101, abs=0.1)
 
 
 def test_what_earlier_commands_spent_counts(tmp_path: Path) -> None:

@@ -27,11 +27,11 @@ from shoal.fitting import fit, leave_one_out, lengths, page_content
 from shoal.fitting.frozen_features import frozen_features, pretrained
 from shoal.fitting.inspection import material_of
 from shoal.fitting.onnx_export import described
-from shoal.fitting.setup import Setup, kept_setup
+from shoal.fitting.setup import FitSetup, kept_setup
 from shoal.runs import model as models
 from shoal.runs.model import measure
 from shoal.runs.run import Run
-from shoal.sweeps.attempt import State
+from shoal.sweeps.attempt import RunState
 from shoal.sweeps.plan import folder_of, read_plan
 from tests.fitting.made import DOMAINS, write_images, write_table
 
@@ -222,7 +222,7 @@ def test_how_much_will_be_tried_is_told(
 ) -> None:
     options = Namespace(runs=runs, trials=3)
     material = SimpleNamespace(dataset=SimpleNamespace(names=("a", "b", "c", "d")))
-    setup = Setup("t", "f", "table", "all", None, 40, "float32", {})
+    setup = FitSetup("t", "f", "table", "all", None, 40, "float32", {})
     tell(options, setup, None, material, 2, seconds)
     assert told in capsys.readouterr().out
 
@@ -374,7 +374,7 @@ def test_options_that_make_no_sense(capsys: Output) -> None:
 
 
 def test_what_was_chosen_stands_from_the_first_run_on(tmp_path: Path) -> None:
-    first = Setup("t", "f", "table", "all", None, 40, "float32", {"lr": "0.1"})
+    first = FitSetup("t", "f", "table", "all", None, 40, "float32", {"lr": "0.1"})
     second = replace(first, settings={})
     first.keep(tmp_path)
     second.keep(tmp_path)  # nothing was trained yet
@@ -544,10 +544,10 @@ def test_a_run_that_another_command_is_at_is_waited_for_in_the_end(
     runs = [Run("x", "", name, ("a",)) for name in ("erm", "fishr", "coral")]
     tried: list[str] = []
 
-    def hand(run: Run, told: object, begin: object) -> State:
+    def hand(run: Run, told: object, begin: object) -> RunState:
         tried.append(run.algorithm)
-        return State.RUNNING if run.algorithm == "erm" and len(tried) < 4 else State.DONE
+        return RunState.RUNNING if run.algorithm == "erm" and len(tried) < 4 else RunState.DONE
 
     monkeypatch.setattr(leave_one_out, "LOOK", 0.0)
-    leave_one_out.carry_out(hand, runs, lambda *_: None)  # type: ignore[arg-type]
+    leave_one_out.run_group(hand, runs, lambda *_: None)  # type: ignore[arg-type]
     assert tried == ["erm", "fishr", "coral", "erm"]

@@ -8,7 +8,7 @@ import pytest
 from shoal.cli import main
 from shoal.cli.progress import fit_progress
 from shoal.fitting import inspection, leave_one_out
-from shoal.fitting.budget import Ahead
+from shoal.fitting.budget import FitProgress
 from shoal.training.loop import Progress
 from tests.fitting.made import write_images, write_table
 
@@ -224,10 +224,10 @@ def test_the_help_says_what_a_bare_number_is(capsys: Output) -> None:
 def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
     monkeypatch.setattr("shoal.cli.progress.QUIET", -1.0)
     with fit_progress() as progress:
-        progress.run("erm", None, Ahead(0, 8, None))
-        progress.run("erm", Progress(5, 10, 3.0, 9.0, None), Ahead(0, 8, 70.0))
-        progress.run("last", Progress(10, 10, 3.0, 0.0, None), Ahead(0, 1, 0.0))
-        progress.run("last", Progress(5, 10, 3.0, 4.0, None), Ahead(0, 1, 4.0))
+        progress.run("erm", None, FitProgress(0, 8, None))
+        progress.run("erm", Progress(5, 10, 3.0, 9.0, None), FitProgress(0, 8, 70.0))
+        progress.run("last", Progress(10, 10, 3.0, 0.0, None), FitProgress(0, 1, 0.0))
+        progress.run("last", Progress(5, 10, 3.0, 4.0, None), FitProgress(0, 1, 4.0))
     assert capsys.readouterr().err.splitlines() == [
         "erm: 5 of 10, 3 examples/s (1 of 8 runs; about 1 min 10 s left)",
         "last: 10 updates, 3 examples/s",

@@ -11,7 +11,7 @@ from shoal.fitting import leave_one_out
 from shoal.runs.machine import Machine
 from shoal.runs.run import Run
 from shoal.sweeps import attempt as attempts
-from shoal.sweeps.attempt import State, attempt
+from shoal.sweeps.attempt import RunState, attempt
 
 
 def test_the_others_take_part_in_what_begins_and_outlive_what_fails(
@@ -55,7 +55,7 @@ def test_what_fails_in_one_process_ends_all(
     monkeypatch.setattr(attempts, "execute", fails)
     monkeypatch.setattr(attempts, "processes", lambda: processes)
 
-    def tried() -> State:
+    def tried() -> RunState:
         return attempt(
             run,
             lambda: find("erm"),
@@ -69,8 +69,8 @@ def test_what_fails_in_one_process_ends_all(
         with pytest.raises(RuntimeError, match="alone"):
             tried()
     else:
-        assert tried() is State.FAILED
-        assert tried() is State.FAILED  # and does not begin again
+        assert tried() is RunState.FAILED
+        assert tried() is RunState.FAILED  # and does not begin again
     assert begun == [1]
 
 

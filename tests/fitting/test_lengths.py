@@ -12,25 +12,25 @@ from shoal.algorithms import find
 from shoal.cli.fit import with_length
 from shoal.datasets import Domain, DomainDataset
 from shoal.fitting import lengths
-from shoal.fitting.leave_one_out import Surroundings
+from shoal.fitting.leave_one_out import FitWorkspace
 from shoal.fitting.lengths import length_within, longest, table_length
-from shoal.fitting.setup import Setup
+from shoal.fitting.setup import FitSetup
 from shoal.runs.machine import Machine
 from shoal.sweeps.cost import write_rates
 from shoal.sweeps.probe import Rates
 
-SETUP = Setup("x", "f", "images", "all", "efficientnet-lite0", 1000, "bf16", {})
+SETUP = FitSetup("x", "f", "images", "all", "efficientnet-lite0", 1000, "bf16", {})
 METHODS = {name: (find(name), {}) for name in ("erm", "fishr")}
 
 
 @pytest.fixture
-def world() -> Surroundings:
+def world() -> FitWorkspace:
     domains = [
         Domain(name, torch.arange(4) % 2, torch.zeros(4, 3, 8, 8, dtype=torch.uint8))
         for name in "abc"
     ]
     data = DomainDataset("x", ("n", "y"), tuple(domains))
-    return Surroundings(METHODS, data, None, Machine(torch.device("cpu"), "eager"))
+    return FitWorkspace(METHODS, data, None, Machine(torch.device("cpu"), "eager"))
 
 
 def seconds_of_a_round(steps: int, rates: Rates) -> float:
@@ -51,7 +51,7 @@ def test_small_tables_are_not_seen_too_often(rows: list[int], steps: int) -> Non
 
 
 @pytest.mark.parametrize("steps", lengths.LENGTHS)
-def test_the_longest_that_fits(steps: int, world: Surroundings) -> None:
+def test_the_longest_that_fits(steps: int, world: FitWorkspace) -> None:
     rates = Rates(0.01, 0.0005, 2.0, domains=3)
     enough = seconds_of_a_round(steps, rates)
     assert longest(enough * 1.0001, rates, SETUP, world) == steps
@@ -59,11 +59,11 @@ def test_the_longest_that_fits(steps: int, world: Surroundings) -> None:
     assert longest(enough * 0.9999, rates, SETUP, world) == shorter[0]
 
 
-def test_a_probe_of_erm_tells(monkeypatch: pytest.MonkeyPatch, world: Surroundings) -> None:
+def test_a_probe_of_erm_tells(monkeypatch: pytest.MonkeyPatch, world: FitWorkspace) -> None:
     rates = Rates(0.01, 0.0, 0.0, domains=3)
     seen: list[Any] = []
 
-    def find_rates(out: Path, runs: Any, probed: Surroundings, dataset: Any) -> None:
+    def find_rates(out: Path, runs: Any, probed: FitWorkspace, dataset: Any) -> None:
         seen.append([run.algorithm for run in runs])
         assert list(probed.methods) == ["erm"]  # what else there is may not go to a process
         assert dataset("x", 0) is world.dataset
@@ -76,13 +76,13 @@ def test_a_probe_of_erm_tells(monkeypatch: pytest.MonkeyPatch, world: Surroundin
     assert seen == [["erm"], ["erm"]]
 
 
-def test_where_nothing_is_found(monkeypatch: pytest.MonkeyPatch, world: Surroundings) -> None:
+def test_where_nothing_is_found(monkeypatch: pytest.MonkeyPatch, world: FitWorkspace) -> None:
     monkeypatch.setattr(lengths, "find_rates", lambda *_: None)
     assert length_within(1e9, SETUP, world) == (SETUP.steps, 0.0)
 
 
 def test_a_time_that_is_too_short_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world: Surroundings
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world: FitWorkspace
 ) -> None:
     rates = Rates(1.0, 0.0, 0.0, domains=3)
     wrote = {("here", ("x", "erm")): rates}
@@ -115,8 +115,8 @@ def test_a_time_that_is_too_short_is_told(
 def test_only_what_is_left_open_is_chosen(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    world: Surroundings,
-    setup: Setup,
+    world: FitWorkspace,
+    setup: FitSetup,
     steps: int | None,
     seconds: float | None,
     expected: int,
@@ -129,7 +129,7 @@ def test_only_what_is_left_open_is_chosen(
 
 
 def test_what_was_chosen_before_stays(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world: Surroundings
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world: FitWorkspace
 ) -> None:
     monkeypatch.setattr(lengths, "length_within", lambda *_: (77, 0.0))
     (tmp_path / "runs" / "one").mkdir(parents=True)

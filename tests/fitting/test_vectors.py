@@ -5,7 +5,7 @@ import torch
 
 from shoal.algorithms import find
 from shoal.datasets import Domain, DomainDataset, splits
-from shoal.fitting.setup import Setup
+from shoal.fitting.setup import FitSetup
 from shoal.networks import Standardise
 from shoal.runs.machine import Machine
 from shoal.runs.prepare import prepare
@@ -27,7 +27,7 @@ def dataset() -> DomainDataset:
 @pytest.mark.parametrize("algorithm", ["erm", "fishr", "coral", "dann"])
 def test_columns_are_standardised_by_what_is_trained_on(algorithm: str) -> None:
     data = dataset()
-    setup = Setup("vectors", "", "table", "all", None, 5, "float32", {})
+    setup = FitSetup("vectors", "", "table", "all", None, 5, "float32", {})
     run = setup.run(data, algorithm, (find(algorithm), {}), ("c",), 0)
     _, update = prepare(run, find(algorithm), data, None, Machine(torch.device("cpu"), "eager"))
     parts = splits(data, 0)

@@ -8,7 +8,7 @@ import torch
 
 from shoal.datasets import Domain, DomainDataset, splits
 from shoal.fitting.verdict import verdict_of
-from shoal.results.records import Finished, Measured
+from shoal.results.records import Record, RunResult
 
 SIZES = {"a": 10, "b": 20, "c": 40}
 
@@ -29,14 +29,14 @@ def uneven(**counts: tuple[int, int]) -> DomainDataset:
     return DomainDataset("made", ("no", "yes"), tuple(domains))
 
 
-def run(algorithm: str, domain: str, trial: int, accuracy: float) -> Finished:
-    def measured(step: int, value: float) -> Measured:
+def run(algorithm: str, domain: str, trial: int, accuracy: float) -> RunResult:
+    def measured(step: int, value: float) -> Record:
         found = {name: {"held_out": 0.9} for name in SIZES if name != domain}
         found[domain] = {"kept": value, "held_out": value}
-        return Measured(step, found, {domain: {"kept": 0.1}})
+        return Record(step, found, {domain: {"kept": 0.1}})
 
     # The record before the last is better, and must not be read.
-    return Finished(
+    return RunResult(
         "made", algorithm, (domain,), trial, 0, {}, (measured(0, 1.0), measured(9, accuracy))
     )
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 import shoal
 from shoal.gradients import collect, materialised
-from shoal.gradients.convolutions import OfConvolution
-from shoal.gradients.domains import Sorted
-from shoal.gradients.layers import OfFrozenNorm
-from shoal.gradients.materialised import Formed
+from shoal.gradients.convolutions import ConvolutionGradients
+from shoal.gradients.domains import SortedDomains
+from shoal.gradients.layers import FrozenNormGradients
+from shoal.gradients.materialised import MaterialisedGradients
 
 CONVOLUTIONS = {
     "1 x 1": nn.Conv2d(6, 4, 1, bias=False),
@@ -26,7 +26,7 @@ CASES += [("one sided", False), ("norm", False), ("norm", True)]
 GROUPS = [(3, 3), (4, 2)]
 
 
-def make(name: str, last: bool) -> tuple[Formed, list[Tensor]]:
+def make(name: str, last: bool) -> tuple[MaterialisedGradients, list[Tensor]]:
     """Return a source, and z and r in bf16 that are nearly the same for all examples."""
     torch.manual_seed(0)
     layer = nn.BatchNorm2d(6).eval() if name == "norm" else CONVOLUTIONS[name]
@@ -38,7 +38,7 @@ def make(name: str, last: bool) -> tuple[Formed, list[Tensor]]:
     shape = layer(z[:1].float()).shape
     r = (torch.randn(shape) + 0.1 * torch.randn(6, *shape[1:])).bfloat16()
     pair = [t.contiguous(memory_format=torch.channels_last) if last else t for t in (z, r)]
-    source = OfFrozenNorm(layer) if name == "norm" else OfConvolution(layer)
+    source = FrozenNormGradients(layer) if name == "norm" else ConvolutionGradients(layer)
     return source, [t.requires_grad_() for t in pair]
 
 
@@ -61,7 +61,7 @@ def test_moments_are_those_of_double_precision(
     for module in (materialised, materialised):
         monkeypatch.setattr(module, "in_one_pass", lambda g, centered: centered and as_on_a_gpu)
     source, tensors = make(name, last)
-    groups = Sorted(sizes, torch.device("cpu"))
+    groups = SortedDomains(sizes, torch.device("cpu"))
     g = source.individual([t.detach().double() for t in tensors])
     parts = g.split(sizes)
     mean = torch.stack([part.mean(0) for part in parts])
@@ -81,7 +81,7 @@ def test_cotangents_are_bf16_and_differ_by_its_rounding_alone(
     name: str, last: bool, centered: bool, keep: bool, sizes: tuple[int, ...]
 ) -> None:
     source, tensors = make(name, last)
-    groups = Sorted(sizes, torch.device("cpu"))
+    groups = SortedDomains(sizes, torch.device("cpu"))
     doubles = [t.detach().double().requires_grad_() for t in tensors]
     c = torch.rand(2, source.size, dtype=torch.float64)
     mean = source.moments(doubles, groups, True)[0] if centered else None
@@ -105,12 +105,14 @@ def test_autocast_hands_bf16_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """No copy of the activations in float32, and none of the weights by another road."""
     monkeypatch.setattr(collect, "individual_gradients", None)
     seen: dict[type, set[Any]] = {}
-    for kind in (OfConvolution, OfFrozenNorm):
+    for kind in (ConvolutionGradients, FrozenNormGradients):
 
-        def noting(self: Formed, tensors: Any, *rest: Any, kind: Any = kind, **how: Any) -> Any:
+        def noting(
+            self: MaterialisedGradients, tensors: Any, *rest: Any, kind: Any = kind, **how: Any
+        ) -> Any:
             seen.setdefault(kind, set()).update(t.dtype for t in tensors)
             assert not torch.is_autocast_enabled("cpu"), "products would be rounded"
-            return Formed.moments(self, tensors, *rest, **how)
+            return MaterialisedGradients.moments(self, tensors, *rest, **how)
 
         monkeypatch.setattr(kind, "moments", noting, raising=False)
     model = nn.Sequential(
@@ -120,4 +122,4 @@ def test_autocast_hands_bf16_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         rows = shoal.gradient_variance(model, images, labels, domains)
     assert rows.dtype == torch.float32
-    assert seen == {kind: {torch.bfloat16} for kind in (OfConvolution, OfFrozenNorm)}
+    assert seen == {kind: {torch.bfloat16} for kind in (ConvolutionGradients, FrozenNormGradients)}

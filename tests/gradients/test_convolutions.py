@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoal.gradients.convolutions import OfDepthwise
+from shoal.gradients.convolutions import DepthwiseGradients
 
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
 CASES: dict[str, dict[str, Any]] = {
@@ -52,7 +52,7 @@ def test_values_and_gradients(case: dict[str, Any], layout: torch.memory_format)
     expected = one_by_one(module, z, r)
     c = torch.randn(expected.shape, dtype=torch.float64)
     wanted = torch.autograd.grad(expected, (z, r), c)
-    source = OfDepthwise(module)
+    source = DepthwiseGradients(module)
     torch.testing.assert_close(source.individual([z, r]), expected)
     g, pull = source.formed([z, r], None)
     torch.testing.assert_close(g, expected)
@@ -68,7 +68,7 @@ def test_values_and_gradients(case: dict[str, Any], layout: torch.memory_format)
 def test_gradients_lie_in_memory_as_what_they_are_of(layout: torch.memory_format) -> None:
     """Sums of gradients that lie otherwise are several times as slow on a GPU."""
     module, z, r = made(CASES["even padding"], layout, torch.bfloat16)
-    g, pull = OfDepthwise(module).formed([z.requires_grad_(), r.requires_grad_()], None)
+    g, pull = DepthwiseGradients(module).formed([z.requires_grad_(), r.requires_grad_()], None)
     assert g.dtype == torch.float32
     for of, found in zip((z, r), pull(g), strict=True):
         assert found is not None
@@ -78,5 +78,5 @@ def test_gradients_lie_in_memory_as_what_they_are_of(layout: torch.memory_format
 def test_statistics_of_bf16_images_are_not_rounded() -> None:
     module, z, r = made(CASES["even padding"], torch.channels_last, torch.bfloat16)
     expected = one_by_one(module, z.double(), r.double()).detach()
-    found = OfDepthwise(module).values([z, r])
+    found = DepthwiseGradients(module).values([z, r])
     torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-6)

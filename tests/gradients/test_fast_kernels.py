@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import shoal
 from shoal.gradients import fast_kernels
-from shoal.gradients.fast_kernels import OrdinaryConvolutions, _ConvolutionGradients
+from shoal.gradients.fast_kernels import OrdinaryConvolutions, _ConvolutionBackward
 
 CASES: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "1d": (F.conv1d, (2, 3, 7), (4, 3, 3), {"padding": 1}),
@@ -168,9 +168,9 @@ def test_double_precision_is_not_cast() -> None:
 
 def test_statistics_of_a_convolutional_network_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    backward = _ConvolutionGradients.backward
+    backward = _ConvolutionBackward.backward
     monkeypatch.setattr(
-        _ConvolutionGradients, "backward", staticmethod(lambda *a: calls.append(1) or backward(*a))
+        _ConvolutionBackward, "backward", staticmethod(lambda *a: calls.append(1) or backward(*a))
     )
     net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(27, 2)).double()
     x, y = torch.randn(6, 2, 5, 5, dtype=torch.float64), torch.arange(6) % 2

@@ -244,7 +244,7 @@ def test_a_step_stays_within_its_budget(
         while True:  # less and less, always less than the step before took
             options = {"num_domains": len(sizes), "memory": memory}
             shoal.losses_and_variance(model, images, labels, domains, **options)  # tries it
-            with budget.Living() as living:
+            with budget.MemoryTrace() as living:
                 losses, rows = shoal.losses_and_variance(model, images, labels, domains, **options)
                 step(rows, losses).backward()
             # Beside it: what the step makes of rows, and torch's random state before each chunk.
@@ -270,10 +270,10 @@ def test_a_budget_is_measured_once_and_draws_nothing() -> None:
     images, labels = make_batch()
     plain = shoal.gradient_variance(make_network(0.5), images, labels, DOMAINS)
     model = make_network(0.5)
-    with budget.Living() as first:
+    with budget.MemoryTrace() as first:
         rows = shoal.gradient_variance(model, images, labels, DOMAINS, memory=10**9)
     torch.testing.assert_close(rows, plain)
-    with budget.Living() as second:
+    with budget.MemoryTrace() as second:
         shoal.gradient_variance(model, images, labels, DOMAINS, memory=10**9)
     assert len(second.trace) < len(first.trace) / 3
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from shoal.results.records import Finished, Measured
+from shoal.results.records import Record, RunResult
 
 DOMAINS = {
     "pacs": ("art_painting", "cartoon", "photo", "sketch"),
@@ -17,7 +17,7 @@ DOMAINS = {
 
 def make_run(
     dataset: str, algorithm: str, test: tuple[str, ...], trial: int, draw: int, records: int = 11
-) -> Finished:
+) -> RunResult:
     """Return a run whose accuracies rise to a level of its own; test domains are harder."""
     random_ = random.Random(f"{dataset} {algorithm} {test} {trial} {draw}")
     hparams = {
@@ -42,8 +42,8 @@ def make_run(
         errors = {d: {s: 0.2 * (1 - v) for s, v in splits.items()} for d, splits in values.items()}
         terms = {"loss": 2.0 / (k + 1), "penalty": 10.0 ** (-k % 5), "risk": 1.5 / (k + 1)}
         gaps = {"risk": 0.1 / (k + 1), "variance": 10.0**-k} if dataset == "colored-mnist" else {}
-        measured.append(Measured(100 * k, values, errors, terms, gaps))
-    return Finished(dataset, algorithm, test, trial, draw, hparams, tuple(measured))
+        measured.append(Record(100 * k, values, errors, terms, gaps))
+    return RunResult(dataset, algorithm, test, trial, draw, hparams, tuple(measured))
 
 
 def make_sweep(
@@ -53,7 +53,7 @@ def make_sweep(
     draws: int = 5,
     records: int = 11,
     pairs: bool = False,
-) -> list[Finished]:
+) -> list[RunResult]:
     found = []
     for dataset, algorithm in itertools.product(datasets, algorithms):
         tests = [(domain,) for domain in DOMAINS[dataset]]
@@ -63,7 +63,7 @@ def make_sweep(
     return found
 
 
-def write_run(root: Path, run: Finished) -> Finished:
+def write_run(root: Path, run: RunResult) -> RunResult:
     """Write the run's folder, with its timing; return the run as it is read from there."""
     name = f"{run.dataset}-{run.algorithm}-{'-'.join(run.test_domains)}-{run.trial}-{run.draw}"
     folder = root / name
@@ -81,7 +81,7 @@ def write_run(root: Path, run: Finished) -> Finished:
     return replace(run, path=folder, protocol=protocol)
 
 
-def write_failure(root: Path, run: Finished, reason: str) -> None:
+def write_failure(root: Path, run: RunResult, reason: str) -> None:
     """Write the folder of a run that failed."""
     path = write_run(root, run).path
     if path is None:

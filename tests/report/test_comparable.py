@@ -18,14 +18,14 @@ from shoal.report.comparable import (
 )
 from shoal.report.published import published_benchmark
 from shoal.report.sweep import not_searched
-from shoal.results.records import Finished, Measured
+from shoal.results.records import Record, RunResult
 from shoal.runs.run import RECORD_EVERY, Protocol, scale_of
 from shoal.sweeps.plan import searched
 
 
-def made(dataset: str, **protocol: Any) -> Finished:
+def made(dataset: str, **protocol: Any) -> RunResult:
     given = asdict(Protocol(**{"record_every": RECORD_EVERY[scale_of(dataset)], **protocol}))
-    return Finished(dataset, "erm", ("a",), 0, 0, {}, (), protocol=given)
+    return RunResult(dataset, "erm", ("a",), 0, 0, {}, (), protocol=given)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def made(dataset: str, **protocol: Any) -> Finished:
         made("rotated-mnist", network="mnist-cnn"),
     ],
 )
-def test_runs_as_behind_the_published_cells(run: Finished) -> None:
+def test_runs_as_behind_the_published_cells(run: RunResult) -> None:
     assert departures(run, 20, searched) == []
 
 
@@ -83,7 +83,7 @@ def test_runs_as_behind_the_published_cells(run: Finished) -> None:
     ],
 )
 def test_what_is_not_as_behind_the_published_cells(
-    run: Finished, draws: int, said: list[str]
+    run: RunResult, draws: int, said: list[str]
 ) -> None:
     (line,) = not_compared({("set", "erm"): departures(run, draws, searched)})
     assert line == f"Not compared with the published cells: set: erm ({', '.join(said)})"
@@ -119,10 +119,10 @@ def test_the_network_of_a_users_own_data_is_not_known() -> None:
     assert network_of(made("colored-mnist")) == "mnist-cnn"
 
 
-def domainbeds(dataset: str, *steps: int) -> Finished:
+def domainbeds(dataset: str, *steps: int) -> RunResult:
     """Return a run as DomainBed writes it down: without a protocol, with hyperparameters by key."""
-    measured = tuple(Measured(step, {"a": {"kept": 0.5}}, {}) for step in steps)
-    return Finished(dataset, "erm", ("a",), 0, 3, {"resnet_dropout": 0.7}, measured)
+    measured = tuple(Record(step, {"a": {"kept": 0.5}}, {}) for step in steps)
+    return RunResult(dataset, "erm", ("a",), 0, 3, {"resnet_dropout": 0.7}, measured)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def domainbeds(dataset: str, *steps: int) -> Finished:
     ],
 )
 def test_of_domainbeds_runs_the_records_are_looked_at(
-    run: Finished, draws: int, said: list[Departure]
+    run: RunResult, draws: int, said: list[Departure]
 ) -> None:
     assert departures(run, draws, searched) == said
 

@@ -8,7 +8,16 @@ import re
 import pytest
 from rich.console import Console
 
-from shoal.report.grid import Accuracy, Benchmark, Entry, Further, Grid, Method, beside, grid
+from shoal.report.grid import (
+    Accuracy,
+    Benchmark,
+    ExtraColumn,
+    Grid,
+    GridEntry,
+    GridMethod,
+    beside,
+    grid,
+)
 from shoal.report.published import (
     averages_that_differ,
     published_as_data,
@@ -34,7 +43,7 @@ def benchmark(**cells: dict[str, tuple[float, float | None]]) -> Benchmark:
         "table:ours",
         {"pacs": "PACS", "vlcs": "VLCS"},
         {
-            key: Method(key.upper(), {name: Accuracy(*cell) for name, cell in row.items()})
+            key: GridMethod(key.upper(), {name: Accuracy(*cell) for name, cell in row.items()})
             for key, row in cells.items()
         },
     )
@@ -111,10 +120,13 @@ def test_data_holds_the_computed_columns() -> None:
 def test_a_missing_cell_leaves_its_row_without_average_and_ranking() -> None:
     made = grid(WITH_A_GAP)
     erm, coral, fishr = made.lines
-    assert coral.cells == (Entry("87.0", "", Mark(1)), Entry("–"))
-    assert coral.summary == (Entry(), Entry(), Entry(), Entry())
+    assert coral.cells == (GridEntry("87.0", "", Mark(1)), GridEntry("–"))
+    assert coral.summary == (GridEntry(), GridEntry(), GridEntry(), GridEntry())
     # On PACS 87.04 and 86.96 are both printed as 87.0: two firsts, and ERM is third.
-    assert fishr.cells == (Entry("87.0", "0.2", Mark(1)), Entry("76.0", "0.4", Mark(2, worse=True)))
+    assert fishr.cells == (
+        GridEntry("87.0", "0.2", Mark(1)),
+        GridEntry("76.0", "0.4", Mark(2, worse=True)),
+    )
     assert [entry.text for entry in erm.summary] == ["81.0", "2.0", "1.7", "2"]
     assert [entry.text for entry in fishr.summary] == ["81.5", "1.5", "1.4", "1.5"]
     assert fishr.summary[0].mark == Mark(1)
@@ -127,7 +139,10 @@ def test_a_missing_cell_leaves_its_row_without_average_and_ranking() -> None:
 
 def test_an_average_is_the_printed_one_where_there_is_one() -> None:
     cells = {"pacs": Accuracy(80.0), "vlcs": Accuracy(70.0)}
-    methods = {"erm": Method("ERM", cells, printed_average=75.1), "fishr": Method("Fishr", cells)}
+    methods = {
+        "erm": GridMethod("ERM", cells, printed_average=75.1),
+        "fishr": GridMethod("Fishr", cells),
+    }
     table = Benchmark("", "", {"pacs": "PACS", "vlcs": "VLCS"}, methods)
     assert table.shown_averages() == {"erm": 75.1, "fishr": 75.0}
     assert table.averages() == {"erm": 75.0, "fishr": 75.0}
@@ -166,7 +181,10 @@ def test_published_cells_beside_ours() -> None:
 )
 def test_a_difference_of_nothing_has_no_sign(mean: float, error: float | None, text: str) -> None:
     made = beside(benchmark(erm={"pacs": (mean, error)}), benchmark(erm={"pacs": (50.0, 0.4)}))
-    assert made is not None and made.lines[0].cells == (Entry("50.0", f"0.4{text}"), Entry())
+    assert made is not None and made.lines[0].cells == (
+        GridEntry("50.0", f"0.4{text}"),
+        GridEntry(),
+    )
 
 
 def test_published_cells_by_domain() -> None:
@@ -199,7 +217,7 @@ def test_markdown_marks_and_gaps() -> None:
 
 
 def test_latex_escapes_and_draws_lines() -> None:
-    method = Method(r"50 % of_a & b", {"x": Accuracy(1.0)}, apart=True)
+    method = GridMethod(r"50 % of_a & b", {"x": Accuracy(1.0)}, apart=True)
     text = latex(grid(Benchmark("A_b", "table:x", {"x": "+90%"}, {"m": method})))
     assert r"50 \% of\_a \& b & \textbf{1.0} & \textbf{1.0}" in text
     assert r"\textbf{+90\%}" in text
@@ -228,7 +246,7 @@ def test_no_terminal_cuts_a_number(rule: str, width: int, pieces: int) -> None:
 @pytest.mark.parametrize("name", ["ERM", "fishr-rescaled"])
 def test_a_narrow_summary_is_spaced_by_itself_or_divided(name: str) -> None:
     """One column of accuracies leaves room; four of the summary in forty columns do not."""
-    methods = {"erm": Method(name, {"x": Accuracy(80.0, 1.0)})}
+    methods = {"erm": GridMethod(name, {"x": Accuracy(80.0, 1.0)})}
     made = grid(Benchmark("PACS", "tab:pacs", {"x": "PACS"}, methods))
     text = shown(made, 40)
     assert "…" not in text and "80.0 ± 1.0" in text
@@ -239,13 +257,13 @@ def test_columns_beside_the_average() -> None:
     """Seven numbers, six with their errors, stand side by side in eighty columns."""
     domains = {name: name for name in ("art_painting", "cartoon", "photo", "sketch")}
     cells = {name: Accuracy(80.0, 1.0) for name in domains}
-    methods = {"erm": Method("erm", cells), "fishr": Method("fishr", cells)}
-    worst = Further("Worst", {"erm": Accuracy(70.0, 0.5), "fishr": Accuracy(69.0)})
-    error = Further("ECE", {"erm": Accuracy(10.0, 0.1)}, smallest_first=True)
+    methods = {"erm": GridMethod("erm", cells), "fishr": GridMethod("fishr", cells)}
+    worst = ExtraColumn("Worst", {"erm": Accuracy(70.0, 0.5), "fishr": Accuracy(69.0)})
+    error = ExtraColumn("ECE", {"erm": Accuracy(10.0, 0.1)}, smallest_first=True)
     made = grid(Benchmark("PACS", "tab:pacs", domains, methods), further=[worst, error])
     erm, fishr = made.lines
-    assert erm.summary[1:] == (Entry("70.0", "0.5", Mark(1)), Entry("10.0", "0.1", Mark(1)))
-    assert fishr.summary[1:] == (Entry("69.0", "", Mark(2, worse=True)), Entry())
+    assert erm.summary[1:] == (GridEntry("70.0", "0.5", Mark(1)), GridEntry("10.0", "0.1", Mark(1)))
+    assert fishr.summary[1:] == (GridEntry("69.0", "", Mark(2, worse=True)), GridEntry())
     assert len(terminal(made, 80)) == 1 and len(terminal(made, 60)) == 2
     assert "…" not in shown(made, 80) and max(map(len, shown(made, 80).splitlines())) <= 80
     text = latex(made)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.report.grid import Accuracy, Benchmark, Method, beside, grid
+from shoal.report.grid import Accuracy, Benchmark, GridMethod, beside, grid
 from shoal.report.views import as_markdown, latex, markdown
 
 
@@ -24,7 +24,7 @@ def test_markdown_shows_a_text_as_it_is(text: str, shown: str) -> None:
 
 
 def test_names_do_not_break_a_table() -> None:
-    methods = {"m": Method("my*method*", {"x": Accuracy(60.0)})}
+    methods = {"m": GridMethod("my*method*", {"x": Accuracy(60.0)})}
     lines = markdown(grid(Benchmark("a|b, by test domain", "tab:x", {"x": "p|q"}, methods)))
     title, _, head, rule, row = lines.splitlines()
     assert title == r"**a\|b, by test domain**" and r"| p\|q |" in head
@@ -34,7 +34,9 @@ def test_names_do_not_break_a_table() -> None:
 
 def test_latex_has_no_sign_that_it_does_not_know() -> None:
     def one(mean: float) -> Benchmark:
-        return Benchmark("A", "tab:x", {"x": "X"}, {"m": Method("m", {"x": Accuracy(mean, 1.0)})})
+        return Benchmark(
+            "A", "tab:x", {"x": "X"}, {"m": GridMethod("m", {"x": Accuracy(mean, 1.0)})}
+        )
 
     made = beside(one(60.0), one(62.0))
     assert made is not None

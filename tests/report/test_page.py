@@ -22,7 +22,7 @@ from shoal.datasets.samples import samples
 from shoal.report import page as page_curves
 from shoal.report.page import SCALE, page_data, sweep_page
 from shoal.report.sweep import ALL_RULES, against_each, chapters
-from shoal.results.records import Finished, Measured, failures, read_runs, timing_of
+from shoal.results.records import Record, RunResult, failures, read_runs, timing_of
 from shoal.results.selection import choose_runs
 from tests.report.made_up import DOMAINS, make_run, make_sweep, write_failure, write_run
 from tests.runs.small import squares
@@ -104,12 +104,12 @@ def test_it_says_what_was_chosen_and_where_each_run_is_read(rule: str) -> None:
 
 
 def test_the_chosen_run_is_read_where_all_draws_say() -> None:
-    def run(draw: int, *records: tuple[float, float]) -> Finished:
+    def run(draw: int, *records: tuple[float, float]) -> RunResult:
         measured = tuple(
-            Measured(k, {"a": {"held_out": value}, "t": {"kept": 0.1 * k}}, {"a": {"held_out": e}})
+            Record(k, {"a": {"held_out": value}, "t": {"kept": 0.1 * k}}, {"a": {"held_out": e}})
             for k, (value, e) in enumerate(records)
         )
-        return Finished("data", "erm", ("t",), 0, draw, {}, measured)
+        return RunResult("data", "erm", ("t",), 0, draw, {}, measured)
 
     # Alone, draw 0 is read at step 0; draw 1 puts that out of reach of the best accuracy.
     first, second = run(0, (0.800, 0.01), (0.803, 0.02)), run(1, (0.806, 0.5))
@@ -165,19 +165,19 @@ def test_what_is_no_number_is_null() -> None:
     nan, domains = float("nan"), DOMAINS["colored-mnist"]
     values = {domain: {"kept": 0.5, "held_out": 0.5} for domain in domains}
     records = [
-        Measured(0, values, {}, {"loss": nan}),
-        Measured(1, values | {"+90%": {"held_out": nan}}, {}, {"loss": float("inf")}),
-        Measured(2, values, {}),
+        Record(0, values, {}, {"loss": nan}),
+        Record(1, values | {"+90%": {"held_out": nan}}, {}, {"loss": float("inf")}),
+        Record(2, values, {}),
     ]
     hparams = {"lr": float("inf"), "layers": (1, 2)}
-    run = Finished("colored-mnist", "erm", ("-90%",), 0, 0, hparams, tuple(records))
+    run = RunResult("colored-mnist", "erm", ("-90%",), 0, 0, hparams, tuple(records))
     (shown,) = data_of(sweep_page([run], ALL_RULES))["runs"]
     assert shown["terms"]["loss"] == [None, None, None]
     assert shown["accuracy"]["+90%"] == {"kept": [5000, None, 5000], "held_out": [5000, None, 5000]}
     assert shown["hparams"] == {"lr": "inf", "layers": "(1, 2)"}
 
 
-def hostile_sweep() -> list[Finished]:
+def hostile_sweep() -> list[RunResult]:
     """Return runs in which every name that users give would be a script."""
     found = []
     for run in make_sweep(datasets=("colored-mnist",), draws=2):

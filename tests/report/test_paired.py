@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shoal.cli import main
-from shoal.report.grid import Entry, Grid
+from shoal.report.grid import Grid, GridEntry
 from shoal.report.sweep import against_each, chapters, paired
 from shoal.results.selection import choose_runs
 from tests.report.made_up import make_sweep, write_run
@@ -58,7 +58,7 @@ def test_every_method_against_every_other() -> None:
 def test_too_few_to_compare_is_a_gap() -> None:
     few = [c for c in CHOICES if c.algorithm == "erm" or (c.test_domain, c.trial) == ("+90%", 0)]
     (line,) = paired(few, [("fishr", "erm")], "").lines
-    assert line.cells == (Entry(),) * 5
+    assert line.cells == (GridEntry(),) * 5
     assert paired(few, [("none", "erm")], "").lines[0].cells == line.cells
 
 

@@ -14,26 +14,26 @@ from shoal.catalogue import DATASETS as ORDER
 from shoal.catalogue import METHODS
 from shoal.cli import main
 from shoal.datasets import DATASETS
-from shoal.report.grid import Entry
+from shoal.report.grid import GridEntry
 from shoal.report.page import page_data
 from shoal.report.sweep import chapters
 from shoal.results.aggregation import Mark
-from shoal.results.records import Failure, Finished, Measured
+from shoal.results.records import Failure, Record, RunResult
 from shoal.sweeps.plan import searched
 
 DOMAINS = ("+90%", "+80%", "-90%")
 
 
-def run(algorithm: str, test: str, trial: int, accuracy: float, draw: int = 0) -> Finished:
+def run(algorithm: str, test: str, trial: int, accuracy: float, draw: int = 0) -> RunResult:
     values = {
         domain: {"kept": accuracy, "held_out": accuracy} if domain == test else {"held_out": 0.7}
         for domain in DOMAINS
     }
-    measured = Measured(0, values, {domain: {"kept": 0.1, "held_out": 0.2} for domain in DOMAINS})
-    return Finished("colored-mnist", algorithm, (test,), trial, draw, {}, (measured,))
+    measured = Record(0, values, {domain: {"kept": 0.1, "held_out": 0.2} for domain in DOMAINS})
+    return RunResult("colored-mnist", algorithm, (test,), trial, draw, {}, (measured,))
 
 
-def sweep() -> list[Finished]:
+def sweep() -> list[RunResult]:
     return [
         run(algorithm, test, trial, base + trial / 100)
         for algorithm, base in (("fishr", 0.6), ("erm", 0.5))
@@ -129,7 +129,7 @@ def with_reversed(inside: float, kept: float = 0.95, others: bool = True) -> tup
     runs = sweep()
     place = next(n for n, one in enumerate(runs) if one.trial == 1)
     splits = {"+90%": {"kept": kept, "held_out": 0.95}, "+80%": {"held_out": inside}}
-    turned = (runs[place].measured[0], Measured(100, splits, {}))
+    turned = (runs[place].measured[0], Record(100, splits, {}))
     reversed_ = replace(runs[place], draw=1, measured=turned)
     more = [replace(one, draw=1) for n, one in enumerate(runs) if n != place]
     if not others:
@@ -149,10 +149,10 @@ def test_what_may_be_right_by_chance_is_told_before_the_tables() -> None:
 @pytest.mark.parametrize(("inside", "told"), [(0.3, True), (0.6, False)])  # the other has 0.7
 def test_a_draw_without_a_number_is_not_the_best(first: bool, inside: float, told: bool) -> None:
     runs = [one for one in sweep() if one.test_domains == ("+90%",) and one.trial == 1]
-    nan = replace(runs[0], draw=-1 if first else 2, measured=(Measured(0, {"+90%": {}}, {}),))
+    nan = replace(runs[0], draw=-1 if first else 2, measured=(Record(0, {"+90%": {}}, {}),))
     assert math.isnan(nan.last_inside)
     splits = {"+90%": {"kept": 0.95, "held_out": 0.95}, "+80%": {"held_out": inside}}
-    turned = replace(runs[0], draw=1, measured=(Measured(0, splits, {}),))
+    turned = replace(runs[0], draw=1, measured=(Record(0, splits, {}),))
     given = [nan, *runs, turned] if first else [*runs, turned, nan]
     (chapter,) = chapters(given, ["test-domain"])
     assert any("by chance" in caution for caution in chapter.cautions) is told
@@ -180,7 +180,7 @@ def test_test_domains_that_a_method_lacks_are_told_before_the_tables() -> None:
 PAPER = {"steps": 5001, "network": None, "weights": None, "precision": "bf16"}
 
 
-def drawn(draws: int = 20, **protocol: object) -> list[Finished]:
+def drawn(draws: int = 20, **protocol: object) -> list[RunResult]:
     """Return the sweep with a protocol and so many draws, all alike."""
     return [
         replace(one, draw=draw, protocol=PAPER | protocol)
@@ -289,7 +289,7 @@ def test_one_trial_has_no_error_and_no_difference_no_minus() -> None:
     *_, fishr = chapter.by_domain[0].lines
     assert fishr.name == "fishr" and [one.text for one in fishr.summary] == ["50.0", "50.0", "10.0"]
     assert [one.error for one in fishr.summary] == ["", "", ""]
-    assert chapter.paired[0].lines[0].cells[0] == Entry("0.0", "0.0")
+    assert chapter.paired[0].lines[0].cells[0] == GridEntry("0.0", "0.0")
 
 
 def test_the_average_without_colored_mnist() -> None:
@@ -311,7 +311,7 @@ def test_a_missing_test_domain_leaves_no_average() -> None:
         [one for one in sweep() if one.test_domains != ("+80%",)], ["test-domain"]
     )
     assert chapter.tables[0].lines[0].cells[0].text == "–"
-    assert chapter.by_domain[0].lines[0].summary == (Entry(), Entry(), Entry())
+    assert chapter.by_domain[0].lines[0].summary == (GridEntry(), GridEntry(), GridEntry())
     (line,) = (line for line in chapter.about if "no average" in line)
     assert line.startswith(
         "colored-mnist: no average over trials, worst domain and calibration error of erm, fishr: "
@@ -332,7 +332,7 @@ def test_a_number_that_is_none_leaves_the_others_alone() -> None:
     runs = [*sweep(), *(replace(one, algorithm="irm") for one in sweep()[:9])]
     at = next(n for n, one in enumerate(runs) if (one.algorithm, one.trial) == ("fishr", 1))
     splits = {"+90%": {"kept": math.nan, "held_out": 0.9}, "+80%": {"held_out": 0.7}}
-    runs[at] = replace(runs[at], measured=(Measured(0, splits, {}),))
+    runs[at] = replace(runs[at], measured=(Record(0, splits, {}),))
     (chapter,) = chapters(runs, ["test-domain"])
     erm, irm, fishr = chapter.by_domain[0].lines
     assert [one.text for one in fishr.cells] == ["–", "61.0", "61.0"]
@@ -350,8 +350,8 @@ def test_a_number_that_is_none_leaves_the_others_alone() -> None:
 
 
 def test_nothing_is_chosen_without_a_number_to_choose_by() -> None:
-    def without(one: Finished) -> Finished:
-        return replace(one, measured=(Measured(0, {"+90%": {"kept": 0.9}}, {}),))
+    def without(one: RunResult) -> RunResult:
+        return replace(one, measured=(Record(0, {"+90%": {"kept": 0.9}}, {}),))
 
     runs = [one for draw in (0, 1) for one in (replace(run, draw=draw) for run in sweep())]
     some = [without(one) if one.algorithm == "fishr" and one.trial else one for one in runs]
@@ -398,7 +398,7 @@ def test_methods_and_data_sets_have_the_order_of_the_paper() -> None:
     assert list(dict.fromkeys(run["dataset"] for run in page["runs"])) == list(page["domains"])
 
 
-def failure(folder: Path, one: Finished, kind: str = "FloatingPointError") -> Failure:
+def failure(folder: Path, one: RunResult, kind: str = "FloatingPointError") -> Failure:
     path = folder / f"{one.algorithm}-{one.test_domains[0]}-{one.trial}-{one.draw}"
     path.mkdir(parents=True)
     (path / "failed.json").write_text(json.dumps({"kind": kind, "reason": "it is so"}))
@@ -468,7 +468,7 @@ def test_runs_that_are_there_twice_are_told_and_not_compared() -> None:
     assert "they differ in hyperparameters, their data)" in chapter.cautions[0]
 
 
-def write(root: Path, one: Finished) -> None:
+def write(root: Path, one: RunResult) -> None:
     folder = root / f"{one.algorithm}-{one.test_domains[0]}-{one.trial}"
     folder.mkdir(parents=True)
     keys = ("dataset", "algorithm", "test_domains", "trial", "draw", "hparams")

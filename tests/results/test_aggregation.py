@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from shoal.results.aggregation import Cell, compare, rows_of
-from shoal.results.records import Finished
+from shoal.results.aggregation import TrialMean, compare, rows_of
+from shoal.results.records import RunResult
 from shoal.results.selection import Choice
 
-RUN = Finished("set", "erm", ("a",), 0, 0, {}, ())
+RUN = RunResult("set", "erm", ("a",), 0, 0, {}, ())
 
 
 def choice(trial: int, domain: str, accuracy: float, algorithm: str = "erm") -> Choice:
@@ -16,7 +16,7 @@ def choice(trial: int, domain: str, accuracy: float, algorithm: str = "erm") -> 
 
 
 def test_three_trials_as_domainbed_prints_them() -> None:
-    cell = Cell.of([0.1, 0.2, 0.3])
+    cell = TrialMean.of([0.1, 0.2, 0.3])
     assert f"{100 * cell.mean:.1f} +/- {100 * cell.error:.1f}" == "20.0 +/- 4.7"
 
 

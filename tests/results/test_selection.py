@@ -11,30 +11,30 @@ import pytest
 
 from shoal.cli import main
 from shoal.report.notes import twins
-from shoal.results.records import Failure, Finished, Measured, read_runs
+from shoal.results.records import Failure, Record, RunResult, read_runs
 from shoal.results.selection import CALIBRATED, NEAR, RULES, choose_runs, select
 from tests.report.made_up import make_run, write_run
 
 Values = dict[str, tuple[float, float]]  # kept and held out, by domain
 
 
-def measured(step: int, errors: dict[str, float] | None = None, **values: Any) -> Measured:
+def measured(step: int, errors: dict[str, float] | None = None, **values: Any) -> Record:
     accuracy = {
         domain: dict(zip(("kept", "held_out"), pair, strict=True))
         for domain, pair in values.items()
     }
     calibration = {domain: {"held_out": error} for domain, error in (errors or {}).items()}
-    return Measured(step, accuracy, calibration)
+    return Record(step, accuracy, calibration)
 
 
 def finished(
-    draw: int, *records: Measured, tests: tuple[str, ...] = ("a",), **more: Any
-) -> Finished:
+    draw: int, *records: Record, tests: tuple[str, ...] = ("a",), **more: Any
+) -> RunResult:
     given = {"dataset": "set", "algorithm": "erm", "trial": 0} | more
-    return Finished(test_domains=tests, draw=draw, hparams={}, measured=records, **given)
+    return RunResult(test_domains=tests, draw=draw, hparams={}, measured=records, **given)
 
 
-def one(runs: list[Finished], rule: str) -> tuple[int, int, float]:
+def one(runs: list[RunResult], rule: str) -> tuple[int, int, float]:
     (choice,) = choose_runs(runs, rule)
     return choice.draw, choice.step, choice.accuracy
 
@@ -157,7 +157,7 @@ def test_twins_differ_in_nothing_that_rules_know() -> None:
     assert twins([first, *others]) == []
 
 
-def leaving_out(draw: int, on_b: tuple[float, float], on_c: tuple[float, float]) -> list[Finished]:
+def leaving_out(draw: int, on_b: tuple[float, float], on_c: tuple[float, float]) -> list[RunResult]:
     """Return the run of test domain a, and of the pairs (a, b) and (c, a), at two steps."""
     return [
         finished(draw, *(measured(s, a=(s / 1000, 0), b=(0, 0), c=(0, 0)) for s in (0, 300))),
@@ -295,7 +295,7 @@ def test_a_damaged_run_is_to_be_deleted(
 
 def test_a_run_without_test_domains_may_hold_nothing_out(tmp_path: Path) -> None:
     run = make_run("pacs", "erm", (), 0, 0)
-    write_run(tmp_path, replace(run, measured=(Measured(0, {}, {}),)))
+    write_run(tmp_path, replace(run, measured=(Record(0, {}, {}),)))
     (found,) = read_runs([tmp_path])
     assert found.measured[0].accuracy == {}
 

@@ -13,13 +13,13 @@ import torch
 from shoal.cli import main
 from shoal.cli.options import RULES
 from shoal.report.sweep import ALL_RULES
-from shoal.results.records import Finished, Measured, read_runs
+from shoal.results.records import Record, RunResult, read_runs
 from shoal.results.selection import CALIBRATED, WORDS, choose_runs
 from shoal.runs.best_weights import NotKept, kept_model, model_of, reachable, save_chosen
 from shoal.runs.model import load
 from shoal.runs.run import Protocol
 from shoal.sweeps.plan import Sweep, folder_of, read_plan, runs_of, write_plan
-from shoal.sweeps.worker import Hand
+from shoal.sweeps.worker import Worker
 from tests.runs.small import CPU, carry_out, tiny, tiny_run
 from tests.runs.test_execute import Killed
 from tests.sweeps.workspaces import Squares
@@ -33,7 +33,7 @@ def test_the_command_knows_all_rules() -> None:
     assert set(RULES) == set(ALL_RULES) == set(WORDS)
 
 
-def made_up(random_: random.Random, draw: int, records: int) -> Finished:
+def made_up(random_: random.Random, draw: int, records: int) -> RunResult:
     """Return a run whose accuracies and errors are often equal, often near and sometimes none."""
 
     def value(choices: list[float]) -> float:
@@ -44,8 +44,8 @@ def made_up(random_: random.Random, draw: int, records: int) -> Finished:
         accuracy = random_.choice([0.8, 0.801, 0.803, 0.806, 0.807]) + value([0.1])
         error = random_.choice([0.1, 0.2, 0.3]) + value([0.0])
         splits = {"a": {"held_out": accuracy}, "t": {"kept": 0.5}}
-        measured.append(Measured(step, splits, {"a": {"held_out": error}}))
-    return Finished("data", "erm", ("t",), 0, draw, {}, tuple(measured))
+        measured.append(Record(step, splits, {"a": {"held_out": error}}))
+    return RunResult("data", "erm", ("t",), 0, draw, {}, tuple(measured))
 
 
 @pytest.mark.parametrize("rule", ["training-domain", CALIBRATED])
@@ -68,12 +68,12 @@ def test_what_is_chosen_could_be_reached_at_every_moment(rule: str) -> None:
             # Nothing is kept in vain: alone or beside a better run, each of them is chosen.
             for step in found:
                 at = so_far.measured[step].accuracy["a"]["held_out"]
-                other = Measured(
+                other = Record(
                     0,
                     {"a": {"held_out": at + 0.0049}, "t": {"kept": 0.0}},
                     {"a": {"held_out": float("nan")}},
                 )
-                beside = Finished("data", "erm", ("t",), 0, -1, {}, (other,))
+                beside = RunResult("data", "erm", ("t",), 0, -1, {}, (other,))
                 for runs in ([so_far], [so_far, beside]):
                     for one in choose_runs(runs, rule):
                         if one.run is so_far and one.step == step:
@@ -183,7 +183,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
         def data(self, name: str, trial: int) -> Any:
             return tiny(), None
 
-    hand = Hand(out, World())
+    hand = Worker(out, World())
     for run in read_plan(out):
         hand(run)
     return out

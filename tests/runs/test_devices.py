@@ -8,9 +8,9 @@ import torch
 
 from shoal.runs.folder import locked
 from shoal.runs.machine import dealt, different, mark_of
-from shoal.sweeps.attempt import State, attempt
+from shoal.sweeps.attempt import RunState, attempt
 from shoal.sweeps.plan import folder_of, read_plan
-from shoal.sweeps.worker import Hand
+from shoal.sweeps.worker import Worker
 from tests.sweeps.workspaces import Squares, planned, pretend_gpus
 
 GPU, SECOND, CPU = torch.device("cuda"), torch.device("cuda:1"), torch.device("cpu")
@@ -54,8 +54,8 @@ def test_only_a_worker_has_a_gpu_dealt(tmp_path: Path, taken: list[torch.device]
 
             return Machine(GPU, "eager")
 
-    assert Hand(tmp_path, World()).machine.device == GPU and not taken
-    assert Hand(tmp_path, World(), 4).machine.device == SECOND and taken == [SECOND]
+    assert Worker(tmp_path, World()).machine.device == GPU and not taken
+    assert Worker(tmp_path, World(), 4).machine.device == SECOND and taken == [SECOND]
 
 
 @pytest.mark.timeout(60)
@@ -64,7 +64,7 @@ def test_who_is_alone_waits_for_nobody_on_another_device(
 ) -> None:
     planned(tmp_path, ("erm",), steps=2)
     run, *_ = read_plan(tmp_path)
-    hand = Hand(tmp_path, Squares())
+    hand = Worker(tmp_path, Squares())
     marks = iter(["A", "B"])
     monkeypatch.setattr("shoal.sweeps.worker.mark_of", lambda _: next(marks))
     monkeypatch.setattr("shoal.sweeps.worker.platform.node", lambda: "here")
@@ -80,5 +80,5 @@ def test_who_is_alone_waits_for_nobody_on_another_device(
         first.start()
         first.join(1.0)
         assert first.is_alive()  # it waits for us
-        assert hand(run, alone=True) is State.DONE
+        assert hand(run, alone=True) is RunState.DONE
     first.join()

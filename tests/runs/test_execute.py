@@ -16,7 +16,7 @@ from shoal.networks import Network
 from shoal.networks.backbones import Features
 from shoal.networks.base import Dropout
 from shoal.runs.execute import execute
-from shoal.runs.folder import Folder, opened
+from shoal.runs.folder import RunFolder, opened
 from shoal.runs.machine import Machine, processor
 from shoal.runs.prepare import notes, prepare
 from shoal.runs.run import Run
@@ -241,7 +241,7 @@ def test_records_beyond_the_checkpoint_are_made_again(tmp_path: Path) -> None:
     killed_after(tmp_path / "killed", run, 9)
     for path in (tmp_path / "killed" / "checkpoints").glob("step-*"):
         path.unlink()
-    assert len(Folder(tmp_path / "killed").records()) == 4
+    assert len(RunFolder(tmp_path / "killed").records()) == 4
     seen: list[int] = []
     result = carry_out(tmp_path / "killed", run, recorded=lambda r: seen.append(len(r)))
     assert seen[0] == 0
@@ -388,7 +388,7 @@ def test_a_nan_keeps_the_records_of_before(tmp_path: Path) -> None:
     run = tiny_run("erm", lr=1e30, steps=40)
     with pytest.raises(FloatingPointError, match=r"^ERM: \w+ was not finite at step"):
         carry_out(tmp_path, run)
-    assert [record["step"] for record in Folder(tmp_path).records()][:1] == [0]
+    assert [record["step"] for record in RunFolder(tmp_path).records()][:1] == [0]
     assert not (tmp_path / "done").exists()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from shoal.runs import folder as module
-from shoal.runs.folder import Folder, InUse, in_use, opened
+from shoal.runs.folder import InUse, RunFolder, in_use, opened
 from shoal.runs.run import Protocol, Run
 
 RUN = Run("data", "0" * 64, "erm", ("a",), hparams={"lr": 0.1}, protocol=Protocol(steps=5))
@@ -76,7 +76,7 @@ def test_another_run_s_folder_names_the_differences(tmp_path: Path) -> None:
         f"{tmp_path} is the folder of another run (trial 0, not 3; lr 0.1, not 0.2; "
         "steps 5, not 7); choose another --out"
     )
-    assert Folder(tmp_path).run() == RUN
+    assert RunFolder(tmp_path).run() == RUN
 
 
 def test_differences_are_three_at_most(tmp_path: Path) -> None:
@@ -125,12 +125,12 @@ def test_damaged_records_are_named(tmp_path: Path) -> None:
     begin(tmp_path, RUN)
     (tmp_path / "records.jsonl").write_text('{"step": 0}\n{"st')
     with pytest.raises(ValueError, match=r"records.jsonl is damaged"):
-        Folder(tmp_path).records()
+        RunFolder(tmp_path).records()
 
 
 def test_no_folder_of_a_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is no folder of a run: it has no run.json"):
-        Folder(tmp_path).run()
+        RunFolder(tmp_path).run()
 
 
 def test_what_a_kill_left_half_written_goes(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_full_disk_leaves_the_records_of_before(
         pytest.raises(OSError, match=r"records.jsonl cannot be written: No space left"),
         module.writing(tmp_path),
     ):
-        Folder(tmp_path).write_records([{"step": 0}, {"step": 1}])
-    assert Folder(tmp_path).records() == [{"step": 0}]
+        RunFolder(tmp_path).write_records([{"step": 0}, {"step": 1}])
+    assert RunFolder(tmp_path).records() == [{"step": 0}]
     assert not list(tmp_path.glob(".*"))
     assert json.loads((tmp_path / "run.json").read_text())["trial"] == 0

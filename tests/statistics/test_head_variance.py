@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import shoal
 import shoal.checks
 import shoal.statistics
-from shoal.gradients.domains import Masked
+from shoal.gradients.domains import MaskedDomains
 from tests.oracles import autograd as oracle
 
 # Unsorted, imbalanced: five, four and three examples.
@@ -31,7 +31,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 def force_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     def masked(domains: Tensor, num_domains: int | None, device: torch.device) -> Any:
-        return Masked.of(domains.long(), num_domains or int(domains.max()) + 1), None
+        return MaskedDomains.of(domains.long(), num_domains or int(domains.max()) + 1), None
 
     monkeypatch.setattr(shoal.statistics.head, "_groups", masked)
 

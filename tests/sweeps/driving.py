@@ -9,9 +9,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from shoal.sweeps.attempt import State
+from shoal.sweeps.attempt import RunState
 from shoal.sweeps.plan import read_plan
-from shoal.sweeps.status import standing
+from shoal.sweeps.status import count_states
 from tests.sweeps.workspaces import Squares
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -48,7 +48,7 @@ def workers_of(driver: int, engine: str) -> list[int]:
 def until_running(out: Path, seconds: float = 60) -> None:
     """Wait until some run of the sweep is carried out."""
     runs, end = read_plan(out), time.monotonic() + seconds
-    while State.RUNNING not in standing(out, runs):
+    while RunState.RUNNING not in count_states(out, runs):
         assert time.monotonic() < end, "no run was begun"
         time.sleep(0.02)
 
@@ -89,14 +89,14 @@ def main() -> int:
     out, engine = Path(sys.argv[1]), sys.argv[2]
     runs = read_plan(out)
     if engine == "ray":
-        from shoal.sweeps.ray_engine import carry_out_on_ray
+        from shoal.sweeps.ray_engine import run_on_ray
 
-        found = carry_out_on_ray(out, runs, Squares())
+        found = run_on_ray(out, runs, Squares())
     else:
-        from shoal.sweeps.local import carry_out
+        from shoal.sweeps.local import run_locally
 
-        found = carry_out(out, runs, Squares(), 2)
-    return 0 if found == {State.DONE: len(runs)} else 1
+        found = run_locally(out, runs, Squares(), 2)
+    return 0 if found == {RunState.DONE: len(runs)} else 1
 
 
 if __name__ == "__main__":

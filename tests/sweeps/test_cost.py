@@ -23,10 +23,10 @@ from shoal.runs.machine import processor
 from shoal.runs.prepare import prepare
 from shoal.runs.run import Run
 from shoal.sweeps import cost
-from shoal.sweeps.attempt import State
+from shoal.sweeps.attempt import RunState
 from shoal.sweeps.cost import (
     RATES,
-    Left,
+    RemainingWork,
     find_rates,
     known_rates,
     left_of,
@@ -34,7 +34,7 @@ from shoal.sweeps.cost import (
     write_rates,
 )
 from shoal.sweeps.plan import folder_of, read_plan
-from shoal.sweeps.probe import Rates, Subject, _line, _repeated, probe
+from shoal.sweeps.probe import ProbeSubject, Rates, _line, _repeated, probe
 from tests.runs.small import small_run, tiny, tiny_run
 from tests.sweeps.workspaces import Broken, Squares, planned
 
@@ -105,7 +105,7 @@ def test_a_first_go_counts_only_where_it_is_long_by_itself(monkeypatch: pytest.M
 def test_a_record_evaluates_so_many_images(evaluate: str, tests: tuple[str, ...]) -> None:
     run = tiny_run("erm", evaluate=evaluate, test_domains=tests)
     placed, _ = prepare(run, find("erm"), tiny(), None, Squares().machine())
-    subject = Subject.of(run, tiny())
+    subject = ProbeSubject.of(run, tiny())
     assert subject.evaluated == sum(map(len, placed.parts.values()))
     machine = replace(Squares().machine(), log="gaps")
     placed, _ = prepare(run, find("erm"), tiny(), None, machine)
@@ -115,7 +115,7 @@ def test_a_record_evaluates_so_many_images(evaluate: str, tests: tuple[str, ...]
 def test_gaps_are_counted_where_they_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.sweeps.probe._repeated", lambda *_: 6.0)
     dataset, machine = tiny(), Squares().machine()
-    subject = Subject.of(tiny_run("erm"), dataset)
+    subject = ProbeSubject.of(tiny_run("erm"), dataset)
     without, with_gaps = (
         probe(subject, find("erm"), replace(machine, log=log)).evaluation for log in (None, "gaps")
     )
@@ -125,7 +125,7 @@ def test_gaps_are_counted_where_they_are_recorded(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("algorithm", ["erm", "fishr", "mldg"])
 def test_a_probe_measures_something(algorithm: str) -> None:
     dataset = tiny()
-    subject = Subject.of(tiny_run(algorithm), dataset)
+    subject = ProbeSubject.of(tiny_run(algorithm), dataset)
     assert subject.images.names == dataset.names
     begin = time.perf_counter()
     rates = probe(subject, find(algorithm), Squares().machine())
@@ -140,7 +140,7 @@ def test_images_in_files_are_not_read() -> None:
     files = tuple(Path(f"/not/here/{k}.png") for k in range(90))
     dataset = DomainDataset("files", ("x", "y"), (Domain("a", labels, files),))
     run = replace(small_run(), test_domains=())
-    subject = Subject.of(run, dataset)
+    subject = ProbeSubject.of(run, dataset)
     images = subject.images["a"].images
     assert isinstance(images, torch.Tensor) and images.shape == (64, 3, 224, 224)
     assert subject.evaluated == 18
@@ -149,7 +149,7 @@ def test_images_in_files_are_not_read() -> None:
 def test_what_is_left_goes_by_what_is_done_then_by_rates(tmp_path: Path) -> None:
     planned(tmp_path, ("erm", "fishr", "irm"), steps=10)
     runs = read_plan(tmp_path)
-    assert left_of(tmp_path, runs, HERE) == Left(unknown=("squares",))
+    assert left_of(tmp_path, runs, HERE) == RemainingWork(unknown=("squares",))
     assert time_left(left_of(tmp_path, runs, HERE), 1) == ""
     mine = {
         name: [run for run in runs if run.algorithm == name] for name in ("erm", "fishr", "irm")
@@ -158,7 +158,7 @@ def test_what_is_left_goes_by_what_is_done_then_by_rates(tmp_path: Path) -> None
     wrote(tmp_path, mine["erm"][1], preparing=60.0, updating=12.0, evaluating=4.0)
     wrote(tmp_path, mine["erm"][2], preparing=3.0, updating=14.0, evaluating=0.0)
     erm = 3.0 + 14.0  # the median, and the mean
-    assert left_of(tmp_path, runs, HERE) == Left((pytest.approx(erm),) * 15)
+    assert left_of(tmp_path, runs, HERE) == RemainingWork((pytest.approx(erm),) * 15)
     write_rates(tmp_path, {("ours", ("squares", "fishr")): Rates(1.0, 0.0, 5.0, 3)})
     fishr = 10 * 1.0 + 2 * 5.0
     expected = 3 * erm + 6 * fishr + 6 * (erm + fishr) / 2
@@ -180,17 +180,17 @@ def test_timings_of_other_machines_count_only_where_there_are_none_from_here(
     for number, hardware in enumerate(("slow", "H200", "H200")):
         wrote(tmp_path, erm[number], hardware, updating={"slow": 99.0, "H200": 1.0}[hardware])
     found = left_of(tmp_path, runs, HERE)
-    assert found == Left((1.0,) * 9, (), ("H200",))  # of the others, that of the most runs
+    assert found == RemainingWork((1.0,) * 9, (), ("H200",))  # of the others, that of the most runs
     assert told_left(found, 1) == (
         "About 9 s left, with one worker, by the timings of another machine (H200)"
     )
     # A probe from here says more, also of another method, and so does a run.
     rates = {("H200", ("squares", "erm")): Rates(9.0, 0.0, 0.0, 3)}
     write_rates(tmp_path, rates | {("ours", ("squares", "erm")): Rates(20.0, 0.0, 0.0, 3)})
-    assert left_of(tmp_path, runs, HERE) == Left((60.0,) * 9, guessed=True)
+    assert left_of(tmp_path, runs, HERE) == RemainingWork((60.0,) * 9, guessed=True)
     wrote(tmp_path, fishr[0], updating=30.0)
     found = left_of(tmp_path, runs, HERE)
-    assert found == Left((60.0,) * 3 + (30.0,) * 5, guessed=True)
+    assert found == RemainingWork((60.0,) * 3 + (30.0,) * 5, guessed=True)
     assert left_of(tmp_path, runs, ("none", "slow")).each == (99.0,) * 8
     assert left_of(tmp_path, runs, ()).elsewhere == ("H200",)
 
@@ -205,10 +205,10 @@ def test_a_kind_that_is_known_elsewhere_is_unknown_here(tmp_path: Path) -> None:
 
 
 def test_the_first_worker_to_be_free_takes_the_next_run() -> None:
-    left = Left((30.0,) * 5)
+    left = RemainingWork((30.0,) * 5)
     assert [left.seconds(workers) for workers in (1, 2, 5, 99)] == [150.0, 90.0, 30.0, 30.0]
-    assert Left((10.0, 10.0, 50.0)).seconds(2) == 60.0
-    assert Left().seconds(3) == 0.0
+    assert RemainingWork((10.0, 10.0, 50.0)).seconds(2) == 60.0
+    assert RemainingWork().seconds(3) == 0.0
     assert told_left(left, 2) == "About 1 min 30 s left, with 2 workers"
 
 
@@ -311,7 +311,7 @@ def test_a_probe_in_its_own_process_and_in_time(
 def test_probes_stop_when_their_time_is_over_and_mind_no_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    subjects = [Subject.of(tiny_run(name), tiny()) for name in ("erm", "fishr")]
+    subjects = [ProbeSubject.of(tiny_run(name), tiny()) for name in ("erm", "fishr")]
 
     def sent(world: Squares) -> list[Any]:
         found: list[Any] = []
@@ -402,7 +402,7 @@ def test_now_and_then_a_sweep_tells_how_long_all_workers_take(
     tell = _Teller(options, runs)
     for seconds, workers, running in ((1, 2, 2), (20, 2, 2), (25, 2, 2), (40, 2, 5)):
         now[0] = float(seconds)
-        tell(Counter({State.DONE: 1, State.RUNNING: running}), workers)
+        tell(Counter({RunState.DONE: 1, RunState.RUNNING: running}), workers)
     assert capsys.readouterr().err.splitlines() == [
         "1 done, 2 running. About 3 min 0 s left, with 2 workers",
         "1 done, 5 running. About 1 min 0 s left, with 5 workers",

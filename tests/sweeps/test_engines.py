@@ -19,12 +19,12 @@ import pytest
 import torch
 
 from shoal.runs.folder import opened
-from shoal.sweeps.attempt import BEGUN, State, state_of
-from shoal.sweeps.local import carry_out
+from shoal.sweeps.attempt import BEGUN, RunState, state_of
+from shoal.sweeps.local import run_locally
 from shoal.sweeps.plan import folder_of, read_plan
-from shoal.sweeps.ray_engine import _at_once, _first, _gpus, _hand, _reach, _Tasks, carry_out_on_ray
-from shoal.sweeps.status import standing
-from shoal.sweeps.worker import Hand, Stopped
+from shoal.sweeps.ray_engine import _at_once, _first, _gpus, _hand, _reach, _Tasks, run_on_ray
+from shoal.sweeps.status import count_states
+from shoal.sweeps.worker import Stopped, Worker
 from tests.sweeps.driving import ROOT, drive, until_running, workers_of
 from tests.sweeps.workspaces import Broken, Full, Shared, Squares, Tight, contents, planned
 
@@ -37,15 +37,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes
     """What an undisturbed sweep leaves, one run after the other in this process."""
     out = tmp_path_factory.mktemp("whole")
     planned(out)
-    hand = Hand(out, Squares())
-    assert [hand(run) for run in read_plan(out)] == [State.DONE] * 12
+    hand = Worker(out, Squares())
+    assert [hand(run) for run in read_plan(out)] == [RunState.DONE] * 12
     return contents(out)
 
 
 def check(out: Path, whole: dict[str, dict[str, bytes]]) -> None:
     """Exactly the runs of the plan, and each as in the undisturbed sweep."""
     runs = read_plan(out)
-    assert standing(out, runs) == {State.DONE: len(runs)}
+    assert count_states(out, runs) == {RunState.DONE: len(runs)}
     assert {path.name for path in (out / "runs").iterdir()} == {
         folder_of(out, run).name for run in runs
     }
@@ -72,13 +72,13 @@ def test_killed_workers_and_drivers_lose_nothing(
 ) -> None:
     planned(tmp_path)
     runs = read_plan(tmp_path)
-    others = {State.DONE: 11, State.RUNNING: 1}
+    others = {RunState.DONE: 11, RunState.RUNNING: 1}
 
     # We hold one run all the while, so that no driver is over before anything happens to it.
     with opened(folder_of(tmp_path, runs[-1]), runs[-1]):
         # A worker is killed, and replaced; then its driver is asked to end, and ends its workers.
         driver = drive(tmp_path, "local")
-        until(lambda: standing(tmp_path, runs)[State.RUNNING] >= 2)
+        until(lambda: count_states(tmp_path, runs)[RunState.RUNNING] >= 2)
         first = workers_of(driver.pid, "local")
         os.kill(first[0], signal.SIGKILL)
         until(lambda: len(set(workers_of(driver.pid, "local")) - set(first)) == 1)
@@ -91,11 +91,13 @@ def test_killed_workers_and_drivers_lose_nothing(
 
         # A driver is killed; the next shares with its workers, and waits for what we hold.
         driver = drive(tmp_path, "local")
-        until(lambda: bool(workers_of(driver.pid, "local")) or standing(tmp_path, runs) == others)
+        until(
+            lambda: bool(workers_of(driver.pid, "local")) or count_states(tmp_path, runs) == others
+        )
         driver.kill()
         driver.wait()
         driver = drive(tmp_path, "local")
-        until(lambda: standing(tmp_path, runs) == others)
+        until(lambda: count_states(tmp_path, runs) == others)
         until(lambda: not workers_of(driver.pid, "local"))
         time.sleep(1.5)
         assert driver.poll() is None
@@ -110,8 +112,8 @@ def test_out_of_memory_is_tried_again_at_the_end(
     planned(tmp_path, ("erm",))
     runs, seen = read_plan(tmp_path)[:2], []
     world = Tight(tmp_path)
-    told = lambda found, workers: seen.append((found[State.FAILED], workers))  # noqa: E731
-    assert carry_out(tmp_path, runs, world, 2, told) == {State.DONE: 2}
+    told = lambda found, workers: seen.append((found[RunState.FAILED], workers))  # noqa: E731
+    assert run_locally(tmp_path, runs, world, 2, told) == {RunState.DONE: 2}
     assert (1, 2) in seen and seen[-1] == (0, 2)
     assert contents(tmp_path, runs) == {run.identity: whole[run.identity] for run in runs}
 
@@ -123,8 +125,8 @@ def test_workers_are_dealt_over_gpus_and_are_alone_on_each_in_the_end(
         monkeypatch.setattr(torch.cuda, name, getattr(torch.cuda, name))  # undone in the end
     planned(tmp_path, ("erm",))
     runs, told = read_plan(tmp_path)[:3], set[int]()
-    found = carry_out(tmp_path, runs, Full(tmp_path), 3, lambda _, workers: told.add(workers))
-    assert found == {State.FAILED: 3}
+    found = run_locally(tmp_path, runs, Full(tmp_path), 3, lambda _, workers: told.add(workers))
+    assert found == {RunState.FAILED: 3}
     # Three workers, and then one for each of the two, between whom the runs are divided.
     devices = (tmp_path / "devices").read_text().split()
     assert sorted(devices[:3]) == ["cuda:0", "cuda:0", "cuda:1"]
@@ -138,7 +140,7 @@ def test_workers_are_dealt_over_gpus_and_are_alone_on_each_in_the_end(
 def test_a_worker_that_cannot_work_stops_the_sweep(tmp_path: Path) -> None:
     planned(tmp_path, ("erm",))
     with pytest.raises(Stopped, match="torch sees no GPU"):
-        carry_out(tmp_path, read_plan(tmp_path), Broken(), 1)
+        run_locally(tmp_path, read_plan(tmp_path), Broken(), 1)
 
 
 @pytest.mark.serial
@@ -188,13 +190,13 @@ def test_a_cluster_by_its_address_shares_gpus_and_tries_again_alone(
     planned(tmp_path, ("erm",))
     runs = read_plan(tmp_path)[:2]
     told, tell = set[int](), lambda _, workers: told.add(workers)
-    found = carry_out_on_ray(tmp_path, runs, Shared(tmp_path), cluster, 0.5, tell)
-    assert found == {State.DONE: 2} and told == {2}  # two halves of its GPU
+    found = run_on_ray(tmp_path, runs, Shared(tmp_path), cluster, 0.5, tell)
+    assert found == {RunState.DONE: 2} and told == {2}  # two halves of its GPU
     assert contents(tmp_path, runs) == {run.identity: whole[run.identity] for run in runs}
     # What ran out of memory came again with a whole GPU.
     assert (tmp_path / "gpus").read_text().split() == ["0.5", "1.0"]
     with pytest.raises(Stopped, match="torch sees no GPU"):
-        carry_out_on_ray(tmp_path, read_plan(tmp_path), Broken(), cluster, 0.5)
+        run_on_ray(tmp_path, read_plan(tmp_path), Broken(), cluster, 0.5)
 
 
 @pytest.fixture
@@ -233,7 +235,7 @@ def stopped_in_a_run(raylet: int, out: Path) -> tuple[int, Path] | None:
             os.kill(pid, signal.SIGSTOP)
             files = [file.resolve() for file in Path(f"/proc/{pid}/fd").iterdir()]
             for folder in (file.parent for file in files if file.name == "lock"):
-                if folder.parent == out / "runs" and state_of(folder) is State.RUNNING:
+                if folder.parent == out / "runs" and state_of(folder) is RunState.RUNNING:
                     return pid, folder
             os.kill(pid, signal.SIGCONT)
     return None
@@ -265,7 +267,7 @@ def test_an_address_where_nothing_listens_is_told_at_once(tmp_path: Path) -> Non
     for address in ("127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999"):
         begin = time.monotonic()
         with pytest.raises(Stopped, match=f"nothing listens at {address}"):
-            carry_out_on_ray(tmp_path, [], Squares(), address)
+            run_on_ray(tmp_path, [], Squares(), address)
         assert time.monotonic() - begin < 15
     _reach("auto")
 
@@ -286,7 +288,7 @@ def test_without_ray_it_is_said_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'shoal\[ray\]'"):
-        carry_out_on_ray(tmp_path, [], Squares())
+        run_on_ray(tmp_path, [], Squares())
 
 
 def test_a_worker_of_ray_s_is_where_the_command_was_given(

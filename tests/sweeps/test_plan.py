@@ -15,7 +15,7 @@ from shoal.runs.folder import opened
 from shoal.runs.run import Run
 from shoal.sweeps import attempt as attempts
 from shoal.sweeps import status as standings
-from shoal.sweeps.attempt import DEATHS, DeviceLost, State, attempt, state_of, try_again
+from shoal.sweeps.attempt import DEATHS, DeviceLost, RunState, attempt, state_of, try_again
 from shoal.sweeps.plan import (
     Shard,
     Sweep,
@@ -26,8 +26,8 @@ from shoal.sweeps.plan import (
     sets_left_out,
     write_plan,
 )
-from shoal.sweeps.status import Standing, current, left_behind
-from shoal.sweeps.worker import Hand
+from shoal.sweeps.status import SweepStatus, current, left_behind
+from shoal.sweeps.worker import Worker
 from tests.runs.small import small_run, squares
 from tests.sweeps.workspaces import Squares, planned
 
@@ -144,32 +144,32 @@ def test_shards_are_the_plan() -> None:
 
 def test_a_run_is_carried_out_once(tmp_path: Path) -> None:
     run, path = small_run(steps=2), tmp_path / "run"
-    assert state_of(path) is State.WAITING
-    assert attempt(run, fishr, data, path, MACHINE()) is State.DONE
-    assert state_of(path) is State.DONE
+    assert state_of(path) is RunState.WAITING
+    assert attempt(run, fishr, data, path, MACHINE()) is RunState.DONE
+    assert state_of(path) is RunState.DONE
 
     def never() -> Any:
         raise AssertionError("a run that is done is made again")
 
-    assert attempt(run, never, never, path, MACHINE()) is State.DONE
+    assert attempt(run, never, never, path, MACHINE()) is RunState.DONE
 
 
 def test_a_run_in_use_is_left_alone(tmp_path: Path) -> None:
     run = small_run(steps=2)
     with opened(tmp_path / "run", run):
-        assert state_of(tmp_path / "run") is State.RUNNING
-        assert attempt(run, fishr, data, tmp_path / "run", MACHINE()) is State.RUNNING
-    assert state_of(tmp_path / "run") is State.WAITING
+        assert state_of(tmp_path / "run") is RunState.RUNNING
+        assert attempt(run, fishr, data, tmp_path / "run", MACHINE()) is RunState.RUNNING
+    assert state_of(tmp_path / "run") is RunState.WAITING
 
 
 def test_a_failure_is_written_down_and_not_repeated(tmp_path: Path) -> None:
     run, path = small_run(steps=4, lr=1e30), tmp_path / "run"
-    assert attempt(run, fishr, data, path, MACHINE()) is State.FAILED
+    assert attempt(run, fishr, data, path, MACHINE()) is RunState.FAILED
     failure = failure_of(path)
     assert failure and failure["kind"] == "FloatingPointError" and not failure["memory"]
     assert "was not finite at step" in failure["reason"]
-    assert attempt(run, fishr, data, path, MACHINE()) is State.FAILED
-    assert state_of(path) is State.FAILED
+    assert attempt(run, fishr, data, path, MACHINE()) is RunState.FAILED
+    assert state_of(path) is RunState.FAILED
 
 
 def test_out_of_memory_is_tried_again_where_asked(tmp_path: Path) -> None:
@@ -179,12 +179,12 @@ def test_out_of_memory_is_tried_again_where_asked(tmp_path: Path) -> None:
         tried.append(1)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    assert attempt(run, fishr, exhausted, path, MACHINE()) is State.FAILED
+    assert attempt(run, fishr, exhausted, path, MACHINE()) is RunState.FAILED
     assert failed(path)["memory"]
-    assert attempt(run, fishr, exhausted, path, MACHINE()) is State.FAILED
+    assert attempt(run, fishr, exhausted, path, MACHINE()) is RunState.FAILED
     assert len(tried) == 1
     again = attempt(run, fishr, data, path, MACHINE(), lambda failure: bool(failure["memory"]))
-    assert again is State.DONE and not (path / attempts.FAILED).exists()
+    assert again is RunState.DONE and not (path / attempts.FAILED).exists()
 
 
 def test_a_run_that_kills_its_process_again_and_again_has_failed(tmp_path: Path) -> None:
@@ -196,13 +196,13 @@ def test_a_run_that_kills_its_process_again_and_again_has_failed(tmp_path: Path)
     for _ in range(DEATHS):
         with pytest.raises(Killed):
             attempt(run, fishr, die, path, MACHINE())
-    assert attempt(run, fishr, data, path, MACHINE()) is State.FAILED
+    assert attempt(run, fishr, data, path, MACHINE()) is RunState.FAILED
     assert "died 5 times" in failed(path)["reason"]
     with opened(path, run):
         try_again(path, run)
-    assert state_of(path) is State.FAILED  # somebody was at it
+    assert state_of(path) is RunState.FAILED  # somebody was at it
     try_again(path, run)
-    assert attempt(run, fishr, data, path, MACHINE()) is State.DONE
+    assert attempt(run, fishr, data, path, MACHINE()) is RunState.DONE
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "\udcff"])
@@ -210,7 +210,7 @@ def test_a_damaged_failure_is_one(content: str, tmp_path: Path) -> None:
     run, path = small_run(steps=2), tmp_path / "run"
     with opened(path, run):
         (path / attempts.FAILED).write_bytes(content.encode(errors="surrogateescape"))
-    assert attempt(run, fishr, data, path, MACHINE()) is State.FAILED
+    assert attempt(run, fishr, data, path, MACHINE()) is RunState.FAILED
     assert failed(path)["reason"] == "no reason was written down"
     assert [one.reason for one in failures([tmp_path])] == ["no reason was written down"]
 
@@ -226,7 +226,7 @@ def test_a_run_that_gets_further_between_its_deaths_goes_on(tmp_path: Path) -> N
     for step in range(2 * DEATHS):
         with pytest.raises(Killed):
             attempt(run, fishr, lambda step=step: die(step), path, MACHINE())
-    assert state_of(path) is State.WAITING
+    assert state_of(path) is RunState.WAITING
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
@@ -239,7 +239,7 @@ def test_a_run_that_is_asked_to_end_did_not_die(tmp_path: Path, kind: Any) -> No
     for _ in range(DEATHS + 1):
         with pytest.raises(kind):
             attempt(run, fishr, end, path, MACHINE())
-    assert attempt(run, fishr, data, path, MACHINE()) is State.DONE
+    assert attempt(run, fishr, data, path, MACHINE()) is RunState.DONE
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_what_fails_and_what_is_memory(tmp_path: Path, error: Exception, memory:
         raise error
 
     path = tmp_path / "run"
-    assert attempt(small_run(steps=2), fishr, fail, path, MACHINE()) is State.FAILED
+    assert attempt(small_run(steps=2), fishr, fail, path, MACHINE()) is RunState.FAILED
     assert failed(path)["memory"] is memory
     assert failed(path)["kind"] == type(error).__name__
 
@@ -282,17 +282,17 @@ def test_a_damaged_folder_is_a_failure_of_its_run(tmp_path: Path) -> None:
     run, path = small_run(steps=2), tmp_path / "run"
     path.mkdir()
     (path / "run.json").write_text("{")
-    assert attempt(run, fishr, data, path, MACHINE()) is State.FAILED
+    assert attempt(run, fishr, data, path, MACHINE()) is RunState.FAILED
     assert "run.json cannot be read" in failed(path)["reason"]
 
 
 def test_what_a_kill_after_the_end_left_is_deleted(tmp_path: Path) -> None:
     run, path = small_run(steps=2), tmp_path / "run"
-    assert attempt(run, fishr, data, path, MACHINE()) is State.DONE
+    assert attempt(run, fishr, data, path, MACHINE()) is RunState.DONE
     (path / "checkpoints").mkdir()
     (path / "checkpoints" / f"step-0000002-{0:016x}.pt").touch()
     (path / attempts.BEGUN).write_text("{}")
-    assert attempt(run, fishr, data, path, MACHINE()) is State.DONE
+    assert attempt(run, fishr, data, path, MACHINE()) is RunState.DONE
     assert not (path / "checkpoints").exists() and not (path / attempts.BEGUN).exists()
 
 
@@ -306,8 +306,8 @@ def test_only_what_can_have_changed_is_looked_at(
     (paths[0] / "done").touch()
     (paths[1] / attempts.FAILED).write_text("{}")
     monkeypatch.setattr(standings, "state_of", lambda path: [seen.append(path), state_of(path)][1])
-    watched = Standing(tmp_path, runs)
-    expected = {State.DONE: 1, State.FAILED: 1, State.WAITING: 2}
+    watched = SweepStatus(tmp_path, runs)
+    expected = {RunState.DONE: 1, RunState.FAILED: 1, RunState.WAITING: 2}
     assert watched.look() == expected and seen == paths[:3]
     assert watched.look() == expected and seen[3:] == paths[1:3]
     assert watched.waiting() == runs[2:]
@@ -318,7 +318,7 @@ def test_looks_are_seldom_where_they_are_slow(
 ) -> None:
     now, told = [100.0], []
     monkeypatch.setattr(standings.time, "monotonic", lambda: now[0])
-    watched = Standing(tmp_path, [])
+    watched = SweepStatus(tmp_path, [])
 
     def tell(found: Any) -> None:
         told.append(now[0])
@@ -340,9 +340,9 @@ def test_a_broken_image_is_the_reason_of_every_run_and_is_read_once(tmp_path: Pa
             tried.append(trial)
             raise ValueError("cannot read cat.png: it is no image")
 
-    hand = Hand(tmp_path, Unreadable())
+    hand = Worker(tmp_path, Unreadable())
     runs = read_plan(tmp_path)
-    assert {hand(run) for run in runs} == {State.FAILED}
+    assert {hand(run) for run in runs} == {RunState.FAILED}
     assert tried == [0]
     reasons = {failed(folder_of(tmp_path, run))["reason"] for run in runs}
     assert reasons == {"ValueError: cannot read cat.png: it is no image"}
@@ -351,7 +351,7 @@ def test_a_broken_image_is_the_reason_of_every_run_and_is_read_once(tmp_path: Pa
 def test_other_data_than_planned_is_refused(tmp_path: Path) -> None:
     run = small_run(steps=2)
     state = attempt(run, fishr, lambda: (squares((41, 50, 30)), None), tmp_path, MACHINE())
-    assert state is State.FAILED
+    assert state is RunState.FAILED
     assert "not what it was when the sweep was planned" in failed(tmp_path)["reason"]
 
 
@@ -362,4 +362,4 @@ def test_a_full_disk_stops_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(attempts, "execute", full)
     with pytest.raises(OSError, match="No space left"):
         attempt(small_run(steps=2), fishr, data, tmp_path / "run", MACHINE())
-    assert state_of(tmp_path / "run") is State.WAITING
+    assert state_of(tmp_path / "run") is RunState.WAITING

@@ -11,7 +11,15 @@ import torch
 from shoal.algorithms import find
 from shoal.runs.machine import Machine
 from shoal.runs.run import Protocol, Run
-from shoal.sweeps.plan import Data, Method, Sweep, folder_of, read_plan, runs_of, write_plan
+from shoal.sweeps.plan import (
+    LoadedData,
+    MethodChoice,
+    Sweep,
+    folder_of,
+    read_plan,
+    runs_of,
+    write_plan,
+)
 from tests.runs.small import squares
 
 COMPARED = ("records.jsonl", "model.safetensors", "run.json")
@@ -21,10 +29,10 @@ COMPARED = ("records.jsonl", "model.safetensors", "run.json")
 class Squares:
     """Methods of the registry, and squares whatever the data set is called."""
 
-    def method(self, name: str) -> Method:
+    def method(self, name: str) -> MethodChoice:
         return find(name), {}
 
-    def data(self, name: str, trial: int) -> Data:
+    def data(self, name: str, trial: int) -> LoadedData:
         return squares(name=name), None
 
     def machine(self) -> Machine:
@@ -38,7 +46,7 @@ class Tight(Squares):
 
     marks: Path
 
-    def data(self, name: str, trial: int) -> Data:
+    def data(self, name: str, trial: int) -> LoadedData:
         try:
             (self.marks / "tried").touch(exist_ok=False)  # of two at once, one is the first
         except FileExistsError:
@@ -50,7 +58,7 @@ class Tight(Squares):
 class Shared(Tight):
     """Such squares, which write down how much of a GPU Ray gave to each run that was begun."""
 
-    def method(self, name: str) -> Method:
+    def method(self, name: str) -> MethodChoice:
         import ray
 
         with (self.marks / "gpus").open("a") as file:
@@ -71,7 +79,7 @@ class Full(Squares):
         pretend_gpus(2, lambda device: self._mark("devices", str(device)))
         return Machine(torch.device("cuda"), "eager")
 
-    def data(self, name: str, trial: int) -> Data:
+    def data(self, name: str, trial: int) -> LoadedData:
         self._mark("tried", name)
         raise torch.OutOfMemoryError("CUDA out of memory")
 

@@ -10,7 +10,7 @@ from shoal.datasets import Domain, DomainDataset, splits
 from shoal.randomness import stream
 from shoal.training.batches import Batches, Normalise, scaled
 from shoal.training.evaluation import Evaluation
-from shoal.training.placement import Placed, Wanted, place
+from shoal.training.placement import DataRequest, RunData, place
 from shoal.training.step import Update
 from tests.algorithms.test_contract import CHANNELS, CLASSES, SIDE, make
 
@@ -31,10 +31,10 @@ def little(sizes: tuple[int, ...] = (23, 31, 27, 20)) -> DomainDataset:
 
 def placed(
     where: str = "device", size: int = 4, device: torch.device = CPU, **changes: Any
-) -> Placed:
+) -> RunData:
     """Return the data of a training on all domains but the last."""
     dataset = little()
-    wanted = Wanted(**{"test_domains": ("d",), "trial": 0, "size": size} | changes)
+    wanted = DataRequest(**{"test_domains": ("d",), "trial": 0, "size": size} | changes)
     return place(dataset, splits(dataset, 0), None, wanted, device, where)
 
 

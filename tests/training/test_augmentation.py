@@ -15,7 +15,7 @@ from shoal.datasets import Domain, DomainDataset, decode, pacs
 from shoal.datasets.cache import CachedDomain, Ragged, build
 from shoal.datasets.decoded import frame_of
 from shoal.randomness import Draws
-from shoal.training.augmentation import Parameters, augment, draw_parameters, gather
+from shoal.training.augmentation import ImageParameters, augment, draw_parameters, gather
 from shoal.training.pillow import exact_evaluation, exact_training
 from tests.datasets.pictures import photograph
 from tests.networks.conftest import import_torchvision
@@ -122,7 +122,7 @@ def test_padding_plays_no_part(photographs: Ragged) -> None:
     for i in range(4):
         size = (int(frames[i, 0]), int(frames[i, 1]))
         alone = gather(photographs, indices[i : i + 1], *size)
-        one = Parameters(*(tensor[i : i + 1] for tensor in parameters))
+        one = ImageParameters(*(tensor[i : i + 1] for tensor in parameters))
         assert (augment(alone, frames[i : i + 1], one) - padded[i]).abs().max() < 1e-4
 
 
@@ -202,8 +202,8 @@ def test_crops_are_as_sharp_as_the_exact_ones(tmp_path: Path) -> None:
 
 def one_image(
     box: list[int], flipped: bool, factors: list[float], order: list[int], grayed: bool
-) -> Parameters:
-    return Parameters(
+) -> ImageParameters:
+    return ImageParameters(
         torch.tensor(box),
         torch.tensor(flipped),
         torch.tensor(factors),

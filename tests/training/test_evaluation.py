@@ -15,9 +15,9 @@ from shoal.networks import Network, drawn
 from shoal.networks.backbones import Features
 from shoal.networks.base import Dropout
 from shoal.randomness import stream
-from shoal.runs.prepare import evaluation_of
+from shoal.runs.prepare import evaluation_of_run
 from shoal.training.batches import Batches, Normalise, scaled
-from shoal.training.evaluation import ALONE, BINS, TOGETHER, Evaluation, Outcome, Part
+from shoal.training.evaluation import ALONE, BINS, TOGETHER, Evaluation, EvaluationSet, Outcome
 from shoal.training.step import Update
 from tests.algorithms.test_contract import CHANNELS, CLASSES, SIDE, make
 
@@ -82,10 +82,12 @@ def images(n: int, seed: int = 0) -> Tensor:
     return torch.randint(256, shape, generator=stream("images", seed)).to(torch.uint8)
 
 
-def part(n: int, seed: int = 0) -> Part:
+def part(n: int, seed: int = 0) -> EvaluationSet:
     """Every second of 2n images, in another order."""
     order = 2 * torch.randperm(n, generator=stream("order", seed))
-    return Part(images(2 * n, seed), order, torch.randint(CLASSES, (n,), generator=stream("y", n)))
+    return EvaluationSet(
+        images(2 * n, seed), order, torch.randint(CLASSES, (n,), generator=stream("y", n))
+    )
 
 
 @pytest.mark.parametrize("where", ["device", "host"])
@@ -271,7 +273,9 @@ def test_one_compiled_judgement_serves_all_runs_of_a_process(
     for method in ("erm", "erm", "fishr"):
         algorithm = make(method, dtype=torch.float32)
         normalise = Normalise(None, False, torch.device("cpu"))
-        evaluate = evaluation_of(Update(algorithm, Batches([], normalise), "float32"), parts, True)
+        evaluate = evaluation_of_run(
+            Update(algorithm, Batches([], normalise), "float32"), parts, True
+        )
         evaluate.warm_up()
         found = evaluate()["a", "kept"]
         plain = Evaluation(algorithm, parts, scaled, nullcontext)()["a", "kept"]
@@ -302,7 +306,7 @@ def test_no_parts_at_all() -> None:
 
 def test_an_error_of_reading_arrives() -> None:
     algorithm = make("erm", dtype=torch.float32)
-    wrong = Part(images(4), torch.tensor([0, 9]), torch.zeros(2, dtype=torch.int64))
+    wrong = EvaluationSet(images(4), torch.tensor([0, 9]), torch.zeros(2, dtype=torch.int64))
     evaluate = Evaluation(algorithm, {("a", "kept"): wrong}, scaled, nullcontext)
     evaluate._device = torch.device("cpu", 0)
     with pytest.raises(IndexError):

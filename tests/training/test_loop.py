@@ -16,7 +16,7 @@ from shoal.algorithms.base import Algorithm
 from shoal.training import checkpoints, loop
 from shoal.training.checkpoints import Checkpoints
 from shoal.training.loop import Progress, Record, Schedule, train
-from shoal.training.step import Kind, Update
+from shoal.training.step import StepKind, Update
 from tests.algorithms.test_contract import make
 
 from .little import training
@@ -173,7 +173,7 @@ def stop_after(step: int) -> Callable[[list[Record]], None]:
 
 
 def stopped_and_gone_on(
-    folder: Path, build: Callable[[], tuple[Update, Any]], at: int = 6, kind: Kind = "eager"
+    folder: Path, build: Callable[[], tuple[Update, Any]], at: int = 6, kind: StepKind = "eager"
 ) -> tuple[Update, list[Record], list[list[Record]]]:
     """Stop a training after the record of step 8, begin anew from the checkpoint before."""
     update, evaluate = build()

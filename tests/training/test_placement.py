@@ -10,14 +10,14 @@ from torch import Tensor
 from shoal.datasets import Domain, DomainDataset, image_folders, splits
 from shoal.datasets.cache import ImageCache, build
 from shoal.training.batches import InMemory
-from shoal.training.placement import HELD_OUT, KEPT, Wanted, evaluated, place
-from shoal.training.streaming import FedCrops, FedExact, FedWhole, ResidentCrops
+from shoal.training.placement import HELD_OUT, KEPT, DataRequest, evaluated, place
+from shoal.training.streaming import ResidentCrops, StreamedCrops, StreamedImages, StreamedOriginals
 from tests.datasets.pictures import tree
 
 from .little import CPU, little, placed
 
 NEEDED = {("a", HELD_OUT), ("b", HELD_OUT), ("c", HELD_OUT), ("d", HELD_OUT), ("d", KEPT)}
-WANTED = Wanted(("d",), 0, 4)
+WANTED = DataRequest(("d",), 0, 4)
 
 
 @pytest.fixture(scope="module")
@@ -120,19 +120,19 @@ def test_balanced_batches() -> None:
 def test_images_in_memory_stay_there() -> None:
     assert {type(source) for source in placed("auto").sources} == {InMemory}
     assert placed("auto").where == "device"
-    assert {type(source) for source in placed("host").sources} == {FedWhole}
+    assert {type(source) for source in placed("host").sources} == {StreamedImages}
     assert placed().shape == (2, 8, 8)
 
 
 @pytest.mark.parametrize(
     ("changes", "where", "expected"),
     [
-        ({}, "auto", FedCrops),  # a CPU reads mapped files where they are
+        ({}, "auto", StreamedCrops),  # a CPU reads mapped files where they are
         ({}, "device", ResidentCrops),
         ({"augment": False}, "device", InMemory),
-        ({"augment": False}, "host", FedWhole),
-        ({"exact": True}, "host", FedExact),
-        ({"exact": True}, "device", FedExact),
+        ({"augment": False}, "host", StreamedImages),
+        ({"exact": True}, "host", StreamedOriginals),
+        ({"exact": True}, "device", StreamedOriginals),
     ],
 )
 def test_images_of_files(

@@ -16,10 +16,10 @@ from shoal.datasets import DomainDataset, image_folders, splits
 from shoal.datasets.cache import ImageCache, build
 from shoal.randomness import Draws
 from shoal.training.augmentation import draw_parameters
-from shoal.training.batches import Sampler, Source
+from shoal.training.batches import BatchSource, Sampler
 from shoal.training.pillow import exact_training
-from shoal.training.placement import Wanted, place
-from shoal.training.streaming import AHEAD, Ahead, Fed
+from shoal.training.placement import DataRequest, place
+from shoal.training.streaming import AHEAD, Prefetcher, Streamed
 from tests.datasets.pictures import photograph
 
 from .little import CPU, placed
@@ -39,13 +39,13 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> tuple[DomainDataset
 
 def source(
     photographs: tuple[DomainDataset, ImageCache], where: str, exact: bool = False, size: int = 3
-) -> Source:
+) -> BatchSource:
     dataset, cache = photographs
-    wanted = Wanted((), 0, size, exact=exact)
+    wanted = DataRequest((), 0, size, exact=exact)
     return place(dataset, splits(dataset, 0), cache, wanted, CPU, where).sources[0]
 
 
-def at(source: Source, step: int, counts: int = 1) -> tuple[Tensor, Tensor]:
+def at(source: BatchSource, step: int, counts: int = 1) -> tuple[Tensor, Tensor]:
     """Return the batch of any step of images on the device."""
     source.sampler.draws.count.fill_(step)  # type: ignore[union-attr,operator]
     if hasattr(source, "draws"):
@@ -128,7 +128,7 @@ def test_what_lies_on_the_device_stays_where_it_is() -> None:
 
 def test_some_steps_ahead_and_no_more() -> None:
     made: list[int] = []
-    ahead = Ahead(lambda step: made.append(step) or step)
+    ahead = Prefetcher(lambda step: made.append(step) or step)
     assert ahead(0) == 0
     for step in range(1, 5):
         assert ahead(step) == step
@@ -151,7 +151,7 @@ def test_a_leap_makes_nothing_that_is_not_needed(monkeypatch: pytest.MonkeyPatch
         made.append(step)
         return step
 
-    ahead = Ahead(make)
+    ahead = Prefetcher(make)
     submit = ahead._pool.submit
 
     def submitted(function: Any, step: int) -> Any:
@@ -166,7 +166,7 @@ def test_a_leap_makes_nothing_that_is_not_needed(monkeypatch: pytest.MonkeyPatch
     assert made[:3] == [0, 1, 9]
 
 
-class Failing(Fed):
+class Failing(Streamed):
     """Cannot read step 3."""
 
     def read(self, indices: Tensor, step: int) -> tuple[Tensor, ...]:
@@ -242,6 +242,6 @@ def test_no_thread_keeps_a_process_alive_that_has_failed(script: Path) -> None:
     assert ended - float(found.stdout) < 5
 
 
-def _wait_for_threads(of: Fed | Ahead[int]) -> None:
-    ahead = of._ahead if isinstance(of, Fed) else of
+def _wait_for_threads(of: Streamed | Prefetcher[int]) -> None:
+    ahead = of._ahead if isinstance(of, Streamed) else of
     ahead._pool.submit(lambda: None).result()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..networks import drawn, dropout, head_sizes, perceptron
 from ..randomness import Draws, stream
 from ..statistics import precise
-from .base import Classifying
+from .base import UpdateAlgorithm
 from .forward import Batch, Forward
 from .hparams import Hparams, choice, constant, hparam, power, whole_power
 from .optimiser import Optimiser
@@ -103,7 +103,7 @@ class AdversarialHparams(DiscriminatorHparams):
     )
 
 
-class Adversarial(Classifying):
+class Adversarial(UpdateAlgorithm):
     """Features against a discriminator of domains, by turns.
 
     A method says what the discriminator sees, how its losses are weighed, and makes its

@@ -220,7 +220,7 @@ class Algorithm(nn.Module, ABC):
             optimiser.follow(new)
 
 
-class Classifying(Algorithm):
+class UpdateAlgorithm(Algorithm):
     """A method that predicts with its network alone; enters by ``update(batches)``."""
 
     def predict(self, inputs: Tensor) -> Tensor:
@@ -229,7 +229,11 @@ class Classifying(Algorithm):
         return logits
 
 
-class Objective(Classifying):
+# The name that authors of own methods may still import.
+Classifying = UpdateAlgorithm
+
+
+class Objective(UpdateAlgorithm):
     """A method that is one loss of one forward pass; enters by ``objective(forward)``.
 
     Calling it returns the terms of a loss, and moves what a regulariser averages or counts, but no

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..randomness import Draws
 from ..statistics import individual_losses
-from .base import Classifying
+from .base import UpdateAlgorithm
 from .forward import Batch, Forward, Stacked, shares
 from .hparams import Hparams, hparam, power
 from .optimiser import Optimiser
@@ -27,7 +27,7 @@ class MixupHparams(Hparams):
     )
 
 
-class Mixup(Classifying):
+class Mixup(UpdateAlgorithm):
     """Mix the examples of pairs of domains, and their losses alike."""
 
     paper = "Improve Unsupervised Domain Adaptation with Mixup Training (Yan et al.)"

@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 from ..randomness import Draws
 from ..statistics import individual_losses, precise
-from .base import Classifying
+from .base import UpdateAlgorithm
 from .forward import Batch, Stacked, shares
 from .hparams import Hparams, choice, hparam, power
 from .optimiser import Optimiser
@@ -32,7 +32,7 @@ class MLDGHparams(Hparams):
     )
 
 
-class MLDG(Classifying):
+class MLDG(UpdateAlgorithm):
     """Match the gradient means: a step on one domain must help on another, to first order."""
 
     paper = "Learning to Generalize: Meta-Learning for Domain Generalization (Li et al.)"

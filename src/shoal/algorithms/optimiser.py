@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from ..checks import choose
 from .distributions import holds
 
-Rule = Literal["adam", "adamw", "sgd"]
-Schedule = Literal["constant", "cosine"]
+OptimiserName = Literal["adam", "adamw", "sgd"]
+LearningRateSchedule = Literal["constant", "cosine"]
 # SGD's, where nothing else is said.
 MOMENTUM = 0.9
 
@@ -37,15 +37,15 @@ class Optimisation:
         clip: the largest norm of a gradient, taken over all weights of one optimiser.
     """
 
-    rule: Rule = "adam"
+    rule: OptimiserName = "adam"
     momentum: float = MOMENTUM
-    schedule: Schedule = "constant"
+    schedule: LearningRateSchedule = "constant"
     steps: int | None = None
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        choose("rule", self.rule, get_args(Rule))
-        choose("schedule", self.schedule, get_args(Schedule))
+        choose("rule", self.rule, get_args(OptimiserName))
+        choose("schedule", self.schedule, get_args(LearningRateSchedule))
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
         if self.rule != "sgd" and self.momentum != MOMENTUM:

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base import Classifying
+from .base import UpdateAlgorithm
 from .forward import Batch, Forward
 from .optimiser import Optimiser
 
 
-class PerDomain(Classifying):
+class PerDomain(UpdateAlgorithm):
     """A method with a forward and a backward pass for each domain; enters by ``update(batches)``.
 
     Calling it returns the risk of some batches and no more, so that ``compile()`` compiles that.

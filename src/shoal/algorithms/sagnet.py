@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..networks import drawn, head_sizes
 from ..randomness import Draws, stream
 from ..statistics import individual_losses, precise
-from .base import Classifying
+from .base import UpdateAlgorithm
 from .forward import Batch
 from .hparams import Hparams, hparam, power
 from .optimiser import Optimiser
@@ -28,7 +28,7 @@ class SagNetHparams(Hparams):
     )
 
 
-class SagNet(Classifying):
+class SagNet(UpdateAlgorithm):
     """Hide the class from the style: the mean and variance of an example's features."""
 
     paper = "Reducing Domain Gap by Reducing Style Bias (Nam et al.)"

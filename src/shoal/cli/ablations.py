@@ -4,7 +4,7 @@ import argparse
 from functools import cache, partial
 from typing import Any
 
-from .engine import add_engine_options, carry_out, check_engine, world_of
+from .engine import add_engine_options, check_engine, run_sweep, world_of
 from .loading import add_places
 from .options import add_precision, name_domains, positive
 from .report import note_twins
@@ -92,7 +92,7 @@ def _run(name: str, options: argparse.Namespace) -> int:
     asked = options.test_domains or (["-90%"] if dataset == "colored-mnist" else domains)
     for domain in asked:
         choose("test domain", domain, domains)
-    status = carry_out(
+    status = run_sweep(
         options, ordered(runs_of(sweep, world.method, world.dataset), rows, asked), world
     )
     runs = _finished(options)
@@ -129,7 +129,7 @@ def _run_batches(options: argparse.Namespace) -> int:
         for run in runs_of(sweep, world.method, dataset)
         if run.test_domains == (batch_size.TEST_DOMAIN,)
     }
-    status = carry_out(options, list(planned.values()), world)
+    status = run_sweep(options, list(planned.values()), world)
     runs = _finished(options)
     cells = batch_size.cells(runs)
     result = {"cells": cells, "machine": _machines(runs)}

@@ -55,7 +55,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 def world_of(options: argparse.Namespace, methods: Any, datasets: Any) -> Any:
     """Return what workers work on: these methods and data sets, by their names in runs."""
 
-    return CommandWorld(
+    return CommandWorkspace(
         methods,
         datasets,
         options.data,
@@ -67,11 +67,11 @@ def world_of(options: argparse.Namespace, methods: Any, datasets: Any) -> Any:
     )
 
 
-def carry_out(options: argparse.Namespace, runs: Sequence[Any], world: Any) -> int:
+def run_sweep(options: argparse.Namespace, runs: Sequence[Any], world: Any) -> int:
     """Plan these runs in ``--out`` and carry out this shard of them; return the exit status."""
-    from ..sweeps.attempt import State, try_again
+    from ..sweeps.attempt import RunState, try_again
     from ..sweeps.plan import folder_of, write_plan
-    from ..sweeps.status import standing
+    from ..sweeps.status import count_states
 
     shard = _shard(options.shard)
     if options.out.exists() and not options.out.is_dir():
@@ -82,15 +82,15 @@ def carry_out(options: argparse.Namespace, runs: Sequence[Any], world: Any) -> i
     if options.retry_failed and not options.plan_only:
         for run in plan:
             try_again(folder_of(options.out, run), run)
-    found = standing(options.out, plan)
+    found = count_states(options.out, plan)
     _tell_plan(options, runs, plan, found)
-    if found[State.DONE] < len(plan):
-        _tell_cost(options, plan, world, found[State.RUNNING])
+    if found[RunState.DONE] < len(plan):
+        _tell_cost(options, plan, world, found[RunState.RUNNING])
     if options.plan_only:
         return 0
     ended = _engine(options)(options.out, plan, world, _Teller(options, plan))
     show_standing(options.out, plan)
-    return 0 if ended[State.DONE] == len(plan) else 1
+    return 0 if ended[RunState.DONE] == len(plan) else 1
 
 
 def check_engine(options: argparse.Namespace) -> None:
@@ -132,15 +132,13 @@ def _check_networks(options: argparse.Namespace, runs: Sequence[Any], world: Any
 def _engine(options: argparse.Namespace) -> Any:
     """Return what carries out runs with the engine that was asked for."""
     if options.engine == "local":
-        from ..sweeps.local import carry_out
+        from ..sweeps.local import run_locally
 
-        return lambda out, runs, world, told: carry_out(out, runs, world, options.workers, told)
-    from ..sweeps.ray_engine import carry_out_on_ray
+        return lambda out, runs, world, told: run_locally(out, runs, world, options.workers, told)
+    from ..sweeps.ray_engine import run_on_ray
 
     gpus = 0.0 if options.device == "cpu" else options.gpus_per_run
-    return lambda out, runs, world, told: carry_out_on_ray(
-        out, runs, world, options.address, gpus, told
-    )
+    return lambda out, runs, world, told: run_on_ray(out, runs, world, options.address, gpus, told)
 
 
 def _shard(text: str) -> Any:
@@ -159,14 +157,14 @@ class _Teller:
         self.options, self.plan, self.told = options, plan, time.monotonic()
 
     def __call__(self, found: Any, workers: int) -> None:
-        from ..sweeps.attempt import State
+        from ..sweeps.attempt import RunState
         from ..sweeps.cost import left_of
 
         if time.monotonic() - self.told < QUIET:
             return
         self.told = time.monotonic()
         left = left_of(self.options.out, self.plan, _here(self.options))
-        told = [_counts(found), told_left(left, max(workers, found[State.RUNNING]))]
+        told = [_counts(found), told_left(left, max(workers, found[RunState.RUNNING]))]
         print(". ".join(filter(None, told)), file=sys.stderr)
 
 
@@ -220,7 +218,7 @@ def _counts(found: Any) -> str:
 
 
 @dataclass(frozen=True)
-class CommandWorld:
+class CommandWorkspace:
     """Names become methods and data as on the command line; made anew in every worker."""
 
     algorithms: dict[str, str]  # what each method was called there, by its name in runs

@@ -112,7 +112,7 @@ def _add_reading(group: Any) -> None:
 def setup_of(options: argparse.Namespace, material: Any, on: Any, out: Path) -> Any:
     """Return how the model is fitted; what was chosen in ``out`` before stays."""
     from ..fitting.lengths import table_length
-    from ..fitting.setup import STEPS, Setup, kept_setup
+    from ..fitting.setup import STEPS, FitSetup, kept_setup
     from ..networks.registry import backbone_name
 
     before = kept_setup(out) or {}
@@ -124,7 +124,7 @@ def setup_of(options: argparse.Namespace, material: Any, on: Any, out: Path) -> 
     usual = STEPS[trained]
     if material.table is not None:
         usual = table_length([len(domain) for domain in material.dataset.domains])
-    return Setup(
+    return FitSetup(
         material.dataset.name,
         material.dataset.fingerprint,
         kind,
@@ -284,7 +284,7 @@ def _fit(options: argparse.Namespace, on: Any) -> None:
     from ..fitting.budget import Budget
     from ..fitting.fit import Told, fit
     from ..fitting.inspection import material_of
-    from ..fitting.leave_one_out import Surroundings
+    from ..fitting.leave_one_out import FitWorkspace
     from ..fitting.setup import INSPECTION, check_place, check_settings, folder_for
     from ..runs.machine import Machine
 
@@ -314,7 +314,7 @@ def _fit(options: argparse.Namespace, on: Any) -> None:
         machine = Machine(on, "graph" if on.type == "cuda" else "eager")
         left = None if seconds is None else seconds - (time.monotonic() - begin)
         setup = setup_of(options, material, on, out)
-        world, told = Surroundings(methods, material.dataset, None, machine), Told()
+        world, told = FitWorkspace(methods, material.dataset, None, machine), Told()
         if progress:
             told = Told(progress.amount, progress.run, progress.note)
         setup = with_length(options, setup, world, out, left, told.note)

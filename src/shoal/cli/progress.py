@@ -72,7 +72,7 @@ def _summary(record: Any) -> str:
 # Seconds between two lines where there is no terminal.
 
 
-class FitProgress:
+class FitProgressBars:
     """Bars on a terminal, lines elsewhere."""
 
     def __init__(self, bars: Any) -> None:
@@ -124,7 +124,7 @@ class FitProgress:
 
 
 @contextmanager
-def fit_progress() -> Iterator[FitProgress]:
+def fit_progress() -> Iterator[FitProgressBars]:
     """Yield what shows how a fit stands."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -137,13 +137,13 @@ def fit_progress() -> Iterator[FitProgress]:
         TextColumn("{task.fields[words]}", markup=False),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        yield FitProgress(bars)
+        yield FitProgressBars(bars)
 
 
 # Seconds between two lines where there is no terminal.
 
 
-class Amounts:
+class AmountProgress:
     """What a command tells while it works: bars on a terminal, lines elsewhere; all on stderr."""
 
     def __init__(self, bars: Any, unit: str) -> None:
@@ -191,7 +191,7 @@ class Amounts:
 
 
 @contextmanager
-def amounts(unit: str) -> Iterator[Amounts]:
+def amounts(unit: str) -> Iterator[AmountProgress]:
     """Yield a function of (name, done, total) that shows a bar with speed and time left."""
     from rich.console import Console
     from rich.progress import (
@@ -214,4 +214,4 @@ def amounts(unit: str) -> Iterator[Amounts]:
     with Progress(
         *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
     ) as bars:
-        yield Amounts(bars, unit)
+        yield AmountProgress(bars, unit)

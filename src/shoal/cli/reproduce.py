@@ -39,10 +39,10 @@ def add_size(parser: argparse.ArgumentParser) -> None:
 def opened(options: argparse.Namespace) -> tuple[Any, Any]:
     """Return the setup of Colored MNIST that was asked for, and its folder."""
     from ..experiments import colored_mnist, demo
-    from ..experiments.restarts import Folder
+    from ..experiments.restarts import RestartFolder
 
     setup = demo.SETUP if options.small else colored_mnist.Setup()
-    return setup, Folder.open(options.out, setup)
+    return setup, RestartFolder.open(options.out, setup)
 
 
 def _add_hessian(experiments: Any) -> None:
@@ -288,7 +288,7 @@ def _colored_mnist(options: argparse.Namespace) -> int:
         methods += [key for key in TABLES.get(name, (name,)) if key not in methods]
     on = device(options.device)
     setup = Setup(flip=options.flip, tf32=options.precision == "tf32")
-    folder = restarts.Folder.open(options.out, setup)
+    folder = restarts.RestartFolder.open(options.out, setup)
     with bars("steps") as shown:
         restarts.run(methods, options.restarts, setup, on, folder, shown)
     tables: dict[str, Any] = {}

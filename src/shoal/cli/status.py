@@ -136,14 +136,14 @@ def show_standing(out: Path, runs: Sequence[Any]) -> None:
 
 def _as_json(out: Path, runs: Sequence[Any]) -> dict[str, Any]:
     from ..results.records import failure_of
-    from ..sweeps.attempt import State, state_of
+    from ..sweeps.attempt import RunState, state_of
     from ..sweeps.plan import folder_of
     from ..sweeps.status import left_behind
 
     failures = []
     for run in runs:
         path = folder_of(out, run)
-        failure = failure_of(path) if state_of(path) is State.FAILED else None
+        failure = failure_of(path) if state_of(path) is RunState.FAILED else None
         if failure is not None:
             failures.append({"folder": str(path), "reason": failure["reason"]})
     others = [str(path) for path in left_behind(out)]
@@ -160,13 +160,15 @@ def _is_fit(out: Path) -> bool:
 def _left(out: Path, runs: Sequence[Any]) -> tuple[Any, int]:
     """Return what is left, None where nobody knows, and how many are at it, or else one."""
     from ..runs.machine import hardware_here
-    from ..sweeps.attempt import State
+    from ..sweeps.attempt import RunState
     from ..sweeps.cost import left_of
-    from ..sweeps.status import standing
+    from ..sweeps.status import count_states
 
     if _is_fit(out):
         return None, 1
-    return left_of(out, runs, hardware_here(None)), max(1, standing(out, runs)[State.RUNNING])
+    return left_of(out, runs, hardware_here(None)), max(
+        1, count_states(out, runs)[RunState.RUNNING]
+    )
 
 
 def _left_as_json(left: Any, workers: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from .engine import add_engine_options, carry_out, check_engine, world_of
+from .engine import add_engine_options, check_engine, run_sweep, world_of
 from .loading import add_places
 from .options import add_precision, add_settings, positive, settings
 
@@ -54,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
 
     check_engine(options)
     sweep, world = _sweep(options)
-    return carry_out(options, runs_of(sweep, world.method, world.dataset), world)
+    return run_sweep(options, runs_of(sweep, world.method, world.dataset), world)
 
 
 def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:

@@ -41,7 +41,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     from ..distributed import in_turn, rank
     from ..networks.registry import check_network
     from ..runs.execute import execute
-    from ..runs.folder import Folder, opened
+    from ..runs.folder import RunFolder, opened
     from ..runs.machine import Machine
     from ..runs.run import Run, scale_of
     from ..sweeps.plan import check_classes
@@ -67,7 +67,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
         protocol,
     )
     out = options.out or Path("out/runs") / _folder_name(run)
-    check_network(_shape(dataset), options.network, weights, here=not Folder(out).done)
+    check_network(_shape(dataset), options.network, weights, here=not RunFolder(out).done)
     machine = Machine(
         on,
         _step_kind(options.step, on, scale),
@@ -81,8 +81,8 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     )
     first = rank() == 0
     with (
-        _told_of_a_checkpoint(options, Folder(out)),
-        opened(out, run) if first else nullcontext(Folder(out)) as folder,
+        _told_of_a_checkpoint(options, RunFolder(out)),
+        opened(out, run) if first else nullcontext(RunFolder(out)) as folder,
     ):
         with in_turn():
             cache = None if folder.done else cache_of(dataset, options)

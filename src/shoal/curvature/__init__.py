@@ -27,14 +27,14 @@ Matrices, by their Gram matrices:
 
 from .comparison import alignment, chain, dominance, gaps, head_tangent_spectra, pairs, spectra
 from .diagonals import Diagonals, head_diagonals, head_hessian_diagonal
-from .inconsistency import Score, Scores, diagonal_inconsistency, inconsistency
+from .inconsistency import PairScore, Scores, diagonal_inconsistency, inconsistency
 from .network import hessian_diagonal, network_diagonals
 from .roots import Roots, head_roots, network_roots, of_matrices
 
 __all__ = [
     "Diagonals",
+    "PairScore",
     "Roots",
-    "Score",
     "Scores",
     "alignment",
     "chain",

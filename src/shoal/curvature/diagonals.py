@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..checks import check_domains, check_features, check_labels, check_logits, values_visible
-from ..gradients.domains import Sorted, host_order
+from ..gradients.domains import SortedDomains, host_order
 from ..gradients.examples import individual_losses, residuals
 from ..gradients.precision import full_precision, precise
 from ..gradients.sources import LinearOnVectors
@@ -37,7 +37,7 @@ class Diagonals:
 
 
 def from_moments(
-    groups: Sorted, losses: Tensor, mean: Tensor, m2: Tensor, fisher: Tensor, hessian: Tensor
+    groups: SortedDomains, losses: Tensor, mean: Tensor, m2: Tensor, fisher: Tensor, hessian: Tensor
 ) -> Diagonals:
     """Return the diagonals of ḡ and M2 = Σ_i (g_i − ḡ)², ``[E, P]``, and of losses ``[n]``."""
     counts = groups.counts.to(m2.dtype)[:, None]
@@ -151,7 +151,7 @@ def head_hessian_diagonal(
 
 def sorted_head(
     features: Tensor, logits: Tensor, labels: Tensor, domains: Tensor, num_domains: int | None
-) -> tuple[Tensor, Tensor, Tensor, Sorted]:
+) -> tuple[Tensor, Tensor, Tensor, SortedDomains]:
     """Return features, logits and labels sorted by domain, and their groups, after checks."""
     check_features(features)
     check_logits(logits, len(features))
@@ -163,10 +163,10 @@ def sorted_head(
     if order is not None:
         z, logits = z[order.to(z.device)], logits[order.to(z.device)]
         labels = labels[order.to(labels.device)]
-    return z, logits, labels, Sorted(sizes, z.device)
+    return z, logits, labels, SortedDomains(sizes, z.device)
 
 
-def _curvature(z: Tensor, logits: Tensor, groups: Sorted, bias: bool) -> Tensor:
+def _curvature(z: Tensor, logits: Tensor, groups: SortedDomains, bias: bool) -> Tensor:
     """Return each domain's mean of p(1 − p) ⊗ z², then of p(1 − p), ``[E, P]``."""
     h = curvature(logits)
     counts = groups.counts.to(z.dtype).clamp(min=1)[:, None, None]

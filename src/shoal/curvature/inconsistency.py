@@ -21,7 +21,7 @@ TINY = 1e-100
 
 
 @dataclass(frozen=True)
-class Score:
+class PairScore:
     """The terms R and H of an ordered pair, I itself, and how many curvatures of A were floored."""
 
     risk: float
@@ -37,7 +37,7 @@ class Score:
 class Scores:
     """Every ordered pair's score, what the floor was, and whether ε is as small as Eq. eps asks."""
 
-    pairs: dict[tuple[int, int], Score]
+    pairs: dict[tuple[int, int], PairScore]
     epsilon: float
     floor: float
     small_enough: bool
@@ -110,7 +110,7 @@ def _scores(
 ) -> Scores:
     values = risks.double().tolist()
     pairs = {
-        (a, b): Score(values[b] - values[a], epsilon * ratio, floored[a, b])
+        (a, b): PairScore(values[b] - values[a], epsilon * ratio, floored[a, b])
         for (a, b), ratio in ratios.items()
     }
     # ε ≤ −R(A, B) λ_min(A) / λ_max(B) wherever R(A, B) < 0

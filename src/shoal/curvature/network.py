@@ -22,7 +22,7 @@ from ..gradients.job import Form, Job, job_of, like_of
 from ..gradients.materialised import Moments
 from ..gradients.parameters import Parameters, select
 from ..gradients.precision import full_precision, precise
-from ..gradients.recording import Entry, Recording
+from ..gradients.recording import Recording, WeightGradients
 from ..gradients.variance import moments_of
 from ..gradients.vmap import Functional
 from .diagonals import Diagonals, along, check_targets, from_moments, roots, units
@@ -228,7 +228,7 @@ def recorded(job: Job, part: slice) -> tuple[Recording, Examples, Tensor]:
 
 def root_entries(
     job: Job, recording: Recording, examples: Examples, logits: Tensor, kind: str = "fisher"
-) -> Iterator[list[Entry]]:
+) -> Iterator[list[WeightGradients]]:
     """Yield the entries of the gradients in each direction of the logits, root after root."""
     directions = DIRECTIONS[kind]
     with torch.enable_grad():

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..gradients.domains import Sorted
+from ..gradients.domains import SortedDomains
 from ..gradients.examples import Inputs
 from ..gradients.job import Form, Job, job_of
 from ..gradients.materialised import BUDGET
 from ..gradients.parameters import Parameters
 from ..gradients.precision import full_precision
-from ..gradients.recording import Entry
+from ..gradients.recording import WeightGradients
 from ..gradients.sources import LinearOnVectors
 from .diagonals import roots, sorted_head
 from .network import recorded, root_entries
@@ -92,7 +92,7 @@ def head_roots(
     return Roots(gram, sizes, weights, torch.cat(diagonal, 1))
 
 
-def _dense(z: Tensor, a: Tensor, groups: Sorted) -> Tensor:
+def _dense(z: Tensor, a: Tensor, groups: SortedDomains) -> Tensor:
     """Return F_e, ``[E, C k, C k]``, one row of classes and inputs after the other."""
     size = a.shape[2] * z.shape[1]
     found = z.new_zeros(groups.num_domains, size, size)
@@ -142,16 +142,18 @@ def network_roots(
     job = job_of(
         model, inputs, labels, domains, parameters, Form(False), None, num_domains, chunk_size
     )
-    pieces: list[tuple[int, list[Entry], int]] = []
+    pieces: list[tuple[int, list[WeightGradients], int]] = []
     for domain, part in job.groups.chunks(job.chunk_size or max(job.groups.sizes)):
         recording, examples, logits = recorded(job, part)
         for entries in root_entries(job, recording, examples, logits, kind):
-            detached = [Entry(e.names, e.source, [t.detach() for t in e.tensors]) for e in entries]
+            detached = [
+                WeightGradients(e.names, e.source, [t.detach() for t in e.tensors]) for e in entries
+            ]
             pieces.append((domain, detached, len(examples)))
     return _assembled(job, pieces)
 
 
-def _assembled(job: Job, pieces: Sequence[tuple[int, list[Entry], int]]) -> Roots:
+def _assembled(job: Job, pieces: Sequence[tuple[int, list[WeightGradients], int]]) -> Roots:
     """Return the roots of pieces of one domain and one direction of the logits each."""
     lengths = [n for _, _, n in pieces]
     check_rows(sum(lengths))
@@ -163,7 +165,7 @@ def _assembled(job: Job, pieces: Sequence[tuple[int, list[Entry], int]]) -> Root
     shares = [1 / max(n, 1) for n in job.groups.sizes]
     columns = job.columns()
     for a, (domain, entries, n) in enumerate(pieces):
-        together = Sorted((n,), device)
+        together = SortedDomains((n,), device)
         for entry in entries:
             _, squares = entry.source.moments(entry.tensors, together, False)
             for name, row in job.split(entry, squares).items():
@@ -176,7 +178,7 @@ def _assembled(job: Job, pieces: Sequence[tuple[int, list[Entry], int]]) -> Root
     return Roots(gram, tuple(counted), size, diagonal)
 
 
-def _products(left: Sequence[Entry], right: Sequence[Entry]) -> Tensor:
+def _products(left: Sequence[WeightGradients], right: Sequence[WeightGradients]) -> Tensor:
     """Return ⟨g_i, g_j⟩ over all weights, for rows i of one piece and j of another."""
     total: Tensor | None = None
     others = {entry.names: entry for entry in right}
@@ -188,7 +190,7 @@ def _products(left: Sequence[Entry], right: Sequence[Entry]) -> Tensor:
     return total
 
 
-def _product(left: Entry, right: Entry) -> Tensor:
+def _product(left: WeightGradients, right: WeightGradients) -> Tensor:
     if isinstance(left.source, LinearOnVectors):
         (z, r), (y, s) = left.tensors, right.tensors
         inner = z.double() @ y.double().mT + float(left.source.bias)
@@ -202,7 +204,7 @@ def _product(left: Entry, right: Entry) -> Tensor:
     return torch.cat(rows).double()
 
 
-def _gradients(entry: Entry, size: int) -> Iterator[Tensor]:
+def _gradients(entry: WeightGradients, size: int) -> Iterator[Tensor]:
     """Yield the individual gradients of so many rows at a time, ``[size, P_l]``."""
     batched = len(entry.tensors) - entry.source.shared
     for start in range(0, len(entry.tensors[0]), size):

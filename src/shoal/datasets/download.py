@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from .partial_file import CHUNK, Origin, Part, sums_of
+from .partial_file import CHUNK, Origin, PartialFile, sums_of
 
 TIMEOUT = 60
 # Answers that another attempt may mend.
@@ -57,7 +57,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def answer(part: Part, url: str) -> Any:
+def answer(part: PartialFile, url: str) -> Any:
     """Return the open answer to a request for the bytes after those of the part."""
     request = urllib.request.Request(
         url, headers={"User-Agent": "shoal", "Accept-Encoding": "identity"}
@@ -89,7 +89,7 @@ def answer(part: Part, url: str) -> Any:
         raise Dropped(f"no connection ({str(error) or type(error).__name__})") from error
 
 
-def begin(part: Part, url: str, response: Any) -> int | None:
+def begin(part: PartialFile, url: str, response: Any) -> int | None:
     """Return how many bytes the whole file has; empty the part where the answer starts anew."""
     headers = response.headers
     if response.status != 206:
@@ -124,7 +124,7 @@ def read(response: Any, size: int) -> bytes:
     return chunk
 
 
-def refuse_page(part: Part, url: str, response: Any, chunk: bytes) -> None:
+def refuse_page(part: PartialFile, url: str, response: Any, chunk: bytes) -> None:
     """Raise where a web page comes: of an archive that asks to be confirmed, or is gone."""
     kind = response.headers.get_content_type()
     if kind == "text/html" or chunk.lstrip().lower().startswith(PAGES):
@@ -135,7 +135,7 @@ def refuse_page(part: Part, url: str, response: Any, chunk: bytes) -> None:
 
 
 # Called with how many bytes are there, of how many (None where the server does not say).
-Progress = Callable[[int, int | None], object]
+DownloadProgress = Callable[[int, int | None], object]
 Tell = Callable[[str], object]
 
 LIMIT = 64 * 2**30
@@ -151,7 +151,7 @@ def download(
     sha256: str | None = None,
     md5: str | None = None,
     size_limit: int = LIMIT,
-    progress: Progress | None = None,
+    progress: DownloadProgress | None = None,
     tell: Tell | None = None,
     wait: float = 1.0,
 ) -> str:
@@ -173,7 +173,7 @@ def download(
             if wrong := sums.wrong(sha256, md5):
                 raise DownloadError(f"{path} has the {wrong}; remove it to have it fetched again")
             return sums.sha256
-        part = Part(path, url, sum_known=bool(sha256 or md5))
+        part = PartialFile(path, url, sum_known=bool(sha256 or md5))
         try:
             _persist(part, url, size_limit, progress, tell, wait)
             if wrong := part.sums.wrong(sha256, md5):
@@ -205,10 +205,10 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _persist(
-    part: Part,
+    part: PartialFile,
     url: str,
     limit: int,
-    progress: Progress | None,
+    progress: DownloadProgress | None,
     tell: Tell | None,
     wait: float,
 ) -> None:
@@ -233,13 +233,13 @@ def _persist(
             ) from error
 
 
-def _kept(part: Part) -> str:
+def _kept(part: PartialFile) -> str:
     if part.size == 0:
         return ""
     return f"; {part.size:,} bytes are kept in {part.path}, and the same command goes on from there"
 
 
-def _stream(part: Part, url: str, limit: int, progress: Progress | None) -> None:
+def _stream(part: PartialFile, url: str, limit: int, progress: DownloadProgress | None) -> None:
     """Add to the part what one answer of the server gives; raise where that is not all."""
     with answer(part, url) as response:
         total = begin(part, url, response)

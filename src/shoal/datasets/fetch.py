@@ -12,11 +12,11 @@ from ..storage import read_json, write_json
 from .download import DownloadError, Tell, Unavailable, download
 from .folders import expected_at
 from .partial_file import sums_of
-from .sources import File, Source, by_domains, source_of, survey
+from .sources import DatasetSource, File, by_domains, source_of, survey
 from .unpack import unpack
 
 # Called with what is being done, how much of it is done, and of how much.
-Progress = Callable[[str, int, int | None], object]
+FetchProgress = Callable[[str, int, int | None], object]
 
 DOWNLOADS = "downloads"
 RECORD = "downloads.json"
@@ -28,7 +28,7 @@ def fetch(
     url: str | None = None,
     sha256: str | None = None,
     keep_archive: bool = False,
-    progress: Progress | None = None,
+    progress: FetchProgress | None = None,
     tell: Tell | None = None,
 ) -> Path:
     """Return the folder of the data set under ``root``, fetched unless it is there.
@@ -80,7 +80,7 @@ def _archive_at(url: str, sha256: str | None, name: str) -> File:
     return File(f"{name}.archive" if called in ("", "..") else called, url, sha256=sha256)
 
 
-def by_hand(name: str, source: Source, root: Path) -> str:
+def by_hand(name: str, source: DatasetSource, root: Path) -> str:
     """Return what a person has to fetch, and where it goes."""
     places = {str(root / DOWNLOADS / file.name): file.url or file.page for file in source.files}
     width = max(map(len, places))
@@ -107,7 +107,9 @@ def recorded(root: Path) -> dict[str, Any]:
     return {"files": {}, "sets": {}} | found
 
 
-def _ready(file: File, root: Path, work: Path, keep: bool, progress: Progress, tell: Tell) -> Path:
+def _ready(
+    file: File, root: Path, work: Path, keep: bool, progress: FetchProgress, tell: Tell
+) -> Path:
     """Return the file, or the folder that it was unpacked to, after whatever that takes."""
     folder, path = work / file.name, root / DOWNLOADS / file.name
     if folder.is_dir():
@@ -124,7 +126,7 @@ def _ready(file: File, root: Path, work: Path, keep: bool, progress: Progress, t
     return folder
 
 
-def _get(file: File, path: Path, root: Path, progress: Progress, tell: Tell) -> None:
+def _get(file: File, path: Path, root: Path, progress: FetchProgress, tell: Tell) -> None:
     before = recorded(root)["files"].get(file.name, {})
     known = file.sha256 or file.md5
     expected = file.sha256

@@ -16,7 +16,7 @@ MANIFESTS = (".csv", ".tsv", ".json")
 DELIMITERS = ",;\t|"
 
 
-class Row(NamedTuple):
+class ManifestRow(NamedTuple):
     """One image of the table, and the line where it stands."""
 
     line: int
@@ -64,14 +64,14 @@ def survey_manifest(name: str, manifest: Path) -> tuple[DomainDataset | None, Fa
     return _dataset(name, rows, manifest.parent) if rows else None, faults
 
 
-def _dataset(name: str, rows: list[Row], folder: Path) -> DomainDataset:
+def _dataset(name: str, rows: list[ManifestRow], folder: Path) -> DomainDataset:
     files: dict[str, list[tuple[str, Path]]] = {}
     for row in sorted(rows, key=lambda row: (row.domain, row.kind, row.path)):
         files.setdefault(row.domain, []).append((row.kind, folder / row.path))
     return of_files(name, list(files), files)
 
 
-def _rows(manifest: Path) -> list[Row]:
+def _rows(manifest: Path) -> list[ManifestRow]:
     if not manifest.is_file():
         raise ValueError(f"no such file: {manifest}")
     text = text_of(manifest)
@@ -95,7 +95,7 @@ def text_of(path: Path) -> str:
         ) from error
 
 
-def _csv_rows(text: str) -> Iterator[Row]:
+def _csv_rows(text: str) -> Iterator[ManifestRow]:
     first = next(iter(text.splitlines()), "")
     # Where the header falls into the right columns, so does the rest.
     for delimiter in DELIMITERS:
@@ -119,7 +119,7 @@ def _csv_rows(text: str) -> Iterator[Row]:
         raise ValueError(f"line {reader.line_num} is no CSV: {error}") from error
 
 
-def _json_rows(text: str) -> Iterator[Row]:
+def _json_rows(text: str) -> Iterator[ManifestRow]:
     try:
         entries = json.loads(text)
     except json.JSONDecodeError as error:
@@ -143,7 +143,7 @@ def _json_lines(text: str, count: int) -> Iterator[int]:
         _, position = decoder.raw_decode(text, position)
 
 
-def _row(line: int, entry: dict[str, object]) -> Row:
+def _row(line: int, entry: dict[str, object]) -> ManifestRow:
     values = []
     for column in COLUMNS:
         value = entry.get(column)
@@ -151,10 +151,10 @@ def _row(line: int, entry: dict[str, object]) -> Row:
             found = "nothing" if value is None else repr(value)
             raise ValueError(f"line {line} must give its {column} as text, got {found}")
         values.append(value.strip())
-    return Row(line, *values)
+    return ManifestRow(line, *values)
 
 
-def _check(rows: list[Row]) -> None:
+def _check(rows: list[ManifestRow]) -> None:
     if not rows:
         raise ValueError("lists no images")
     seen: dict[Path, int] = {}
@@ -165,7 +165,7 @@ def _check(rows: list[Row]) -> None:
             raise ValueError(f"lines {first} and {row.line} both list {row.path}")
 
 
-def _faults(rows: list[Row], folder: Path) -> Faults:
+def _faults(rows: list[ManifestRow], folder: Path) -> Faults:
     return Faults(
         strange=[str(row) for row in rows if not is_image(Path(row.path))],
         missing=[

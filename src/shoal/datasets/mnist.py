@@ -38,7 +38,7 @@ class Digits(NamedTuple):
     labels: NDArray[np.int64]
 
 
-class Source(NamedTuple):
+class IdxFiles(NamedTuple):
     """One half of MNIST: how its files begin, and the MD5 sums of the original idx files."""
 
     name: str
@@ -58,8 +58,8 @@ class Source(NamedTuple):
         return FOLDER / f"{self.name}-labels.xz"
 
 
-TRAIN = Source("train", "6bbc9ace898e44ae57da46a324031adb", "a25bea736e30d166cdddb491f175f624")
-TEST = Source("t10k", "2646ac647ad5339dbf082846283269ea", "27ae3e4e09519cfbb04c329615203637")
+TRAIN = IdxFiles("train", "6bbc9ace898e44ae57da46a324031adb", "a25bea736e30d166cdddb491f175f624")
+TEST = IdxFiles("t10k", "2646ac647ad5339dbf082846283269ea", "27ae3e4e09519cfbb04c329615203637")
 
 
 @cache
@@ -92,7 +92,7 @@ def dealt_digits(name: str, trial: int, num_domains: int) -> list[tuple[Tensor, 
     return [(images[which], digits[which]) for which in dealt]
 
 
-def _images(source: Source) -> NDArray[np.uint8]:
+def _images(source: IdxFiles) -> NDArray[np.uint8]:
     expected = source.images_md5
     bits = np.frombuffer(_unpack(source.ink, lzma.decompress, expected), np.uint8)
     values = np.frombuffer(_unpack(source.grey, gzip.decompress, expected), np.uint8)
@@ -107,7 +107,7 @@ def _images(source: Source) -> NDArray[np.uint8]:
     return pixels.reshape(count, SIDE, SIDE)
 
 
-def _labels(source: Source) -> NDArray[np.int64]:
+def _labels(source: IdxFiles) -> NDArray[np.int64]:
     content = _unpack(source.labels, lzma.decompress, source.labels_md5)
     _check(str(source.labels), source.labels_md5, content)
     # int64, because a class index is what a loss asks for.

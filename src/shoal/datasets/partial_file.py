@@ -63,7 +63,7 @@ class Origin:
         return self.modified
 
 
-class Part:
+class PartialFile:
     """``path.part``, open for more bytes; its origin is kept in ``path.part.json``.
 
     What lies there is taken up if it is of this URL and a validator or a known sum will tell

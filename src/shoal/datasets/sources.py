@@ -101,7 +101,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Source:
+class DatasetSource:
     """What a data set is, on what terms, and where it comes from; without a folder, from shoal."""
 
     domains: tuple[str, ...]
@@ -132,12 +132,12 @@ class Source:
         )
 
 
-SOURCES: dict[str, Source] = {
-    "colored-mnist": Source(
+SOURCES: dict[str, DatasetSource] = {
+    "colored-mnist": DatasetSource(
         tuple(colored_mnist.DOMAINS), len(colored_mnist.CLASSES), 70_000, MNIST_TERMS
     ),
-    "rotated-mnist": Source(tuple(map(str, rotated_mnist.ANGLES)), 10, 70_000, MNIST_TERMS),
-    "vlcs": Source(
+    "rotated-mnist": DatasetSource(tuple(map(str, rotated_mnist.ANGLES)), 10, 70_000, MNIST_TERMS),
+    "vlcs": DatasetSource(
         domains=tuple(vlcs.DOMAINS),
         classes=5,
         images=sum(vlcs.PUBLISHED.values()),
@@ -147,7 +147,7 @@ SOURCES: dict[str, Source] = {
         files=(File("VLCS.tar.gz", None),),
         by_hand="it has no page of its own any more, and people share copies",
     ),
-    "pacs": Source(
+    "pacs": DatasetSource(
         domains=tuple(pacs.DOMAINS),
         classes=7,
         images=sum(pacs.PUBLISHED.values()),
@@ -163,7 +163,7 @@ SOURCES: dict[str, Source] = {
         ),
         by_hand="it lies on Google Drive, which asks a person to confirm",
     ),
-    "office-home": Source(
+    "office-home": DatasetSource(
         domains=tuple(office_home.DOMAINS),
         classes=65,
         images=office_home.PUBLISHED,
@@ -173,7 +173,7 @@ SOURCES: dict[str, Source] = {
         files=(File("OfficeHomeDataset_10072016.zip", None),),
         by_hand="it lies on Google Drive, which asks a person to confirm",
     ),
-    "terra-incognita": Source(
+    "terra-incognita": DatasetSource(
         domains=tuple(terra_incognita.DOMAINS),
         classes=len(terra_incognita.CLASSES),
         images=sum(terra_incognita.PUBLISHED.values()),
@@ -196,7 +196,7 @@ SOURCES: dict[str, Source] = {
         "with 24,788",
         arrange=of_terra,
     ),
-    "domainnet": Source(
+    "domainnet": DatasetSource(
         domains=tuple(domainnet.DOMAINS),
         classes=345,
         images=sum(domainnet.PUBLISHED.values()),
@@ -252,7 +252,7 @@ SOURCES: dict[str, Source] = {
 }
 
 
-def source_of(name: str) -> Source:
+def source_of(name: str) -> DatasetSource:
     """Return the source of this data set, if it has to be fetched."""
     source = SOURCES[choose("data set", name, SOURCES)]
     if source.embedded:

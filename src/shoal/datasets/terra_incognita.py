@@ -40,7 +40,7 @@ def load(root: Path | None, trial: int) -> DomainDataset:
 LISTS = ("images", "annotations", "categories")
 
 
-class Left(NamedTuple):
+class UnplacedImages(NamedTuple):
     """How many images found no place: with two labels, or listed but not there."""
 
     ambiguous: int
@@ -53,7 +53,7 @@ def sort_images(
     target: Path,
     domains: Mapping[str, str],
     classes: Collection[str],
-) -> Left:
+) -> UnplacedImages:
     """Move the images of these locations and classes to ``target/domain/class``.
 
     An image of two classes is left out: it could be trained on as one and tested as the other.
@@ -86,7 +86,7 @@ def sort_images(
             f"{images} holds no image of the locations {', '.join(domains)} and the classes "
             f"{', '.join(classes)} that the annotations name: is it another data set?"
         )
-    return Left(ambiguous, missing)
+    return UnplacedImages(ambiguous, missing)
 
 
 def _labels(path: Path) -> Iterator[tuple[str, str, str]]:

@@ -18,7 +18,7 @@ from typing import Any
 from ..reference import published_table
 from ..report.views import Sheet
 from ..results.aggregation import rows_of
-from ..results.records import Finished
+from ..results.records import RunResult
 from ..results.selection import choose_runs
 from ..runs.run import Run
 
@@ -94,7 +94,7 @@ def ordered(runs: Iterable[Run], rows: Sequence[str], test_domains: Sequence[str
 
 
 def table(
-    ablation: Ablation, dataset: str, rule: str, runs: Sequence[Finished], planned: int
+    ablation: Ablation, dataset: str, rule: str, runs: Sequence[RunResult], planned: int
 ) -> list[dict[str, Any]]:
     """Return the rows of the paper's table: ours where there are runs, and the paper's, in %.
 
@@ -126,7 +126,7 @@ def table(
 
 
 def draw_by_draw(
-    ablation: Ablation, dataset: str, runs: Sequence[Finished]
+    ablation: Ablation, dataset: str, runs: Sequence[RunResult]
 ) -> list[dict[str, Any]]:
     """Return how each row differs from `fishr` with the same draw after the last update, in %.
 
@@ -156,11 +156,11 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
     return {"mean": fmean(values), "error": error, "runs": len(values)}
 
 
-def _place(run: Finished) -> tuple[Any, ...]:
+def _place(run: RunResult) -> tuple[Any, ...]:
     return run.test_domains, run.trial, run.draw
 
 
-def _groups(base: Finished) -> list[str]:
+def _groups(base: RunResult) -> list[str]:
     """Return the groups of draws that this one is in."""
     if base.hparams["penalty_weight"] < STRONG:
         return ["all"]

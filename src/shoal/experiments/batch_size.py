@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ..algorithms import find
 from ..algorithms.hparams import draw
 from ..report.figures import canvas, look_of
-from ..results.aggregation import Cell
-from ..results.records import Finished
+from ..results.aggregation import TrialMean
+from ..results.records import RunResult
 from ..runs.run import Protocol
 from ..sweeps.plan import Sweep
 
@@ -56,7 +56,7 @@ def sweeps(trials: int, protocol: Protocol) -> list[Sweep]:
     return found
 
 
-def cells(runs: Sequence[Finished]) -> list[dict[str, Any]]:
+def cells(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
     """Return accuracy on the test domain after the last update, in %, of every configuration."""
     found = []
     for pull in PULLS:
@@ -64,7 +64,7 @@ def cells(runs: Sequence[Finished]) -> list[dict[str, Any]]:
             for size in BATCHES:
                 wanted = (strength(decay, pull), decay, size)
                 values = [run.last_accuracy for run in runs if _varied(run) == wanted]
-                cell = Cell.of(values) if values else None
+                cell = TrialMean.of(values) if values else None
                 found.append(
                     {
                         "pull": pull,
@@ -79,7 +79,7 @@ def cells(runs: Sequence[Finished]) -> list[dict[str, Any]]:
     return found
 
 
-def _varied(run: Finished) -> tuple[float, float, int]:
+def _varied(run: RunResult) -> tuple[float, float, int]:
     hparams = run.hparams
     return hparams["penalty_weight"], hparams["ema_decay"], hparams["batch_size"]
 

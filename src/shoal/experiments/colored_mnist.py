@@ -23,15 +23,15 @@ from ..training.step import CapturedStep
 
 
 @dataclass(frozen=True)
-class Domain:
+class ColoredDomain:
     """Coloured digits ``[n, 392]`` and labels ``[n, 1]``; ``digits`` are the ten classes."""
 
     inputs: Tensor
     labels: Tensor
     digits: Tensor
 
-    def to(self, device: torch.device) -> "Domain":
-        return Domain(self.inputs.to(device), self.labels.to(device), self.digits.to(device))
+    def to(self, device: torch.device) -> "ColoredDomain":
+        return ColoredDomain(self.inputs.to(device), self.labels.to(device), self.digits.to(device))
 
 
 def coloured(
@@ -40,7 +40,7 @@ def coloured(
     which: Tensor,
     flip: float,
     colour_flip: float | None,
-) -> Domain:
+) -> ColoredDomain:
     """Return the digits ``which`` of MNIST's training set as a domain.
 
     Args:
@@ -60,7 +60,7 @@ def coloured(
     if colour_flip is not None:  # gray keeps both channels
         colours = labels ^ noise(colour_flip)
         channels[torch.arange(len(which)), 1 - colours.long()] = 0
-    return Domain(channels.flatten(1), labels.float()[:, None], digits[which].long())
+    return ColoredDomain(channels.flatten(1), labels.float()[:, None], digits[which].long())
 
 
 @cache
@@ -88,7 +88,7 @@ class Setup:
     tf32: bool = False
 
 
-def domains_of(setup: Setup, restart: int) -> dict[str, Domain]:
+def domains_of(setup: Setup, restart: int) -> dict[str, ColoredDomain]:
     """Return the domains 80 %, 90 %, 10 % (test) and gray of one restart."""
     order = torch.randperm(50_000, generator=stream("colored-mnist", "order", restart))
     train = order[: 2 * setup.examples]
@@ -102,7 +102,7 @@ def domains_of(setup: Setup, restart: int) -> dict[str, Domain]:
 
 
 @dataclass(frozen=True)
-class Method:
+class MatchingMethod:
     """A row of the tables: which statistic is matched, on which weights."""
 
     name: str
@@ -111,21 +111,21 @@ class Method:
 
 
 METHODS = {
-    "erm": Method("ERM", "none"),
-    "irm": Method("IRM", "irm"),
-    "vrex": Method("V-REx", "risk"),
-    "fishr-theta": Method("Fishr θ (centred variance)", "variance", "θ"),
-    "fishr-omega": Method("Fishr ω (centred variance)", "variance", "ω"),
-    "fishr-phi": Method("Fishr φ (centred variance)", "variance", "φ"),
-    "uncentered-theta": Method("Uncentred variance on θ", "uncentered", "θ"),
-    "uncentered-omega": Method("Uncentred variance on ω", "uncentered", "ω"),
-    "uncentered-phi": Method("Uncentred variance on φ", "uncentered", "φ"),
-    "covariance-omega": Method("Full covariance on ω", "covariance", "ω"),
-    "covariance-omega-released": Method(
+    "erm": MatchingMethod("ERM", "none"),
+    "irm": MatchingMethod("IRM", "irm"),
+    "vrex": MatchingMethod("V-REx", "risk"),
+    "fishr-theta": MatchingMethod("Fishr θ (centred variance)", "variance", "θ"),
+    "fishr-omega": MatchingMethod("Fishr ω (centred variance)", "variance", "ω"),
+    "fishr-phi": MatchingMethod("Fishr φ (centred variance)", "variance", "φ"),
+    "uncentered-theta": MatchingMethod("Uncentred variance on θ", "uncentered", "θ"),
+    "uncentered-omega": MatchingMethod("Uncentred variance on ω", "uncentered", "ω"),
+    "uncentered-phi": MatchingMethod("Uncentred variance on φ", "uncentered", "φ"),
+    "covariance-omega": MatchingMethod("Full covariance on ω", "covariance", "ω"),
+    "covariance-omega-released": MatchingMethod(
         "Covariance on ω, per tensor and scaled (released code)", "covariance-released", "ω"
     ),
-    "covariance-theta": Method("Full covariance on θ", "covariance", "θ"),
-    "covariance-phi": Method("Full covariance on φ", "covariance", "φ"),
+    "covariance-theta": MatchingMethod("Full covariance on θ", "covariance", "θ"),
+    "covariance-phi": MatchingMethod("Full covariance on φ", "covariance", "φ"),
 }
 
 TABLES = {
@@ -156,7 +156,7 @@ class Training:
     """
 
     def __init__(
-        self, method: Method, setup: Setup, device: torch.device, outputs: int = 1
+        self, method: MatchingMethod, setup: Setup, device: torch.device, outputs: int = 1
     ) -> None:
         if outputs == 2 and method.statistic == "irm":
             raise ValueError("IRM's slope is that of one logit; take outputs=1")
@@ -301,7 +301,7 @@ class Training:
         return {"train": train, "test": found["10%"], "gray": found["gray"]}
 
     @torch.no_grad()
-    def _accuracy(self, domain: Domain) -> float:
+    def _accuracy(self, domain: ColoredDomain) -> float:
         logits = self.model(domain.inputs)
         if self.outputs == 2:
             logits = logits[:, 1:] - logits[:, :1]

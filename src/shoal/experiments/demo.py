@@ -9,7 +9,7 @@ from ..penalties import spread
 from ..randomness import stream
 from ..statistics import head_variance
 from .colored_mnist import METHODS, Setup, Training
-from .restarts import Progress, device_name
+from .restarts import RestartProgress, device_name
 
 SETUP = Setup(examples=8_000, hidden=256, jump_step=100, updates=300)
 SHOWN = {"ERM": "erm", "V-REx": "vrex", "Fishr": "fishr-omega"}
@@ -17,7 +17,7 @@ EVERY = 10
 DIGITS = 12
 
 
-def run(progress: Progress, setup: Setup = SETUP) -> dict[str, Any]:
+def run(progress: RestartProgress, setup: Setup = SETUP) -> dict[str, Any]:
     """Train the three methods and return what the demo's page and table show."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     begin = time.perf_counter()
@@ -39,7 +39,7 @@ def run(progress: Progress, setup: Setup = SETUP) -> dict[str, Any]:
     }
 
 
-def _train(name: str, training: Training, progress: Progress) -> dict[str, Any]:
+def _train(name: str, training: Training, progress: RestartProgress) -> dict[str, Any]:
     begin = time.perf_counter()
     curve: dict[str, list[float]] = {
         key: [] for key in ("step", "train", "test", "variance_gap", "risk_gap")

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..randomness import stream
 from ..report.figures import DOMAIN_COLOURS, canvas
 from .colored_mnist import Setup, Training
-from .restarts import SHOWN, Folder, Progress, device_name, head_inputs, trained
+from .restarts import SHOWN, RestartFolder, RestartProgress, device_name, head_inputs, trained
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +27,9 @@ DOMAINS = ("90%", "80%")
 SHOWN_EXAMPLES = 400
 
 
-def run(setup: Setup, device: torch.device, folder: Folder, progress: Progress) -> dict[str, Any]:
+def run(
+    setup: Setup, device: torch.device, folder: RestartFolder, progress: RestartProgress
+) -> dict[str, Any]:
     """Return the clouds of ERM and of Fishr."""
     found = {}
     for name in SHOWN:

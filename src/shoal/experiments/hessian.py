@@ -20,7 +20,7 @@ from ..reference import published
 from ..report.figures import INK, Look, canvas, look_of
 from ..storage import read_json, write_json
 from .colored_mnist import METHODS, Setup, Training
-from .restarts import Folder, Progress, device_name
+from .restarts import RestartFolder, RestartProgress, device_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,8 +57,8 @@ def run(
     every: int,
     setup: Setup,
     device: torch.device,
-    folder: Folder,
-    progress: Progress,
+    folder: RestartFolder,
+    progress: RestartProgress,
 ) -> dict[str, list[dict[str, Any]]]:
     """Train and look; return the records of each method, those already there as they are."""
     found: dict[str, list[dict[str, Any]]] = {}
@@ -74,12 +74,12 @@ def run(
     return found
 
 
-def _record(folder: Folder, method: str, setup: Setup, restart: int) -> Any:
+def _record(folder: RestartFolder, method: str, setup: Setup, restart: int) -> Any:
     return folder.record(f"hessian-{method}", setup.flip, restart)
 
 
 def follow(
-    training: Training, restart: int, points: Sequence[int], progress: Progress
+    training: Training, restart: int, points: Sequence[int], progress: RestartProgress
 ) -> dict[str, Any]:
     """Train one restart; return its curves, and the links of H ≈ F ≈ F̃ ∝ C at the end."""
     begin, looking = time.perf_counter(), 0.0

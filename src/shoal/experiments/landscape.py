@@ -19,7 +19,7 @@ from torch import Tensor
 from ..curvature import inconsistency, of_matrices
 from ..report.figures import DOMAIN_COLOURS, INK, canvas
 from .colored_mnist import Setup, Training
-from .restarts import SHOWN, Folder, Progress, device_name, head_inputs, trained
+from .restarts import SHOWN, RestartFolder, RestartProgress, device_name, head_inputs, trained
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +32,11 @@ WIDENINGS = 5
 
 
 def run(
-    epsilon: float, setup: Setup, device: torch.device, folder: Folder, progress: Progress
+    epsilon: float,
+    setup: Setup,
+    device: torch.device,
+    folder: RestartFolder,
+    progress: RestartProgress,
 ) -> dict[str, Any]:
     """Return the landscape around ERM's and around Fishr's weights."""
     found = {}

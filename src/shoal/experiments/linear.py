@@ -47,7 +47,7 @@ STATES = {(93, 93, 93): "invariant", (97, 97, 57): "shortcut"}
 
 
 @dataclass(frozen=True)
-class Data:
+class LinearData:
     """Three domains of four kinds of examples.
 
     Args:
@@ -85,14 +85,14 @@ class Paths:
         ]
 
 
-def data() -> Data:
+def data() -> LinearData:
     """Return the reconstructed domains."""
     counts, f1, spurious, labels = torch.tensor(CELLS, dtype=torch.float64).unbind(1)
     inputs = torch.zeros(3, len(CELLS), 5, dtype=torch.float64)
     inputs[:, :, 0], inputs[:, :, 4] = f1, 1
     for domain in range(3):
         inputs[domain, :, 1 + domain] = spurious
-    return Data(inputs, labels, counts)
+    return LinearData(inputs, labels, counts)
 
 
 def train(method: str, strengths: Sequence[float], steps: int = LONGEST) -> Paths:
@@ -114,7 +114,7 @@ def train(method: str, strengths: Sequence[float], steps: int = LONGEST) -> Path
     return Paths(torch.stack(found, 1), torch.stack(right, 1))
 
 
-def objective(method: str, weights: Tensor, strength: Tensor, domains: Data) -> Tensor:
+def objective(method: str, weights: Tensor, strength: Tensor, domains: LinearData) -> Tensor:
     """Return the loss of each model ``[k]``: its risk and λ times what the method adds.
 
     Fish is its objective, R − λ ⟨g_1, g_2⟩, which its algorithm approximates to first order; on

@@ -24,20 +24,20 @@ PAPER_ROWS = {"covariance-omega-released": "covariance-omega", "covariance-omega
 Record = dict[str, Any]
 
 
-class Progress(Protocol):
+class RestartProgress(Protocol):
     """What is told while training: which restart of which method, and how far it is."""
 
     def __call__(self, method: str, restart: int, done: int, total: int) -> None: ...
 
 
 @dataclass(frozen=True)
-class Folder:
+class RestartFolder:
     """Where records and checkpoints of one setup lie."""
 
     path: Path
 
     @staticmethod
-    def open(path: Path, setup: Setup) -> "Folder":
+    def open(path: Path, setup: Setup) -> "RestartFolder":
         """Open or make the folder; refuse one that holds results of another setup."""
         wanted = {key: value for key, value in asdict(setup).items() if key != "flip"}
         file = path / "setup.json"
@@ -50,7 +50,7 @@ class Folder:
                 )
         else:
             write_json(file, wanted)
-        return Folder(path)
+        return RestartFolder(path)
 
     def record(self, method: str, flip: float, restart: int) -> Path:
         return self.path / "records" / f"{method}-flip{flip:g}-{restart:02d}.json"
@@ -68,8 +68,8 @@ def run(
     restarts: int,
     setup: Setup,
     device: torch.device,
-    folder: Folder,
-    progress: Progress,
+    folder: RestartFolder,
+    progress: RestartProgress,
 ) -> None:
     """Train every restart of every method that has no record yet."""
     for method in methods:
@@ -88,8 +88,8 @@ def _run_method(
     restarts: int,
     setup: Setup,
     device: torch.device,
-    folder: Folder,
-    progress: Progress,
+    folder: RestartFolder,
+    progress: RestartProgress,
 ) -> None:
     todo = []
     for restart in range(restarts):
@@ -114,8 +114,8 @@ def _run_together(
     method: str,
     trainings: Sequence[Training],
     restarts: Sequence[int],
-    folder: Folder,
-    progress: Progress,
+    folder: RestartFolder,
+    progress: RestartProgress,
 ) -> None:
     setup, device = trainings[0].setup, trainings[0].device
     begin = saved = time.perf_counter()
@@ -172,7 +172,7 @@ def device_name(device: torch.device) -> str:
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
-def table(label: str, restarts: int, flip: float, folder: Folder) -> list[dict[str, Any]]:
+def table(label: str, restarts: int, flip: float, folder: RestartFolder) -> list[dict[str, Any]]:
     """Return the rows of a table: ours as mean and population deviation, in %, and the paper's."""
     paper = published_rows(label, flip)
     rows = []
@@ -209,7 +209,7 @@ SHOWN = {"ERM": "erm", "Fishr": "fishr-omega"}
 
 
 def trained(
-    name: str, setup: Setup, device: torch.device, folder: Folder, progress: Progress
+    name: str, setup: Setup, device: torch.device, folder: RestartFolder, progress: RestartProgress
 ) -> Training:
     """Return restart 0 of ERM or Fishr after its last update, from the folder where it is there."""
     key = SHOWN[name]

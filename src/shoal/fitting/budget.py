@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from time import monotonic
 
-from ..results.records import DONE, Timing, read_timing
+from ..results.records import DONE, RunTiming, read_timing
 from ..runs.run import Run
 from ..sweeps.plan import folder_of
 from ..training.loop import Progress
@@ -46,7 +46,7 @@ class Budget:
             return True
         if number >= len(self.within(groups)):
             return False
-        pace = Pace.of(out, groups[:number])
+        pace = RunSpeeds.of(out, groups[:number])
         ahead = sum(map(pace.of_run, groups[number])) + pace.last
         return time.monotonic() + ahead <= self.end(out, groups)
 
@@ -64,7 +64,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Pace:
+class RunSpeeds:
     """What the runs ahead will take, by those that are done.
 
     Args:
@@ -76,7 +76,7 @@ class Pace:
     slowest: float
 
     @staticmethod
-    def of(out: Path, groups: Sequence[Sequence[Run]]) -> "Pace":
+    def of(out: Path, groups: Sequence[Sequence[Run]]) -> "RunSpeeds":
         each: dict[str, float] = {}
         slowest = 0.0
         for run, timing in _timings(out, groups):
@@ -85,13 +85,13 @@ class Pace:
             seconds = timing.seconds + (share - 1) * timing.updating
             each[run.algorithm] = min(seconds, each.get(run.algorithm, seconds))
             slowest = max(slowest, timing.seconds)
-        return Pace(each, slowest)
+        return RunSpeeds(each, slowest)
 
-    def beside(self, algorithm: str, seconds: float) -> "Pace":
+    def beside(self, algorithm: str, seconds: float) -> "RunSpeeds":
         """Return the pace with that of a run at hand, where no run of its method is done."""
         if algorithm in self.each:
             return self
-        return Pace({**self.each, algorithm: seconds}, max(self.slowest, seconds))
+        return RunSpeeds({**self.each, algorithm: seconds}, max(self.slowest, seconds))
 
     def of_run(self, run: Run) -> float:
         """Return about how many seconds a run takes."""
@@ -105,7 +105,7 @@ class Pace:
 
 def _timings(
     out: Path, groups: Sequence[Sequence[Run]], before: float | None = None
-) -> Iterable[tuple[Run, Timing]]:
+) -> Iterable[tuple[Run, RunTiming]]:
     """Yield the finished runs and their timings; only those from before a time, where given."""
     for run in (run for group in groups for run in group):
         folder = folder_of(out, run)
@@ -117,7 +117,7 @@ def _timings(
 
 
 @dataclass(frozen=True)
-class Ahead:
+class FitProgress:
     """Where an estimation stands: runs that are done, of how many, and seconds left if known."""
 
     done: int
@@ -125,7 +125,7 @@ class Ahead:
     left: float | None
 
 
-class Outlook:
+class FitForecast:
     """Where the whole stands, by the runs that are done and by the one at hand.
 
     Args:
@@ -134,11 +134,11 @@ class Outlook:
 
     def __init__(self, out: Path, groups: Sequence[Sequence[Run]], budget: Budget) -> None:
         self.out, self.groups, self.budget = out, budget.within(groups), budget
-        self._known = self._pace = Pace({}, 0.0)
+        self._known = self._pace = RunSpeeds({}, 0.0)
         self._group, self._done, self._end = 0, 0, inf
         self._waiting: set[str] = set()
 
-    def __call__(self, run: Run, progress: Progress | None) -> Ahead:
+    def __call__(self, run: Run, progress: Progress | None) -> FitProgress:
         """Return where it stands while ``run`` does so; None is that it begins."""
         if progress is None:
             self._begin(run)
@@ -147,13 +147,13 @@ class Outlook:
             share = 1 - progress.done / progress.steps
             self._pace = self._known.beside(run.algorithm, progress.seconds_left / share)
         if not self._pace.each:
-            return Ahead(self._done, sum(map(len, self.groups)), None)
+            return FitProgress(self._done, sum(map(len, self.groups)), None)
         rest = progress.seconds_left if progress is not None else None
         return self._ahead(self._pace.of_run(run) if rest is None else rest)
 
     def _begin(self, run: Run) -> None:
         """Look at the files, which is enough once a run."""
-        self._known = self._pace = Pace.of(self.out, self.groups)
+        self._known = self._pace = RunSpeeds.of(self.out, self.groups)
         self._end = self.budget.end(self.out, self.groups)
         self._group = next(k for k, group in enumerate(self.groups) if run in group)
         runs = [run for group in self.groups for run in group]
@@ -164,7 +164,7 @@ class Outlook:
             if not (folder_of(self.out, one) / DONE).exists()
         }
 
-    def _ahead(self, seconds: float) -> Ahead:
+    def _ahead(self, seconds: float) -> FitProgress:
         """Return the runs that there is time for, after ``seconds`` of the one at hand."""
         total, now = 0, monotonic()
         for number, group in enumerate(self.groups):
@@ -174,4 +174,4 @@ class Outlook:
             if not sure and now + more + self._pace.last > self._end:
                 break
             total, seconds = total + len(group), more
-        return Ahead(self._done, total, seconds + self._pace.last)
+        return FitProgress(self._done, total, seconds + self._pace.last)

@@ -16,10 +16,10 @@ from ..runs.machine import Machine
 from ..runs.model import Model
 from ..runs.prepare import prepare
 from ..runs.run import Protocol, Run
-from ..sweeps.plan import Method
+from ..sweeps.plan import MethodChoice
 from ..training.evaluation import Evaluation
 from ..training.loop import Schedule, train
-from ..training.step import Kind, precision_context
+from ..training.step import StepKind, precision_context
 from .inputs import Array, check_size, dataset_of, files_of, inputs_of, labels_of, rows_of
 from .predictor import Predictor, device_of
 from .setup import hparams_for
@@ -136,7 +136,7 @@ class DomainClassifier:
             )
         run = self._run(dataset, method)
         on = device_of(self.device)
-        kind: Kind = "graph" if on.type == "cuda" else "eager"
+        kind: StepKind = "graph" if on.type == "cuda" else "eager"
         machine = Machine(on, kind, weights=run.protocol.weights)
         if cache is None and not isinstance(dataset.domains[0].images, Tensor):
             cache = build(dataset, cache_folder(dataset, cache_root()))
@@ -233,13 +233,13 @@ class DomainClassifier:
                 raise ValueError(one.error)
         return np.array([list(one.probabilities.values()) for one in found], dtype=np.float32)
 
-    def _method(self) -> Method:
+    def _method(self) -> MethodChoice:
         if self.algorithm in VARIANTS:
             variant = VARIANTS[self.algorithm]
             return find(variant.algorithm), dict(variant.settings)
         return find(self.algorithm), {}
 
-    def _run(self, dataset: DomainDataset, method: Method) -> Run:
+    def _run(self, dataset: DomainDataset, method: MethodChoice) -> Run:
         images = dataset.domains[0].images
         vectors = isinstance(images, Tensor) and images.ndim == 2
         network = self.network or ("standardised-mlp" if vectors else None)

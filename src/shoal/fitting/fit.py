@@ -19,12 +19,12 @@ from ..runs.machine import Machine
 from ..runs.model import CARD, check_saving
 from ..runs.run import Run
 from ..storage import read_json, write_json, write_text
-from ..sweeps.attempt import State, state_of
-from ..sweeps.plan import Method, folder_of, write_plan
-from ..sweeps.worker import Hand
+from ..sweeps.attempt import RunState, state_of
+from ..sweeps.plan import MethodChoice, folder_of, write_plan
+from ..sweeps.worker import Worker
 from ..training.loop import Progress
 from ..training.pillow import exact_evaluation
-from .budget import Ahead, Budget
+from .budget import Budget, FitProgress
 from .frozen_features import (
     FEATURES,
     SHAPE,
@@ -33,12 +33,12 @@ from .frozen_features import (
     one_thread,
     whole_network,
 )
-from .inspection import Material
-from .leave_one_out import Surroundings, agreed, carry_out, estimate, failures, finished, groups_of
+from .inspection import FitData
+from .leave_one_out import FitWorkspace, agreed, estimate, failures, finished, groups_of, run_group
 from .onnx_export import ONNX, described, onnx_missing, write_onnx
 from .page_content import mistakes_of, page_content
 from .predictor import Predictor, load
-from .setup import Setup
+from .setup import FitSetup
 from .verdict import Verdict, verdict_of
 
 # Examples that the ONNX file is compared on.
@@ -48,9 +48,9 @@ COMPARED = 8
 def write_model(
     out: Path,
     run: Run,
-    method: Method,
-    setup: Setup,
-    material: Material,
+    method: MethodChoice,
+    setup: FitSetup,
+    material: FitData,
     verdict: Verdict,
 ) -> None:
     """Write the model of ``run``, which was trained on all domains, and its card to ``out``."""
@@ -73,7 +73,7 @@ def write_model(
     models.save(out, algorithm, run, shape, material.dataset.classes, domains, card, about)
 
 
-def write_checked_onnx(out: Path, method: type[Algorithm], material: Material) -> str:
+def write_checked_onnx(out: Path, method: type[Algorithm], material: FitData) -> str:
     """Write the ONNX file of the model in ``out``, and to its card what it takes; return a line.
 
     Not every network of other packages can be written so; the model is there all the same.
@@ -109,7 +109,7 @@ def examples_of(predictor: Predictor, dataset: DomainDataset) -> Tensor:
     return torch.stack(found)
 
 
-def _inputs(material: Material) -> Mapping[str, Any]:
+def _inputs(material: FitData) -> Mapping[str, Any]:
     if material.table is None:
         return {"kind": "images", "size": "any; resized to 224 × 224"}
     class_column, domain_column = material.table.answers
@@ -135,7 +135,7 @@ class Told:
     """
 
     amount: Callable[[str, int, int], object] = lambda *_: None
-    run: Callable[[str, Progress | None, Ahead], object] = lambda *_: None
+    run: Callable[[str, Progress | None, FitProgress], object] = lambda *_: None
     note: Callable[[str], object] = lambda _: None
 
 
@@ -148,9 +148,9 @@ class Fitted:
 
 
 def fit(
-    material: Material,
-    setup: Setup,
-    methods: Mapping[str, Method],
+    material: FitData,
+    setup: FitSetup,
+    methods: Mapping[str, MethodChoice],
     out: Path,
     machine: Machine,
     cache_folder: Path,
@@ -188,9 +188,9 @@ def fit(
 
 
 def _fitted(
-    material: Material,
-    setup: Setup,
-    world: Surroundings,
+    material: FitData,
+    setup: FitSetup,
+    world: FitWorkspace,
     groups: list[list[Run]],
     out: Path,
     budget: Budget,
@@ -228,21 +228,21 @@ def _fitted(
 
 
 def _surroundings(
-    material: Material,
-    setup: Setup,
-    methods: Mapping[str, Method],
+    material: FitData,
+    setup: FitSetup,
+    methods: Mapping[str, MethodChoice],
     out: Path,
     machine: Machine,
     cache_folder: Path,
     told: Told,
-) -> Surroundings:
+) -> FitWorkspace:
     dataset = material.dataset
 
     def cache() -> ImageCache:
         return build(dataset, cache_folder, lambda *at: told.amount("decoding", *at))
 
     if setup.kind == "table":
-        return Surroundings(methods, dataset, None, machine)
+        return FitWorkspace(methods, dataset, None, machine)
     if setup.frozen and setup.backbone is not None:
         vectors = frozen_features(
             dataset,
@@ -252,19 +252,19 @@ def _surroundings(
             out / FEATURES,
             lambda *at: told.amount("features", *at),
         )
-        return Surroundings(methods, vectors, None, machine)
-    return Surroundings(methods, dataset, cache(), machine)
+        return FitWorkspace(methods, vectors, None, machine)
+    return FitWorkspace(methods, dataset, cache(), machine)
 
 
-def _train(out: Path, run: Run, world: Surroundings, told: Told) -> None:
+def _train(out: Path, run: Run, world: FitWorkspace, told: Told) -> None:
     """Train what is to be deployed on all domains."""
     title = f"{run.algorithm} on all domains"
 
     def show(_: Run, at: Progress | None) -> None:
-        told.run(title, at, Ahead(0, 1, at.seconds_left if at else None))
+        told.run(title, at, FitProgress(0, 1, at.seconds_left if at else None))
 
-    carry_out(Hand(out, world), [run], show)
-    if rank() == 0 and state_of(folder_of(out, run)) is not State.DONE:
+    run_group(Worker(out, world), [run], show)
+    if rank() == 0 and state_of(folder_of(out, run)) is not RunState.DONE:
         why = "; ".join(failures(out, [run])) or f"see {folder_of(out, run)}"
         raise ValueError(f"the model could not be trained on all domains: {why}")
 

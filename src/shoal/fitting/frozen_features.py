@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..algorithms.base import Algorithm, Classifying
+from ..algorithms.base import Algorithm, UpdateAlgorithm
 from ..datasets import Domain, DomainDataset
 from ..datasets.cache import ImageCache, sources
 from ..networks import Network, folded, for_data
@@ -140,7 +140,7 @@ def pretrained(backbone: str, classes: int, device: torch.device) -> Network:
 
 def check_frozen(name: str, method: type[Algorithm]) -> None:
     """Raise where a method predicts with more than its network."""
-    if not issubclass(method, Classifying) or method.extra_channels:
+    if not issubclass(method, UpdateAlgorithm) or method.extra_channels:
         raise ValueError(
             f"{name} does not work on frozen features, because it predicts with more than its "
             "network; leave it out, or train the whole network: --train all"

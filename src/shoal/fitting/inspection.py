@@ -200,7 +200,7 @@ SUFFIXES = (*MANIFESTS, ".parquet")
 
 
 @dataclass(frozen=True)
-class Material:
+class FitData:
     """Data that a model can be fitted to, and all that was found in it.
 
     ``dataset`` has what can be used: broken files and ``empty`` folders are left out. ``table`` is
@@ -228,7 +228,7 @@ def material_of(
     leave_out: Collection[str] = (),
     progress: Callable[[int, int], object] | None = None,
     record: Path | None = None,
-) -> Material:
+) -> FitData:
     """Return the data at ``data``, every image of it read once.
 
     Args:
@@ -241,7 +241,7 @@ def material_of(
     if is_table(data):
         table = table_data(data.stem, data, class_column, domain_column, leave_out)
         _check(table.dataset)
-        return Material(table.dataset, table=table)
+        return FitData(table.dataset, table=table)
     dataset = _images(data, layout)
     _check(dataset)
     broken = broken_files(dataset, progress, record)
@@ -252,7 +252,7 @@ def material_of(
         if not any(domain[kind] for domain in counts):
             raise ValueError(f"no image of the class {kind!r} can be read")
     empty = tuple(empty_folders(data)) if data.is_dir() else ()
-    return Material(dataset, broken, tuple(find_copies(dataset)), empty=empty)
+    return FitData(dataset, broken, tuple(find_copies(dataset)), empty=empty)
 
 
 def broken_files(

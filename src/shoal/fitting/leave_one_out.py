@@ -16,15 +16,15 @@ import torch
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..distributed import rank, same_everywhere
-from ..results.records import Finished, failure_of, read_runs
+from ..results.records import RunResult, failure_of, read_runs
 from ..runs.machine import Machine
 from ..runs.run import Run
-from ..sweeps.attempt import EVERYWHERE, State
-from ..sweeps.plan import Data, Method, folder_of, write_plan
-from ..sweeps.worker import Hand
+from ..sweeps.attempt import EVERYWHERE, RunState
+from ..sweeps.plan import LoadedData, MethodChoice, folder_of, write_plan
+from ..sweeps.worker import Worker
 from ..training.loop import Progress
-from .budget import Ahead, Budget, Outlook
-from .setup import Setup
+from .budget import Budget, FitForecast, FitProgress
+from .setup import FitSetup
 
 # Instead of the number of a run: there is no other.
 END = -1
@@ -42,7 +42,7 @@ def say(number: int) -> None:
     agreed(lambda: number)
 
 
-def follow(hand: Hand, runs: Sequence[Run]) -> None:
+def follow(hand: Worker, runs: Sequence[Run]) -> None:
     """Take part in those of the runs that the first process carries out, until it says ``END``."""
     while (number := agreed(lambda: END)) != END:
         with suppress(*EVERYWHERE):  # which the first process writes down
@@ -54,22 +54,22 @@ LOOK = 1.0
 
 
 # From a run, how it stands (None: it begins), and where the whole stands.
-Told = Callable[[Run, Progress | None, Ahead], object]
+Told = Callable[[Run, Progress | None, FitProgress], object]
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class FitWorkspace:
     """What runs need beside themselves; a ``World`` of the protocol's."""
 
-    methods: Mapping[str, Method]
+    methods: Mapping[str, MethodChoice]
     dataset: DomainDataset
     cache: ImageCache | None
     on: Machine
 
-    def method(self, name: str) -> Method:
+    def method(self, name: str) -> MethodChoice:
         return self.methods[name]
 
-    def data(self, name: str, trial: int) -> Data:
+    def data(self, name: str, trial: int) -> LoadedData:
         return self.dataset, self.cache
 
     def machine(self) -> Machine:
@@ -77,7 +77,7 @@ class Surroundings:
         return replace(self.on, predictions=True)
 
 
-def groups_of(setup: Setup, world: Surroundings, trials: int) -> list[list[Run]]:
+def groups_of(setup: FitSetup, world: FitWorkspace, trials: int) -> list[list[Run]]:
     """Return the runs of all methods for every trial and domain left out, trial by trial."""
     return [
         [
@@ -90,17 +90,17 @@ def groups_of(setup: Setup, world: Surroundings, trials: int) -> list[list[Run]]
 
 
 def estimate(
-    out: Path, groups: list[list[Run]], world: Surroundings, budget: Budget, told: Told
-) -> list[Finished]:
+    out: Path, groups: list[list[Run]], world: FitWorkspace, budget: Budget, told: Told
+) -> list[RunResult]:
     """Carry out the groups that the budget allows, in order; return the runs that are done."""
-    hand, asked = Hand(out, world), list[Run]()
-    outlook = Outlook(out, groups, budget)
+    hand, asked = Worker(out, world), list[Run]()
+    outlook = FitForecast(out, groups, budget)
     for number, group in enumerate(groups):
         if not agreed(partial(budget.allows, out, groups, number)):
             break
         if rank() == 0:
             write_plan(out, group)
-        carry_out(hand, group, lambda run, at: told(run, at, outlook(run, at)))
+        run_group(hand, group, lambda run, at: told(run, at, outlook(run, at)))
         asked += group
     if rank() > 0:
         return []  # what came of it is for the first process to say
@@ -110,8 +110,8 @@ def estimate(
     return found
 
 
-def carry_out(
-    hand: Hand, runs: Sequence[Run], told: Callable[[Run, Progress | None], object]
+def run_group(
+    hand: Worker, runs: Sequence[Run], told: Callable[[Run, Progress | None], object]
 ) -> None:
     """Carry out some runs; those that another command is at are waited for in the end."""
     if rank() > 0:
@@ -120,7 +120,7 @@ def carry_out(
     while waiting:
         for run in tuple(waiting):
             begin = partial(say, runs.index(run))
-            if _tried(hand, run, partial(told, run), begin) is not State.RUNNING:
+            if _tried(hand, run, partial(told, run), begin) is not RunState.RUNNING:
                 waiting.remove(run)
         if waiting:
             time.sleep(LOOK)
@@ -128,20 +128,20 @@ def carry_out(
 
 
 def _tried(
-    hand: Hand,
+    hand: Worker,
     run: Run,
     told: Callable[[Progress | None], object],
     begin: Callable[[], object],
-) -> State:
+) -> RunState:
     told(None)
     state = hand(run, told=told, begin=begin)
-    if state is State.FAILED and (failure_of(folder_of(hand.out, run)) or {}).get("memory"):
+    if state is RunState.FAILED and (failure_of(folder_of(hand.out, run)) or {}).get("memory"):
         # What did not fit beside another program may fit now.
         state = hand(run, alone=True, told=told, begin=begin)
     return state
 
 
-def finished(out: Path, runs: list[Run]) -> list[Finished]:
+def finished(out: Path, runs: list[Run]) -> list[RunResult]:
     """Return what those of the runs have recorded that are done."""
     folders = [folder_of(out, run) for run in runs]
     return read_runs([folder for folder in folders if folder.is_dir()])

@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 from ..sweeps.cost import find_rates, known_rates
 from ..sweeps.probe import Rates
 from .budget import LEAST
-from .leave_one_out import Surroundings, groups_of
-from .setup import Setup
+from .leave_one_out import FitWorkspace, groups_of
+from .setup import FitSetup
 from .verdict import BASELINE
 
 # From what the methods' defaults were made for to what still learns something: a penalty that
@@ -25,7 +25,7 @@ EPOCHS, FEWEST, MOST = 50, 200, 1000
 BATCH = 64
 
 
-def length_within(seconds: float, setup: Setup, world: Surroundings) -> tuple[int, float]:
+def length_within(seconds: float, setup: FitSetup, world: FitWorkspace) -> tuple[int, float]:
     """Return how many updates a run should have, and the seconds that a fit then takes at least.
 
     By a short probe of this machine; all methods are taken to cost what ERM does, as most do. Where
@@ -49,7 +49,7 @@ def table_length(rows: Sequence[int]) -> int:
     return round(min(max(steps, FEWEST), MOST))
 
 
-def longest(seconds: float, rates: Rates, setup: Setup, world: Surroundings) -> int:
+def longest(seconds: float, rates: Rates, setup: FitSetup, world: FitWorkspace) -> int:
     """Return the largest of ``LENGTHS`` with which one round fits into the time; else the least."""
     for steps in LENGTHS:
         if _seconds(rates, replace(setup, steps=steps), world) <= seconds:
@@ -57,7 +57,9 @@ def longest(seconds: float, rates: Rates, setup: Setup, world: Surroundings) -> 
     return LENGTHS[-1]
 
 
-def _seconds(rates: Rates, setup: Setup, world: Surroundings, domains: int | None = None) -> float:
+def _seconds(
+    rates: Rates, setup: FitSetup, world: FitWorkspace, domains: int | None = None
+) -> float:
     """Return what it takes to leave so many domains out once, or each, and to train the model."""
     runs = [run for group in groups_of(setup, world, trials=1)[:domains] for run in group]
     runs.append(setup.run(world.dataset, BASELINE, world.methods[BASELINE], (), 0))

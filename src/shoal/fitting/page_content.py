@@ -11,11 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from ..datasets.images import read_image
-from ..results.aggregation import Cell, Row
-from ..results.records import Finished, timing_of
+from ..results.aggregation import MethodRow, TrialMean
+from ..results.records import RunResult, timing_of
 from ..runs.folder import PREDICTIONS
-from .inspection import Material
-from .setup import Setup
+from .inspection import FitData
+from .setup import FitSetup
 from .verdict import BASELINE, Verdict
 
 # Broken files that are named.
@@ -23,11 +23,11 @@ NAMED = 50
 
 
 def page_content(
-    material: Material,
-    setup: Setup,
+    material: FitData,
+    setup: FitSetup,
     verdict: Verdict,
     mistakes: Sequence[Mapping[str, Any]],
-    runs: Sequence[Finished],
+    runs: Sequence[RunResult],
     failures: Sequence[str],
     onnx: bool,
 ) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def page_content(
     }
 
 
-def _method(row: Row, domains: Sequence[str], verdict: Verdict) -> dict[str, Any]:
+def _method(row: MethodRow, domains: Sequence[str], verdict: Verdict) -> dict[str, Any]:
     one, inside = verdict.comparisons.get(row.algorithm), verdict.inside[row.algorithm]
     return {
         **_accuracies(row, domains),
@@ -74,7 +74,7 @@ def _method(row: Row, domains: Sequence[str], verdict: Verdict) -> dict[str, Any
     }
 
 
-def _accuracies(row: Row, domains: Sequence[str]) -> dict[str, Any]:
+def _accuracies(row: MethodRow, domains: Sequence[str]) -> dict[str, Any]:
     return {
         "name": row.algorithm,
         "cells": [_cell(row.domains.get(domain)) for domain in domains],
@@ -83,7 +83,7 @@ def _accuracies(row: Row, domains: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _cell(cell: Cell | None) -> dict[str, Any] | None:
+def _cell(cell: TrialMean | None) -> dict[str, Any] | None:
     """Return a cell in percent; one trial has no error."""
     if cell is None:
         return None
@@ -91,7 +91,7 @@ def _cell(cell: Cell | None) -> dict[str, Any] | None:
     return {"mean": 100 * cell.mean, "error": error, "trials": cell.trials}
 
 
-def _data(material: Material) -> dict[str, Any]:
+def _data(material: FitData) -> dict[str, Any]:
     dataset = material.dataset
     counts = dataset.counts()
     table = material.table
@@ -120,7 +120,7 @@ def _column(one: Mapping[str, Any]) -> str:
     return f"{one['name']} ({len(one['values'])} categories)"
 
 
-def _how(setup: Setup, verdict: Verdict, runs: Sequence[Finished]) -> list[tuple[str, str]]:
+def _how(setup: FitSetup, verdict: Verdict, runs: Sequence[RunResult]) -> list[tuple[str, str]]:
     timings = [timing for timing in map(timing_of, runs) if timing is not None]
     seconds = sum(timing.seconds for timing in timings)
     network = setup.backbone or "MLP"
@@ -144,7 +144,7 @@ def _times(trials: int) -> str:
 SHOWN, SIDE, TOLD = 12, 112, 5
 
 
-def mistakes_of(runs: Sequence[Finished], material: Material) -> list[dict[str, Any]]:
+def mistakes_of(runs: Sequence[RunResult], material: FitData) -> list[dict[str, Any]]:
     """Return, for every method and domain left out in the first trial, what it took for what.
 
     The mistakes that the method was surest of come first, with a small picture or the table's row.
@@ -182,7 +182,7 @@ def _lines(path: Path, domain: str) -> list[dict[str, Any]]:
 
 
 def _shown(
-    line: Mapping[str, Any], material: Material, pictures: dict[Path, str | None]
+    line: Mapping[str, Any], material: FitData, pictures: dict[Path, str | None]
 ) -> dict[str, Any]:
     shown = {key: line[key] for key in ("label", "prediction", "probability")}
     images = material.dataset[line["domain"]].images

@@ -13,7 +13,7 @@ from ..datasets import DomainDataset
 from ..datasets.folders import name_of
 from ..runs.run import Protocol, Run
 from ..storage import read_json, write_json
-from ..sweeps.plan import RUNS, Method
+from ..sweeps.plan import RUNS, MethodChoice
 
 SETUP = "fit.json"
 TRAINED = ("all", "head")
@@ -24,7 +24,7 @@ USUAL = 5001
 
 
 @dataclass(frozen=True)
-class Setup:
+class FitSetup:
     """What all runs of a fit share.
 
     Args:
@@ -73,7 +73,12 @@ class Setup:
         )
 
     def run(
-        self, dataset: DomainDataset, name: str, method: Method, tests: tuple[str, ...], trial: int
+        self,
+        dataset: DomainDataset,
+        name: str,
+        method: MethodChoice,
+        tests: tuple[str, ...],
+        trial: int,
     ) -> Run:
         """Return the run of a method, by the defaults of its hyperparameters.
 
@@ -133,7 +138,7 @@ def kept_setup(out: Path) -> dict[str, Any] | None:
     return found
 
 
-def check_settings(settings: Mapping[str, str], methods: Mapping[str, Method]) -> None:
+def check_settings(settings: Mapping[str, str], methods: Mapping[str, MethodChoice]) -> None:
     """Raise where no method has a hyperparameter of this name, or one cannot have this value."""
     declared = {f.name for kind, _ in methods.values() for f in fields(kind.Hparams)}
     for name in settings:
@@ -142,13 +147,15 @@ def check_settings(settings: Mapping[str, str], methods: Mapping[str, Method]) -
         hparams_for(method, "small", USUAL, _known(method, settings))
 
 
-def _known(method: Method, settings: Mapping[str, str]) -> dict[str, str]:
+def _known(method: MethodChoice, settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that a method has: what one has need not be known to the others."""
     declared = {f.name for f in fields(method[0].Hparams)}
     return {key: text for key, text in settings.items() if key in declared}
 
 
-def hparams_for(method: Method, scale: str, steps: int, given: Mapping[str, str]) -> dict[str, Any]:
+def hparams_for(
+    method: MethodChoice, scale: str, steps: int, given: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the defaults of a method's hyperparameters in a run of so many updates.
 
     A warm-up is the same share of the run as in a usual one.

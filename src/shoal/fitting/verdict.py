@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from ..datasets import DomainDataset, splits
-from ..results.aggregation import Cell, Comparison, Row, compare, rows_of
-from ..results.records import HELD_OUT, KEPT, Finished
+from ..results.aggregation import Comparison, MethodRow, TrialMean, compare, rows_of
+from ..results.records import HELD_OUT, KEPT, RunResult
 from ..results.selection import Choice, choose_runs
 
 BASELINE = "erm"
@@ -30,7 +30,7 @@ class Guess:
     that is more than its error.
     """
 
-    row: Row
+    row: MethodRow
     gain: Comparison | None
     beaten: bool
 
@@ -43,7 +43,7 @@ class Verdict:
     None where there are too few; ``sure`` is "clear", "likely", "undecided" or "untested".
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[MethodRow, ...]
     comparisons: dict[str, Comparison]
     inside: dict[str, float | None]
     guess: Guess
@@ -76,7 +76,7 @@ class Verdict:
         }
 
 
-def _cells(row: Row) -> dict[str, Any]:
+def _cells(row: MethodRow) -> dict[str, Any]:
     return {
         "domains": {name: asdict(cell) for name, cell in row.domains.items()},
         "average": _plain(row.average),
@@ -84,11 +84,11 @@ def _cells(row: Row) -> dict[str, Any]:
     }
 
 
-def _plain(one: Cell | Comparison | None) -> dict[str, Any] | None:
+def _plain(one: TrialMean | Comparison | None) -> dict[str, Any] | None:
     return None if one is None else asdict(one)
 
 
-def verdict_of(runs: Sequence[Finished], dataset: DomainDataset, holdout: float) -> Verdict:
+def verdict_of(runs: Sequence[RunResult], dataset: DomainDataset, holdout: float) -> Verdict:
     """Return what runs with one domain left out say, after their last update."""
     # With one draw there is nothing to select: this rule reads the last record.
     choices = [_whole(one, dataset, holdout) for one in choose_runs(runs, "test-domain")]
@@ -148,9 +148,12 @@ def _guess(deployed: Sequence[Choice], dataset: DomainDataset, domains: Sequence
     A pair is a domain, as in ``_compared``.
     """
     accuracy = {name: _guessed(dataset, name) for name in domains}
-    cells = {name: Cell.of([value]) for name, value in accuracy.items()}
-    average, worst = Cell.of([fmean(accuracy.values())]), Cell.of([min(accuracy.values())])
-    row = Row(dataset.name, GUESS, cells, average, worst, None)
+    cells = {name: TrialMean.of([value]) for name, value in accuracy.items()}
+    average, worst = (
+        TrialMean.of([fmean(accuracy.values())]),
+        TrialMean.of([min(accuracy.values())]),
+    )
+    row = MethodRow(dataset.name, GUESS, cells, average, worst, None)
     name = deployed[0].algorithm
     places = {(one.test_domain, one.trial) for one in deployed}
     means = [_mean(deployed, name, domain, places) for domain in sorted({d for d, _ in places})]
@@ -190,7 +193,7 @@ def _inside(choices: Sequence[Choice]) -> float | None:
     return fmean(known) if known else None
 
 
-def _decided(rows: Sequence[Row], compared: dict[str, Comparison]) -> tuple[str, str]:
+def _decided(rows: Sequence[MethodRow], compared: dict[str, Comparison]) -> tuple[str, str]:
     """Return what to deploy and how sure that is; ERM, where no method is better for certain."""
     known = {row.algorithm for row in rows}
     if BASELINE not in known or not compared:
@@ -208,7 +211,7 @@ def _sentences(
     deploy: str,
     sure: str,
     compared: dict[str, Comparison],
-    rows: Sequence[Row],
+    rows: Sequence[MethodRow],
     guess: Guess,
     measured: str,
 ) -> tuple[str, ...]:
@@ -248,7 +251,7 @@ def _sentences(
     return tuple(found)
 
 
-def _useless(row: Row, mean: float, guess: Guess) -> list[str]:
+def _useless(row: MethodRow, mean: float, guess: Guess) -> list[str]:
     """Return what to say in place of a recommendation."""
     gain = f" ({_points(guess.gain)})" if guess.gain else ""
     return [
@@ -261,7 +264,7 @@ def _useless(row: Row, mean: float, guess: Guess) -> list[str]:
     ]
 
 
-def _right(row: Row, guess: Guess) -> str:
+def _right(row: MethodRow, guess: Guess) -> str:
     """Return how often the guess is right, on the domains of a method's row."""
     return f"{100 * fmean(guess.row.domains[name].mean for name in row.domains):.1f} % right"
 

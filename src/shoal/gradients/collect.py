@@ -7,11 +7,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from .domains import Sorted
+from .domains import SortedDomains
 from .examples import Examples, Loss
-from .materialised import Individual
+from .materialised import AutogradGradients
 from .precision import dense, rounding
-from .recording import Entry, Owners, Recording, owners_of
+from .recording import Owners, Recording, WeightGradients, owners_of
 from .vmap import individual_gradients
 
 # Σ_i g_i against autograd's gradient, relative to the root of Σ_i g_i².
@@ -22,7 +22,7 @@ ROUNDED = {"half": 5e-2, "tf32": 2e-2}
 
 
 @dataclass
-class Verdict:
+class HookCheck:
     """Which weights their layers do not account for, and how often that was asked."""
 
     untold: frozenset[str] = frozenset()
@@ -31,20 +31,20 @@ class Verdict:
 
 # model -> names asked for, mode and precision -> verdict, looked at on calls 1, 2, 4, 8 …
 Asked = tuple[str | bool | None, ...]
-_verdicts: WeakKeyDictionary[nn.Module, dict[Asked, Verdict]] = WeakKeyDictionary()
+_verdicts: WeakKeyDictionary[nn.Module, dict[Asked, HookCheck]] = WeakKeyDictionary()
 
 
 def untold_of(
     model: nn.Module,
     weights: dict[str, Tensor],
     owners: Owners,
-    entries: list[Entry],
+    entries: list[WeightGradients],
     losses: Tensor,
     trusted: bool,
 ) -> frozenset[str]:
     """Return the weights that ``entries`` do not account for; unless ``trusted``, look if due."""
     asked = (model.training, rounding(next(iter(weights.values()))), *weights)
-    verdict = _verdicts.setdefault(model, {}).setdefault(asked, Verdict())
+    verdict = _verdicts.setdefault(model, {}).setdefault(asked, HookCheck())
     due = (verdict.calls + 1) & verdict.calls == 0
     # What is not finite says nothing about the layers.
     if not (trusted or _capturing()) and (not due or bool(torch.isfinite(losses).all())):
@@ -64,7 +64,7 @@ def untold_of(
 def _find_untold(
     weights: dict[str, Tensor],
     owners: Owners,
-    entries: list[Entry],
+    entries: list[WeightGradients],
     losses: Tensor,
     known: frozenset[str],
 ) -> frozenset[str]:
@@ -100,12 +100,12 @@ def _find_untold(
     return untold
 
 
-def _accounts_for(entry: Entry, whole: Tensor, random: Tensor) -> bool:
+def _accounts_for(entry: WeightGradients, whole: Tensor, random: Tensor) -> bool:
     """Return whether the entry's Σ_i a_i g_i is ``whole``; g_i is linear in each r."""
     scaled = [t.detach() for t in entry.tensors]
     for k in range(1, len(scaled), 2):
         scaled[k] = scaled[k] * random.reshape(-1, *[1] * (scaled[k].ndim - 1)).to(scaled[k])
-    together = Sorted((len(random),), random.device)
+    together = SortedDomains((len(random),), random.device)
     digits = rounding(whole)
     with torch.autocast(whole.device.type, enabled=False):
         mean, squares = entry.source.moments(scaled, together, centered=False)
@@ -129,7 +129,7 @@ def record(
     loss: Loss | None,
     create_graph: bool,
     trusted: bool = False,
-) -> tuple[Tensor, list[Entry]]:
+) -> tuple[Tensor, list[WeightGradients]]:
     """Return ℓ_i, and entries that together hold every weight, of one forward and one backward."""
     recording = Recording(weights)
     with torch.enable_grad():
@@ -146,7 +146,7 @@ def finish(
     loss: Loss | None,
     create_graph: bool,
     trusted: bool = False,
-) -> list[Entry]:
+) -> list[WeightGradients]:
     """Run the backward of a recorded forward; return entries, also of what no layer tells."""
     weights = recording.weights
     recording.backward(losses, create_graph)
@@ -158,5 +158,7 @@ def finish(
     if rest:
         function, tensors, shared = individual_gradients(model, rest, examples, loss)
         size = sum(weights[name].numel() for name in rest)
-        entries.append(Entry(tuple(rest), Individual(size, function, shared), tensors))
+        entries.append(
+            WeightGradients(tuple(rest), AutogradGradients(size, function, shared), tensors)
+        )
     return entries

@@ -15,21 +15,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .materialised import Formed, Pull
+from .materialised import MaterialisedGradients, Pull
 from .precision import precise, products
 from .sources import Grads
 
-Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
+ConvolutionLayer = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 @dataclass(frozen=True)
-class OfConvolution(Formed):
+class ConvolutionGradients(MaterialisedGradients):
     """g_i of a convolution's weight, with tensors (z, r); padding must be of zeros.
 
     Of z and r in bf16 the products are too, and g_i in float32.
     """
 
-    module: Convolution
+    module: ConvolutionLayer
     shared: int = 0
     keeps = True
     takes_bf16 = True
@@ -150,10 +150,10 @@ def _laid_out(a: Tensor, b: Tensor, last: bool) -> Tensor:
 
 
 @dataclass(frozen=True)
-class OfDepthwise(Formed):
+class DepthwiseGradients(MaterialisedGradients):
     """g_i of a depthwise convolution's weight, with tensors (z, r); padding must be of zeros."""
 
-    module: Convolution
+    module: ConvolutionLayer
     shared: int = 0
     keeps = True
     takes_bf16 = True

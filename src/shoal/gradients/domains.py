@@ -1,7 +1,7 @@
-"""Which examples belong to which domain, and sums over each domain's examples.
+"""Domains of a batch: which example belongs to which, and sums over each domain's examples.
 
-``Sorted`` knows the domain sizes on the host and works on slices; ``masked.Masked`` has the same
-interface and knows only a device vector of ids.
+``SortedDomains`` knows the domain sizes on the host and works on slices. ``MaskedDomains`` has the
+same interface and knows only a device vector of ids.
 Letters: n examples, E domains, a and b feature axes.
 """
 
@@ -22,7 +22,7 @@ FEW = 256
 
 
 @dataclass(frozen=True)
-class Sorted:
+class SortedDomains:
     """Examples sorted by domain: the first ``sizes[0]`` belong to domain 0, and so on."""
 
     sizes: tuple[int, ...]
@@ -151,14 +151,14 @@ class Sorted:
         """Return (domain, slice) of all examples of each domain that has any."""
         return self.chunks(max(sum(self.sizes), 1))
 
-    def within(self, part: slice) -> "Sorted":
+    def within(self, part: slice) -> "SortedDomains":
         """Return the groups of the examples in ``part``."""
         sizes, start = [], 0
         for length in self.sizes:
             overlap = min(part.stop, start + length) - max(part.start, start)
             sizes.append(max(overlap, 0))
             start += length
-        return Sorted(tuple(sizes), self.device)
+        return SortedDomains(tuple(sizes), self.device)
 
 
 def _tall_product(a: Tensor, b: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ def host_order(domains: Tensor, num_domains: int) -> tuple[Tensor | None, tuple[
 
 
 @dataclass(frozen=True)
-class Masked:
+class MaskedDomains:
     """Domain ids on the device, in any order."""
 
     domains: Tensor
@@ -195,10 +195,10 @@ class Masked:
     counts: Tensor  # n_e, float32 [E]
 
     @staticmethod
-    def of(domains: Tensor, num_domains: int) -> "Masked":
+    def of(domains: Tensor, num_domains: int) -> "MaskedDomains":
         ids = torch.arange(num_domains, device=domains.device)
         mask = (ids[:, None] == domains[None]).float()
-        return Masked(domains, mask, mask.sum(1))
+        return MaskedDomains(domains, mask, mask.sum(1))
 
     @property
     def num_domains(self) -> int:
@@ -250,4 +250,4 @@ class Masked:
         return sums - self.counts.to(sums.dtype)[:, None, None] * means.square()
 
 
-Groups = Sorted | Masked
+DomainGroups = SortedDomains | MaskedDomains

@@ -73,11 +73,11 @@ class _Norm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         wanted = (ctx.needs_input_grad[0], asked_for(ctx, 1), asked_for(ctx, 2))
-        found = _NormGradients.apply(g, *ctx.saved_tensors, ctx.eps, *wanted)  # type: ignore[no-untyped-call]
+        found = _NormBackward.apply(g, *ctx.saved_tensors, ctx.eps, *wanted)  # type: ignore[no-untyped-call]
         return *found, None, None, None
 
 
-class _NormGradients(torch.autograd.Function):
+class _NormBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Any:
         ctx.save_for_backward(*arguments[:5])
@@ -271,11 +271,11 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         # A third of a backward, which one that asks for layers' outputs alone can do without.
         wanted = (ctx.needs_input_grad[0], asked_for(ctx, 1))
-        found = _ConvolutionGradients.apply(g, *ctx.saved_tensors, ctx.geometry, *wanted)  # type: ignore[no-untyped-call]
+        found = _ConvolutionBackward.apply(g, *ctx.saved_tensors, ctx.geometry, *wanted)  # type: ignore[no-untyped-call]
         return *found, None
 
 
-class _ConvolutionGradients(torch.autograd.Function):
+class _ConvolutionBackward(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, g: Tensor, x: Tensor, w: Tensor, geometry: Geometry, *wanted: bool

@@ -20,21 +20,21 @@ from torch import Tensor
 from ..distributed import gather_rows, world_size
 from ..replay import first_order
 from . import sources
-from .domains import Chunk, Sorted, host_order
-from .materialised import BUDGET, Individual
+from .domains import Chunk, SortedDomains, host_order
+from .materialised import BUDGET, AutogradGradients
 from .precision import full_precision
-from .sources import LinearOnVectors, Source
+from .sources import GradientSource, LinearOnVectors
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class LayerGradients:
     """One source and the tensors that its individual gradients are made of."""
 
-    source: Source
+    source: GradientSource
     tensors: list[Tensor]
 
 
-class Block(Protocol):
+class GramBlock(Protocol):
     """⟨g_i − ḡ_e, g_j − ḡ_f⟩ of one part's weights, for examples i in rows and j in columns."""
 
     def add_to(self, gram: Tensor) -> None: ...
@@ -43,7 +43,7 @@ class Block(Protocol):
         """Add to ``grads`` the gradients of Σ_ij w_ij ⟨g_i − ḡ_e, g_j − ḡ_f⟩."""
 
 
-def block_of(part: Part, centre: Any, left: Chunk, right: Chunk) -> Block:
+def block_of(part: LayerGradients, centre: Any, left: Chunk, right: Chunk) -> GramBlock:
     """Return the block of a part's weights."""
     if isinstance(part.source, LinearOnVectors):
         return _LinearBlock(part, centre, left, right)
@@ -58,7 +58,9 @@ class _LinearBlock:
     pulled back to r_i as ((w ∘ zyᵀ) s)_i and to z_i as ((w ∘ rsᵀ) y)_i, since Σ_j w_ij = 0.
     """
 
-    def __init__(self, part: Part, centre: sources.Centre, left: Chunk, right: Chunk) -> None:
+    def __init__(
+        self, part: LayerGradients, centre: sources.Centre, left: Chunk, right: Chunk
+    ) -> None:
         z, r = (t.detach() for t in part.tensors)
         (e, self.rows), (f, self.columns) = left, right
         self.z, self.r = z[self.rows], r[self.rows]
@@ -99,7 +101,7 @@ class _LinearBlock:
 class _IndividualBlock:
     """From the gradients themselves, ``[chunk, P_l]``."""
 
-    def __init__(self, part: Part, centre: Tensor, left: Chunk, right: Chunk) -> None:
+    def __init__(self, part: LayerGradients, centre: Tensor, left: Chunk, right: Chunk) -> None:
         self.slices = (left[1], right[1])
         self.batched = len(part.tensors) - part.source.shared
         self.sides = [self._leaves(part, rows) for rows in self.slices]
@@ -110,7 +112,7 @@ class _IndividualBlock:
             for g, (domain, _) in zip(self.g, (left, right), strict=True)
         ]
 
-    def _leaves(self, part: Part, rows: slice) -> list[Tensor]:
+    def _leaves(self, part: LayerGradients, rows: slice) -> list[Tensor]:
         return [
             (t[rows] if k < self.batched else t).detach().requires_grad_(t.requires_grad)
             for k, t in enumerate(part.tensors)
@@ -137,7 +139,7 @@ BLOCK = 4096
 
 
 def gram_spread(
-    parts: Sequence[Part], groups: Sorted, unbiased: bool, block: int | None = None
+    parts: Sequence[LayerGradients], groups: SortedDomains, unbiased: bool, block: int | None = None
 ) -> Tensor:
     """Return the spread of the covariances of all ``parts``' weights together, a scalar."""
     parts = list(parts)
@@ -150,7 +152,9 @@ def gram_spread(
     return value
 
 
-def dense_covariances(parts: Sequence[Part], groups: Sorted, unbiased: bool) -> Tensor:
+def dense_covariances(
+    parts: Sequence[LayerGradients], groups: SortedDomains, unbiased: bool
+) -> Tensor:
     """Return C_e, ``[E, P, P]``, for few weights."""
     g = torch.cat([part.source.individual(part.tensors) for part in parts], 1)
     counts = groups.counts.to(g.dtype).clamp(min=1)
@@ -160,31 +164,33 @@ def dense_covariances(parts: Sequence[Part], groups: Sorted, unbiased: bool) -> 
         return groups.outer(centred, centred) / divisor[:, None, None]
 
 
-def by_tensor(part: Part, sizes: Sequence[int]) -> list[Part]:
+def by_tensor(part: LayerGradients, sizes: Sequence[int]) -> list[LayerGradients]:
     """Return a part for each weight tensor; ``sizes`` are the tensors' sizes in order."""
     source = part.source
     if len(sizes) == 1:
         return [part]
     if isinstance(source, LinearOnVectors):
-        bias = Individual(source.outputs, lambda r: r.clone())
+        bias = AutogradGradients(source.outputs, lambda r: r.clone())
         return [
-            Part(replace(source, bias=False), part.tensors),
-            Part(bias, part.tensors[1:]),
+            LayerGradients(replace(source, bias=False), part.tensors),
+            LayerGradients(bias, part.tensors[1:]),
         ]
     apart, start = [], 0
     for size in sizes:
         columns = slice(start, start + size)
-        one = Individual(size, partial(_some_columns, source, columns), source.shared)
-        apart.append(Part(one, part.tensors))
+        one = AutogradGradients(size, partial(_some_columns, source, columns), source.shared)
+        apart.append(LayerGradients(one, part.tensors))
         start += size
     return apart
 
 
-def _some_columns(source: Source, columns: slice, *tensors: Tensor) -> Tensor:
+def _some_columns(source: GradientSource, columns: slice, *tensors: Tensor) -> Tensor:
     return source.individual(tensors)[:, columns]
 
 
-def over_ranks(parts: Sequence[Part], groups: Sorted) -> tuple[list[Part], Sorted]:
+def over_ranks(
+    parts: Sequence[LayerGradients], groups: SortedDomains
+) -> tuple[list[LayerGradients], SortedDomains]:
     """Return the parts with the examples of all ranks, sorted by domain again."""
     if world_size() == 1:
         return list(parts), groups
@@ -200,8 +206,8 @@ def over_ranks(parts: Sequence[Part], groups: Sorted) -> tuple[list[Part], Sorte
     for part in parts:
         batched = len(part.tensors) - part.source.shared
         tensors = [everywhere(t) if k < batched else t for k, t in enumerate(part.tensors)]
-        gathered.append(Part(part.source, tensors))
-    return gathered, Sorted(sizes, groups.device)
+        gathered.append(LayerGradients(part.source, tensors))
+    return gathered, SortedDomains(sizes, groups.device)
 
 
 class _Gram(torch.autograd.Function):
@@ -212,13 +218,20 @@ class _Gram(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, parts: list[Part], groups: Sorted, unbiased: bool, block: int, *tensors: Tensor
+        ctx: Any,
+        parts: list[LayerGradients],
+        groups: SortedDomains,
+        unbiased: bool,
+        block: int,
+        *tensors: Tensor,
     ) -> Tensor:
         needed = ctx.needs_input_grad[4:]
         leaves = iter(
             t.detach().requires_grad_(need) for t, need in zip(tensors, needed, strict=True)
         )
-        detached = [Part(part.source, [next(leaves) for _ in part.tensors]) for part in parts]
+        detached = [
+            LayerGradients(part.source, [next(leaves) for _ in part.tensors]) for part in parts
+        ]
         grads = [
             [torch.zeros_like(t) if t.requires_grad else None for t in part.tensors]
             for part in detached
@@ -241,7 +254,11 @@ Gradients = list[list[Tensor | None]]
 
 
 def _sweep(
-    parts: list[Part], groups: Sorted, unbiased: bool, block: int, grads: Gradients | None
+    parts: list[LayerGradients],
+    groups: SortedDomains,
+    unbiased: bool,
+    block: int,
+    grads: Gradients | None,
 ) -> Tensor:
     """Return Σ_{e,f} w_ef ‖K_ef‖² over pairs of domains and add its gradients to ``grads``."""
     like = next(t for part in parts for t in part.tensors if t.is_floating_point())
@@ -272,7 +289,7 @@ def _sweep(
     return value.to(like.dtype)
 
 
-def _centre(part: Part, groups: Sorted) -> Any:
+def _centre(part: LayerGradients, groups: SortedDomains) -> Any:
     """Return what centres this part: per domain z̄, r̄, m for a linear layer, ḡ otherwise."""
     tensors = [t.detach() for t in part.tensors]
     if isinstance(part.source, LinearOnVectors):

@@ -10,10 +10,10 @@ from ..checks import check_count, check_domains
 from ..distributed import largest_over_ranks
 from ..replay import part_of_batch
 from .collect import record
-from .domains import Groups, Sorted, host_order
+from .domains import DomainGroups, SortedDomains, host_order
 from .examples import Examples, Inputs, Loss
 from .parameters import Parameters, select, unwrap
-from .recording import Entry
+from .recording import WeightGradients
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Form:
         divisor = counts - 1 if self.centered and self.unbiased else counts
         return torch.where(counts >= 2, 1 / divisor.clamp(min=1), 0.0)[:, None]
 
-    def scale_of(self, groups: Groups, dtype: torch.dtype) -> Tensor | float:
+    def scale_of(self, groups: DomainGroups, dtype: torch.dtype) -> Tensor | float:
         """Return the scale of groups; one number where the host knows that all are alike."""
-        if isinstance(groups, Sorted) and len(set(groups.sizes)) == 1:
+        if isinstance(groups, SortedDomains) and len(set(groups.sizes)) == 1:
             n = groups.sizes[0]
             return 0.0 if n < 2 else 1 / (n - 1 if self.centered and self.unbiased else n)
         return self.scale(groups.counts.to(dtype))
@@ -43,7 +43,7 @@ class Job:
     model: nn.Module
     weights: dict[str, Tensor]
     examples: Examples
-    groups: Sorted
+    groups: SortedDomains
     loss: Loss | None
     form: Form
     chunk_size: int | None = None
@@ -64,7 +64,7 @@ class Job:
                 columns.append(like.new_zeros(self.groups.num_domains, weight.numel()))
         return torch.cat(columns, 1)
 
-    def split(self, entry: Entry, rows: Tensor) -> dict[str, Tensor]:
+    def split(self, entry: WeightGradients, rows: Tensor) -> dict[str, Tensor]:
         if len(entry.names) == 1:
             return {entry.names[0]: rows}
         sizes = [self.weights[name].numel() for name in entry.names]
@@ -77,7 +77,7 @@ class Job:
 
     def record(
         self, part: slice | None, create_graph: bool, leaves: list[Tensor] | None = None
-    ) -> tuple[Tensor, list[Entry]]:
+    ) -> tuple[Tensor, list[WeightGradients]]:
         """Return ℓ_i and the entries of these examples, or of all.
 
         Args:
@@ -154,7 +154,7 @@ def job_of(
     order, sizes = host_order(domains, total)
     if order is not None:
         examples = examples.take(order)
-    groups = Sorted(sizes, device)
+    groups = SortedDomains(sizes, device)
     return Job(model, weights, examples, groups, loss, form, chunk_size, order=order)
 
 

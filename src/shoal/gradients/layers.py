@@ -15,18 +15,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .fast_kernels import norm_gradients
-from .materialised import Formed, Pull
+from .materialised import MaterialisedGradients, Pull
 from .precision import precise
 from .sources import Grads
 
-Rule = Callable[[Any, str, Tensor, Tensor], Tensor]
-RULES: dict[type[nn.Module], Rule] = {}
+LayerRule = Callable[[Any, str, Tensor, Tensor], Tensor]
+RULES: dict[type[nn.Module], LayerRule] = {}
 
 
-def rule(*types: type[nn.Module]) -> Callable[[Rule], Rule]:
+def rule(*types: type[nn.Module]) -> Callable[[LayerRule], LayerRule]:
     """Register a rule for these exact types; a subclass may do anything in its forward."""
 
-    def register(function: Rule) -> Rule:
+    def register(function: LayerRule) -> LayerRule:
         for layer in types:
             RULES[layer] = function
         return function
@@ -114,7 +114,7 @@ def embedding(module: nn.Embedding, weight: str, z: Tensor, r: Tensor) -> Tensor
 
 
 @dataclass(frozen=True)
-class OfFrozenNorm(Formed):
+class FrozenNormGradients(MaterialisedGradients):
     """g_i of weight and bias of a batch norm with frozen statistics, with tensors (z, r).
 
     With x̂ = (z − μ)/σ these are Σ_t r x̂ and Σ_t r for each channel.

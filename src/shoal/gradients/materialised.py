@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .domains import Sorted
+from .domains import SortedDomains
 from .sources import Grads
 
 
@@ -66,7 +66,7 @@ KEPT = 2**26
 Pull = Callable[[Tensor], Grads]
 
 
-class Formed(ABC):
+class MaterialisedGradients(ABC):
     """A source whose individual gradients are formed, ``[chunk, P]`` at a time.
 
     Its moments are reduced and its cotangents sent back chunk by chunk, so that no ``[n, P]``
@@ -106,7 +106,7 @@ class Formed(ABC):
         """Return how many numbers the largest tensor of one example has while g_i is formed."""
         return self.size
 
-    def kept(self, tensors: Sequence[Tensor], groups: Sorted) -> Tensor | None:
+    def kept(self, tensors: Sequence[Tensor], groups: SortedDomains) -> Tensor | None:
         """Return g_i of all examples, where that is worth keeping."""
         if not self.keeps or sum(groups.sizes) * self.size > KEPT:
             return None
@@ -115,7 +115,7 @@ class Formed(ABC):
             return self.values(tensors)
         return torch.cat([self.values(self._cut(tensors, part)) for part in chunks])
 
-    def _chunks(self, tensors: Sequence[Tensor], groups: Sorted) -> list[slice]:
+    def _chunks(self, tensors: Sequence[Tensor], groups: SortedDomains) -> list[slice]:
         n = sum(groups.sizes)
         step = max(BUDGET // max(self.width(tensors), 1), 1)
         return [slice(start, min(start + step, n)) for start in range(0, n, step)]
@@ -127,7 +127,7 @@ class Formed(ABC):
     def moments(
         self,
         tensors: Sequence[Tensor],
-        groups: Sorted,
+        groups: SortedDomains,
         centered: bool,
         kept: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
@@ -148,7 +148,7 @@ class Formed(ABC):
     def pull_back(
         self,
         tensors: Sequence[Tensor],
-        groups: Sorted,
+        groups: SortedDomains,
         c: Tensor,
         mean: Tensor | None,
         kept: Tensor | None = None,
@@ -176,7 +176,7 @@ class Formed(ABC):
     def _pulled(
         self,
         tensors: Sequence[Tensor],
-        groups: Sorted,
+        groups: SortedDomains,
         c: Tensor,
         mean: Tensor | None,
         kept: Tensor | None,
@@ -206,7 +206,7 @@ def _weighed(g: Tensor, c: Tensor, shift: Tensor | None, out: Tensor) -> None:
 
 
 @dataclass(frozen=True)
-class Individual(Formed):
+class AutogradGradients(MaterialisedGradients):
     """g_i = function(*tensors), with derivatives by autograd."""
 
     size: int

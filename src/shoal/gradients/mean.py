@@ -28,7 +28,7 @@ def gradient_mean(job: Job) -> Tensor:
     else:
         wanted: list[Tensor] = [p for p in job.model.parameters() if p.requires_grad]
         wanted += [t for t in job.examples.tensors if t.requires_grad]
-        total = _TwoPasses.apply(job, *wanted)  # type: ignore[no-untyped-call]
+        total = _MeanInTwoPasses.apply(job, *wanted)  # type: ignore[no-untyped-call]
     return sum_over_ranks(total) * scale
 
 
@@ -62,7 +62,7 @@ def _drawing(job: Job, domain: int, part: slice) -> AbstractContextManager[None]
     return part_of_batch(part.start - start, part.stop - start, job.groups.sizes[domain])
 
 
-class _TwoPasses(torch.autograd.Function):
+class _MeanInTwoPasses(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, job: Job, *wanted: Tensor) -> Tensor:
         total = like_of(job).new_zeros(job.groups.num_domains, _size(job))

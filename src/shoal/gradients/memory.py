@@ -20,7 +20,7 @@ from .variance import first_pass, rows_at_once, second_pass, wanted_of
 # The share of the bytes that tensors may take. Kernels want some for themselves, and those of a GPU
 # more; its allocator leaves gaps, too.
 SHARES = {"cpu": 0.9, "cuda": 0.75}
-Step = Callable[[Job], None]
+StatisticStep = Callable[[Job], None]
 _measured: WeakKeyDictionary[nn.Module, dict[Any, list[float]]] = WeakKeyDictionary()
 
 
@@ -52,7 +52,7 @@ def chunk_within(job: Job, memory: int) -> int | None:
         fitting = min(chunk - 1, max(int(chunk * room / min(peak, 2 * room)), 1))
 
 
-def _guess(step: Step, job: Job, room: float) -> int:
+def _guess(step: StatisticStep, job: Job, room: float) -> int:
     """Return how many examples fit into so many bytes, as far as one and two tell."""
     before, after = (_trace(step, job.first(count)) for count in (1, 2))
     if len(before) != len(after):  # they went different ways: only the peaks are alike
@@ -65,11 +65,11 @@ def _guess(step: Step, job: Job, room: float) -> int:
     return found
 
 
-def _peak(step: Step, job: Job) -> float:
+def _peak(step: StatisticStep, job: Job) -> float:
     return max(_trace(step, job))
 
 
-def _trace(step: Step, job: Job) -> list[float]:
+def _trace(step: StatisticStep, job: Job) -> list[float]:
     """Return the bytes alive after each tensor that a step makes; nothing else is left of it.
 
     ∞ is the last where memory ran out, unless that was with one example.
@@ -80,7 +80,7 @@ def _trace(step: Step, job: Job) -> list[float]:
     what = (*job.weights, *shapes, groups.num_domains, groups.equal, job.form, cast)
     known, key = _measured.setdefault(job.model, {}), (step, job.chunk_size, what)
     if key not in known:
-        living = Living()
+        living = MemoryTrace()
         with torch.enable_grad(), Randomness.now(job.device, job.model).restored(), living:
             try:
                 step(job)
@@ -110,7 +110,7 @@ def _in_two_passes(job: Job) -> None:
         second_pass(job, kept, wanted_of(job), losses, c * 2, total.mean)
 
 
-class Living(TorchDispatchMode):
+class MemoryTrace(TorchDispatchMode):
     """Counts the bytes of tensors that are made inside the block and are alive."""
 
     def __init__(self) -> None:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from .convolutions import OfConvolution, OfDepthwise
+from .convolutions import ConvolutionGradients, DepthwiseGradients
 from .double_backward import twice_differentiable
-from .layers import RULES, OfFrozenNorm
-from .materialised import Formed, Individual
+from .layers import RULES, FrozenNormGradients
+from .materialised import AutogradGradients, MaterialisedGradients
 from .precision import precise
-from .sources import LinearOnVectors, Source
+from .sources import GradientSource, LinearOnVectors
 
 # Frozen, because check_independent lets no other pass.
 FROZEN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -29,7 +29,7 @@ Owners = dict[str, list[tuple[nn.Module, str]]]
 
 
 @dataclass
-class Use:
+class LayerCall:
     """One call of a layer: its input z and the place where the gradient r of its output arrives."""
 
     module: nn.Module
@@ -39,13 +39,13 @@ class Use:
 
 
 @dataclass
-class Entry:
+class WeightGradients:
     """Consecutive weights ``names`` and the source of their individual gradients."""
 
     names: tuple[str, ...]
-    source: Source
+    source: GradientSource
     tensors: list[Tensor]
-    use: Use | None = None
+    use: LayerCall | None = None
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Recording:
     """What a forward and a backward of a network left behind: the uses of each layer."""
 
     weights: dict[str, Tensor]
-    uses: dict[nn.Module, list[Use]] = field(default_factory=dict)
+    uses: dict[nn.Module, list[LayerCall]] = field(default_factory=dict)
 
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
@@ -75,7 +75,7 @@ class Recording:
     def _hook(self, module: nn.Module, args: Any, output: Any) -> None:
         if args and isinstance(output, Tensor) and output.requires_grad:
             # The edge, not the tensor: an in-place ReLU after the layer changes the tensor.
-            use = Use(module, args[0], get_gradient_edge(output))
+            use = LayerCall(module, args[0], get_gradient_edge(output))
             self.uses.setdefault(module, []).append(use)
 
     def backward(self, losses: Tensor, create_graph: bool) -> None:
@@ -93,9 +93,9 @@ class Recording:
         for use, r in zip(uses, found, strict=True):
             use.r = r
 
-    def entries(self, owners: Owners) -> list[Entry]:
+    def entries(self, owners: Owners) -> list[WeightGradients]:
         """Return entries for the weights that recorded layers own; unused weights have none."""
-        entries: list[Entry] = []
+        entries: list[WeightGradients] = []
         for name in self.weights:
             uses = self._uses(owners.get(name, []))
             if not uses:
@@ -103,21 +103,25 @@ class Recording:
             use, attribute = uses[0]
             alone = _closed_form(use, attribute) if len(uses) == 1 else None
             if alone is not None:
-                entries.append(Entry((name,), alone, _tensors(alone, [use]), use))
+                entries.append(WeightGradients((name,), alone, _tensors(alone, [use]), use))
             elif len(uses) == 1 and entries and _joins(entries[-1], use):
                 # The bias of the weight before it, with the same z and r.
                 weight = entries.pop()
                 joined = _with_bias(weight, use)
-                entries.append(Entry((*weight.names, name), joined, _tensors(joined, [use])))
+                entries.append(
+                    WeightGradients((*weight.names, name), joined, _tensors(joined, [use]))
+                )
             else:
                 calls = [(use.module, attribute) for use, attribute in uses]
                 size = self.weights[name].numel()
-                source = Individual(size, partial(_sum_of_uses, calls))
+                source = AutogradGradients(size, partial(_sum_of_uses, calls))
                 tensors = _tensors(source, [use for use, _ in uses])
-                entries.append(Entry((name,), source, tensors, use if len(uses) == 1 else None))
+                entries.append(
+                    WeightGradients((name,), source, tensors, use if len(uses) == 1 else None)
+                )
         return entries
 
-    def _uses(self, owners: list[tuple[nn.Module, str]]) -> list[tuple[Use, str]]:
+    def _uses(self, owners: list[tuple[nn.Module, str]]) -> list[tuple[LayerCall, str]]:
         return [
             (use, attribute)
             for module, attribute in owners
@@ -126,10 +130,10 @@ class Recording:
         ]
 
 
-def _tensors(source: Source, uses: Sequence[Use]) -> list[Tensor]:
+def _tensors(source: GradientSource, uses: Sequence[LayerCall]) -> list[Tensor]:
     """Return z and r of each use, in a precision that the source takes."""
     pairs = [(use.z, use.r) for use in uses if use.r is not None]
-    if isinstance(source, Formed) and source.takes_bf16:
+    if isinstance(source, MaterialisedGradients) and source.takes_bf16:
         # Autocast made z what the layer has returned.
         return [
             t.to(r.dtype) if r.dtype == torch.bfloat16 else precise(t)
@@ -139,7 +143,7 @@ def _tensors(source: Source, uses: Sequence[Use]) -> list[Tensor]:
     return [precise(t) for pair in pairs for t in pair]
 
 
-def _closed_form(use: Use, attribute: str) -> Source | None:
+def _closed_form(use: LayerCall, attribute: str) -> GradientSource | None:
     """Return the source of a weight that is used once, where there is one without autograd."""
     module: Any = use.module
     if attribute != "weight":
@@ -148,21 +152,21 @@ def _closed_form(use: Use, attribute: str) -> Source | None:
         return LinearOnVectors(module.out_features, module.in_features, bias=False)
     if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) and module.padding_mode == "zeros":
         depthwise = module.groups == module.in_channels > 1
-        return OfDepthwise(module) if depthwise else OfConvolution(module)
+        return DepthwiseGradients(module) if depthwise else ConvolutionGradients(module)
     return None
 
 
-def _joins(before: Entry, use: Use) -> bool:
+def _joins(before: WeightGradients, use: LayerCall) -> bool:
     """Return whether a bias goes with the weight before it."""
     if before.use is not use or len(before.names) > 1:
         return False
     return isinstance(before.source, LinearOnVectors) or isinstance(use.module, FROZEN)
 
 
-def _with_bias(weight: Entry, use: Use) -> Source:
+def _with_bias(weight: WeightGradients, use: LayerCall) -> GradientSource:
     if isinstance(weight.source, LinearOnVectors):
         return replace(weight.source, bias=True)
-    return OfFrozenNorm(use.module)  # type: ignore[arg-type]
+    return FrozenNormGradients(use.module)  # type: ignore[arg-type]
 
 
 def _sum_of_uses(calls: Sequence[tuple[nn.Module, str]], *tensors: Tensor) -> Tensor:

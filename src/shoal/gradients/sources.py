@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from .domains import Groups, Sorted
+from .domains import DomainGroups, SortedDomains
 
 
 class Centre(NamedTuple):
@@ -23,7 +23,7 @@ class Centre(NamedTuple):
 
 
 def deviations(
-    z: Tensor, r: Tensor, groups: Groups, out: Tensor | None = None
+    z: Tensor, r: Tensor, groups: DomainGroups, out: Tensor | None = None
 ) -> tuple[Centre, Tensor, Tensor]:
     """Return the centre and Σ_i (g_i − ḡ)² of the weight ``[E, o, k]`` and the bias ``[E, o]``.
 
@@ -35,7 +35,7 @@ def deviations(
     m = groups.outer(groups.shared(ρ), ζ)
     # Σ r²ζ² + 2 z̄ (Σ rρζ + z̄ Σ ρ² / 2) − n m²
     z_row = z_mean[:, None]
-    if isinstance(groups, Sorted) and groups.few:  # one product, over 2n + 1 rows
+    if isinstance(groups, SortedDomains) and groups.few:  # one product, over 2n + 1 rows
         left = [groups.cube(r * ρ), groups.cube(r.square()), bias[:, None]]
         right = [groups.cube(ζ) * (2 * z_row), groups.cube(ζ.square()), z_row.square()]
         weight = torch.bmm(torch.cat(left, 1).mT, torch.cat(right, 1))
@@ -51,7 +51,7 @@ def mean_of(centre: Centre, out: Tensor | None = None) -> Tensor:
     return torch.addcmul(centre.m, centre.r[:, :, None], centre.z[:, None], out=out)
 
 
-def squares(z: Tensor, r: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
+def squares(z: Tensor, r: Tensor, groups: DomainGroups) -> tuple[Tensor, Tensor]:
     """Return Σ_i g_i² of the weight ``[E, o, k]`` and the bias ``[E, o]``."""
     squared = r.square()
     return groups.outer(squared, z.square()), groups.total(squared)
@@ -60,7 +60,7 @@ def squares(z: Tensor, r: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
 def pull_back(
     z: Tensor,
     r: Tensor,
-    groups: Groups,
+    groups: DomainGroups,
     c: tuple[Tensor, Tensor | None],
     mean: tuple[Tensor, Tensor] | None,
     want_z: bool = True,
@@ -100,7 +100,7 @@ def individual(z: Tensor, r: Tensor, bias: bool) -> Tensor:
 Grads = tuple[Tensor | None, ...]
 
 
-class Source(Protocol):
+class GradientSource(Protocol):
     """Moments of the individual gradients of ``size`` weights.
 
     The last ``shared`` of its tensors belong to no example (weights), the others have examples
@@ -149,7 +149,7 @@ class LinearOnVectors:
         return weight, rows[:, weights:] if self.bias else None
 
     def moments(
-        self, tensors: Sequence[Tensor], groups: Groups, centered: bool
+        self, tensors: Sequence[Tensor], groups: DomainGroups, centered: bool
     ) -> tuple[Tensor, Tensor]:
         z, r = tensors
         if centered and torch.compiler.is_compiling():
@@ -167,7 +167,7 @@ class LinearOnVectors:
         return self._flat(mean, groups.mean(r)), self._flat(*squares(z, r, groups))
 
     def pull_back(
-        self, tensors: Sequence[Tensor], groups: Groups, c: Tensor, mean: Tensor | None
+        self, tensors: Sequence[Tensor], groups: DomainGroups, c: Tensor, mean: Tensor | None
     ) -> Grads:
         z, r = tensors
         held = None

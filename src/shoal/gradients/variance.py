@@ -13,14 +13,16 @@ from torch import Tensor
 
 from ..distributed import all_ranks, world_size
 from ..replay import Modes, Randomness, autocast_now, first_order
-from .domains import Groups, Sorted
+from .domains import DomainGroups, SortedDomains
 from .job import Form, Job, like_of, outside_autocast
-from .materialised import Formed, Moments
-from .recording import Entry
-from .sources import Source
+from .materialised import MaterialisedGradients, Moments
+from .recording import WeightGradients
+from .sources import GradientSource
 
 
-def rows_at_once(source: Source, tensors: Sequence[Tensor], groups: Groups, form: Form) -> Tensor:
+def rows_at_once(
+    source: GradientSource, tensors: Sequence[Tensor], groups: DomainGroups, form: Form
+) -> Tensor:
     """Return the variance rows of one source, ``[E, P]``, as one node of the graph."""
     if torch.compiler.is_compiling():  # the compiler finds the derivative of the products itself
         _, m2 = source.moments(tensors, groups, form.centered)
@@ -31,9 +33,11 @@ def rows_at_once(source: Source, tensors: Sequence[Tensor], groups: Groups, form
 
 class _Rows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, source: Source, groups: Groups, form: Form, *tensors: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, source: GradientSource, groups: DomainGroups, form: Form, *tensors: Tensor
+    ) -> Tensor:
         kept: tuple[Tensor, ...] = ()
-        if isinstance(source, Formed) and isinstance(groups, Sorted):
+        if isinstance(source, MaterialisedGradients) and isinstance(groups, SortedDomains):
             whole = source.kept(tensors, groups)
             kept = () if whole is None else (whole,)
         mean, m2 = source.moments(tensors, groups, form.centered, *kept)
@@ -79,7 +83,7 @@ def merge_ranks(
     return total, pooled, m2
 
 
-def variance_of(job: Job, entries: list[Entry]) -> Tensor:
+def variance_of(job: Job, entries: list[WeightGradients]) -> Tensor:
     """Return v ``[E, P]`` from recorded entries, keeping the graph."""
     with outside_autocast(job):
         if world_size() > 1:
@@ -98,7 +102,7 @@ def variance_of(job: Job, entries: list[Entry]) -> Tensor:
 
 class _RowsOverRanks(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, job: Job, entries: list[Entry], *everything: Tensor) -> Tensor:
+    def forward(ctx: Any, job: Job, entries: list[WeightGradients], *everything: Tensor) -> Tensor:
         tensors = everything[len(job.weights) :]
         mean, m2 = moments_of(job, entries, job.groups)
         counts, mean, m2 = merge_ranks(job.groups.counts, mean, m2, job.form.centered)
@@ -133,7 +137,9 @@ def own_columns(names: Sequence[str], columns: dict[str, slice], rows: Tensor) -
     return torch.cat([rows[:, columns[name]] for name in names], 1)
 
 
-def moments_of(job: Job, entries: list[Entry], groups: Sorted) -> tuple[Tensor, Tensor]:
+def moments_of(
+    job: Job, entries: list[WeightGradients], groups: SortedDomains
+) -> tuple[Tensor, Tensor]:
     """Return ḡ and M2 of all weights, ``[E, P]``, from recorded entries."""
     means: dict[str, Tensor] = {}
     squares: dict[str, Tensor] = {}
@@ -151,7 +157,7 @@ def losses_and_rows(job: Job) -> tuple[Tensor, Tensor]:
     """Return ℓ ``[n]`` and v ``[E, P]`` of a job, differentiable in weights and inputs."""
     if job.chunk_size is not None:
         wanted = wanted_of(job)
-        losses, rows = _TwoPasses.apply(job, *wanted)  # type: ignore[no-untyped-call]
+        losses, rows = _VarianceInTwoPasses.apply(job, *wanted)  # type: ignore[no-untyped-call]
         return job.unsorted(losses), rows
     if not len(job.examples):
         return like_of(job), variance_of(job, [])
@@ -229,7 +235,7 @@ def second_pass(
     return sums
 
 
-class _TwoPasses(torch.autograd.Function):
+class _VarianceInTwoPasses(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, job: Job, *wanted: Tensor) -> tuple[Tensor, Tensor]:
         losses, total, ctx.kept = first_pass(job)
@@ -252,7 +258,7 @@ class _TwoPasses(torch.autograd.Function):
 
 
 def _pulled_back(
-    job: Job, entries: list[Entry], groups: Sorted, c: Tensor, mean: Tensor
+    job: Job, entries: list[WeightGradients], groups: SortedDomains, c: Tensor, mean: Tensor
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return the tensors that the chunk's gradients are made of, and their cotangents."""
     outputs: list[Tensor] = []

@@ -34,7 +34,7 @@ def extra(name: str, wanted_by: str) -> Iterator[None]:
 
 
 # How a network is run on a batch: all at once, in parts, or in several processes.
-Runner = Callable[[nn.Module, Tensor], Tensor]
+ForwardRunner = Callable[[nn.Module, Tensor], Tensor]
 
 
 class Features(nn.Module):
@@ -45,7 +45,7 @@ class Features(nn.Module):
     ``runner`` runs the network; None calls it.
     """
 
-    runner: Runner | None = None
+    runner: ForwardRunner | None = None
 
     def __init__(self, network: nn.Module, dropout: Dropout, frozen_statistics: bool) -> None:
         super().__init__()
@@ -195,10 +195,12 @@ def adapted(network: nn.Module, channels: int) -> nn.Module:
     return network
 
 
-Found = tuple[nn.Module, int, Preprocessing]
+LoadedBackbone = tuple[nn.Module, int, Preprocessing]
 
 
-def _torchvision(name: str, weights: str | Path | None, generator: torch.Generator) -> Found:
+def _torchvision(
+    name: str, weights: str | Path | None, generator: torch.Generator
+) -> LoadedBackbone:
     models, version = _in_torchvision(name, weights)
     build = _fetching(
         name, f"{torch.hub.get_dir()}/checkpoints", lambda: models.get_model(name, weights=version)
@@ -224,7 +226,7 @@ def _in_torchvision(name: str, weights: str | Path | None) -> tuple[Any, str | N
     return models, _version(name, weights, models.get_model_weights(name).__members__)
 
 
-def _timm(name: str, weights: str | Path | None, generator: torch.Generator) -> Found:
+def _timm(name: str, weights: str | Path | None, generator: torch.Generator) -> LoadedBackbone:
     timm, cache = _in_timm(name, weights)
     own = weights == "imagenet"
     build = _fetching(name, cache, lambda: timm.create_model(name, pretrained=own, num_classes=0))
@@ -252,7 +254,7 @@ def _in_timm(name: str, weights: str | Path | None) -> tuple[Any, str]:
     return timm, HF_HUB_CACHE
 
 
-PACKAGES: dict[str, Callable[[str, str | Path | None, torch.Generator], Found]] = {
+PACKAGES: dict[str, Callable[[str, str | Path | None, torch.Generator], LoadedBackbone]] = {
     "torchvision": _torchvision,
     "timm": _timm,
 }

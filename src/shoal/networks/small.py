@@ -149,7 +149,7 @@ def folded(network: Network) -> tuple[Tensor, Tensor]:
     return weight.to(head.weight.dtype), bias.to(head.weight.dtype)
 
 
-class Block(nn.Module):
+class WideBlock(nn.Module):
     """Two 3 × 3 convolutions, each after batch norm and ReLU, beside a shortcut.
 
     The stride is that of the second convolution. The shortcut is a 1 × 1 convolution where the
@@ -181,7 +181,7 @@ def wide_resnet(channels: int, classes: int, generator: torch.Generator) -> Netw
         layers: list[nn.Module] = [nn.Conv2d(channels, 16, 3, padding=1)]
         before = 16
         for outputs, stride in ((32, 1), (64, 2), (128, 2)):
-            layers += [Block(before, outputs, stride), Block(outputs, outputs, 1)]
+            layers += [WideBlock(before, outputs, stride), WideBlock(outputs, outputs, 1)]
             before = outputs
         layers += [nn.BatchNorm2d(before, momentum=0.9), nn.ReLU(), nn.AvgPool2d(8), nn.Flatten()]
         return Network(nn.Sequential(*layers), nn.Linear(before, classes))

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from ..catalogue import in_order
-from ..results.aggregation import Cell, Row, compare
+from ..results.aggregation import MethodRow, TrialMean, compare
 from ..results.records import Failure
 from ..results.selection import WORDS, Choice
-from .sweep import Chapter
+from .sweep import RuleReport
 
 __all__ = ["SCHEMA", "as_data"]
 
@@ -19,7 +19,7 @@ SCHEMA = 1
 """Counted up where a name changes or goes; names may be added."""
 
 
-def as_data(chapters: Iterable[Chapter], failed: Iterable[Failure]) -> dict[str, Any]:
+def as_data(chapters: Iterable[RuleReport], failed: Iterable[Failure]) -> dict[str, Any]:
     """Return the chapters and the failed runs; what is not a number is None.
 
     Accuracies, errors and scores are shares between 0 and 1. The tables are those of other formats.
@@ -31,7 +31,7 @@ def as_data(chapters: Iterable[Chapter], failed: Iterable[Failure]) -> dict[str,
     }
 
 
-def _chapter(chapter: Chapter) -> dict[str, Any]:
+def _chapter(chapter: RuleReport) -> dict[str, Any]:
     choices: dict[tuple[str, str], list[Choice]] = {}
     for choice in chapter.choices:
         choices.setdefault((choice.dataset, choice.algorithm), []).append(choice)
@@ -52,7 +52,7 @@ def _chapter(chapter: Chapter) -> dict[str, Any]:
     }
 
 
-def _row(row: Row, choices: Sequence[Choice]) -> dict[str, Any]:
+def _row(row: MethodRow, choices: Sequence[Choice]) -> dict[str, Any]:
     return {
         "dataset": row.dataset,
         "algorithm": row.algorithm,
@@ -64,7 +64,7 @@ def _row(row: Row, choices: Sequence[Choice]) -> dict[str, Any]:
     }
 
 
-def _cell(cell: Cell | None) -> dict[str, Any] | None:
+def _cell(cell: TrialMean | None) -> dict[str, Any] | None:
     """Return mean, standard error and trials; of a single trial there is no error."""
     if cell is None or math.isnan(cell.mean):
         return None

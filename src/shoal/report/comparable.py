@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..results.records import Finished
+from ..results.records import RunResult
 from ..results.selection import Choice
 from .grid import Benchmark
 
@@ -54,10 +54,10 @@ EVERY = {"colored-mnist": 100, "rotated-mnist": 100, "domainnet": 1000}
 SEARCH = "what the search draws"
 
 # From a run to what the random search draws for it; None where that is not known.
-Searched = Callable[[Finished], Mapping[str, Any] | None]
+Searched = Callable[[RunResult], Mapping[str, Any] | None]
 
 
-def network_of(run: Finished) -> str | None:
+def network_of(run: RunResult) -> str | None:
     """Return the network's name; None where it was chosen by the shape of a user's own data."""
     by_shape = NETWORKS.get(run.dataset, {}).get("network")
     return run.protocol.get("network") or by_shape
@@ -68,7 +68,7 @@ def every_of(dataset: str) -> int:
     return EVERY.get(dataset, 300)
 
 
-def were_set(run: Finished, searched: Searched) -> dict[str, Any]:
+def were_set(run: RunResult, searched: Searched) -> dict[str, Any]:
     """Return the hyperparameters of a run that are not what the search draws."""
     drawn = searched(run)
     if drawn is None:
@@ -89,7 +89,7 @@ class Departure:
     theirs: object
 
 
-def departures(run: Finished, draws: int, searched: Searched) -> list[Departure]:
+def departures(run: RunResult, draws: int, searched: Searched) -> list[Departure]:
     """Return in what a run, one of so many draws, is not as those behind the published cells.
 
     Its precision does not matter. Of a run without a protocol, as DomainBed's own, it is looked at
@@ -107,7 +107,7 @@ def departures(run: Finished, draws: int, searched: Searched) -> list[Departure]
     ]
 
 
-def _recorded(run: Finished) -> Iterable[Departure]:
+def _recorded(run: RunResult) -> Iterable[Departure]:
     """Yield what the records tell of a run: their last step, and how many lie between two."""
     steps, every = sorted(one.step for one in run.measured), every_of(run.dataset)
     # The 2020 sweep did not record the last update where that is no multiple.

@@ -31,7 +31,7 @@ _SPARE_COLOURS = ("spare1", "spare2", "spare3")
 
 
 @dataclass(frozen=True)
-class _Method:
+class _DemoMethod:
     """A method as the page shows it; `colour` names a CSS variable."""
 
     name: str
@@ -157,7 +157,7 @@ def _bar(value: float, references: Sequence[float], width: int = 20) -> str:
     return "█" * filled + "".join(empty)
 
 
-def _methods(result: Mapping[str, Any]) -> list[_Method]:
+def _methods(result: Mapping[str, Any]) -> list[_DemoMethod]:
     methods = result["methods"]
     if not methods:
         raise ValueError("a demo page needs one method or more, got none")
@@ -172,7 +172,7 @@ def _methods(result: Mapping[str, Any]) -> list[_Method]:
             colour = _SPARE_COLOURS[spare % len(_SPARE_COLOURS)]
             spare += 1
         views.append(
-            _Method(
+            _DemoMethod(
                 name,
                 colour,
                 percent(method["train"]),

@@ -14,7 +14,7 @@ COLOURS = ("#6b7280", "#0b5cad", "#b7472a", "#2f7d4f", "#7a4fa3", "#a3760b")
 RIGHT, ROW, TOP = 24, 34, 8
 
 
-class Frame(NamedTuple):
+class ChartFrame(NamedTuple):
     """How wide a drawing is, where its axis begins in it, and how long a name may be.
 
     ``low`` is the accuracy at which the axis begins.
@@ -43,12 +43,12 @@ def chart(content: Mapping[str, Any]) -> str:
     if len(lines) > 1:
         lines.append(("average", [method["average"] for method in methods]))
     low = _low([cell["mean"] for _, cells in lines for cell in cells if cell])
-    frames = Frame("wide", 760, 170, 20, low), Frame("narrow", 330, 96, 10, low)
+    frames = ChartFrame("wide", 760, 170, 20, low), ChartFrame("narrow", 330, 96, 10, low)
     drawings = "".join(_drawing(lines, frame) for frame in frames)
     return f'{drawings}<p class="legend">{_legend([method["name"] for method in methods])}</p>'
 
 
-def _drawing(lines: Lines, frame: Frame) -> str:
+def _drawing(lines: Lines, frame: ChartFrame) -> str:
     height = TOP + ROW * len(lines) + 26
     parts = "".join([*_grid(frame, height), *_lines(lines, frame)])
     label = "Accuracy on each domain left out, by method"
@@ -58,7 +58,7 @@ def _drawing(lines: Lines, frame: Frame) -> str:
     )
 
 
-def _lines(lines: Lines, frame: Frame) -> list[str]:
+def _lines(lines: Lines, frame: ChartFrame) -> list[str]:
     parts = []
     for number, (name, cells) in enumerate(lines):
         y = TOP + ROW * (number + 0.5)
@@ -73,7 +73,7 @@ def _lines(lines: Lines, frame: Frame) -> list[str]:
     return parts
 
 
-def _mark(cell: Mapping[str, Any], k: int, y: float, frame: Frame) -> str:
+def _mark(cell: Mapping[str, Any], k: int, y: float, frame: ChartFrame) -> str:
     colour, x = COLOURS[k % len(COLOURS)], frame.x(cell["mean"])
     bar = ""
     if cell["error"] is not None:
@@ -88,7 +88,7 @@ def _mark(cell: Mapping[str, Any], k: int, y: float, frame: Frame) -> str:
     return f'{bar}<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{colour}"/>'
 
 
-def _grid(frame: Frame, height: int) -> list[str]:
+def _grid(frame: ChartFrame, height: int) -> list[str]:
     room = (frame.width - frame.left - RIGHT) / (100 - frame.low)  # of one per cent
     step = next(step for step in (5, 10, 20, 50) if step * room >= 50)
     ticks = [tick for tick in range(0, 101, step) if tick >= frame.low]

@@ -31,7 +31,7 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
-class Method:
+class GridMethod:
     """One row: accuracies by data set, and the average where a publication prints its own."""
 
     name: str
@@ -48,7 +48,7 @@ class Benchmark:
     title: str
     label: str
     columns: Mapping[str, str]
-    methods: Mapping[str, Method]
+    methods: Mapping[str, GridMethod]
 
     def ranks(self) -> dict[str, dict[str, int]]:
         """Return each method's place by data set, among those that have a cell there."""
@@ -100,7 +100,7 @@ SUMMARY: tuple[str, ...] = ("Avg", "Arith. mean", "Geom. mean", "Median")
 
 
 @dataclass(frozen=True)
-class Entry:
+class GridEntry:
     """One cell: a number as text, its error as text, and its mark."""
 
     text: str = MISSING
@@ -109,12 +109,12 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Line:
+class GridLine:
     """One row as text: its name, an entry per data set, and the entries of the summary."""
 
     name: str
-    cells: tuple[Entry, ...]
-    summary: tuple[Entry, ...]
+    cells: tuple[GridEntry, ...]
+    summary: tuple[GridEntry, ...]
     apart: bool
 
 
@@ -129,7 +129,7 @@ class Grid:
     label: str
     columns: tuple[str, ...]
     summary: tuple[str, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[GridLine, ...]
     smallest: tuple[str, ...] = ()
 
     @property
@@ -139,7 +139,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Further:
+class ExtraColumn:
     """A column beside the average: a number and its error for each method that has them."""
 
     heading: str
@@ -147,7 +147,7 @@ class Further:
     smallest_first: bool = False
 
 
-def grid(benchmark: Benchmark, *, further: Sequence[Further] | None = None) -> Grid:
+def grid(benchmark: Benchmark, *, further: Sequence[ExtraColumn] | None = None) -> Grid:
     """Return accuracies with errors, the average and the ranking, each number with its mark.
 
     Args:
@@ -164,10 +164,10 @@ def grid(benchmark: Benchmark, *, further: Sequence[Further] | None = None) -> G
         beside_it = [_entries(one.cells, smallest_first=one.smallest_first) for one in further]
     summary = [averages, *beside_it]
     lines = tuple(
-        Line(
+        GridLine(
             method.name,
-            tuple(column.get(key, Entry()) for column in columns),
-            tuple(column.get(key, Entry()) for column in summary),
+            tuple(column.get(key, GridEntry()) for column in columns),
+            tuple(column.get(key, GridEntry()) for column in summary),
             method.apart,
         )
         for key, method in benchmark.methods.items()
@@ -183,21 +183,23 @@ def beside(ours: Benchmark, published: Benchmark) -> Grid | None:
     In brackets stands our accuracy less the published one, in joint standard errors.
     """
 
-    def entry(key: str, column: str) -> Entry:
+    def entry(key: str, column: str) -> GridEntry:
         cell = published.methods[key].cells.get(column)
         if cell is None:
-            return Entry()
+            return GridEntry()
         mine = ours.methods[key].cells.get(column)
         gap = None if mine is None else mine.joint_errors(cell)
         error = "" if cell.error is None else printed(cell.error)
-        return Entry(printed(cell.mean), error if gap is None else f"{error} ({signed(gap)})")
+        return GridEntry(printed(cell.mean), error if gap is None else f"{error} ({signed(gap)})")
 
     lines = tuple(
-        Line(method.name, tuple(entry(key, column) for column in ours.columns), (), method.apart)
+        GridLine(
+            method.name, tuple(entry(key, column) for column in ours.columns), (), method.apart
+        )
         for key, method in ours.methods.items()
         if key in published.methods
     )
-    if all(cell == Entry() for line in lines for cell in line.cells):
+    if all(cell == GridEntry() for line in lines for cell in line.cells):
         return None
     title = f"{published.title}; in brackets ours less it, in joint standard errors"
     return Grid(title, f"{ours.label}-published", tuple(ours.columns.values()), (), lines)
@@ -207,18 +209,20 @@ def _cells(benchmark: Benchmark, column: str) -> dict[str, Accuracy]:
     return {key: m.cells[column] for key, m in benchmark.methods.items() if column in m.cells}
 
 
-def _entries(cells: Mapping[str, Accuracy], *, smallest_first: bool = False) -> dict[str, Entry]:
+def _entries(
+    cells: Mapping[str, Accuracy], *, smallest_first: bool = False
+) -> dict[str, GridEntry]:
     means = {key: cell.mean for key, cell in cells.items()}
     marked = marks(means, BASELINE, smallest_first=smallest_first)
     return {
-        key: Entry(
+        key: GridEntry(
             printed(cell.mean), "" if cell.error is None else printed(cell.error), marked[key]
         )
         for key, cell in cells.items()
     }
 
 
-def _ranking(benchmark: Benchmark) -> list[dict[str, Entry]]:
+def _ranking(benchmark: Benchmark) -> list[dict[str, GridEntry]]:
     found = benchmark.rankings()
     arithmetic = {key: one.arithmetic for key, one in found.items()}
     geometric = {key: one.geometric for key, one in found.items()}
@@ -235,9 +239,9 @@ def _summed(
     *,
     smallest_first: bool = False,
     show: Callable[[float], str] = printed,
-) -> dict[str, Entry]:
+) -> dict[str, GridEntry]:
     marked = marks(values, BASELINE, smallest_first=smallest_first)
-    return {key: Entry(show(value), mark=marked[key]) for key, value in values.items()}
+    return {key: GridEntry(show(value), mark=marked[key]) for key, value in values.items()}
 
 
 def signed(value: float) -> str:

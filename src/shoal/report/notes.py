@@ -7,9 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..results.aggregation import Row
-from ..results.records import Failure, Finished, failure_of
-from ..results.selection import Choice, Place
+from ..results.aggregation import MethodRow
+from ..results.records import Failure, RunResult, failure_of
+from ..results.selection import Choice, ChoiceKey
 from .comparable import Searched, every_of, network_of, spread_of, were_set
 
 # A chosen network that is right on its training domains so much less often than the best of other
@@ -53,7 +53,7 @@ def _each(texts: Mapping[str, str]) -> str:
     return ", ".join(f"{text} of {', '.join(names)}" for text, names in groups.items())
 
 
-def _made(runs: Sequence[Finished]) -> Iterable[str]:
+def _made(runs: Sequence[RunResult]) -> Iterable[str]:
     """Yield how these runs of a data set were made, as far as that is known."""
     if known := [run for run in runs if run.protocol]:
         yield ", or ".join(dict.fromkeys(map(_protocol, known)))
@@ -62,7 +62,7 @@ def _made(runs: Sequence[Finished]) -> Iterable[str]:
         yield f"network, weights and precision not recorded, last step {last}"
 
 
-def _protocol(run: Finished) -> str:
+def _protocol(run: RunResult) -> str:
     network = network_of(run) or "the network of the inputs' shape"
     weights = run.protocol.get("weights")
     words = {None: "drawn weights", "imagenet": "ImageNet weights"}
@@ -73,7 +73,7 @@ def _protocol(run: Finished) -> str:
     return text if every == usual else f"{text}, a record every {every:,} steps"
 
 
-def _set(runs: Sequence[Finished], searched: Searched) -> Iterable[str]:
+def _set(runs: Sequence[RunResult], searched: Searched) -> Iterable[str]:
     """Yield which hyperparameters were set, and to what; where not of all methods, of which."""
     values: dict[str, dict[object, None]] = {}
     methods: dict[str, dict[str, None]] = {}
@@ -87,7 +87,7 @@ def _set(runs: Sequence[Finished], searched: Searched) -> Iterable[str]:
         yield f"{name}{of} set to {spread_of([*found])}"
 
 
-def uneven(choices: Sequence[Choice], without: Mapping[Place, int] = {}) -> Iterable[str]:
+def uneven(choices: Sequence[Choice], without: Mapping[ChoiceKey, int] = {}) -> Iterable[str]:
     """Yield which data sets have methods with unequal draws, trials or test domains.
 
     Args:
@@ -172,7 +172,7 @@ def no_number(choices: Sequence[Choice]) -> Iterable[str]:
             yield f"{dataset}: the accuracy is not a number, so no cell and no average: {listed}"
 
 
-def undecided(places: Iterable[Place]) -> Iterable[str]:
+def undecided(places: Iterable[ChoiceKey]) -> Iterable[str]:
     """Yield where a rule had nothing to choose by."""
     places = list(places)
     for dataset in dict.fromkeys(place[0] for place in places):
@@ -191,7 +191,7 @@ def _places(places: Iterable[tuple[str, str, int]]) -> str:
     )
 
 
-def no_average(rows: Sequence[Row]) -> Iterable[str]:
+def no_average(rows: Sequence[MethodRow]) -> Iterable[str]:
     """Yield which methods have no average over trials, for want of test domains."""
     for dataset in dict.fromkeys(row.dataset for row in rows):
         without = [r.algorithm for r in rows if r.dataset == dataset and _incomplete(r)]
@@ -203,7 +203,7 @@ def no_average(rows: Sequence[Row]) -> Iterable[str]:
             )
 
 
-def _incomplete(row: Row) -> bool:
+def _incomplete(row: MethodRow) -> bool:
     return row.average is None and not any(math.isnan(cell.mean) for cell in row.domains.values())
 
 
@@ -226,15 +226,15 @@ def _counted(number: str, what: str) -> str:
     return f"{number} {what}" if number == "1" else f"{number} {what}s"
 
 
-Twins = Sequence[tuple[Finished, Finished]]
+Twins = Sequence[tuple[RunResult, RunResult]]
 
 
-def twins(runs: Iterable[Finished]) -> list[tuple[Finished, Finished]]:
+def twins(runs: Iterable[RunResult]) -> list[tuple[RunResult, RunResult]]:
     """Return the runs that differ from an earlier one in nothing that rules know, and that one.
 
     They may differ in how they were made, as in steps or in the network: rules choose between them.
     """
-    seen: dict[tuple[object, ...], Finished] = {}
+    seen: dict[tuple[object, ...], RunResult] = {}
     found = []
     for run in runs:
         if seen.setdefault(run.identity, run) is not run:
@@ -249,7 +249,7 @@ def doubled(both: Twins) -> set[tuple[str, str]]:
 
 def doubled_lines(both: Twins) -> Iterable[str]:
     """Yield how many runs of which method are there more than once, and in what they differ."""
-    by_dataset: dict[str, list[tuple[Finished, Finished]]] = {}
+    by_dataset: dict[str, list[tuple[RunResult, RunResult]]] = {}
     for pair in both:
         by_dataset.setdefault(pair[0].dataset, []).append(pair)
     for dataset, pairs in by_dataset.items():

@@ -16,14 +16,14 @@ from statistics import fmean
 from typing import Any
 
 from ..catalogue import in_order
-from ..results.records import Failure, Finished, Measured, Timing, timing_of
+from ..results.records import Failure, Record, RunResult, RunTiming, timing_of
 from ..results.selection import WORDS, choose_runs
 from .comparable import Searched
-from .grid import BASELINE, Entry, Grid
+from .grid import BASELINE, Grid, GridEntry
 from .sweep import (
     FURTHER,
     PAIRED,
-    Chapter,
+    RuleReport,
     against_each,
     chapters,
     domains_of,
@@ -37,7 +37,7 @@ MOST_VALUES = 1_600_000
 """Of all curves together; with more, curves are thinned."""
 
 
-def curves_of(runs: Sequence[Finished]) -> tuple[list[dict[str, Any]], list[tuple[int, ...]]]:
+def curves_of(runs: Sequence[RunResult]) -> tuple[list[dict[str, Any]], list[tuple[int, ...]]]:
     """Return the runs with their curves, and the lists of steps that these go by."""
     steps: dict[tuple[int, ...], int] = {}
     most = _most_points(runs)
@@ -49,7 +49,7 @@ def accuracy(value: float) -> int | None:
     return round(value * SCALE) if math.isfinite(value) else None
 
 
-def _run(run: Finished, most: int, steps: dict[tuple[int, ...], int]) -> dict[str, Any]:
+def _run(run: RunResult, most: int, steps: dict[tuple[int, ...], int]) -> dict[str, Any]:
     kept = _thinned(run.measured, most)
     at = tuple(one.step for one in kept)
     return {
@@ -75,7 +75,7 @@ def _run(run: Finished, most: int, steps: dict[tuple[int, ...], int]) -> dict[st
     }
 
 
-def _most_points(runs: Sequence[Finished]) -> int:
+def _most_points(runs: Sequence[RunResult]) -> int:
     series = 0
     for run in runs:
         first = run.measured[0]
@@ -84,7 +84,7 @@ def _most_points(runs: Sequence[Finished]) -> int:
     return max(2, MOST_VALUES // max(series, 1))
 
 
-def _thinned(measured: Sequence[Measured], most: int) -> Sequence[Measured]:
+def _thinned(measured: Sequence[Record], most: int) -> Sequence[Record]:
     """Return so many records, evenly spaced, the first and the last among them."""
     if len(measured) <= most:
         return measured
@@ -117,7 +117,7 @@ Samples = Mapping[str, Mapping[str, Sequence[tuple[str, str]]]]
 
 
 def page_data(
-    runs: Sequence[Finished],
+    runs: Sequence[RunResult],
     rules: Iterable[str],
     failed: Sequence[Failure] = (),
     samples: Samples | None = None,
@@ -144,7 +144,7 @@ def page_data(
     }
 
 
-def _chapter(found: Chapter, runs: Sequence[Finished]) -> dict[str, Any]:
+def _chapter(found: RuleReport, runs: Sequence[RunResult]) -> dict[str, Any]:
     places = {id(run): place for place, run in enumerate(runs)}
     readings = _readings(found.rule, runs)
     chosen = []
@@ -169,9 +169,9 @@ def _chapter(found: Chapter, runs: Sequence[Finished]) -> dict[str, Any]:
     }
 
 
-def _readings(rule: str, runs: Sequence[Finished]) -> list[list[int | None] | None]:
+def _readings(rule: str, runs: Sequence[RunResult]) -> list[list[int | None] | None]:
     """Return the step at which the rule reads each run, were its draw the only one, and what."""
-    mates: dict[tuple[str, str, int, int], list[Finished]] = {}
+    mates: dict[tuple[str, str, int, int], list[RunResult]] = {}
     for run in runs:
         if len(run.test_domains) > 1:
             key = (run.dataset, run.algorithm, run.trial, run.draw)
@@ -198,13 +198,13 @@ def _grid(table: Grid) -> dict[str, Any]:
     }
 
 
-def _entry(entry: Entry) -> list[Any]:
+def _entry(entry: GridEntry) -> list[Any]:
     return [entry.text, entry.error, entry.mark.place, entry.mark.worse]
 
 
-def _costs(runs: Sequence[Finished]) -> list[dict[str, Any]]:
+def _costs(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
     """Return what the runs of each data set and method took, those that wrote it down."""
-    groups: dict[tuple[str, str], list[Timing]] = {}
+    groups: dict[tuple[str, str], list[RunTiming]] = {}
     for run in runs:
         timing = timing_of(run)
         if timing is not None:
@@ -248,7 +248,7 @@ SCRIPTS = (
 
 
 def sweep_page(
-    runs: Sequence[Finished],
+    runs: Sequence[RunResult],
     rules: Iterable[str],
     failed: Sequence[Failure] = (),
     samples: Samples | None = None,

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..reference import BENCHMARKS, published_rules, published_table, remarks
 from ..results.aggregation import printed, ranks
-from .grid import BASELINE, Accuracy, Benchmark, Method, grid
+from .grid import BASELINE, Accuracy, Benchmark, GridMethod, grid
 from .views import LEGEND, markdown
 
 __all__ = [
@@ -41,7 +41,7 @@ def published_benchmark(rule: str) -> Benchmark:
     """Return the paper's main table for a selection rule; its ranks are computed, not read."""
     table = published_table(BENCHMARKS[rule], rule)
     methods = {
-        key: Method(
+        key: GridMethod(
             row.name,
             {column: Accuracy(*cell) for column, cell in row.cells.items()},
             row.average,
@@ -69,7 +69,7 @@ def published_domains(dataset: str, rule: str) -> Benchmark | None:
 def _merged(title: str, labels: Sequence[str], rule: str) -> Benchmark | None:
     """Return the rows of these tables for a rule, of one method those of the first."""
     columns: dict[str, str] = {}
-    methods: dict[str, Method] = {}
+    methods: dict[str, GridMethod] = {}
     for label in labels:
         if rule not in published_rules(label):
             continue
@@ -77,7 +77,7 @@ def _merged(title: str, labels: Sequence[str], rule: str) -> Benchmark | None:
         columns |= {column: column for column in table.columns}
         for key, row in table.rows.items():
             cells = {column: Accuracy(*cell) for column, cell in row.cells.items()}
-            methods.setdefault(key, Method(row.name, cells, row.average))
+            methods.setdefault(key, GridMethod(row.name, cells, row.average))
     return Benchmark(title, "", columns, methods) if methods else None
 
 

@@ -7,19 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..catalogue import by_method, in_order
-from ..results.aggregation import Cell, Comparison, Row, compare, printed, rows_of
-from ..results.records import Failure, Finished
+from ..results.aggregation import Comparison, MethodRow, TrialMean, compare, printed, rows_of
+from ..results.records import Failure, RunResult
 from ..results.selection import CALIBRATED, RULES, Choice, Selection, select
 from .comparable import Searched, departed, not_compared
 from .grid import (
     BASELINE,
     Accuracy,
     Benchmark,
-    Entry,
-    Further,
+    ExtraColumn,
     Grid,
-    Line,
-    Method,
+    GridEntry,
+    GridLine,
+    GridMethod,
     beside,
     grid,
     signed,
@@ -46,10 +46,10 @@ PAIRED = (
 )
 HEADINGS = ("Difference", "Pairs", "Won", "Lost", "p")
 
-Pair = tuple[str, str]
+MethodPair = tuple[str, str]
 
 
-def paired(choices: Sequence[Choice], pairs: Iterable[Pair], label: str) -> Grid:
+def paired(choices: Sequence[Choice], pairs: Iterable[MethodPair], label: str) -> Grid:
     """Return by how much the first method of each pair is better than the second."""
     mine = _by_method(choices)
     names = {f"{one} less {other}": (one, other) for one, other in pairs}
@@ -66,25 +66,27 @@ def against_each(choices: Sequence[Choice]) -> dict[str, Grid]:
 
 
 def _grid(
-    title: str, label: str, choices: Mapping[str, Sequence[Choice]], names: Mapping[str, Pair]
+    title: str, label: str, choices: Mapping[str, Sequence[Choice]], names: Mapping[str, MethodPair]
 ) -> Grid:
-    lines = tuple(Line(name, _entries(choices, pair), (), False) for name, pair in names.items())
+    lines = tuple(
+        GridLine(name, _entries(choices, pair), (), False) for name, pair in names.items()
+    )
     return Grid(title, label, HEADINGS, (), lines)
 
 
-def _entries(choices: Mapping[str, Sequence[Choice]], pair: Pair) -> tuple[Entry, ...]:
+def _entries(choices: Mapping[str, Sequence[Choice]], pair: MethodPair) -> tuple[GridEntry, ...]:
     one, other = pair
     try:
         found = compare([*choices.get(one, ()), *choices.get(other, ())], one, other)
     except ValueError:  # they share one or none
-        return (Entry(),) * len(HEADINGS)
+        return (GridEntry(),) * len(HEADINGS)
     return _shown(found)
 
 
-def _shown(found: Comparison) -> tuple[Entry, ...]:
-    difference = Entry(signed(100 * found.difference), printed(100 * found.error))
+def _shown(found: Comparison) -> tuple[GridEntry, ...]:
+    difference = GridEntry(signed(100 * found.difference), printed(100 * found.error))
     counts = (found.pairs, found.wins, found.losses)
-    return (difference, *(Entry(str(count)) for count in counts), Entry(f"{found.p:.3f}"))
+    return (difference, *(GridEntry(str(count)) for count in counts), GridEntry(f"{found.p:.3f}"))
 
 
 def _by_method(choices: Sequence[Choice]) -> dict[str, list[Choice]]:
@@ -103,7 +105,7 @@ FURTHER = (
 
 
 @dataclass(frozen=True)
-class Chapter:
+class RuleReport:
     """What one selection rule gives: tables, and lines that say what to know of them.
 
     ``tables`` are by data set and ``by_domain`` by test domain of each; where there are published
@@ -121,8 +123,8 @@ class Chapter:
     cautions: tuple[str, ...]
     about: tuple[str, ...]
     choices: tuple[Choice, ...]
-    rows: tuple[Row, ...]
-    pairs: tuple[Pair, ...]
+    rows: tuple[MethodRow, ...]
+    pairs: tuple[MethodPair, ...]
 
     @property
     def all_tables(self) -> tuple[Grid, ...]:
@@ -130,17 +132,17 @@ class Chapter:
         return (*self.tables, *self.by_domain, *self.paired)
 
 
-def not_searched(run: Finished) -> None:
+def not_searched(run: RunResult) -> None:
     """Know nothing of what the random search draws: no hyperparameter counts as set."""
 
 
 def chapters(
-    runs: Iterable[Finished],
+    runs: Iterable[RunResult],
     rules: Iterable[str],
-    compared: Sequence[Pair] = (),
+    compared: Sequence[MethodPair] = (),
     failed: Iterable[Failure] = (),
     searched: Searched = not_searched,
-) -> list[Chapter]:
+) -> list[RuleReport]:
     """Return a chapter for each rule that these runs have something for.
 
     Args:
@@ -166,7 +168,7 @@ def nothing_chosen(runs: int, rules: Sequence[str]) -> str:
     )
 
 
-def domains_of(runs: Sequence[Finished]) -> dict[str, list[str]]:
+def domains_of(runs: Sequence[RunResult]) -> dict[str, list[str]]:
     """Return the domains of each data set, in the order of its records."""
     found: dict[str, list[str]] = {}
     for run in runs:
@@ -179,10 +181,10 @@ def _chapter(
     rule: str,
     selected: Selection,
     domains: Mapping[str, Sequence[str]],
-    compared: Sequence[Pair],
+    compared: Sequence[MethodPair],
     both: Twins,
     searched: Searched,
-) -> Chapter:
+) -> RuleReport:
     choices, rows = _ordered(selected.choices, domains), _rows(selected, domains)
     whole, names = _benchmark(rule, rows), dict.fromkeys(row.dataset for row in rows)
     published = published_cells(rule)
@@ -201,7 +203,7 @@ def _chapter(
     about += [*undecided(selected.undecided), *no_number(choices), *no_average(rows)]
     about += _without_colored_mnist(whole)
     pairs = _pairs(rows, compared)
-    return Chapter(
+    return RuleReport(
         rule,
         tuple(tables),
         tuple(by_domain),
@@ -224,18 +226,18 @@ def _ordered(choices: Sequence[Choice], domains: Mapping[str, Sequence[str]]) ->
     return in_order(sorted(choices, key=place))
 
 
-def _rows(selected: Selection, domains: Mapping[str, Sequence[str]]) -> list[Row]:
+def _rows(selected: Selection, domains: Mapping[str, Sequence[str]]) -> list[MethodRow]:
     """Return a row for each data set and method, without cells where nothing was chosen."""
     rows = rows_of(selected.choices, domains)
     there = {(row.dataset, row.algorithm) for row in rows}
     nothing = dict.fromkeys(place[:2] for place in selected.undecided if place[:2] not in there)
-    return in_order([*rows, *(Row(*names, {}, None, None, None) for names in nothing)])
+    return in_order([*rows, *(MethodRow(*names, {}, None, None, None) for names in nothing)])
 
 
-def _benchmark(rule: str, rows: Sequence[Row]) -> Benchmark:
+def _benchmark(rule: str, rows: Sequence[MethodRow]) -> Benchmark:
     columns = dict.fromkeys(row.dataset for row in rows)
     methods = {
-        name: Method(
+        name: GridMethod(
             name,
             {
                 row.dataset: _percent(row.average)
@@ -249,13 +251,13 @@ def _benchmark(rule: str, rows: Sequence[Row]) -> Benchmark:
     return Benchmark(title, f"tab:{rule}", {column: column for column in columns}, methods)
 
 
-def _by_domain(dataset: str, rows: Sequence[Row], domains: Sequence[str]) -> Benchmark:
-    methods = {row.algorithm: Method(row.algorithm, _known(row.domains)) for row in rows}
+def _by_domain(dataset: str, rows: Sequence[MethodRow], domains: Sequence[str]) -> Benchmark:
+    methods = {row.algorithm: GridMethod(row.algorithm, _known(row.domains)) for row in rows}
     columns = {domain: domain for domain in domains}
     return Benchmark(f"{dataset}, by test domain", f"tab:{dataset}", columns, methods)
 
 
-def _methods(rows: Sequence[Row]) -> list[str]:
+def _methods(rows: Sequence[MethodRow]) -> list[str]:
     """Return the methods in their order, which that of the first data set need not hold all of."""
     return list(dict.fromkeys(row.algorithm for row in sorted(rows, key=by_method)))
 
@@ -272,16 +274,16 @@ def _remarks(tables: Sequence[Grid]) -> Iterable[str]:
         yield f"Published cells of {line}"
 
 
-def _worst(rows: Sequence[Row]) -> Further:
-    return Further("Worst", _known({row.algorithm: row.worst for row in rows}))
+def _worst(rows: Sequence[MethodRow]) -> ExtraColumn:
+    return ExtraColumn("Worst", _known({row.algorithm: row.worst for row in rows}))
 
 
-def _calibration(rows: Sequence[Row]) -> Further:
+def _calibration(rows: Sequence[MethodRow]) -> ExtraColumn:
     cells = {row.algorithm: row.calibration_error for row in rows}
-    return Further("ECE", _known(cells), smallest_first=True)
+    return ExtraColumn("ECE", _known(cells), smallest_first=True)
 
 
-def _known(cells: Mapping[str, Cell | None]) -> dict[str, Accuracy]:
+def _known(cells: Mapping[str, TrialMean | None]) -> dict[str, Accuracy]:
     """Return those that are numbers; DomainBed, for one, records no calibration error."""
     return {
         name: _percent(cell)
@@ -290,7 +292,7 @@ def _known(cells: Mapping[str, Cell | None]) -> dict[str, Accuracy]:
     }
 
 
-def _pairs(rows: Sequence[Row], asked: Sequence[Pair]) -> list[Pair]:
+def _pairs(rows: Sequence[MethodRow], asked: Sequence[MethodPair]) -> list[MethodPair]:
     """Return every method with the baseline, and those asked for."""
     names = _methods(rows)
     to_baseline = [(name, BASELINE) for name in names if BASELINE in names and name != BASELINE]
@@ -306,5 +308,5 @@ def _without_colored_mnist(whole: Benchmark) -> Iterable[str]:
         yield f"Average without colored-mnist: {listed or 'no method has all data sets'}"
 
 
-def _percent(cell: Cell) -> Accuracy:
+def _percent(cell: TrialMean) -> Accuracy:
     return Accuracy(100 * cell.mean, 100 * cell.error if cell.trials > 1 else None)

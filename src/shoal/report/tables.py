@@ -56,7 +56,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _CellText:
     """One cell as text: ours, the paper's, their difference, and whether it is marked."""
 
     ours: str
@@ -155,7 +155,7 @@ def terminal(
 
 def _entries(
     rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]
-) -> list[tuple[str, str, list[_Entry]]]:
+) -> list[tuple[str, str, list[_CellText]]]:
     """Return name, number of runs and cells of each row, all as text."""
     table = []
     means = []
@@ -172,14 +172,14 @@ def _entries(
     return table
 
 
-def _entry(ours: Cell | None, paper: Cell | str) -> _Entry:
+def _entry(ours: Cell | None, paper: Cell | str) -> _CellText:
     shown = NOT_RUN if ours is None else str(ours)
     if ours is None or isinstance(paper, str):
-        return _Entry(shown, str(paper), NO_NUMBER, False)
+        return _CellText(shown, str(paper), NO_NUMBER, False)
     difference = f"{ours.difference(paper):+z.1f}"
     if difference == "+0.0":
         difference = "0.0"
-    return _Entry(shown, str(paper), difference.replace("-", "−"), ours.departs(paper))
+    return _CellText(shown, str(paper), difference.replace("-", "−"), ours.departs(paper))
 
 
 def _ours(value: Mapping[str, Any] | None) -> Cell | None:
@@ -210,7 +210,7 @@ def _runs(cells: Sequence[Cell | None]) -> str:
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
 
 
-def _any_marked(table: Sequence[tuple[str, str, list[_Entry]]]) -> bool:
+def _any_marked(table: Sequence[tuple[str, str, list[_CellText]]]) -> bool:
     return any(entry.marked for _, _, entries in table for entry in entries)
 
 

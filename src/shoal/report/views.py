@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .grid import Entry, Grid
+from .grid import Grid, GridEntry
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,7 +51,7 @@ def markdown(grid: Grid) -> str:
     return f"**{as_markdown(grid.title)}**\n\n{table}"
 
 
-def _markdown(entry: Entry) -> str:
+def _markdown(entry: GridEntry) -> str:
     text = entry.text
     if entry.mark.place == 1:
         text = f"**{text}**"
@@ -101,7 +101,7 @@ def latex(grid: Grid) -> str:
     )
 
 
-def _latex(entry: Entry) -> str:
+def _latex(entry: GridEntry) -> str:
     text = _escaped(entry.text)
     if entry.mark.worse:
         text = rf"\textcolor{{gray}}{{{text}}}"
@@ -179,7 +179,7 @@ def _piece(
     return view
 
 
-def _styled(entry: Entry, joint: str) -> Text:
+def _styled(entry: GridEntry, joint: str) -> Text:
     from rich.text import Text
 
     style = {1: "bold", 2: "underline"}.get(entry.mark.place or 0, "")

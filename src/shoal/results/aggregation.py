@@ -10,7 +10,7 @@ from .selection import Choice
 
 
 @dataclass(frozen=True)
-class Cell:
+class TrialMean:
     """A mean over trials and its standard error: the population's deviation over √trials."""
 
     mean: float
@@ -18,14 +18,14 @@ class Cell:
     trials: int
 
     @staticmethod
-    def of(values: Sequence[float]) -> "Cell":
+    def of(values: Sequence[float]) -> "TrialMean":
         mean, n = fmean(values), len(values)
         # Not statistics.pstdev, which knows no NaN.
-        return Cell(mean, math.sqrt(fmean((value - mean) ** 2 for value in values) / n), n)
+        return TrialMean(mean, math.sqrt(fmean((value - mean) ** 2 for value in values) / n), n)
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """One method on one data set.
 
     ``domains`` has a cell for each test domain, ``average`` is over them: first within a trial,
@@ -35,13 +35,13 @@ class Row:
 
     dataset: str
     algorithm: str
-    domains: Mapping[str, Cell]
-    average: Cell | None
-    worst: Cell | None
-    calibration_error: Cell | None
+    domains: Mapping[str, TrialMean]
+    average: TrialMean | None
+    worst: TrialMean | None
+    calibration_error: TrialMean | None
 
 
-def rows_of(choices: Iterable[Choice], domains: Mapping[str, Sequence[str]]) -> list[Row]:
+def rows_of(choices: Iterable[Choice], domains: Mapping[str, Sequence[str]]) -> list[MethodRow]:
     """Return a row for each data set and method.
 
     Args:
@@ -56,7 +56,9 @@ def rows_of(choices: Iterable[Choice], domains: Mapping[str, Sequence[str]]) -> 
     ]
 
 
-def _row(dataset: str, algorithm: str, choices: Sequence[Choice], domains: Sequence[str]) -> Row:
+def _row(
+    dataset: str, algorithm: str, choices: Sequence[Choice], domains: Sequence[str]
+) -> MethodRow:
     trials: dict[int, dict[str, Choice]] = {}
     for choice in choices:
         trials.setdefault(choice.trial, {})[choice.test_domain] = choice
@@ -64,18 +66,18 @@ def _row(dataset: str, algorithm: str, choices: Sequence[Choice], domains: Seque
     for domain in domains:
         values = [mine[domain].accuracy for mine in trials.values() if domain in mine]
         if values:
-            cells[domain] = Cell.of(values)
+            cells[domain] = TrialMean.of(values)
     incomplete = any(set(mine) != set(domains) for mine in trials.values())
     if incomplete or any(math.isnan(cell.mean) for cell in cells.values()):
-        return Row(dataset, algorithm, cells, None, None, None)
+        return MethodRow(dataset, algorithm, cells, None, None, None)
     found = [[mine[domain] for domain in domains] for mine in trials.values()]
-    return Row(
+    return MethodRow(
         dataset,
         algorithm,
         cells,
-        Cell.of([fmean(one.accuracy for one in trial) for trial in found]),
-        Cell.of([min(one.accuracy for one in trial) for trial in found]),
-        Cell.of([fmean(one.calibration_error for one in trial) for trial in found]),
+        TrialMean.of([fmean(one.accuracy for one in trial) for trial in found]),
+        TrialMean.of([min(one.accuracy for one in trial) for trial in found]),
+        TrialMean.of([fmean(one.calibration_error for one in trial) for trial in found]),
     )
 
 

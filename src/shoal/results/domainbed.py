@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .records import HELD_OUT, KEPT, Finished, Measured
+from .records import HELD_OUT, KEPT, Record, RunResult
 
 RESULTS = "results.jsonl"
 # Names there and here; environments go by index there.
@@ -33,7 +33,7 @@ SPLITS = {"in": KEPT, "out": HELD_OUT}
 Identity = tuple[str, str, tuple[str, ...], int, int]
 
 
-def read_domainbed(folder: Path) -> list[Finished]:
+def read_domainbed(folder: Path) -> list[RunResult]:
     """Return the runs in this folder and below it, also those that were not finished.
 
     DomainBed's own selection asks for no ``done``, and its published numbers do not either. A file
@@ -48,9 +48,9 @@ def read_domainbed(folder: Path) -> list[Finished]:
     return [run for path in sorted(folder.rglob(RESULTS)) for run in _read(path)]
 
 
-def _read(path: Path) -> Iterator[Finished]:
+def _read(path: Path) -> Iterator[RunResult]:
     """Yield the runs of a file; none where nothing was recorded."""
-    runs: dict[Identity, dict[int, Measured]] = {}
+    runs: dict[Identity, dict[int, Record]] = {}
     last: dict[Identity, Mapping[str, Any]] = {}
     for number, values in _lines(path):
         try:
@@ -65,7 +65,7 @@ def _read(path: Path) -> Iterator[Finished]:
         if not records:
             raise _nothing_tested(path, last[identity])
         measured = tuple(_alike([records[step] for step in sorted(records)]))
-        yield Finished(*identity, last[identity]["hparams"], measured, path.parent)
+        yield RunResult(*identity, last[identity]["hparams"], measured, path.parent)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -96,10 +96,10 @@ def _identity(args: Mapping[str, Any]) -> Identity:
     )
 
 
-def _record(values: Mapping[str, Any]) -> Measured:
+def _record(values: Mapping[str, Any]) -> Record:
     if not isinstance(values["hparams"], dict):
         raise TypeError(f"hparams is {values['hparams']!r}, which is no object")
-    return Measured(_whole(values["step"]), _accuracies(values, values["args"]["dataset"]), {})
+    return Record(_whole(values["step"]), _accuracies(values, values["args"]["dataset"]), {})
 
 
 def _whole(value: Any) -> int:
@@ -109,7 +109,7 @@ def _whole(value: Any) -> int:
     return int(number)
 
 
-def _alike(records: Sequence[Measured]) -> list[Measured]:
+def _alike(records: Sequence[Record]) -> list[Record]:
     """Return those that hold out as many environments as any: means over fewer do not compare."""
     counts = [sum(HELD_OUT in splits for splits in one.accuracy.values()) for one in records]
     most = max(counts)
@@ -133,7 +133,7 @@ def _nothing_tested(path: Path, last: Mapping[str, Any]) -> ValueError:
     )
 
 
-def _size(measured: Measured | None) -> int:
+def _size(measured: Record | None) -> int:
     """Return how many accuracies a record has."""
     return 0 if measured is None else sum(map(len, measured.accuracy.values()))
 

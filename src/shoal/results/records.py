@@ -51,7 +51,7 @@ IDENTIFYING = ("dataset", "algorithm", "test_domains", "trial", "draw", "hparams
 
 
 @dataclass(frozen=True)
-class Measured:
+class Record:
     """Accuracies and calibration errors after one update, by domain and split.
 
     ``terms`` are the means, since the record before, of what every update reports; ``gaps`` the
@@ -65,9 +65,9 @@ class Measured:
     gaps: Mapping[str, float] = field(default_factory=dict)
 
     @staticmethod
-    def of_record(record: Mapping[str, Any]) -> "Measured":
+    def of_record(record: Mapping[str, Any]) -> "Record":
         """Return what a line of ``records.jsonl`` holds."""
-        return Measured(
+        return Record(
             record["step"],
             record["accuracy"],
             record.get("calibration_error", {}),
@@ -81,7 +81,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Finished:
+class RunResult:
     """A run, by what selection groups runs by, and all that it recorded.
 
     ``protocol`` is how it was made; empty where that was not written down, as by DomainBed.
@@ -93,7 +93,7 @@ class Finished:
     trial: int
     draw: int
     hparams: Mapping[str, Any]
-    measured: tuple[Measured, ...]
+    measured: tuple[Record, ...]
     path: Path | None = None
     fingerprint: str = ""
     protocol: Mapping[str, Any] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Finished:
         return self.dataset, self.algorithm, self.test_domains, self.trial, self.draw
 
     @property
-    def last(self) -> Measured:
+    def last(self) -> Record:
         """The record of the last update."""
         return max(self.measured, key=lambda measured: measured.step)
 
@@ -141,7 +141,7 @@ def mean_inside(values: Mapping[str, Mapping[str, float]], test_domains: Sequenc
 
 
 @dataclass(frozen=True)
-class Timing:
+class RunTiming:
     """What a run took, in seconds, and what is known of the machine."""
 
     preparing: float
@@ -174,13 +174,13 @@ class Failure:
     path: Path
 
 
-def read_runs(folders: Sequence[Path]) -> list[Finished]:
+def read_runs(folders: Sequence[Path]) -> list[RunResult]:
     """Return the finished runs in these folders and below them, in the order of their paths.
 
     Runs that are not done are left out: their best record may be still to come. A folder that is
     named twice, or lies in another, is read once.
     """
-    found: dict[Path, Finished] = {}
+    found: dict[Path, RunResult] = {}
     with _uncollected():
         for folder in folders:
             if not folder.is_dir():
@@ -231,12 +231,12 @@ def failure_of(folder: Path) -> dict[str, Any] | None:
     return found | {"reason": in_one_line(str(found["reason"]))}
 
 
-def timing_of(run: Finished) -> Timing | None:
+def timing_of(run: RunResult) -> RunTiming | None:
     """Return what the run took; None where that was not written down."""
     return None if run.path is None else read_timing(run.path)
 
 
-def read_timing(folder: Path) -> Timing | None:
+def read_timing(folder: Path) -> RunTiming | None:
     """Return what the run in this folder took; None where that was not written down, or damaged."""
     try:
         found = _object((folder / TIMING).read_text("utf-8", errors="replace"))
@@ -245,7 +245,7 @@ def read_timing(folder: Path) -> Timing | None:
     try:
         values = found or {}
         about = values.get("machine")
-        return Timing(
+        return RunTiming(
             float(values["preparing"]),
             float(values["updating"]),
             float(values["evaluating"]),
@@ -256,10 +256,10 @@ def read_timing(folder: Path) -> Timing | None:
         return None
 
 
-def _read(folder: Path) -> Finished:
+def _read(folder: Path) -> RunResult:
     run = _run(folder)
     measured = tuple(_measured(folder / RECORDS, run["test_domains"]))
-    return Finished(
+    return RunResult(
         run["dataset"],
         run["algorithm"],
         tuple(run["test_domains"]),
@@ -294,14 +294,14 @@ def _object(text: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _measured(path: Path, test_domains: Sequence[str]) -> Iterator[Measured]:
+def _measured(path: Path, test_domains: Sequence[str]) -> Iterator[Record]:
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     if not lines:
         raise _damaged(path, "is empty, or not there")
     steps: set[int] = set()
     for number, line in enumerate(lines, 1):
         try:
-            found = Measured.of_record(json.loads(line))
+            found = Record.of_record(json.loads(line))
         except json.JSONDecodeError as error:
             raise _damaged(path, f"is not JSON in line {number} ({error})") from error
         except (KeyError, TypeError, AttributeError) as error:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from .records import HELD_OUT, KEPT, Failure, Finished, Measured, mean_inside
+from .records import HELD_OUT, KEPT, Failure, Record, RunResult, mean_inside
 
 # Accuracies so near to the best are taken for equal to it where calibration decides.
 NEAR = 0.005
@@ -37,10 +37,10 @@ class Choice:
     score: float
     accuracy: float
     calibration_error: float
-    run: Finished
+    run: RunResult
     draws: int
     failed: int = 0
-    candidates: tuple[Finished, ...] = ()
+    candidates: tuple[RunResult, ...] = ()
 
     @property
     def inside(self) -> float:
@@ -60,21 +60,21 @@ class Choice:
 
 
 # From a run and all runs of its data set, method and trial, to the score and what is read.
-Score = tuple[float, Measured]
-Rule = Callable[[Finished, Sequence[Finished]], Score | None]
+Score = tuple[float, Record]
+SelectionRule = Callable[[RunResult, Sequence[RunResult]], Score | None]
 
 
-def by_test_domain(run: Finished, all_runs: Sequence[Finished]) -> Score | None:
+def by_test_domain(run: RunResult, all_runs: Sequence[RunResult]) -> Score | None:
     """Return the held-out accuracy of the test domain after the last update."""
     return run.last.of(run.test_domains[0], HELD_OUT), run.last
 
 
-def by_training_domains(run: Finished, all_runs: Sequence[Finished]) -> Score | None:
+def by_training_domains(run: RunResult, all_runs: Sequence[RunResult]) -> Score | None:
     """Return the best mean of the training domains' held-out accuracies over all steps."""
     return _best(zip(run.inside, run.measured, strict=True))
 
 
-def by_leaving_out(run: Finished, all_runs: Sequence[Finished]) -> Score | None:
+def by_leaving_out(run: RunResult, all_runs: Sequence[RunResult]) -> Score | None:
     """Return the best mean accuracy, over all steps, on domains left out beside the test domain.
 
     Of every other domain v it reads the run of the same draw whose test domains are the test domain
@@ -90,7 +90,7 @@ def by_leaving_out(run: Finished, all_runs: Sequence[Finished]) -> Score | None:
         for other in all_runs
         if other.draw == run.draw and len(other.test_domains) == 2
     }
-    beside: list[tuple[str, dict[int, Measured]]] = []
+    beside: list[tuple[str, dict[int, Record]]] = []
     for domain in others:
         pair = pairs.get((test, domain)) or pairs.get((domain, test))
         if pair is None:
@@ -104,7 +104,7 @@ def by_leaving_out(run: Finished, all_runs: Sequence[Finished]) -> Score | None:
 
 
 TEST_DOMAIN, LEFT_OUT = "test-domain", "leave-one-domain-out"
-RULES: dict[str, Rule] = {
+RULES: dict[str, SelectionRule] = {
     TEST_DOMAIN: by_test_domain,
     "training-domain": by_training_domains,
     LEFT_OUT: by_leaving_out,
@@ -133,7 +133,7 @@ WORDS = {
 
 
 # A data set, a method, a test domain and a trial.
-Place = tuple[str, str, str, int]
+ChoiceKey = tuple[str, str, str, int]
 
 
 @dataclass(frozen=True)
@@ -141,21 +141,21 @@ class Selection:
     """What a rule chose, and where none of so many draws had a score that is a number."""
 
     choices: list[Choice]
-    undecided: dict[Place, int]
+    undecided: dict[ChoiceKey, int]
 
 
-def choose_runs(runs: Iterable[Finished], rule: str) -> list[Choice]:
+def choose_runs(runs: Iterable[RunResult], rule: str) -> list[Choice]:
     """Return the rule's choice for every data set, method, test domain and trial."""
     return select(runs, rule).choices
 
 
-def select(runs: Iterable[Finished], rule: str, lost: Iterable[Failure] = ()) -> Selection:
+def select(runs: Iterable[RunResult], rule: str, lost: Iterable[Failure] = ()) -> Selection:
     """Return the rule's choice for every data set, method, test domain and trial.
 
     Args:
         lost: runs that failed by themselves. Their draws were tried, and no rule chooses them.
     """
-    groups: dict[tuple[str, str, int], list[Finished]] = {}
+    groups: dict[tuple[str, str, int], list[RunResult]] = {}
     for run in runs:
         groups.setdefault((run.dataset, run.algorithm, run.trial), []).append(run)
     there = {key[:2] for key in groups}
@@ -180,9 +180,11 @@ def select(runs: Iterable[Finished], rule: str, lost: Iterable[Failure] = ()) ->
     return found
 
 
-def _by_test_domain(runs: Sequence[Finished], lost: Sequence[Failure]) -> dict[str, list[Finished]]:
+def _by_test_domain(
+    runs: Sequence[RunResult], lost: Sequence[Failure]
+) -> dict[str, list[RunResult]]:
     """Return the runs with each single test domain; none where all were lost."""
-    found: dict[str, list[Finished]] = {}
+    found: dict[str, list[RunResult]] = {}
     for run in runs:
         if len(run.test_domains) == 1:
             found.setdefault(run.test_domains[0], []).append(run)
@@ -193,10 +195,10 @@ def _by_test_domain(runs: Sequence[Finished], lost: Sequence[Failure]) -> dict[s
 
 
 # A score, the run that has it, and what is read of it.
-Scored = tuple[float, Finished, Measured]
+Scored = tuple[float, RunResult, Record]
 
 
-def _scored(candidates: Sequence[Finished], mates: Sequence[Finished], rule: str) -> list[Scored]:
+def _scored(candidates: Sequence[RunResult], mates: Sequence[RunResult], rule: str) -> list[Scored]:
     if rule == CALIBRATED:
         return _calibrated(candidates)
     tried = ((run, RULES[rule](run, mates)) for run in candidates)
@@ -209,8 +211,8 @@ def _no_choice(rule: str, scored: Sequence[Scored]) -> bool:
 
 
 def _tried(
-    candidates: Sequence[Finished], scored: Sequence[Scored], rule: str
-) -> tuple[Finished, ...]:
+    candidates: Sequence[RunResult], scored: Sequence[Scored], rule: str
+) -> tuple[RunResult, ...]:
     """Return the runs that the rule chose from: those that lack others beside them do not count."""
     if rule == CALIBRATED:
         return tuple(candidates)
@@ -224,7 +226,7 @@ def _draws_lost(failed: Iterable[Failure], domain: str, rule: str) -> set[int]:
     return {one.draw for one in failed if one.test_domains == (domain,)}
 
 
-def _choice(best: Scored, candidates: tuple[Finished, ...], lost: set[int]) -> Choice:
+def _choice(best: Scored, candidates: tuple[RunResult, ...], lost: set[int]) -> Choice:
     score, run, measured = best
     test = run.test_domains[0]
     tried = {one.draw for one in candidates}
@@ -245,7 +247,7 @@ def _choice(best: Scored, candidates: tuple[Finished, ...], lost: set[int]) -> C
     )
 
 
-def _calibrated(candidates: Sequence[Finished]) -> list[Scored]:
+def _calibrated(candidates: Sequence[RunResult]) -> list[Scored]:
     """Return those nearest to the best training-domain accuracy, scored by their calibration.
 
     Over all steps of all runs; the score is the negative mean calibration error of the training
@@ -269,12 +271,12 @@ def _calibrated(candidates: Sequence[Finished]) -> list[Scored]:
     return [(-training_calibration(run, measured), run, measured) for run, measured in near]
 
 
-def training_accuracy(run: Finished, measured: Measured) -> float:
+def training_accuracy(run: RunResult, measured: Record) -> float:
     """Return the mean accuracy on the held-out images of the training domains."""
     return mean_inside(measured.accuracy, run.test_domains)
 
 
-def training_calibration(run: Finished, measured: Measured) -> float:
+def training_calibration(run: RunResult, measured: Record) -> float:
     """Return the mean calibration error on the held-out images of the training domains."""
     return mean_inside(measured.calibration_error, run.test_domains)
 

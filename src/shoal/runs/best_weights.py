@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..results.records import Finished, Measured
+from ..results.records import Record, RunResult
 from ..results.selection import (
     CALIBRATED,
     NEAR,
@@ -29,10 +29,10 @@ from .model import CARD, MODEL
 from .run import Run
 
 KEPT_MODELS = "kept"
-Record = Mapping[str, Any]
+RecordFields = Mapping[str, Any]
 
 
-def reachable(run: Finished, rule: str) -> list[int]:
+def reachable(run: RunResult, rule: str) -> list[int]:
     """Return the steps, so far, that the rule may choose, whatever follows in this or other runs.
 
     By test domain it is the last update, whose weights a run leaves in any case. By training
@@ -48,7 +48,7 @@ def reachable(run: Finished, rule: str) -> list[int]:
     return [one.step for one in run.measured] if rule == "leave-one-domain-out" else []
 
 
-def _well_calibrated(run: Finished) -> list[int]:
+def _well_calibrated(run: RunResult) -> list[int]:
     found = [
         (compared(accuracy_of(run, one)), -compared(-error_of(run, one)), one.step)
         for one in run.measured
@@ -69,7 +69,7 @@ def kept_model(folder: Path, step: int) -> Path:
     return folder / KEPT_MODELS / f"step-{step:07d}"
 
 
-class Keeping:
+class WeightKeeper:
     """Keeps weights of a run for some rules: call it with all records whenever there are new ones.
 
     Args:
@@ -82,12 +82,12 @@ class Keeping:
         run: Run,
         rules: Iterable[str],
         folder: Path,
-        save: Callable[[Path, Record], object],
+        save: Callable[[Path, RecordFields], object],
     ) -> None:
         self.run, self.rules, self.folder, self.save = run, tuple(rules), folder, save
         self._known: int | None = None
 
-    def __call__(self, records: Sequence[Record]) -> None:
+    def __call__(self, records: Sequence[RecordFields]) -> None:
         """Keep the weights of the newest record where a rule may choose it.
 
         The first call tells of the records that a checkpoint holds, whose weights are kept already.
@@ -98,7 +98,7 @@ class Keeping:
                 self.save(kept_model(self.folder, step), records[-1])
         self._known = len(records)
 
-    def finish(self, records: Sequence[Record]) -> None:
+    def finish(self, records: Sequence[RecordFields]) -> None:
         """Delete what no rule can choose any more.
 
         Not before the end: a run that goes on from a checkpoint may need what was best there.
@@ -110,7 +110,7 @@ class Keeping:
             else:
                 shutil.rmtree(path)
 
-    def note(self, records: Sequence[Record], noted: Callable[[str], object]) -> None:
+    def note(self, records: Sequence[RecordFields], noted: Callable[[str], object]) -> None:
         """Tell which weights a rule may choose that are not there."""
         wanted = self._wanted(records)
         if missing := [step for step in wanted if not kept_model(self.folder, step).is_dir()]:
@@ -119,11 +119,11 @@ class Keeping:
                 f"{', '.join(map(str, missing))}): the run was begun without keeping them"
             )
 
-    def _wanted(self, records: Sequence[Record]) -> list[int]:
+    def _wanted(self, records: Sequence[RecordFields]) -> list[int]:
         run = self.run
-        measured = tuple(Measured.of_record(record) for record in records)
+        measured = tuple(Record.of_record(record) for record in records)
         about = (run.dataset, run.algorithm, run.test_domains, run.trial, run.draw, run.hparams)
-        so_far = Finished(*about, measured)
+        so_far = RunResult(*about, measured)
         found = {step for rule in self.rules for step in reachable(so_far, rule)}
         # The last weights are the run's model.
         return sorted(found - {run.protocol.steps - 1})

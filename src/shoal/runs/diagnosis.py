@@ -32,7 +32,7 @@ from ..curvature.roots import DENSE
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..training.evaluation import Evaluation, HeadPass, classifier_of, head_passes
-from .model import Model, evaluation_of
+from .model import Model, evaluation_of_model
 
 # Of each training domain, in the fixed sample that records are measured on.
 EXAMPLES = 256
@@ -85,7 +85,7 @@ Spectra = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Subject:
+class DiagnosisSubject:
     """Everything that a diagnosis asks for; ``examples`` of each domain have its spectra."""
 
     accuracies: list[float]
@@ -95,7 +95,7 @@ class Subject:
     examples: tuple[int, ...]
 
 
-def head_subject(evaluate: Evaluation) -> Subject:
+def head_subject(evaluate: Evaluation) -> DiagnosisSubject:
     """Return the head of the method that is evaluated: closed forms where it is one layer."""
     classifier = classifier_of(evaluate)
     passes = list(head_passes(evaluate).values())
@@ -108,7 +108,7 @@ def head_subject(evaluate: Evaluation) -> Subject:
     small = logits.shape[1] * (features.shape[1] + bias) <= DENSE
     chosen = _first(domains, None if small else _examples(logits.shape[1], ROWS))
     some = [t[chosen.to(t.device)] for t in (features, logits, labels)]
-    return Subject(
+    return DiagnosisSubject(
         accuracies,
         partial(head_diagonals, features, logits, labels, domains, bias=bias),
         partial(head_roots, some[0], some[1], some[2], domains[chosen], bias=bias),
@@ -117,7 +117,7 @@ def head_subject(evaluate: Evaluation) -> Subject:
     )
 
 
-def network_subject(evaluate: Evaluation, parameters: str, method: str) -> Subject:
+def network_subject(evaluate: Evaluation, parameters: str, method: str) -> DiagnosisSubject:
     """Return weights of the whole network: ``"all"``, or names and prefixes with commas."""
     algorithm = evaluate.algorithm
     if algorithm.together or algorithm.extra_channels:
@@ -147,13 +147,13 @@ def _network(
     method: str,
     chunk: int | None,
     rows: int,
-) -> Subject:
+) -> DiagnosisSubject:
     with torch.no_grad():
         classes = model(inputs[:1]).shape[-1]
     chosen = _first(domains, _examples(classes, rows))
     some = inputs[chosen.to(inputs.device)], labels[chosen.to(labels.device)], domains[chosen]
     roots = partial(network_roots, model, *some, parameters, chunk_size=chunk)
-    return Subject(
+    return DiagnosisSubject(
         accuracies,
         partial(
             network_diagonals,
@@ -217,7 +217,7 @@ def diagnose(
     """Return the diagnosis as plain values, ready for JSON."""
     if len(domains) < 2:
         raise ValueError(f"a diagnosis compares domains: name two or more, got {len(domains)}")
-    evaluate = evaluation_of(model, dataset, cache, domains, question.images)
+    evaluate = evaluation_of_model(model, dataset, cache, domains, question.images)
     for (name, _), part in evaluate.parts.items():
         if len(part) < 2:
             raise ValueError(f"the domain {name!r} has {len(part)} image; a variance needs two")
@@ -256,7 +256,7 @@ class Diagnoses:
 
 
 def _answers(
-    subject: Subject,
+    subject: DiagnosisSubject,
     question: Question,
     names: list[str],
     trained: list[bool],

@@ -15,21 +15,21 @@ from ..storage import write_json
 from ..training.checkpoints import Checkpoints
 from ..training.evaluation import Evaluation
 from ..training.loop import Progress, Schedule, Timing, train
-from ..training.placement import Placed
+from ..training.placement import RunData
 from ..training.step import Update
 from . import model
-from .best_weights import Keeping
+from .best_weights import WeightKeeper
 from .diagnosis import Diagnoses, Gaps
-from .folder import PREDICTIONS, Folder, write_predictions, writing
+from .folder import PREDICTIONS, RunFolder, write_predictions, writing
 from .machine import Machine, about_machine
-from .prepare import evaluation_of, notes, prepare
+from .prepare import evaluation_of_run, notes, prepare
 from .run import Run
 
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Result:
+class ExecutionResult:
     """The records of a run, and what it took this process."""
 
     records: list[Record]
@@ -41,12 +41,12 @@ def execute(
     method: type[Algorithm],
     dataset: DomainDataset,
     cache: ImageCache | None,
-    folder: Folder,
+    folder: RunFolder,
     machine: Machine,
     told: Callable[[Progress], object] = lambda _: None,
     recorded: Callable[[list[Record]], object] = lambda _: None,
     noted: Callable[[str], object] = lambda _: None,
-) -> Result:
+) -> ExecutionResult:
     """Train to the end, from where the folder is, and leave records and model in it.
 
     In several processes all must call it, and the first alone writes.
@@ -64,7 +64,7 @@ def execute(
         about = (placed.shape, dataset.classes, trained, record)
         model.save(path, update.algorithm, run, *about)
 
-    keep = Keeping(run, machine.keep_best, folder.path, save)
+    keep = WeightKeeper(run, machine.keep_best, folder.path, save)
     if folder.done:
         checkpoints.delete()  # a kill may have come before it
         if machine.predictions and not (folder.path / PREDICTIONS).exists():
@@ -74,7 +74,7 @@ def execute(
             raise ValueError(f"{folder.path} is done and has no records; move it away")
         keep.note(records, noted)
         recorded(records)
-        return Result(records, None)
+        return ExecutionResult(records, None)
     model.check_saving()
     trained = dataset.without(run.test_domains).names
     placed, update = prepare(run, method, dataset, cache, machine)
@@ -89,7 +89,7 @@ def execute(
             folder.write_records(records)
         recorded(records)
 
-    evaluate = evaluation_of(update, placed.parts, machine.step == "compiled")
+    evaluate = evaluation_of_run(update, placed.parts, machine.step == "compiled")
     measured = _measured(update, placed, machine)
     records, timing = train(
         update, evaluate, _schedule(run), machine.step, checkpoints, told, write, measured, noted
@@ -106,7 +106,7 @@ def execute(
         folder.finish()
     checkpoints.delete()
     keep.note(records, noted)
-    return Result(records, timing)
+    return ExecutionResult(records, timing)
 
 
 def _assist(
@@ -114,14 +114,14 @@ def _assist(
     method: type[Algorithm],
     dataset: DomainDataset,
     cache: ImageCache | None,
-    folder: Folder,
+    folder: RunFolder,
     machine: Machine,
-) -> Result:
+) -> ExecutionResult:
     """Take part in a run that another process carries out: train, evaluate, and write nothing."""
     if folder.done:
-        return Result(folder.records(), None)
+        return ExecutionResult(folder.records(), None)
     placed, update = prepare(run, method, dataset, cache, machine)
-    evaluate = evaluation_of(update, placed.parts, machine.step == "compiled")
+    evaluate = evaluation_of_run(update, placed.parts, machine.step == "compiled")
     checkpoints = Checkpoints(folder.checkpoints, run.identity, writes=False)
     measured = _measured(update, placed, machine)
     records, timing = train(
@@ -129,17 +129,17 @@ def _assist(
     )
     if machine.predictions:
         evaluate()
-    return Result(records, timing)
+    return ExecutionResult(records, timing)
 
 
-def _measured(update: Update, placed: Placed, machine: Machine) -> Callable[[], Record]:
+def _measured(update: Update, placed: RunData, machine: Machine) -> Callable[[], Record]:
     """Return what measures what records hold beside accuracies."""
     if machine.log is None:
         return dict
     kinds: dict[str, Callable[[Evaluation], Callable[[], Record]]]
     kinds = {"gaps": Gaps, "diagnosis": Diagnoses}
     kind = kinds[choose("log", machine.log, kinds)]
-    return kind(evaluation_of(update, placed.samples, False))
+    return kind(evaluation_of_run(update, placed.samples, False))
 
 
 def _schedule(run: Run) -> Schedule:

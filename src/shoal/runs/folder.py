@@ -13,7 +13,7 @@ import torch
 from ..datasets import DomainDataset
 from ..results.records import BEGUN, DONE, FAILED, RECORDS, RUN
 from ..storage import read_json, remove_asides, write_json, write_text
-from ..training.evaluation import Outcome, Part, Place
+from ..training.evaluation import EvaluationSet, Outcome, SplitKey
 from .run import Run
 
 LOCK = "lock"
@@ -26,7 +26,7 @@ class InUse(ValueError):
     """Another process carries out the run of this folder."""
 
 
-class Folder:
+class RunFolder:
     """Where a run keeps what it has; open it with ``opened``."""
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +77,7 @@ class Folder:
 
 
 @contextmanager
-def opened(path: Path, run: Run) -> Iterator[Folder]:
+def opened(path: Path, run: Run) -> Iterator[RunFolder]:
     """Yield the run's folder, locked; refuse that of another run, or one that is in use."""
     _refuse_foreign(path)
     with writing(path):
@@ -86,7 +86,7 @@ def opened(path: Path, run: Run) -> Iterator[Folder]:
     with file as lock:
         _take(lock, path)
         remove_asides(path)
-        folder = Folder(path)
+        folder = RunFolder(path)
         found = folder.run() if (path / RUN).exists() else None
         if found is None or (found.identity != run.identity and not folder.begun):
             with writing(path):
@@ -193,7 +193,10 @@ PREDICTIONS, CONFUSION = "predictions.jsonl", "confusion.json"
 
 
 def write_predictions(
-    folder: Folder, dataset: DomainDataset, parts: Mapping[Place, Part], found: dict[Place, Outcome]
+    folder: RunFolder,
+    dataset: DomainDataset,
+    parts: Mapping[SplitKey, EvaluationSet],
+    found: dict[SplitKey, Outcome],
 ) -> None:
     """Write what the model says of every image that was evaluated, and how it confuses classes."""
     lines: list[str] = []

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..training.step import Kind
+from ..training.step import StepKind
 
 PROCESSORS = Path("/proc/cpuinfo")
 
@@ -65,7 +65,7 @@ class Machine:
     """
 
     device: torch.device
-    step: Kind = "compiled"
+    step: StepKind = "compiled"
     place: str = "auto"
     weights: str | Path | None = None
     checkpoint_every: float | None = None

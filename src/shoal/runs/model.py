@@ -23,7 +23,7 @@ from ..regularizers import Match, Warmup
 from ..results.records import RUN
 from ..storage import write_aside, write_json
 from ..training.batches import Normalise, scaled
-from ..training.evaluation import Evaluation, Part, Place
+from ..training.evaluation import Evaluation, EvaluationSet, SplitKey
 from ..training.step import precision_context
 from .run import Run
 
@@ -241,7 +241,7 @@ def measure(
     model: Model, dataset: DomainDataset, cache: ImageCache | None, domains: Sequence[str]
 ) -> dict[str, dict[str, float]]:
     """Return images, accuracy and calibration error of each domain, over all its images."""
-    evaluate = evaluation_of(model, dataset, cache, domains)
+    evaluate = evaluation_of_model(model, dataset, cache, domains)
     return {
         name: {
             "images": len(outcome.labels),
@@ -252,7 +252,7 @@ def measure(
     }
 
 
-def evaluation_of(
+def evaluation_of_model(
     model: Model,
     dataset: DomainDataset,
     cache: ImageCache | None,
@@ -261,13 +261,13 @@ def evaluation_of(
 ) -> Evaluation:
     """Return the evaluation of a model on these domains, of each at most so many ``images``."""
     numbers = _numbers(model, dataset)
-    parts: dict[Place, Part] = {}
+    parts: dict[SplitKey, EvaluationSet] = {}
     for name in domains:
         domain = dataset[name]
         # Mixed, because files lie class by class, and some methods look at images together.
         order = torch.randperm(len(domain), generator=stream("evaluation", name))[:images]
         pixels = _pixels(model, dataset, cache, name)
-        parts[name, "all"] = Part(pixels, order, numbers[domain.labels[order]])
+        parts[name, "all"] = EvaluationSet(pixels, order, numbers[domain.labels[order]])
     device = model.algorithm.device
     preprocessing = getattr(model.algorithm.model, "preprocessing", None)
     normalise = Normalise(preprocessing, lies_last(model.card["shape"]), device)

@@ -11,8 +11,8 @@ from ..datasets.cache import ImageCache
 from ..distributed import processes
 from ..networks import measure_inputs
 from ..training.batches import Batches, Normalise, scaled
-from ..training.evaluation import Evaluation, Part, Place
-from ..training.placement import Placed, Wanted, place
+from ..training.evaluation import Evaluation, EvaluationSet, SplitKey
+from ..training.placement import DataRequest, RunData, place
 from ..training.step import Update, precision_context
 from . import model
 from .diagnosis import EXAMPLES
@@ -26,10 +26,10 @@ def prepare(
     dataset: DomainDataset,
     cache: ImageCache | None,
     machine: Machine,
-) -> tuple[Placed, Update]:
+) -> tuple[RunData, Update]:
     """Return the run's data, and its method with its batches before the first update."""
     protocol, device = run.protocol, machine.device
-    wanted = Wanted(
+    wanted = DataRequest(
         run.test_domains,
         run.trial,
         run.hparams["batch_size"],
@@ -107,7 +107,9 @@ def _frozen_statistics(network: nn.Module) -> bool:
     return any(not norm.training for norm in norms)
 
 
-def evaluation_of(update: Update, parts: dict[Place, Part], compiled: bool) -> Evaluation:
+def evaluation_of_run(
+    update: Update, parts: dict[SplitKey, EvaluationSet], compiled: bool
+) -> Evaluation:
     """Return what measures the update's method on these parts of its data."""
     compiled = compiled and processes() == 1
     normalise = update.batches.normalise

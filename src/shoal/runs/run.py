@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from ..algorithms.hparams import SCALE_OF
-from ..algorithms.optimiser import Optimisation, Rule, Schedule
+from ..algorithms.optimiser import LearningRateSchedule, Optimisation, OptimiserName
 from ..checks import choose
 from ..training.placement import EVALUATED
 from ..training.step import PRECISIONS
@@ -51,8 +51,8 @@ class Protocol:
     augment: bool = True
     balanced: bool = False
     frozen_statistics: bool = True
-    optimiser: Rule = "adam"
-    schedule: Schedule = "constant"
+    optimiser: OptimiserName = "adam"
+    schedule: LearningRateSchedule = "constant"
     clip: float | None = None
     evaluate: str = "needed"
 

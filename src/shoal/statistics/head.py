@@ -15,7 +15,7 @@ from ..checks import (
     check_sizes,
 )
 from ..distributed import gather_rows, world_size
-from ..gradients.domains import Groups, Masked, Sorted, host_order
+from ..gradients.domains import DomainGroups, MaskedDomains, SortedDomains, host_order
 from ..gradients.examples import Loss, residuals
 from ..gradients.job import Form
 from ..gradients.precision import precise
@@ -93,7 +93,7 @@ def head_rows(
             z, r = z.index_select(0, order), r.index_select(0, order)
         source = LinearOnVectors(r.shape[1], z.shape[1], bias)
         rows = rows_at_once(source, (z, r), groups, form)
-        if isinstance(groups, Sorted) and min(groups.sizes) >= 2:
+        if isinstance(groups, SortedDomains) and min(groups.sizes) >= 2:
             return rows, None
         return rows, groups.counts >= 2
 
@@ -118,14 +118,14 @@ def head_mean(
 
 def _groups(
     domains: Tensor, num_domains: int | None, device: torch.device
-) -> tuple[Groups, Tensor | None]:
+) -> tuple[DomainGroups, Tensor | None]:
     """Return the cheapest groups that force no wait, and the order that sorts the examples."""
     on_host = domains.device.type == "cpu" and not torch.compiler.is_compiling()
     if num_domains is not None and not on_host:
-        return Masked.of(domains.to(device).long(), num_domains), None
+        return MaskedDomains.of(domains.to(device).long(), num_domains), None
     total = num_domains if num_domains is not None else int(domains.max()) + 1
     order, sizes = host_order(domains, total)
-    return Sorted(sizes, device), None if order is None else order.to(device)
+    return SortedDomains(sizes, device), None if order is None else order.to(device)
 
 
 def feature_moments(features: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -142,7 +142,7 @@ def feature_moments(features: Tensor, sizes: Sequence[int]) -> Tensor:
     check_sizes(sizes, len(features))
     with torch.autocast(features.device.type, enabled=False):
         z = precise(features)
-        d, groups = z.shape[1], Sorted(tuple(sizes), z.device)
+        d, groups = z.shape[1], SortedDomains(tuple(sizes), z.device)
         mean = groups.mean(z)
         # Scaled before the product: [n, d] is small where [E, d, d] is large.
         scales = groups.vector([(max(n - 1, 1) * d) ** -0.5 for n in sizes], z.dtype)
@@ -173,6 +173,6 @@ def scale_slopes(logits: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor
         if torch.compiler.is_compiling() or evens != odds:
             parts = slopes.split(tuple(sizes))
             slopes = torch.cat([F.pad(part, (0, len(part) % 2)) for part in parts])
-        halves = Sorted(tuple(evens), slopes.device)
+        halves = SortedDomains(tuple(evens), slopes.device)
         counts = [halves.vector([max(k, 1) for k in half], slopes.dtype) for half in (evens, odds)]
         return halves.total(slopes.view(-1, 2)) / torch.stack(counts, 1)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from ..gradients import gram, mean
 from ..gradients import memory as budget
 from ..gradients.collect import finish
-from ..gradients.domains import Sorted
+from ..gradients.domains import SortedDomains
 from ..gradients.examples import Inputs, Loss
-from ..gradients.gram import Part
+from ..gradients.gram import LayerGradients
 from ..gradients.job import Form, Job, job_of, like_of, outside_autocast
 from ..gradients.parameters import Parameters, select, uncompiled
 from ..gradients.precision import precise
@@ -151,7 +151,7 @@ def covariance_spread(
         check_no_dropout(job.model)
     if not entries:  # the loss does not depend on any of these weights
         return like_of(job).new_zeros(())
-    parts = [Part(entry.source, list(map(precise, entry.tensors))) for entry in entries]
+    parts = [LayerGradients(entry.source, list(map(precise, entry.tensors))) for entry in entries]
     with outside_autocast(job):
         parts, groups = gram.over_ranks(parts, job.groups)
         if not blocks:
@@ -166,7 +166,7 @@ def covariance_spread(
 
 
 def _covariance_spread(
-    parts: list[Part], groups: Sorted, unbiased: bool, chunk_size: int | None
+    parts: list[LayerGradients], groups: SortedDomains, unbiased: bool, chunk_size: int | None
 ) -> Tensor:
     if sum(part.source.size for part in parts) > DENSE:
         return gram.gram_spread(parts, groups, unbiased, chunk_size)

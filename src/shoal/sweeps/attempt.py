@@ -13,13 +13,13 @@ from ..algorithms.base import Algorithm
 from ..distributed import processes
 from ..results.records import BEGUN, DONE, FAILED, failure_of, reason_of
 from ..runs.execute import execute
-from ..runs.folder import CHECKPOINTS, Folder, InUse, in_use, opened
+from ..runs.folder import CHECKPOINTS, InUse, RunFolder, in_use, opened
 from ..runs.machine import Machine
 from ..runs.run import Run
 from ..storage import read_json, write_json
 from ..training.checkpoints import Checkpoints
 from ..training.loop import Progress
-from .plan import Data
+from .plan import LoadedData
 
 # A run whose process died so often without a word, and got no further, is taken for failed.
 DEATHS = 5
@@ -32,7 +32,7 @@ EVERYWHERE = (ValueError, FloatingPointError)
 EXHAUSTED = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
 
 
-class State(Enum):
+class RunState(Enum):
     """How a run of a sweep stands."""
 
     DONE = "done"
@@ -45,13 +45,13 @@ class DeviceLost(RuntimeError):
     """The run is written down as failed, and this process can use its device no more."""
 
 
-def state_of(path: Path) -> State:
+def state_of(path: Path) -> RunState:
     """Return how the run in this folder stands; a killed one waits."""
     if (path / DONE).exists():
-        return State.DONE
+        return RunState.DONE
     if in_use(path):
-        return State.RUNNING
-    return State.FAILED if (path / FAILED).exists() else State.WAITING
+        return RunState.RUNNING
+    return RunState.FAILED if (path / FAILED).exists() else RunState.WAITING
 
 
 def try_again(path: Path, run: Run) -> None:
@@ -66,13 +66,13 @@ def try_again(path: Path, run: Run) -> None:
 def attempt(
     run: Run,
     method: Callable[[], type[Algorithm]],
-    data: Callable[[], Data],
+    data: Callable[[], LoadedData],
     path: Path,
     machine: Machine,
     retry: Callable[[dict[str, Any]], bool] = lambda failure: False,
     told: Callable[[Progress], object] = lambda _: None,
     begin: Callable[[], object] = lambda: None,
-) -> State:
+) -> RunState:
     """Carry out the run if nobody else does and it is not done; return how it stands then.
 
     What goes wrong with the run is written down and raises nothing: the next one goes on. What goes
@@ -86,28 +86,28 @@ def attempt(
         begin: called where the run is carried out, just before.
     """
     if (path / DONE).exists() and not (path / CHECKPOINTS).exists():
-        return State.DONE
+        return RunState.DONE
     try:
         with opened(path, run) as folder:
             if folder.done:
                 _tidy(run, folder)  # a kill may have come before it
-                return State.DONE
+                return RunState.DONE
             failure = failure_of(path)
             if failure is not None:
                 if not retry(failure):
-                    return State.FAILED
+                    return RunState.FAILED
                 (path / BEGUN).unlink(missing_ok=True)
                 (path / FAILED).unlink()
             if not _may_begin(folder):
-                return State.FAILED
+                return RunState.FAILED
             return _carried_out(run, method, data, folder, machine, told, begin)
     except InUse:
-        return State.RUNNING
+        return RunState.RUNNING
     except ValueError as error:  # a folder that is not the run's, or damaged
         return _failed(path, error)
 
 
-def _may_begin(folder: Folder) -> bool:
+def _may_begin(folder: RunFolder) -> bool:
     """Count this beginning; a run whose process died too often at one place has failed."""
     path, at = folder.path, _place(folder)
     begun = read_json(path / BEGUN) if (path / BEGUN).exists() else {}
@@ -120,7 +120,7 @@ def _may_begin(folder: Folder) -> bool:
     return True
 
 
-def _place(folder: Folder) -> str:
+def _place(folder: RunFolder) -> str:
     """Return the name of the last checkpoint: how far the run has come."""
     return max((path.name for path in folder.checkpoints.glob("step-*")), default="")
 
@@ -128,12 +128,12 @@ def _place(folder: Folder) -> str:
 def _carried_out(
     run: Run,
     method: Callable[[], type[Algorithm]],
-    data: Callable[[], Data],
-    folder: Folder,
+    data: Callable[[], LoadedData],
+    folder: RunFolder,
     machine: Machine,
     told: Callable[[Progress], object],
     begin: Callable[[], object],
-) -> State:
+) -> RunState:
     try:
         dataset, cache = data()
         if dataset.fingerprint != run.fingerprint:
@@ -155,16 +155,16 @@ def _carried_out(
             raise DeviceLost(f"{machine.device} is lost after {error}") from error
         return state
     (folder.path / BEGUN).unlink(missing_ok=True)
-    return State.DONE
+    return RunState.DONE
 
 
-def _failed(path: Path, error: Exception) -> State:
+def _failed(path: Path, error: Exception) -> RunState:
     memory = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
         isinstance(error, RuntimeError) and any(word in str(error) for word in EXHAUSTED)
     )
     kind = type(error).__name__
     write_json(path / FAILED, {"kind": kind, "reason": reason_of(error), "memory": memory})
-    return State.FAILED
+    return RunState.FAILED
 
 
 def _lost(device: torch.device) -> bool:
@@ -178,6 +178,6 @@ def _lost(device: torch.device) -> bool:
     return False
 
 
-def _tidy(run: Run, folder: Folder) -> None:
+def _tidy(run: Run, folder: RunFolder) -> None:
     Checkpoints(folder.checkpoints, run.identity).delete()
     (folder.path / BEGUN).unlink(missing_ok=True)

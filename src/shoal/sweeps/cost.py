@@ -17,18 +17,18 @@ from ..results.records import BEGUN, DONE, RECORDS, in_one_line, read_timing, re
 from ..runs.machine import about_machine, hardware_of
 from ..runs.run import Run
 from ..storage import read_json, write_json
-from .attempt import State, state_of
+from .attempt import RunState, state_of
 from .plan import folder_of
-from .probe import Rates, Subject, probe
-from .worker import World
+from .probe import ProbeSubject, Rates, probe
+from .worker import Workspace
 
 RATES = "rates.json"
 
 # A data set and a method.
-Kind = tuple[str, str]
+CostKey = tuple[str, str]
 
 
-def kind_of(run: Run) -> Kind:
+def kind_of(run: Run) -> CostKey:
     """Return by what runs are taken to cost alike."""
     return run.dataset, run.algorithm
 
@@ -53,7 +53,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Known:
+class CostEstimate:
     """About how long a run takes, on which hardware that was found, and whether by a probe."""
 
     seconds: float
@@ -65,7 +65,7 @@ class Costs:
     """What is known in the folder of a sweep."""
 
     def __init__(self, out: Path, runs: Iterable[Run]) -> None:
-        self.on: dict[str, dict[Kind, Cost]] = {}
+        self.on: dict[str, dict[CostKey, Cost]] = {}
         for run in runs:
             path = folder_of(out, run)
             timing = read_timing(path) if (path / DONE).exists() else None
@@ -75,14 +75,14 @@ class Costs:
         for (hardware, kind), rates in known_rates(out).items():
             self._cost(hardware, kind).rates = rates
 
-    def _cost(self, hardware: str, kind: Kind) -> Cost:
+    def _cost(self, hardware: str, kind: CostKey) -> Cost:
         return self.on.setdefault(hardware, {}).setdefault(kind, Cost())
 
     def knows(self, run: Run, here: Sequence[str]) -> bool:
         """Return whether anything is known of runs like it on this hardware; none is any."""
         return any(kind_of(run) in self.on.get(hardware, {}) for hardware in here or self.on)
 
-    def of(self, run: Run, here: Sequence[str]) -> Known | None:
+    def of(self, run: Run, here: Sequence[str]) -> CostEstimate | None:
         """Return what is known of the run, from here where anything is, or else from elsewhere.
 
         A method that nothing is known of is taken to cost what others do on the data set.
@@ -96,7 +96,7 @@ class Costs:
             )
             if known:
                 seconds = fmean(cost.seconds(run) for cost in known)
-                return Known(seconds, hardware, not all(cost.took for cost in known))
+                return CostEstimate(seconds, hardware, not all(cost.took for cost in known))
         return None
 
     def _elsewhere(self, here: Sequence[str]) -> list[str]:
@@ -109,7 +109,7 @@ class Costs:
         return sorted(others, key=made, reverse=True)
 
 
-def known_rates(out: Path) -> dict[tuple[str, Kind], Rates]:
+def known_rates(out: Path) -> dict[tuple[str, CostKey], Rates]:
     """Return the rates that probes of this sweep have found, by hardware and kind."""
     found = {}
     # A damaged file is worth a probe, and no more.
@@ -120,7 +120,7 @@ def known_rates(out: Path) -> dict[tuple[str, Kind], Rates]:
     return found
 
 
-def write_rates(out: Path, found: dict[tuple[str, Kind], Rates]) -> None:
+def write_rates(out: Path, found: dict[tuple[str, CostKey], Rates]) -> None:
     """Write rates to be read by ``known_rates``."""
     lines = [
         {"dataset": dataset, "algorithm": algorithm, "hardware": hardware, **asdict(rates)}
@@ -135,7 +135,7 @@ BEGIN, SHARE, LIMIT = 15.0, 5.0, {"cpu": 10.0, "cuda": 60.0}
 
 
 @dataclass(frozen=True)
-class Left:
+class RemainingWork:
     """What is left of a sweep.
 
     Args:
@@ -159,7 +159,7 @@ class Left:
         return max(busy)
 
 
-def left_of(out: Path, runs: Sequence[Run], here: Sequence[str]) -> Left:
+def left_of(out: Path, runs: Sequence[Run], here: Sequence[str]) -> RemainingWork:
     """Return what is left of these runs.
 
     Args:
@@ -172,21 +172,21 @@ def left_of(out: Path, runs: Sequence[Run], here: Sequence[str]) -> Left:
     for run in runs:
         path = folder_of(out, run)
         state = state_of(path)
-        if state not in (State.RUNNING, State.WAITING):
+        if state not in (RunState.RUNNING, RunState.WAITING):
             continue
         known = costs.of(run, here)
         if known is None:
             unknown[run.dataset] = None
             continue
         ahead = known.seconds * _share_left(path, run)
-        if state is State.RUNNING:
+        if state is RunState.RUNNING:
             running.append(max(0.0, ahead - _since(path)))
         else:
             waiting.append(ahead)
         guessed |= known.guessed
         if known.hardware not in here:
             elsewhere[known.hardware] = None
-    return Left((*running, *waiting), tuple(unknown), tuple(elsewhere), guessed)
+    return RemainingWork((*running, *waiting), tuple(unknown), tuple(elsewhere), guessed)
 
 
 def _share_left(path: Path, run: Run) -> float:
@@ -212,7 +212,7 @@ def unknown_kinds(out: Path, runs: Sequence[Run], here: Sequence[str]) -> list[R
     Those of one data set come one after the other only when every data set had its first.
     """
     costs = Costs(out, runs)
-    first: dict[Kind, Run] = {}
+    first: dict[CostKey, Run] = {}
     for run in runs:
         first.setdefault(kind_of(run), run)
     found = [run for run in first.values() if not costs.knows(run, here)]
@@ -225,7 +225,7 @@ def unknown_kinds(out: Path, runs: Sequence[Run], here: Sequence[str]) -> list[R
 def find_rates(
     out: Path,
     runs: Sequence[Run],
-    world: World,
+    world: Workspace,
     dataset: Callable[[str, int], DomainDataset],
     told: Callable[[str], object] = lambda _: None,
 ) -> None:
@@ -238,13 +238,13 @@ def find_rates(
         told: called with each reason for which something could not be probed.
     """
     loaded = lru_cache(dataset)
-    subjects = [Subject.of(run, loaded(run.dataset, run.trial)) for run in runs]
+    subjects = [ProbeSubject.of(run, loaded(run.dataset, run.trial)) for run in runs]
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_probe_all, args=(subjects, world, theirs), daemon=True)
     process.start()
     theirs.close()
-    found, failed = known_rates(out), dict[str, Kind]()
+    found, failed = known_rates(out), dict[str, CostKey]()
     with suppress(EOFError):
         if ours.poll(BEGIN):
             device, hardware = ours.recv()
@@ -262,7 +262,7 @@ def find_rates(
         told(f"what {method} costs on {name} could not be tried ({reason})")
 
 
-def _probe_all(subjects: Sequence[Subject], world: World, found: Connection) -> None:
+def _probe_all(subjects: Sequence[ProbeSubject], world: Workspace, found: Connection) -> None:
     """Send the kind of device and its name, and then of each run the rates, or why it has none."""
     try:
         machine = world.machine()

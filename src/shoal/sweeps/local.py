@@ -18,9 +18,9 @@ from typing import Any
 
 from ..runs.machine import different
 from ..runs.run import Run
-from .attempt import DeviceLost, State
-from .status import Standing, Told, Watch
-from .worker import Hand, Stopped, World, ending_on_sigterm
+from .attempt import DeviceLost, RunState
+from .status import SweepStatus, Told, Watch
+from .worker import Stopped, Worker, Workspace, ending_on_sigterm
 
 # Seconds between two looks whether workers live, and until one that was asked to end is killed.
 LIVES, GRACE = 0.2, 10.0
@@ -30,20 +30,20 @@ EARLY_DEATHS = 5
 REPLACE = 3
 
 
-def carry_out(
+def run_locally(
     out: Path,
     runs: Sequence[Run],
-    world: World,
+    world: Workspace,
     workers: int,
     told: Told = lambda *_: None,
-) -> Counter[State]:
+) -> Counter[RunState]:
     """Carry out these runs of the plan in ``out``; return how they stand in the end.
 
     Workers that die are replaced, and their runs go on from their checkpoints. Runs that another
     driver carries out are waited for, and taken over if it dies. Runs that ran out of memory are
     tried again at the end, one at a time on each device.
     """
-    watched, alone = Standing(out, runs), set[str]()
+    watched, alone = SweepStatus(out, runs), set[str]()
     with ending_on_sigterm():
         while True:
             _until_settled(watched, _Crew(out, runs, world, workers), lambda f: told(f, workers))
@@ -54,10 +54,10 @@ def carry_out(
             size = different(world.machine().device, workers)
             crew = _Crew(out, again, world, size, alone=True)
             tell = lambda _, size=size: told(watched.look(), size)  # noqa: E731
-            _until_settled(Standing(out, again), crew, tell)
+            _until_settled(SweepStatus(out, again), crew, tell)
 
 
-def _until_settled(watched: Standing, crew: "_Crew", told: Watch) -> None:
+def _until_settled(watched: SweepStatus, crew: "_Crew", told: Watch) -> None:
     """Return when no run waits or is carried out by anyone."""
     try:
         while True:
@@ -65,8 +65,8 @@ def _until_settled(watched: Standing, crew: "_Crew", told: Watch) -> None:
             found = watched.look_if_due(told)
             # Who lives has an eye on all that waits, save what a dead one left behind it.
             if found is not None:
-                crew.grow(found[State.WAITING])
-                if not crew.living and not found[State.RUNNING]:
+                crew.grow(found[RunState.WAITING])
+                if not crew.living and not found[RunState.RUNNING]:
                     return
             time.sleep(LIVES)
     finally:
@@ -74,7 +74,7 @@ def _until_settled(watched: Standing, crew: "_Crew", told: Watch) -> None:
 
 
 @dataclass
-class _Worker:
+class _WorkerProcess:
     process: Any
     word: Connection
     begun: bool = False
@@ -88,10 +88,10 @@ class _Crew:
     """
 
     def __init__(
-        self, out: Path, runs: Sequence[Run], world: World, size: int, alone: bool = False
+        self, out: Path, runs: Sequence[Run], world: Workspace, size: int, alone: bool = False
     ) -> None:
         self.work, self.runs, self.size, self.alone = (out, world), list(runs), size, alone
-        self.living: dict[int, _Worker] = {}
+        self.living: dict[int, _WorkerProcess] = {}
         self.early, self.walked, self.lost = 0, set[int](), Counter[int]()
         # A fork would take over the GPU's state, and the locks.
         self.context = multiprocessing.get_context("spawn")
@@ -106,7 +106,7 @@ class _Crew:
                 self.living[number] = self._start(number)
                 wanted -= 1
 
-    def _start(self, number: int) -> _Worker:
+    def _start(self, number: int) -> _WorkerProcess:
         begin = number * len(self.runs) // self.size
         walk = [*self.runs[begin:], *self.runs[:begin]]
         if self.alone:
@@ -119,7 +119,7 @@ class _Crew:
         process = self.context.Process(target=_work, args=work)
         process.start()
         theirs.close()
-        return _Worker(process, ours)
+        return _WorkerProcess(process, ours)
 
     def _share(self, number: int) -> list[Run]:
         return self.runs[number :: self.size]
@@ -156,7 +156,7 @@ class _Crew:
             worker.process.join()
 
 
-def _said(worker: _Worker) -> str:
+def _said(worker: _WorkerProcess) -> str:
     """Return why the worker ended, if it said so; note that it has begun."""
     try:
         while worker.word.poll():
@@ -170,13 +170,13 @@ def _said(worker: _Worker) -> str:
 
 
 def _work(
-    out: Path, world: World, number: int, runs: Sequence[Run], alone: bool, word: Connection
+    out: Path, world: Workspace, number: int, runs: Sequence[Run], alone: bool, word: Connection
 ) -> None:
     """Walk once through the runs; send "" before the first, and why where no other may go on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver gets it too, and says what follows
     with ending_on_sigterm():
         try:
-            hand = Hand(out, world, number)
+            hand = Worker(out, world, number)
             _say(word, "")
             for run in runs:
                 hand(run, alone)

@@ -15,7 +15,7 @@ from ..algorithms.hparams import SCALE_OF, draw, plain
 from ..checks import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
-from ..results.records import Finished
+from ..results.records import RunResult
 from ..runs.folder import locked
 from ..runs.run import RECORD_EVERY, Protocol, Run, scale_of
 from ..storage import read_json, write_json
@@ -24,8 +24,8 @@ PLAN, LOCK, RUNS = "plan.json", "plan.lock", "runs"
 TEST_DOMAINS = ("singles", "pairs")
 
 # A method and the hyperparameters that its name sets; a data set of a trial, and its cache.
-Method = tuple[type[Algorithm], Mapping[str, str]]
-Data = tuple[DomainDataset, ImageCache | None]
+MethodChoice = tuple[type[Algorithm], Mapping[str, str]]
+LoadedData = tuple[DomainDataset, ImageCache | None]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Shard:
 
 def runs_of(
     sweep: Sweep,
-    method_of: Callable[[str], Method],
+    method_of: Callable[[str], MethodChoice],
     data_of: Callable[[str, int], DomainDataset],
 ) -> list[Run]:
     """Return all runs, those of one data set, trial and method together."""
@@ -160,7 +160,7 @@ def read_plan(out: Path) -> list[Run]:
     return [Run.from_json(one) for one in values]
 
 
-def searched(run: Finished) -> Mapping[str, Any] | None:
+def searched(run: RunResult) -> Mapping[str, Any] | None:
     """Return the hyperparameters of the run's draw where none is set.
 
     None where the method is not of the registry, on a user's own data, for which ``shoal fit``

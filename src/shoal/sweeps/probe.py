@@ -13,9 +13,9 @@ from ..datasets import Domain, DomainDataset, splits
 from ..datasets.decoded import EVALUATION_SIDE
 from ..runs.diagnosis import EXAMPLES
 from ..runs.machine import Machine
-from ..runs.prepare import evaluation_of, prepare
+from ..runs.prepare import evaluation_of_run, prepare
 from ..runs.run import Run
-from ..training.step import Kind, Step
+from ..training.step import Step, StepKind
 
 # Seconds after which enough updates were timed, and how many are enough in any case.
 ENOUGH, UPDATES = 0.15, 20
@@ -56,7 +56,7 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Subject:
+class ProbeSubject:
     """A run to be probed: its method on a few images, and how many a record of it looks at.
 
     Args:
@@ -70,17 +70,17 @@ class Subject:
     sampled: int
 
     @staticmethod
-    def of(run: Run, dataset: DomainDataset) -> "Subject":
-        return Subject(run, _stand_in(dataset, MANY), *_looked_at(run, dataset))
+    def of(run: Run, dataset: DomainDataset) -> "ProbeSubject":
+        return ProbeSubject(run, _stand_in(dataset, MANY), *_looked_at(run, dataset))
 
 
-def probe(subject: Subject, method: type[Algorithm], machine: Machine) -> Rates:
+def probe(subject: ProbeSubject, method: type[Algorithm], machine: Machine) -> Rates:
     """Return the rates of the run's method on its data set, here.
 
     Nothing is compiled, and the weights are drawn: on a GPU a compiled step is faster.
     """
     run, cuda = subject.run, machine.device.type == "cuda"
-    kind: Kind = "graph" if cuda and machine.step != "eager" else "eager"
+    kind: StepKind = "graph" if cuda and machine.step != "eager" else "eager"
     machine = replace(machine, step=kind, place="device", weights=None)
     shape = torch.as_tensor(subject.images.domains[0].images).shape
     large = shape[-1] >= LARGE
@@ -93,7 +93,7 @@ def probe(subject: Subject, method: type[Algorithm], machine: Machine) -> Rates:
         sized = replace(run, hparams={**run.hparams, "batch_size": size})
         placed, update = prepare(sized, method, few, None, machine)
         times[size * trained] = _repeated(partial(_make, Step(update, kind)), cuda)
-    evaluate = evaluation_of(update, placed.parts, False)
+    evaluate = evaluation_of_run(update, placed.parts, False)
     each = _repeated(lambda _: evaluate(), cuda) / sum(map(len, placed.parts.values()))
     looked_at = subject.evaluated + (subject.sampled if machine.log else 0)
     return Rates(*_line(times), each * looked_at, len(few.domains))

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ..runs.run import Run
-from .attempt import DeviceLost, State
-from .status import LOOK, Standing, Told
-from .worker import Hand, Stopped, World, ending_on_sigterm
+from .attempt import DeviceLost, RunState
+from .status import LOOK, SweepStatus, Told
+from .worker import Stopped, Worker, Workspace, ending_on_sigterm
 
 # How often Ray starts a task again whose worker or machine died. Deaths by the run's own doing are
 # counted in its folder; these are for those that come from outside.
@@ -27,14 +27,14 @@ RETRIES = 20
 PATIENCE = 10.0
 
 
-def carry_out_on_ray(
+def run_on_ray(
     out: Path,
     runs: Sequence[Run],
-    world: World,
+    world: Workspace,
     address: str | None = None,
     gpus_per_run: float | None = None,
     told: Told = lambda *_: None,
-) -> Counter[State]:
+) -> Counter[RunState]:
     """Carry out these runs of the plan in ``out``; return how they stand in the end.
 
     Args:
@@ -83,8 +83,8 @@ def _first(error: BaseException) -> str:
     return str(error)
 
 
-def _settled(out: Path, runs: Sequence[Run], tasks: "_Tasks", told: Told) -> Counter[State]:
-    watched, alone = Standing(out, runs), set[str]()
+def _settled(out: Path, runs: Sequence[Run], tasks: "_Tasks", told: Told) -> Counter[RunState]:
+    watched, alone = SweepStatus(out, runs), set[str]()
     while True:
         _until_settled(watched, tasks, told)
         again = [*watched.out_of_memory(), *tasks.lost.values()]
@@ -95,13 +95,13 @@ def _settled(out: Path, runs: Sequence[Run], tasks: "_Tasks", told: Told) -> Cou
         tasks.submit(again, alone=True)
 
 
-def _until_settled(watched: Standing, tasks: "_Tasks", told: Told) -> None:
+def _until_settled(watched: SweepStatus, tasks: "_Tasks", told: Told) -> None:
     """Return when no run is carried out by anyone, and none waits that Ray has not lost."""
     while True:
         found = watched.look_if_due(lambda found: told(found, tasks.at_once()))
         if found is not None:
             tasks.submit([run for run in watched.waiting() if run.identity not in tasks.lost])
-            if not tasks.pending and not found[State.RUNNING]:
+            if not tasks.pending and not found[RunState.RUNNING]:
                 return
         tasks.gather()
 
@@ -109,7 +109,7 @@ def _until_settled(watched: Standing, tasks: "_Tasks", told: Told) -> None:
 class _Tasks:
     """The tasks of this driver, and the runs whose tasks Ray gave up."""
 
-    def __init__(self, ray: Any, out: Path, world: World, gpus: float) -> None:
+    def __init__(self, ray: Any, out: Path, world: Workspace, gpus: float) -> None:
         self.ray, self.gpus = ray, gpus
         self.work = pickle.dumps((Path.cwd(), out.absolute(), world))
         self.pending: dict[Any, Run] = {}
@@ -156,12 +156,12 @@ def _one(work: bytes, run: Run, alone: bool) -> str:
 
 
 @lru_cache(maxsize=1)
-def _hand(work: bytes) -> Hand:
+def _hand(work: bytes) -> Worker:
     """Return what serves all runs of a sweep in this process."""
     place, out, world = pickle.loads(work)
     if place.is_dir():
         os.chdir(place)  # what the world names may be seen from where the command was given
-    return Hand(out, world)
+    return Worker(out, world)
 
 
 def _at_once(there: Mapping[str, float], gpus: float) -> int:

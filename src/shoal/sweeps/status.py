@@ -8,43 +8,43 @@ from pathlib import Path
 
 from ..results.records import failure_of
 from ..runs.run import Run
-from .attempt import State, state_of
+from .attempt import RunState, state_of
 from .plan import RUNS, folder_of, read_plan, replaced
 
 # Seconds between two looks, and how much longer than a look it is until the next.
 LOOK, SPARING = 1.0, 20
 
 # From how runs stand; and, from an engine, beside it how many runs it carries out at once.
-Watch = Callable[[Counter[State]], object]
-Told = Callable[[Counter[State], int], object]
+Watch = Callable[[Counter[RunState]], object]
+Told = Callable[[Counter[RunState], int], object]
 
 
-def standing(out: Path, runs: Sequence[Run]) -> Counter[State]:
+def count_states(out: Path, runs: Sequence[Run]) -> Counter[RunState]:
     """Return how many of the runs are done, running, failed and waiting."""
-    return Standing(out, runs).look()
+    return SweepStatus(out, runs).look()
 
 
-class Standing:
+class SweepStatus:
     """What is known of the runs; one that is done is not looked at again."""
 
     def __init__(self, out: Path, runs: Sequence[Run]) -> None:
         self.out, self.runs = out, list(runs)
         self.paths = [folder_of(out, run) for run in runs]
-        self.states = [State.WAITING] * len(self.runs)
+        self.states = [RunState.WAITING] * len(self.runs)
         self._next = 0.0
 
-    def look(self) -> Counter[State]:
+    def look(self) -> Counter[RunState]:
         """Return how many runs are in each state now."""
         try:
             there = set(os.listdir(self.out / RUNS))
         except FileNotFoundError:
             there = set()
         for number, path in enumerate(self.paths):
-            if self.states[number] is not State.DONE:
-                self.states[number] = state_of(path) if path.name in there else State.WAITING
+            if self.states[number] is not RunState.DONE:
+                self.states[number] = state_of(path) if path.name in there else RunState.WAITING
         return Counter(self.states)
 
-    def look_if_due(self, told: Watch) -> Counter[State] | None:
+    def look_if_due(self, told: Watch) -> Counter[RunState] | None:
         """Look and tell, or return None where the last time is not long ago."""
         begin = time.monotonic()
         if begin < self._next:
@@ -58,13 +58,13 @@ class Standing:
     def waiting(self) -> list[Run]:
         """Return the runs that waited at the last look."""
         found = zip(self.runs, self.states, strict=True)
-        return [run for run, state in found if state is State.WAITING]
+        return [run for run, state in found if state is RunState.WAITING]
 
     def out_of_memory(self) -> list[Run]:
         """Return the runs that failed for want of memory."""
         found = []
         for run, path, state in zip(self.runs, self.paths, self.states, strict=True):
-            if state is State.FAILED and (failure_of(path) or {"memory": False})["memory"]:
+            if state is RunState.FAILED and (failure_of(path) or {"memory": False})["memory"]:
                 found.append(run)
         return found
 
@@ -85,5 +85,5 @@ def left_behind(out: Path) -> list[Path]:
 
 
 def _gone(out: Path, runs: Sequence[Run]) -> list[Run]:
-    lost = (State.FAILED, State.WAITING)
+    lost = (RunState.FAILED, RunState.WAITING)
     return [run for run in replaced(runs) if state_of(folder_of(out, run)) in lost]

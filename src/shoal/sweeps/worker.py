@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..runs.execute import execute
-from ..runs.folder import Folder, locked
+from ..runs.folder import RunFolder, locked
 from ..runs.machine import Machine, dealt, mark_of
 from ..runs.run import Run
 from ..training.loop import Progress
-from .attempt import State, attempt
-from .plan import Data, Method, folder_of
+from .attempt import RunState, attempt
+from .plan import LoadedData, MethodChoice, folder_of
 
 
-class World(Protocol):
+class Workspace(Protocol):
     """Where names become methods and data, in every process anew; it must be picklable."""
 
-    def method(self, name: str) -> Method: ...
+    def method(self, name: str) -> MethodChoice: ...
 
-    def data(self, name: str, trial: int) -> Data: ...
+    def data(self, name: str, trial: int) -> LoadedData: ...
 
     def machine(self) -> Machine: ...
 
@@ -33,14 +33,14 @@ class Stopped(ValueError):
     """The sweep cannot go on as things are; the same command does so when they have changed."""
 
 
-class Hand:
+class Worker:
     """Carries out one run after another of the sweep in ``out``, with the same data and machine.
 
     Args:
         worker: which of several on this machine it is, who share its GPUs; None where it is alone.
     """
 
-    def __init__(self, out: Path, world: World, worker: int | None = None) -> None:
+    def __init__(self, out: Path, world: Workspace, worker: int | None = None) -> None:
         self.out, self.world = out, world
         self.data = lru_cache(maxsize=2)(world.data)
         self.broken: dict[tuple[str, int], str] = {}
@@ -54,7 +54,7 @@ class Hand:
         alone: bool = False,
         told: Callable[[Progress], object] = lambda _: None,
         begin: Callable[[], object] = lambda: None,
-    ) -> State:
+    ) -> RunState:
         """Return how the run stands after it, as ``attempt`` does.
 
         Args:
@@ -80,7 +80,7 @@ class Hand:
 
     def assist(self, run: Run) -> None:
         """Take part in a run that the first of several processes carries out."""
-        method, folder = self.world.method(run.algorithm)[0], Folder(folder_of(self.out, run))
+        method, folder = self.world.method(run.algorithm)[0], RunFolder(folder_of(self.out, run))
         execute(run, method, *self._data(run.dataset, run.trial), folder, self._machine(run))
 
     def _machine(self, run: Run) -> Machine:
@@ -89,7 +89,7 @@ class Hand:
             machine = replace(machine, keep_best=())
         return machine
 
-    def _data(self, name: str, trial: int) -> Data:
+    def _data(self, name: str, trial: int) -> LoadedData:
         """Return the data; where an image is broken, the next runs need not find it again."""
         if (name, trial) in self.broken:
             raise ValueError(self.broken[name, trial])

@@ -222,7 +222,7 @@ FLIPPED, GRAYED = 0.5, 0.1
 JITTER = 0.3
 
 
-class Parameters(NamedTuple):
+class ImageParameters(NamedTuple):
     """What happens to each image of a batch, or to one image."""
 
     boxes: Tensor  # int64 [n, 4]: top, left, height and width in the original
@@ -231,19 +231,19 @@ class Parameters(NamedTuple):
     order: Tensor  # int64 [n, 4]: those four in the order of their turn
     grayed: Tensor  # bool [n]
 
-    def of(self, index: int) -> "Parameters":
+    def of(self, index: int) -> "ImageParameters":
         """Return the parameters of one image."""
-        return Parameters(*(tensor[index] for tensor in self))
+        return ImageParameters(*(tensor[index] for tensor in self))
 
 
-def draw_parameters(frames: Tensor, draws: Draws) -> Parameters:
+def draw_parameters(frames: Tensor, draws: Draws) -> ImageParameters:
     """Return what is to happen to the images of these frames, int64 ``[n, 8]``."""
     n = len(frames)
     boxes = draw_boxes(frames, draws)
     numbers = draws.uniform(n * 10).view(n, 10)
     factors = JITTER * (2 * numbers[:, 2:6] - 1)
     factors[:, :3] += 1
-    return Parameters(
+    return ImageParameters(
         boxes,
         numbers[:, 0] < FLIPPED,
         factors.float(),
@@ -252,7 +252,7 @@ def draw_parameters(frames: Tensor, draws: Draws) -> Parameters:
     )
 
 
-def augment(images: Tensor, frames: Tensor, parameters: Parameters) -> Tensor:
+def augment(images: Tensor, frames: Tensor, parameters: ImageParameters) -> Tensor:
     """Return float32 ``[n, 3, 224, 224]`` in 0 … 1.
 
     Args:

@@ -54,7 +54,7 @@ class Sampler(nn.Module):
         return self.examples[self.first[kind] + places % self.counts[kind]]
 
 
-class Source(nn.Module, ABC):
+class BatchSource(nn.Module, ABC):
     """Where the batches of one training domain come from."""
 
     def fetch(self, step: int) -> None:
@@ -68,7 +68,7 @@ class Source(nn.Module, ABC):
         """Return the images of the next step, in 0 … 1, and their labels; never asks the host."""
 
 
-class InMemory(Source):
+class InMemory(BatchSource):
     """Images as they are, all on the device."""
 
     images: Tensor
@@ -103,7 +103,7 @@ def _drawn(images: Tensor, labels: Tensor, sampler: Sampler, rows: Tensor) -> Ba
 class Batches(nn.Module):
     """Batches of all training domains, normalised as the network expects it."""
 
-    def __init__(self, sources: Sequence[Source], normalise: "Normalise") -> None:
+    def __init__(self, sources: Sequence[BatchSource], normalise: "Normalise") -> None:
         super().__init__()
         self.sources = nn.ModuleList(sources)
         self.normalise = normalise

@@ -18,11 +18,11 @@ ALONE = {"cuda": (1024, 256), "cpu": (128, 32)}  # small images, and large ones
 BINS = 15
 
 # A domain's name, and which of its splits.
-Place = tuple[str, str]
+SplitKey = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Part:
+class EvaluationSet:
     """Examples of one domain: all its images (uint8) or vectors, which of them, and their labels.
 
     ``indices`` lie where the images do, ``labels`` on the host.
@@ -82,7 +82,7 @@ class Evaluation:
     def __init__(
         self,
         algorithm: Algorithm,
-        parts: Mapping[Place, Part],
+        parts: Mapping[SplitKey, EvaluationSet],
         prepare: Images,
         precision: Callable[[], AbstractContextManager[object]],
         compiled: bool = False,
@@ -93,7 +93,7 @@ class Evaluation:
         self._compiled = compiled and not algorithm.together
         self._classify = _classify
 
-    def __call__(self) -> dict[Place, Outcome]:
+    def __call__(self) -> dict[SplitKey, Outcome]:
         with evaluating(self.algorithm):
             found = {
                 place: [self._classified(images) for images in self.batches(part)]
@@ -102,7 +102,7 @@ class Evaluation:
         # Only now, so that a device is waited for once.
         return {place: _outcome(self.parts[place], batches) for place, batches in found.items()}
 
-    def logits(self, part: Part) -> Iterator[Tensor]:
+    def logits(self, part: EvaluationSet) -> Iterator[Tensor]:
         """Yield the logits of a part's images, batch by batch, by the method as it is."""
         with evaluating(self.algorithm):
             for images in self.batches(part):
@@ -129,7 +129,7 @@ class Evaluation:
             confidences, predictions = self._classify(self.algorithm, self.prepare, images)
         return confidences[:n], predictions[:n]
 
-    def batches(self, part: Part) -> Iterator[Tensor]:
+    def batches(self, part: EvaluationSet) -> Iterator[Tensor]:
         """Yield the part's images on the method's device."""
         chunks = part.indices.split(self.size(part.images))
         if part.images.device == self._device:
@@ -170,7 +170,7 @@ def evaluating(algorithm: Algorithm) -> Iterator[None]:
         algorithm.train(training)
 
 
-def _outcome(part: Part, batches: list[tuple[Tensor, Tensor]]) -> Outcome:
+def _outcome(part: EvaluationSet, batches: list[tuple[Tensor, Tensor]]) -> Outcome:
     confidences = torch.cat([confidence for confidence, _ in batches]).cpu()
     predictions = torch.cat([prediction for _, prediction in batches]).cpu()
     return Outcome(part.labels, predictions, confidences)
@@ -192,7 +192,7 @@ def classifier_of(evaluate: Evaluation) -> nn.Module:
     return classifier
 
 
-def head_passes(evaluate: Evaluation) -> dict[Place, HeadPass]:
+def head_passes(evaluate: Evaluation) -> dict[SplitKey, HeadPass]:
     """Return what goes through the classifier of each part that is evaluated, on the device.
 
     Seen by a hook, so that it is what the method predicts with, whatever it adds to its inputs.
@@ -213,7 +213,7 @@ def head_passes(evaluate: Evaluation) -> dict[Place, HeadPass]:
     return found
 
 
-def _head_pass(part: Part, seen: list[tuple[Tensor, Tensor]]) -> HeadPass:
+def _head_pass(part: EvaluationSet, seen: list[tuple[Tensor, Tensor]]) -> HeadPass:
     passed = sum(len(logits) for _, logits in seen)
     if passed != len(part):
         raise ValueError(

@@ -7,8 +7,8 @@ from typing import Any
 
 from ..distributed import same_everywhere
 from .checkpoints import Checkpoints
-from .evaluation import Evaluation, Outcome, Place
-from .step import Kind, Step, Update
+from .evaluation import Evaluation, Outcome, SplitKey
+from .step import Step, StepKind, Update
 
 # Seconds between two looks at how far the device is.
 LOOK = 0.5
@@ -66,7 +66,7 @@ def train(
     update: Update,
     evaluate: Evaluation,
     schedule: Schedule,
-    kind: Kind,
+    kind: StepKind,
     checkpoints: Checkpoints | None = None,
     told: Callable[[Progress], object] = lambda _: None,
     recorded: Callable[[list[Record]], object] = lambda _: None,
@@ -147,7 +147,7 @@ def _load(update: Update, saved: dict[str, Any]) -> None:
         ) from error
 
 
-def _record(step: int, terms: dict[str, float], found: dict[Place, Outcome]) -> Record:
+def _record(step: int, terms: dict[str, float], found: dict[SplitKey, Outcome]) -> Record:
     accuracy: dict[str, dict[str, float]] = {}
     error: dict[str, dict[str, float]] = {}
     for (domain, split), outcome in found.items():

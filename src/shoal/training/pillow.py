@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..datasets.decoded import EVALUATION_SIDE
 from ..datasets.images import planes, read_image
-from .augmentation import BRIGHTNESS, CONTRAST, HUE, SATURATION, Parameters
+from .augmentation import BRIGHTNESS, CONTRAST, HUE, SATURATION, ImageParameters
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,7 +27,7 @@ def exact_evaluation(path: Path) -> Tensor:
     return planes(read_image(path).resize(SIZE, Resampling.BILINEAR))
 
 
-def exact_training(path: Path, parameters: Parameters) -> Tensor:
+def exact_training(path: Path, parameters: ImageParameters) -> Tensor:
     """Return the image augmented with the parameters of one image, uint8 ``[3, 224, 224]``."""
     from PIL.Image import Resampling, Transpose
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from ..checks import choose
 from ..datasets import Domain, DomainDataset, Split
 from ..datasets.cache import ImageCache
-from .batches import InMemory, Sampler, Source
-from .evaluation import Part, Place
-from .streaming import FedCrops, FedExact, FedWhole, ResidentCrops
+from .batches import BatchSource, InMemory, Sampler
+from .evaluation import EvaluationSet, SplitKey
+from .streaming import ResidentCrops, StreamedCrops, StreamedImages, StreamedOriginals
 
 # The share of a device's free memory that images may take.
 SHARE = 0.6
@@ -21,7 +21,7 @@ EVALUATED = ("needed", "all")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DataRequest:
     """What is trained on and what is evaluated.
 
     Args:
@@ -46,27 +46,27 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Placed:
+class RunData:
     """The sources of the training domains in order, what is evaluated, and the images' shape.
 
     ``samples`` are the same images of each training domain in every run of a trial.
     """
 
-    sources: list[Source]
-    parts: dict[Place, Part]
+    sources: list[BatchSource]
+    parts: dict[SplitKey, EvaluationSet]
     shape: tuple[int, ...]
     where: str
-    samples: dict[Place, Part] = field(default_factory=dict)
+    samples: dict[SplitKey, EvaluationSet] = field(default_factory=dict)
 
 
 def place(
     dataset: DomainDataset,
     splits: Mapping[str, Split],
     cache: ImageCache | None,
-    wanted: Wanted,
+    wanted: DataRequest,
     device: torch.device,
     where: str = "auto",
-) -> Placed:
+) -> RunData:
     """Return the data of a run.
 
     Args:
@@ -80,9 +80,9 @@ def place(
     if where == "auto":
         where = "device" if _fits(dataset, cache, device) else "host"
     on = device if where == "device" else torch.device("cpu")
-    parts: dict[Place, Part] = {}
-    samples: dict[Place, Part] = {}
-    sources: list[Source] = []
+    parts: dict[SplitKey, EvaluationSet] = {}
+    samples: dict[SplitKey, EvaluationSet] = {}
+    sources: list[BatchSource] = []
     shape: tuple[int, ...] = ()
     for domain in dataset.domains:
         images = _plain(domain, cache).to(on)
@@ -97,14 +97,14 @@ def place(
                 chosen = split.kept[: wanted.samples]
                 samples[domain.name, KEPT] = _part(domain, images, chosen)
             sources.append(_source(dataset, domain, split, images, cache, wanted, device, where))
-    return Placed(sources, parts, shape, where, samples)
+    return RunData(sources, parts, shape, where, samples)
 
 
-def _part(domain: Domain, images: Tensor, indices: Tensor) -> Part:
-    return Part(images, indices.to(images.device), domain.labels[indices])
+def _part(domain: Domain, images: Tensor, indices: Tensor) -> EvaluationSet:
+    return EvaluationSet(images, indices.to(images.device), domain.labels[indices])
 
 
-def evaluated(domain: str, wanted: Wanted) -> Sequence[str]:
+def evaluated(domain: str, wanted: DataRequest) -> Sequence[str]:
     """Return the splits of a domain that are evaluated.
 
     Selection reads what is held out everywhere, and the rest of test domains alone.
@@ -127,10 +127,10 @@ def _source(
     split: Split,
     images: Tensor,
     cache: ImageCache | None,
-    wanted: Wanted,
+    wanted: DataRequest,
     device: torch.device,
     where: str,
-) -> Source:
+) -> BatchSource:
     tests = sorted(wanted.test_domains)
     name: list[str | int] = [dataset.name, wanted.trial, *tests, domain.name]
     labels = domain.labels[split.kept] if wanted.balanced else None
@@ -139,14 +139,18 @@ def _source(
         sampler = Sampler(split.kept, labels, name, on)
         if where == "device":
             return InMemory(images, domain.labels, sampler, wanted.size)
-        return FedWhole(images, domain.labels, sampler, wanted.size, device)
+        return StreamedImages(images, domain.labels, sampler, wanted.size, device)
     training = cache.domains[domain.name].training
     if wanted.exact and not isinstance(domain.images, Tensor):
         sampler = Sampler(split.kept, labels, name, torch.device("cpu"))
         paths = domain.images
-        return FedExact(paths, training.frames, domain.labels, sampler, name, wanted.size, device)
+        return StreamedOriginals(
+            paths, training.frames, domain.labels, sampler, name, wanted.size, device
+        )
     sampler = Sampler(split.kept, labels, name, on)
-    kind: type[ResidentCrops | FedCrops] = ResidentCrops if where == "device" else FedCrops
+    kind: type[ResidentCrops | StreamedCrops] = (
+        ResidentCrops if where == "device" else StreamedCrops
+    )
     sizes = [cached.training.largest for cached in cache.domains.values()]
     largest = max(height for height, _ in sizes), max(width for _, width in sizes)
     return kind(training, domain.labels, sampler, name, wanted.size, largest, device)

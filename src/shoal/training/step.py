@@ -70,7 +70,7 @@ class CapturedStep:
 
 
 @dataclass(frozen=True)
-class Runner:
+class BatchRunner:
     """Runs a network on a batch: each process a part of it, ``size`` images at a time."""
 
     size: int | None
@@ -90,7 +90,7 @@ def share(algorithm: Algorithm) -> None:
     plain = algorithm.micro_batch is None and processes() == 1
     for part in algorithm.modules():
         if isinstance(part, Features):
-            part.runner = None if plain else Runner(algorithm.micro_batch)
+            part.runner = None if plain else BatchRunner(algorithm.micro_batch)
 
 
 def smaller(algorithm: Algorithm, images: int) -> int:
@@ -150,7 +150,7 @@ def _group_norm(norm: nn.GroupNorm, inputs: Tensor) -> Tensor:
     return found if cast else found.to(inputs.dtype)
 
 
-Kind = Literal["compiled", "graph", "eager"]
+StepKind = Literal["compiled", "graph", "eager"]
 KINDS = ("compiled", "graph", "eager")
 PRECISIONS = ("float32", "bf16")
 # Terms that a method may report.
@@ -236,7 +236,7 @@ class Step:
     """
 
     def __init__(
-        self, update: Update, kind: Kind, noted: Callable[[str], object] = lambda _: None
+        self, update: Update, kind: StepKind, noted: Callable[[str], object] = lambda _: None
     ) -> None:
         choose("kind of step", kind, KINDS)
         self.update, self._asked, self._noted = update, kind, noted
@@ -249,12 +249,12 @@ class Step:
         self._with_less(self._capture)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> StepKind:
         """How far the step is captured."""
         algorithm = self.update.algorithm
         if processes() > 1:
             return "eager"
-        kind: Kind = min(self._asked, algorithm.capture, key=lambda k: -KINDS.index(k))
+        kind: StepKind = min(self._asked, algorithm.capture, key=lambda k: -KINDS.index(k))
         if kind == "compiled" and algorithm.micro_batch is not None:
             kind = "graph"
         return "eager" if kind == "graph" and algorithm.device.type != "cuda" else kind

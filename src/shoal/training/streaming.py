@@ -15,14 +15,14 @@ from ..algorithms.forward import Batch
 from ..datasets.decoded import Ragged
 from ..randomness import Draws
 from .augmentation import augment, draw_parameters, gather
-from .batches import Sampler, Source, scaled
+from .batches import BatchSource, Sampler, scaled
 from .pillow import exact_training
 
 AHEAD = 2
 Made = TypeVar("Made")
 
 
-class Ahead(Generic[Made]):
+class Prefetcher(Generic[Made]):
     """Calls ``make(step)`` in a thread for the steps that come next."""
 
     def __init__(self, make: Callable[[int], Made]) -> None:
@@ -42,7 +42,7 @@ class Ahead(Generic[Made]):
         return self._waiting.pop(step).result()
 
 
-class Fed(Source):
+class Streamed(BatchSource):
     """Batches that the host makes: what it makes is copied into buffers that stay where they are.
 
     ``sampler`` has the count of the steps that were fetched, as if it drew on the device, so that
@@ -56,7 +56,7 @@ class Fed(Source):
         self.size = size
         # The thread's own, which is ahead; in a tuple, so that it is no part of the state.
         self._own = (deepcopy(sampler),)
-        self._ahead = Ahead(self._make)
+        self._ahead = Prefetcher(self._make)
         self._held: list[tuple[Tensor, ...]] = []
         self._pinned = device.type == "cuda"
         self._device = device
@@ -95,7 +95,7 @@ class Fed(Source):
         return self.finish(*parts), labels
 
 
-class FedWhole(Fed):
+class StreamedImages(Streamed):
     """Images of one size as they are, mapped into memory."""
 
     def __init__(
@@ -121,7 +121,7 @@ def _view(images: Ragged, indices: Tensor, largest: tuple[int, int], draws: Draw
     return augment(pixels, frames, draw_parameters(frames, draws))
 
 
-class ResidentCrops(Source):
+class ResidentCrops(BatchSource):
     """Images of several sizes, all on the device.
 
     ``largest`` height and width are those of all domains, so that one compiled view serves them.
@@ -156,7 +156,7 @@ class ResidentCrops(Source):
         return self._view(self._images, indices, self._largest, self.draws), self.labels[indices]
 
 
-class FedCrops(Fed):
+class StreamedCrops(Streamed):
     """Images of several sizes, mapped into memory."""
 
     def __init__(
@@ -187,7 +187,7 @@ class FedCrops(Fed):
         return self._augment(images, frames, draw_parameters(frames, self.draws))
 
 
-class FedExact(Fed):
+class StreamedOriginals(Streamed):
     """The original files, each decoded and augmented by Pillow as DomainBed does it."""
 
     def __init__(
