@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "distributed": set(),
     "storage": set(),
     "replay": set(),
-    "gradients": {"checks", "distributed", "replay"},
+    "gradients": {"checks", "choices", "distributed", "replay"},
     "penalties": {"checks"},
     "statistics": SMALL | {"gradients", "penalties", "distributed"},
     "curvature": SMALL | {"gradients", "penalties"},
@@ -89,6 +89,8 @@ NEVER: dict[str, set[str]] = {
     "sweeps": IMPORTS,
 }
 
+# The two registries import the modules that the catalogue names, and nothing else.
+REGISTRIES = {"algorithms/__init__.py", "datasets/__init__.py"}
 MAY_PRINT = {"cli", "report"}
 NAMES_THAT_SAY_NOTHING = {
     "util",
@@ -205,7 +207,10 @@ def violations(source: Path) -> list[str]:
         if path.name != "__init__.py":
             package = package[:-1]
         tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-        found += [f"{where}:{why}" for why in import_violations(room, tree, package)]
+        breaches = import_violations(room, tree, package)
+        if str(where) in REGISTRIES:
+            breaches = (why for why in breaches if "importlib.import_module" not in why)
+        found += [f"{where}:{why}" for why in breaches]
         found += [f"{where}:{why}" for why in statement_violations(room, tree)]
     return found
 
@@ -249,11 +254,11 @@ BREACHES = {
     "algorithms/fishr.py": {
         "from ..datasets import DATASETS": "algorithms may not import shoal.datasets.DATASETS",
         "from .. import datasets": "algorithms may not import shoal.datasets",
+        "from importlib import import_module": "algorithms never touches importlib.import_module",
         "import torch\ntorch.save({}, 'x')": "algorithms never touches torch.save",
     },
     "algorithms/__init__.py": {
         "from ..training import run": "algorithms may not import shoal.training.run",
-        "from importlib import import_module": "algorithms never touches importlib.import_module",
     },
     "sweeps/plan.py": {
         "def f(run):\n    return run.algorithm == 'fishr'": "sweeps knows no algorithm",

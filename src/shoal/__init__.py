@@ -1,26 +1,30 @@
-"""shoal: classifiers that keep working on a domain they never saw."""
+"""shoal: train image and table classifiers that hold up at sites they have never seen.
 
+The public names are imported on first use, so that reading records and printing help load no torch.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .micro_batches import in_micro_batches
-from .penalties import spread
-from .regularizers import Fishr
-from .statistics import (
-    covariance_spread,
-    gradient_mean,
-    gradient_variance,
-    head_variance,
-    losses_and_variance,
-)
+from ._version import __version__
 
 if TYPE_CHECKING:
     from .fitting import DomainClassifier, load
-
-__version__ = "0.1.0"
+    from .micro_batches import in_micro_batches
+    from .penalties import spread
+    from .regularizers import Fishr
+    from .statistics import (
+        covariance_spread,
+        gradient_mean,
+        gradient_variance,
+        head_variance,
+        losses_and_variance,
+    )
 
 __all__ = [
     "DomainClassifier",
     "Fishr",
+    "__version__",
     "covariance_spread",
     "gradient_mean",
     "gradient_variance",
@@ -31,11 +35,28 @@ __all__ = [
     "spread",
 ]
 
+# Where each public name is defined.
+_HOMES = {
+    "DomainClassifier": "fitting",
+    "Fishr": "regularizers",
+    "covariance_spread": "statistics",
+    "gradient_mean": "statistics",
+    "gradient_variance": "statistics",
+    "head_variance": "statistics",
+    "in_micro_batches": "micro_batches",
+    "load": "fitting",
+    "losses_and_variance": "statistics",
+    "spread": "penalties",
+}
+
 
 def __getattr__(name: str) -> Any:
-    # On first use: whoever has a training loop of their own needs none of it.
-    if name in ("DomainClassifier", "load"):
-        from . import fitting
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value  # found directly from now on
+    return value
 
-        return getattr(fitting, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

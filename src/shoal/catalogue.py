@@ -1,46 +1,138 @@
-"""The order of tables and pages: methods as the paper has them, data sets as the benchmark has."""
+"""Catalogue: facts about methods and data sets, in the order of every table; free of torch.
 
-from __future__ import annotations
+A new method is one file in ``shoal.algorithms`` and one line in ``METHODS``. A new data set is one
+file in ``shoal.datasets`` and one line in ``DATASETS``.
+"""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-__all__ = ["DATASETS", "METHODS", "by_method", "in_order"]
+# How DomainBed trains and searches, by the size of a data set's images and of the set.
+SCALES = ("small", "large", "domainnet")
 
-METHODS = (
-    "erm",
-    "irm",
-    "groupdro",
-    "mixup",
-    "mldg",
-    "coral",
-    "mmd",
-    "dann",
-    "cdann",
-    "mtl",
-    "sagnet",
-    "arm",
-    "vrex",
-    "rsc",
-    "and-mask",
-    "sand-mask",
-    "iga",
-    "fish",
-    "fishr",
-)
-DATASETS = (
-    "colored-mnist",
-    "rotated-mnist",
-    "vlcs",
-    "pacs",
-    "office-home",
-    "terra-incognita",
-    "domainnet",
-)
+
+@dataclass(frozen=True)
+class MethodFacts:
+    """What a method is called in text, and as a class; DomainBed's name is that of the class.
+
+    Its module in ``shoal.algorithms`` has the name of its key, with underscores.
+    """
+
+    title: str
+    class_name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetFacts:
+    """What a published data set is called, and how the published runs were trained on it.
+
+    Its module in ``shoal.datasets`` has the name of its key, with underscores.
+
+    Args:
+        title: its name in text; ``domainbed`` is its name there.
+        domains: their names, in the order of DomainBed's environments.
+        scale: one of ``SCALES``; it decides the search distributions of hyperparameters.
+        network, weights: what the published runs trained, and what it started from.
+    """
+
+    title: str
+    domainbed: str
+    domains: tuple[str, ...]
+    scale: str = "large"
+    network: str = "resnet50"
+    weights: str | None = "imagenet"
+
+
+METHODS = {
+    "erm": MethodFacts("ERM", "ERM"),
+    "irm": MethodFacts("IRM", "IRM"),
+    "groupdro": MethodFacts("GroupDRO", "GroupDRO"),
+    "mixup": MethodFacts("Mixup", "Mixup"),
+    "mldg": MethodFacts("MLDG", "MLDG"),
+    "coral": MethodFacts("CORAL", "CORAL"),
+    "mmd": MethodFacts("MMD", "MMD"),
+    "dann": MethodFacts("DANN", "DANN"),
+    "cdann": MethodFacts("CDANN", "CDANN"),
+    "mtl": MethodFacts("MTL", "MTL"),
+    "sagnet": MethodFacts("SagNet", "SagNet"),
+    "arm": MethodFacts("ARM", "ARM"),
+    "vrex": MethodFacts("V-REx", "VREx"),
+    "rsc": MethodFacts("RSC", "RSC"),
+    "and-mask": MethodFacts("AND-mask", "ANDMask"),
+    "sand-mask": MethodFacts("SAND-mask", "SANDMask"),
+    "iga": MethodFacts("IGA", "IGA"),
+    "fish": MethodFacts("Fish", "Fish"),
+    "fishr": MethodFacts("Fishr", "Fishr"),
+}
+
+DATASETS = {
+    "colored-mnist": DatasetFacts(
+        title="Colored MNIST",
+        domainbed="ColoredMNIST",
+        domains=("+90%", "+80%", "-90%"),
+        scale="small",
+        network="mnist-cnn",
+        weights=None,
+    ),
+    "rotated-mnist": DatasetFacts(
+        title="Rotated MNIST",
+        domainbed="RotatedMNIST",
+        domains=("0", "15", "30", "45", "60", "75"),
+        scale="small",
+        network="mnist-cnn",
+        weights=None,
+    ),
+    "vlcs": DatasetFacts(
+        title="VLCS", domainbed="VLCS", domains=("Caltech101", "LabelMe", "SUN09", "VOC2007")
+    ),
+    "pacs": DatasetFacts(
+        title="PACS", domainbed="PACS", domains=("art_painting", "cartoon", "photo", "sketch")
+    ),
+    "office-home": DatasetFacts(
+        title="OfficeHome",
+        domainbed="OfficeHome",
+        domains=("Art", "Clipart", "Product", "Real World"),
+    ),
+    "terra-incognita": DatasetFacts(
+        title="TerraIncognita",
+        domainbed="TerraIncognita",
+        domains=("location_100", "location_38", "location_43", "location_46"),
+    ),
+    "domainnet": DatasetFacts(
+        title="DomainNet",
+        domainbed="DomainNet",
+        domains=("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
+        scale="domainnet",
+    ),
+}
+
+# Updates between two records, by scale; DomainBed's.
+RECORD_EVERY = {"small": 100, "large": 300, "domainnet": 1000}
+
+
+def title_of(algorithm: str) -> str:
+    """Return a method's name as people write it; a method of one's own keeps the name it has."""
+    return METHODS[algorithm].title if algorithm in METHODS else algorithm
+
+
+def scale_of(dataset: str) -> str:
+    """Return the scale of a data set's hyperparameters; a user's own images are large."""
+    return DATASETS[dataset].scale if dataset in DATASETS else "large"
+
+
+def record_every(dataset: str) -> int:
+    """Return the default number of updates between two records on a data set."""
+    return RECORD_EVERY[scale_of(dataset)]
+
+
+def module_of(name: str) -> str:
+    """Return the name of the module that holds a method or a data set."""
+    return name.replace("-", "_")
 
 
 class MethodOnDataset(Protocol):
-    """Something of a method on a data set."""
+    """Anything that belongs to a method and a data set: a run, a choice, a row."""
 
     @property
     def dataset(self) -> str: ...
@@ -53,14 +145,14 @@ OrderKey = tuple[int, str]
 
 
 def in_order(some: Iterable[P]) -> list[P]:
-    """Return runs, or what else is of a data set and a method, by these; others come by name."""
-    return sorted(some, key=lambda one: (_place(one.dataset, DATASETS), by_method(one)))
+    """Return runs, choices or rows by data set, then by method; unknown names come last."""
+    return sorted(some, key=lambda one: (_position(one.dataset, tuple(DATASETS)), by_method(one)))
 
 
 def by_method(one: MethodOnDataset) -> OrderKey:
-    """Return where the method of a run, or of what else has one, stands among all."""
-    return _place(one.algorithm, METHODS)
+    """Return the position of its method among all methods, as a key to sort by."""
+    return _position(one.algorithm, tuple(METHODS))
 
 
-def _place(name: str, known: tuple[str, ...]) -> OrderKey:
+def _position(name: str, known: tuple[str, ...]) -> OrderKey:
     return (known.index(name) if name in known else len(known), name)

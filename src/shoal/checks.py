@@ -1,30 +1,15 @@
 """What may come in: shapes and dtypes always, values where looking at them forces no wait."""
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from difflib import get_close_matches
 
 import torch
 from torch import Tensor
 
 # Of indices; torch counts in no others.
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-# How many choices an error names: a network has hundreds of weights.
-NAMED = 40
-
-
-def choose(kind: str, name: str, choices: Iterable[str]) -> str:
-    """Return ``name`` if it is one of ``choices``; otherwise raise with the nearest of them."""
-    known = sorted(choices)
-    if name in known:
-        return name
-    nearest = get_close_matches(name, known, n=1)
-    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-    few = sorted(get_close_matches(name, known, n=NAMED, cutoff=0))
-    more = f" … and {len(known) - NAMED:,} more" if len(known) > NAMED else ""
-    raise ValueError(f"unknown {kind} {name!r}; {hint}One of: {', '.join(few)}{more}")
 
 
 _LOOKED_AT = ContextVar("looked at", default=True)

@@ -19,8 +19,9 @@ from shoal.algorithms import forward as gathering
 from shoal.algorithms import per_domain as masking
 from shoal.algorithms.base import Algorithm, Objective, Penalised, UpdateAlgorithm
 from shoal.algorithms.forward import Batch, Forward
-from shoal.algorithms.hparams import SCALES, Hparams, defaults, draw
+from shoal.algorithms.hparams import Hparams, defaults, draw
 from shoal.algorithms.optimiser import Optimiser, OptimiserName
+from shoal.catalogue import SCALES
 from shoal.networks import Network, drawn
 from shoal.randomness import stream
 from shoal.training.step import CapturedStep, Update

@@ -11,8 +11,6 @@ import pytest
 from shoal.algorithms import ALGORITHMS, VARIANTS
 from shoal.algorithms.distributions import holds, parse_distribution
 from shoal.algorithms.hparams import (
-    SCALE_OF,
-    SCALES,
     Hparams,
     choice,
     constant,
@@ -28,6 +26,7 @@ from shoal.algorithms.hparams import (
     whole,
     whole_power,
 )
+from shoal.catalogue import DATASETS, SCALES
 from shoal.cli import main
 
 
@@ -333,8 +332,8 @@ def test_bad_settings_are_refused_whatever_the_draw(
 
 
 def test_every_data_set_has_a_scale() -> None:
-    assert set(SCALE_OF.values()) == set(SCALES)
-    assert [name for name, scale in SCALE_OF.items() if scale == "small"] == [
+    assert {facts.scale for facts in DATASETS.values()} == set(SCALES)
+    assert [name for name, facts in DATASETS.items() if facts.scale == "small"] == [
         "colored-mnist",
         "rotated-mnist",
     ]

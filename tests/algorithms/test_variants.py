@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from shoal.algorithms import ALGORITHMS, VARIANTS, find
-from shoal.algorithms.hparams import SCALES, draw, plain
+from shoal.algorithms.hparams import draw, plain
+from shoal.catalogue import SCALES
 from shoal.regularizers import Match
 
 from .plain import make_batches, tiny

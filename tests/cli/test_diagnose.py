@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shoal.checks import choose
+from shoal.choices import choose
 from shoal.cli import main
 from shoal.datasets import DATASETS
 from shoal.report import figures

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.algorithms.hparams import SCALE_OF
+from shoal.catalogue import DATASETS as FACTS
 from shoal.datasets import DATASETS, PUBLISHED, decode, find, splits, verify
 from tests.datasets.pictures import picture, tree
 
@@ -38,7 +38,7 @@ def small(root: Path, name: str) -> Path:
 
 
 def test_the_registry_holds_what_the_hyperparameters_know() -> None:
-    assert list(DATASETS) == list(SCALE_OF)
+    assert list(DATASETS) == list(FACTS)
     assert set(PUBLISHED) == set(FOLDERS) == set(DATASETS) - {"colored-mnist", "rotated-mnist"}
     assert find("pacs") is DATASETS["pacs"]
     with pytest.raises(ValueError, match="unknown data set 'psac'; did you mean 'pacs'"):

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from shoal.algorithms.hparams import draw, plain
+from shoal.catalogue import DATASETS, record_every
 from shoal.cli.methods import with_settings
 from shoal.report.comparable import (
-    NETWORKS,
     Departure,
     departures,
-    every_of,
     network_of,
     not_compared,
     were_set,
@@ -19,12 +18,12 @@ from shoal.report.comparable import (
 from shoal.report.published import published_benchmark
 from shoal.report.sweep import not_searched
 from shoal.results.records import Record, RunResult
-from shoal.runs.run import RECORD_EVERY, Protocol, scale_of
+from shoal.runs.run import Protocol
 from shoal.sweeps.plan import searched
 
 
 def made(dataset: str, **protocol: Any) -> RunResult:
-    given = asdict(Protocol(**{"record_every": RECORD_EVERY[scale_of(dataset)], **protocol}))
+    given = asdict(Protocol(**{"record_every": record_every(dataset), **protocol}))
     return RunResult(dataset, "erm", ("a",), 0, 0, {}, (), protocol=given)
 
 
@@ -143,13 +142,6 @@ def test_of_domainbeds_runs_the_records_are_looked_at(
     assert departures(run, draws, searched) == said
 
 
-def test_how_often_is_recorded_is_that_of_the_protocol() -> None:
-    assert {name: every_of(name) for name in NETWORKS} == {
-        name: RECORD_EVERY[scale_of(name)] for name in NETWORKS
-    }
-    assert every_of("mine") == RECORD_EVERY[scale_of("mine")]
-
-
 @pytest.mark.parametrize("algorithm", ["fishr", "iga-head"])
 def test_what_the_search_draws_was_not_set(algorithm: str) -> None:
     """Also of a variant, whose settings are its own; an option of later may be left out."""
@@ -167,4 +159,4 @@ def test_what_the_search_draws_was_not_set(algorithm: str) -> None:
 
 
 def test_every_published_data_set_has_its_network() -> None:
-    assert set(NETWORKS) == set(published_benchmark("test-domain").columns)
+    assert set(DATASETS) == set(published_benchmark("test-domain").columns)

@@ -369,7 +369,7 @@ def test_nothing_is_chosen_without_a_number_to_choose_by() -> None:
 
 def test_methods_and_data_sets_have_the_order_of_the_paper() -> None:
     """Whatever the folders of the runs are called; others come after them, by name."""
-    assert tuple(ALGORITHMS) == METHODS and tuple(DATASETS) == ORDER
+    assert [*ALGORITHMS] == [*METHODS] and [*DATASETS] == [*ORDER]
     names = ["mine", "fishr", "fishr-plain", "coral", "erm", "and-mask"]
     runs = [
         replace(one, algorithm=name, dataset=data)

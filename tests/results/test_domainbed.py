@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from shoal import catalogue
 from shoal.algorithms import ALGORITHMS
 from shoal.cli.report import finished_runs
 from shoal.datasets import DATASETS
 from shoal.datasets.sources import SOURCES
-from shoal.results import domainbed
 from shoal.results.domainbed import read_domainbed
 from shoal.results.selection import choose_runs
 
@@ -158,15 +158,17 @@ def test_a_line_that_is_no_record_is_named(line: str, tmp_path: Path) -> None:
 
 
 def test_all_our_data_sets_and_methods_have_a_name_there() -> None:
-    assert {name for name, _ in domainbed.DATASETS.values()} == set(DATASETS)
+    theirs = "ColoredMNIST RotatedMNIST VLCS PACS OfficeHome TerraIncognita DomainNet"
+    assert [facts.domainbed for facts in catalogue.DATASETS.values()] == theirs.split()
+    assert [*catalogue.DATASETS] == [*DATASETS]
     theirs = (
         "ERM IRM GroupDRO Mixup MLDG CORAL MMD DANN CDANN MTL SagNet ARM VREx RSC ANDMask SANDMask "
         "IGA Fish Fishr"
     )
-    ours = {domainbed.ALGORITHMS.get(name, name.lower()) for name in theirs.split()}
-    assert ours == set(ALGORITHMS)
+    assert [facts.class_name for facts in catalogue.METHODS.values()] == theirs.split()
+    assert [*catalogue.METHODS] == [*ALGORITHMS]
 
 
 def test_domains_are_those_of_the_data_sets() -> None:
-    for name, domains in domainbed.DATASETS.values():
-        assert tuple(SOURCES[name].domains) == domains
+    for name, facts in catalogue.DATASETS.items():
+        assert tuple(SOURCES[name].domains) == facts.domains

@@ -1,54 +1,60 @@
-"""Methods: one file and one line here for each."""
+"""Methods: one file here and one line in ``shoal.catalogue`` for each.
 
-from ..checks import choose
-from .and_mask import ANDMask
-from .arm import ARM
-from .base import Algorithm
-from .cdann import CDANN
-from .coral import CORAL
-from .dann import DANN
-from .erm import ERM
-from .fish import Fish
-from .fishr import Fishr
-from .groupdro import GroupDRO
-from .iga import IGA
-from .irm import IRM
-from .mixup import Mixup
-from .mldg import MLDG
-from .mmd import MMD
-from .mtl import MTL
-from .optimiser import Optimisation
-from .rsc import RSC
-from .sagnet import SagNet
-from .sand_mask import SANDMask
+Everything that a method of one's own imports is here, too.
+"""
+
+from importlib import import_module
+
+from ..catalogue import METHODS, module_of
+from ..choices import choose
+from .base import Algorithm, Objective, Penalised, UpdateAlgorithm
+from .distributions import Distribution
+from .forward import Batch, Forward
+from .hparams import (
+    Hparams,
+    choice,
+    constant,
+    fixed,
+    hparam,
+    power,
+    uniform,
+    whole,
+    whole_power,
+)
+from .optimiser import Optimisation, Optimiser
 from .variants import VARIANTS, Variant
-from .vrex import VREx
 
-__all__ = ["ALGORITHMS", "VARIANTS", "Algorithm", "Optimisation", "Variant", "find"]
+__all__ = [
+    "ALGORITHMS",
+    "VARIANTS",
+    "Algorithm",
+    "Batch",
+    "Distribution",
+    "Forward",
+    "Hparams",
+    "Objective",
+    "Optimisation",
+    "Optimiser",
+    "Penalised",
+    "UpdateAlgorithm",
+    "Variant",
+    "choice",
+    "constant",
+    "find",
+    "fixed",
+    "hparam",
+    "power",
+    "uniform",
+    "whole",
+    "whole_power",
+]
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    "erm": ERM,
-    "irm": IRM,
-    "groupdro": GroupDRO,
-    "mixup": Mixup,
-    "mldg": MLDG,
-    "coral": CORAL,
-    "mmd": MMD,
-    "dann": DANN,
-    "cdann": CDANN,
-    "mtl": MTL,
-    "sagnet": SagNet,
-    "arm": ARM,
-    "vrex": VREx,
-    "rsc": RSC,
-    "and-mask": ANDMask,
-    "sand-mask": SANDMask,
-    "iga": IGA,
-    "fish": Fish,
-    "fishr": Fishr,
+    name: getattr(import_module(f".{module_of(name)}", __name__), facts.class_name)
+    for name, facts in METHODS.items()
 }
 
 
 def find(name: str) -> type[Algorithm]:
-    """Return the method of this name; an unknown one gets the nearest, and nothing is imported."""
+    """Return the method of this name; an unknown name raises with the nearest one."""
     return ALGORITHMS[choose("algorithm", name, ALGORITHMS)]

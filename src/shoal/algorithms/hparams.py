@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..checks import choose
+from ..catalogue import SCALES
+from ..choices import choose
 from ..randomness import domainbed_hash
 from .distributions import (
     Distribution,
@@ -32,7 +33,6 @@ from .distributions import (
 
 __all__ = [
     "SCALES",
-    "SCALE_OF",
     "Hparams",
     "Search",
     "choice",
@@ -51,16 +51,6 @@ __all__ = [
     "whole_power",
 ]
 
-SCALES = ("small", "large", "domainnet")
-SCALE_OF = {
-    "colored-mnist": "small",
-    "rotated-mnist": "small",
-    "vlcs": "large",
-    "pacs": "large",
-    "office-home": "large",
-    "terra-incognita": "large",
-    "domainnet": "domainnet",
-}
 _KINDS = {"bool": bool, "int": int, "float": float, "str": str}
 _SUITED: dict[type, tuple[type, str]] = {
     bool: (bool, "True or False"),

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import choose
+from ..choices import choose
 from ..regularizers import Match
 from .base import Penalised
 from .forward import Forward

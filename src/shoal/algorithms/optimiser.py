@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from ..checks import choose
+from ..choices import choose
 from .distributions import holds
 
 OptimiserName = Literal["adam", "adamw", "sgd"]

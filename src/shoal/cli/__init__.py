@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from .. import __version__
+from .._version import __version__
 from . import (
     data,
     demo,

@@ -70,7 +70,7 @@ def _what(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(name: str, options: argparse.Namespace) -> int:
-    from ..checks import choose
+    from ..choices import choose
     from ..experiments.ablations import (
         ABLATIONS,
         RULES,

@@ -118,7 +118,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _download(options: argparse.Namespace) -> int:
-    from ..checks import choose
+    from ..choices import choose
     from ..datasets.fetch import fetch
     from ..datasets.sources import SOURCES
 

@@ -111,10 +111,10 @@ def _check_networks(options: argparse.Namespace, runs: Sequence[Any], world: Any
     """Raise where runs on files would fail one by one, for want of their network."""
     from torch import Tensor
 
+    from ..catalogue import scale_of
     from ..datasets.decoded import EVALUATION_SIDE
     from ..networks.registry import check_network
     from ..results.records import DONE
-    from ..runs.run import scale_of
     from ..sweeps.plan import folder_of
 
     # Another machine may have packages that this one has not.

@@ -44,13 +44,14 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..algorithms.hparams import SCALE_OF, constant, draw, searches
-    from ..checks import choose
+    from ..algorithms.hparams import constant, draw, searches
+    from ..catalogue import DATASETS, scale_of
+    from ..choices import choose
     from .methods import with_settings
 
     method, given = with_settings(options.algorithm)
     kind, given = method.Hparams, given | settings(options.set)
-    scale = SCALE_OF[choose("data set", options.dataset, SCALE_OF)]
+    scale = scale_of(choose("data set", options.dataset, DATASETS))
     values = asdict(draw(kind, scale, options.trial, options.draw, given))
     if options.json:
         print(json.dumps(values, indent=2))

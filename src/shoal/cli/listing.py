@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..checks import choose
+    from ..choices import choose
 
     if options.what is None:
         if options.json:

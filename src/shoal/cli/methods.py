@@ -11,7 +11,8 @@ from types import ModuleType
 
 from ..algorithms import VARIANTS, find
 from ..algorithms.base import Algorithm
-from ..algorithms.hparams import SCALES, Hparams, searches
+from ..algorithms.hparams import Hparams, searches
+from ..catalogue import SCALES
 
 
 def with_settings(text: str) -> tuple[type[Algorithm], dict[str, str]]:

@@ -235,7 +235,7 @@ def _chapters(options: argparse.Namespace, failed: list[Any]) -> list[Any]:
 
 def _compared(asked: list[list[str]], runs: list[Any]) -> list[tuple[str, str]]:
     """Return the pairs of methods that were asked for; raise where the runs have no such."""
-    from ..checks import choose
+    from ..choices import choose
 
     there = {run.algorithm for run in runs}
     for one, other in asked:

@@ -268,7 +268,7 @@ def _colored_mnist(options: argparse.Namespace) -> int:
     import torch
     from rich.console import Console
 
-    from ..checks import choose
+    from ..choices import choose
     from ..experiments import restarts
     from ..experiments.colored_mnist import METHODS, TABLES, Setup
     from ..report.tables import markdown, terminal

@@ -77,7 +77,7 @@ def _told(choice: Any) -> str:
 
 
 def _refuse_unknown(what: str, asked: list[str] | None, there: list[str]) -> None:
-    from ..checks import choose
+    from ..choices import choose
 
     for name in asked or ():
         choose(f"{what} of these runs", name, sorted(set(there)))

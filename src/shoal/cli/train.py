@@ -38,12 +38,13 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     import json
     import sys
 
+    from ..catalogue import scale_of
     from ..distributed import in_turn, rank
     from ..networks.registry import check_network
     from ..runs.execute import execute
     from ..runs.folder import RunFolder, opened
     from ..runs.machine import Machine
-    from ..runs.run import Run, scale_of
+    from ..runs.run import Run
     from ..sweeps.plan import check_classes
     from .methods import name_of, with_settings
 
@@ -131,8 +132,9 @@ def _protocol(options: argparse.Namespace, dataset: Any, scale: str) -> tuple[An
     """Return the protocol, and what the network begins with on this machine."""
     from torch import Tensor
 
+    from ..catalogue import RECORD_EVERY
     from ..networks.registry import DRAWN
-    from ..runs.run import RECORD_EVERY, Protocol
+    from ..runs.run import Protocol
 
     large = not isinstance(dataset.domains[0].images, Tensor)
     weights, named = _weights(options.weights, large and options.network not in DRAWN)

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_labels, check_logits, choose
+from ..checks import check_labels, check_logits
+from ..choices import choose
 from ..gradients.collect import finish
 from ..gradients.double_backward import twice_differentiable
 from ..gradients.examples import Examples, Inputs, individual_losses

@@ -1,10 +1,12 @@
 """Data sets as ordered, named domains: one file and one line here for each; MNIST is embedded."""
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
-from ..checks import choose
-from . import colored_mnist, domainnet, office_home, pacs, rotated_mnist, terra_incognita, vlcs
+from .. import catalogue
+from ..catalogue import module_of
+from ..choices import choose
 from .base import Domain, DomainDataset, Split, split, splits
 from .folders import image_folders
 from .images import Published, Verification, decode, verify
@@ -34,23 +36,13 @@ __all__ = [
 # From the folder that holds all data sets (None where it is embedded) and the trial.
 Loader = Callable[[Path | None, int], DomainDataset]
 
-DATASETS: dict[str, Loader] = {
-    "colored-mnist": colored_mnist.load,
-    "rotated-mnist": rotated_mnist.load,
-    "vlcs": vlcs.load,
-    "pacs": pacs.load,
-    "office-home": office_home.load,
-    "terra-incognita": terra_incognita.load,
-    "domainnet": domainnet.load,
-}
+_MODULES = {name: import_module(f".{module_of(name)}", __name__) for name in catalogue.DATASETS}
+
+DATASETS: dict[str, Loader] = {name: module.load for name, module in _MODULES.items()}
 
 # How many images there should be, for ``verify``.
 PUBLISHED: dict[str, Published] = {
-    "vlcs": vlcs.PUBLISHED,
-    "pacs": pacs.PUBLISHED,
-    "office-home": office_home.PUBLISHED,
-    "terra-incognita": terra_incognita.PUBLISHED,
-    "domainnet": domainnet.PUBLISHED,
+    name: module.PUBLISHED for name, module in _MODULES.items() if hasattr(module, "PUBLISHED")
 }
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import check_range, choose
+from ..checks import check_range
+from ..choices import choose
 from ..randomness import domainbed_hash
 
 Images = Tensor | tuple[Path, ...]

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..checks import choose
+from ..choices import choose
 from ..storage import read_json, write_json
 from .base import Domain, DomainDataset
 from .decoded import (

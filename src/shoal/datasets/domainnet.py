@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..checks import choose
+from ..choices import choose
 from ..storage import write_text
 from .base import DomainDataset
 from .folders import benchmark_folders

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ..checks import choose
+from ..choices import choose
 from .base import Domain, DomainDataset
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..checks import choose
+from ..choices import choose
 from . import colored_mnist, domainnet, office_home, pacs, rotated_mnist, terra_incognita, vlcs
 from .base import DomainDataset
 from .domainnet import list_duplicates

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import choose
+from ..choices import choose
 from .base import Domain, DomainDataset
 from .encoding import Encoding, column_of, known
 from .folders import is_image, some

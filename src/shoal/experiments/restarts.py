@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..checks import choose
+from ..choices import choose
 from ..reference import published_rows
 from ..storage import load_tensors, read_json, save_tensors, write_json
 from .colored_mnist import METHODS, TABLES, Setup, Training

@@ -199,7 +199,7 @@ class DomainClassifier:
 
     def set_params(self, **params: Any) -> "DomainClassifier":
         """Change arguments; an unknown one is refused."""
-        from ..checks import choose
+        from ..choices import choose
 
         for name, value in params.items():
             setattr(self, choose("parameter of DomainClassifier", name, _PARAMETERS), value)

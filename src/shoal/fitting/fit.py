@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import __version__
+from .._version import __version__
 from ..algorithms.base import Algorithm
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, build

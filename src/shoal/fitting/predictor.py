@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import __version__
+from .._version import __version__
 from ..algorithms.base import Algorithm
 from ..datasets.encoding import Encoding
 from ..datasets.tables import read_table

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms.hparams import draw, searches
-from ..checks import choose
+from ..choices import choose
 from ..datasets import DomainDataset
 from ..datasets.folders import name_of
 from ..runs.run import Protocol, Run

@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..checks import choose
+from ..choices import choose
 
 P = ParamSpec("P")
 T = TypeVar("T")

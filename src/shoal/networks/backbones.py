@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_features, choose
+from ..checks import check_features
+from ..choices import choose
 from .base import IMAGENET, Dropout, Network, Preprocessing, drawn, lent
 from .weights import load_weights
 

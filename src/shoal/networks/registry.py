@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ..checks import choose
+from ..choices import choose
 from .backbones import PACKAGES, backbone, check_backbone, parted, resnet
 from .base import Network
 from .efficientnet_lite import efficientnet_lite0, packages

@@ -6,12 +6,13 @@ domains; what the publication prints for them is kept beside.
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
+
+from ..choices import choose
 
 _FILES = ("colored_mnist.json", "benchmark.json", "domainbed.json", "analyses.json")
 
@@ -40,7 +41,7 @@ def published(label: str) -> dict[str, Any]:
             `"domainbed:"` and a data set.
     """
     tables = _tables()
-    return tables[chosen("table", label, tables)]
+    return tables[choose("table", label, tables)]
 
 
 def published_rows(label: str, flip: float) -> dict[str, dict[str, list[float]] | None]:
@@ -63,16 +64,6 @@ def published_rows(label: str, flip: float) -> dict[str, dict[str, list[float]] 
         choices = ", ".join(f"{known:g}" for known in parts)
         raise ValueError(f"{label} has no cells for flip {flip:g}; one of: {choices}")
     return parts[flip]
-
-
-def chosen(what: str, name: str, choices: Iterable[str]) -> str:
-    """Return the name if it is a choice; otherwise raise with the nearest one."""
-    known = sorted(choices)
-    if name in known:
-        return name
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
-    raise ValueError(f"unknown {what} {name!r}{hint} One of: {', '.join(known)}")
 
 
 def _tables() -> dict[str, dict[str, Any]]:
@@ -147,7 +138,7 @@ def published_table(label: str, rule: str) -> PublishedTable:
         raise ValueError(f"{label} is no table of DomainBed's protocol; read it with published")
     return PublishedTable(
         label,
-        chosen(f"selection rule of {label}", rule, rows),
+        choose(f"selection rule of {label}", rule, rows),
         table["caption"],
         table["source"],
         table.get("note", ""),

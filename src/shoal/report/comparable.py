@@ -6,17 +6,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..catalogue import DATASETS, record_every
 from ..results.records import RunResult
 from ..results.selection import Choice
 from .grid import Benchmark
 
 __all__ = [
-    "NETWORKS",
     "Departure",
     "Searched",
     "departed",
     "departures",
-    "every_of",
     "network_of",
     "not_compared",
     "spread_of",
@@ -38,19 +37,6 @@ PUBLISHED = {
 DRAWS = 20
 LAST = 5000
 """The step of the last update, counted from 0."""
-SMALL: dict[str, str | None] = {"network": "mnist-cnn", "weights": None}
-LARGE: dict[str, str | None] = {"network": "resnet50", "weights": "imagenet"}
-NETWORKS = {
-    "colored-mnist": SMALL,
-    "rotated-mnist": SMALL,
-    "vlcs": LARGE,
-    "pacs": LARGE,
-    "office-home": LARGE,
-    "terra-incognita": LARGE,
-    "domainnet": LARGE,
-}
-EVERY = {"colored-mnist": 100, "rotated-mnist": 100, "domainnet": 1000}
-"""Updates between two records; of other data sets 300."""
 SEARCH = "what the search draws"
 
 # From a run to what the random search draws for it; None where that is not known.
@@ -59,13 +45,8 @@ Searched = Callable[[RunResult], Mapping[str, Any] | None]
 
 def network_of(run: RunResult) -> str | None:
     """Return the network's name; None where it was chosen by the shape of a user's own data."""
-    by_shape = NETWORKS.get(run.dataset, {}).get("network")
-    return run.protocol.get("network") or by_shape
-
-
-def every_of(dataset: str) -> int:
-    """Return how many updates of a data set lie between two records, where nothing else is said."""
-    return EVERY.get(dataset, 300)
+    facts = DATASETS.get(run.dataset)
+    return run.protocol.get("network") or (facts.network if facts else None)
 
 
 def were_set(run: RunResult, searched: Searched) -> dict[str, Any]:
@@ -98,8 +79,10 @@ def departures(run: RunResult, draws: int, searched: Searched) -> list[Departure
     if not run.protocol:
         return [*_recorded(run), *_different({"draws": draws}, {"draws": DRAWS})]
     ours = {**run.protocol, "network": network_of(run), "draws": draws}
-    every = {"record_every": every_of(run.dataset)}
-    theirs = {**NETWORKS[run.dataset], **PUBLISHED, **every, "draws": DRAWS}
+    every = {"record_every": record_every(run.dataset)}
+    facts = DATASETS[run.dataset]
+    network = {"network": facts.network, "weights": facts.weights}
+    theirs = {**network, **PUBLISHED, **every, "draws": DRAWS}
     given = were_set(run, searched)
     return [
         *_different(ours, theirs),
@@ -109,7 +92,7 @@ def departures(run: RunResult, draws: int, searched: Searched) -> list[Departure
 
 def _recorded(run: RunResult) -> Iterable[Departure]:
     """Yield what the records tell of a run: their last step, and how many lie between two."""
-    steps, every = sorted(one.step for one in run.measured), every_of(run.dataset)
+    steps, every = sorted(one.step for one in run.measured), record_every(run.dataset)
     # The 2020 sweep did not record the last update where that is no multiple.
     if steps[-1] not in (LAST, LAST - LAST % every):
         yield Departure("last step", steps[-1], LAST)

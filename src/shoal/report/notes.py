@@ -7,10 +7,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from ..catalogue import record_every
 from ..results.aggregation import MethodRow
 from ..results.records import Failure, RunResult, failure_of
 from ..results.selection import Choice, ChoiceKey
-from .comparable import Searched, every_of, network_of, spread_of, were_set
+from .comparable import Searched, network_of, spread_of, were_set
 
 # A chosen network that is right on its training domains so much less often than the best of other
 # draws has hardly learned from them.
@@ -68,7 +69,7 @@ def _protocol(run: RunResult) -> str:
     words = {None: "drawn weights", "imagenet": "ImageNet weights"}
     begun = words.get(weights, f"the weights of the file {str(weights)[:8]}")
     text = f"{network} with {begun}, {run.protocol['steps']:,} steps, {run.precision}"
-    usual = every_of(run.dataset)
+    usual = record_every(run.dataset)
     every = run.protocol.get("record_every", usual)
     return text if every == usual else f"{text}, a record every {every:,} steps"
 

@@ -6,26 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..catalogue import DATASETS, METHODS
 from .records import HELD_OUT, KEPT, Record, RunResult
 
 RESULTS = "results.jsonl"
-# Names there and here; environments go by index there.
-DATASETS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "ColoredMNIST": ("colored-mnist", ("+90%", "+80%", "-90%")),
-    "RotatedMNIST": ("rotated-mnist", ("0", "15", "30", "45", "60", "75")),
-    "VLCS": ("vlcs", ("Caltech101", "LabelMe", "SUN09", "VOC2007")),
-    "PACS": ("pacs", ("art_painting", "cartoon", "photo", "sketch")),
-    "OfficeHome": ("office-home", ("Art", "Clipart", "Product", "Real World")),
-    "TerraIncognita": (
-        "terra-incognita",
-        ("location_100", "location_38", "location_43", "location_46"),
-    ),
-    "DomainNet": (
-        "domainnet",
-        ("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
-    ),
-}
-ALGORITHMS = {"ANDMask": "and-mask", "SANDMask": "sand-mask"}
+# By their names there; environments go by index.
+_DATASETS = {facts.domainbed: name for name, facts in DATASETS.items()}
+_METHODS = {facts.class_name: name for name, facts in METHODS.items()}
 SPLITS = {"in": KEPT, "out": HELD_OUT}
 
 
@@ -88,8 +75,8 @@ def _identity(args: Mapping[str, Any]) -> Identity:
         if not isinstance(value, str):
             raise TypeError(f"the {name} is {value!r}, which is no name")
     return (
-        DATASETS.get(dataset, (dataset.lower(),))[0],
-        ALGORITHMS.get(method, method.lower()),
+        _DATASETS.get(dataset, dataset.lower()),
+        _METHODS.get(method, method.lower()),
         tuple(_domain(dataset, index) for index in args["test_envs"]),
         _whole(args["trial_seed"]),
         _whole(args["hparams_seed"]),
@@ -140,9 +127,10 @@ def _size(measured: Record | None) -> int:
 
 def _domain(dataset: str, index: int) -> str:
     """Return the name of an environment."""
-    if dataset not in DATASETS:
+    if dataset not in _DATASETS:
         return f"env{index}"
-    name, domains = DATASETS[dataset]
+    name = _DATASETS[dataset]
+    domains = DATASETS[name].domains
     if not 0 <= index < len(domains):
         raise ValueError(f"{name} has {len(domains)} domains, got environment {index}")
     return domains[index]

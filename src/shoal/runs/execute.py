@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms.base import Algorithm
-from ..checks import choose
+from ..choices import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..distributed import rank

@@ -7,15 +7,12 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ..algorithms.hparams import SCALE_OF
 from ..algorithms.optimiser import LearningRateSchedule, Optimisation, OptimiserName
-from ..checks import choose
+from ..choices import choose
 from ..training.placement import EVALUATED
 from ..training.step import PRECISIONS
 
 SCHEMA = 1
-# Updates between two records, by the scale of a data set; DomainBed's.
-RECORD_EVERY = {"small": 100, "large": 300, "domainnet": 1000}
 IMAGES = ("cached", "exact")
 
 
@@ -131,8 +128,3 @@ class Run:
             return Run(**given)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"the run is of another version of shoal's: {error}") from error
-
-
-def scale_of(dataset: str) -> str:
-    """Return the scale of a data set's hyperparameters; a user's own images are large."""
-    return SCALE_OF.get(dataset, "large")

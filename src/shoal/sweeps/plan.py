@@ -11,13 +11,14 @@ from torch import Tensor
 
 from ..algorithms import ALGORITHMS, VARIANTS
 from ..algorithms.base import Algorithm
-from ..algorithms.hparams import SCALE_OF, draw, plain
-from ..checks import choose
+from ..algorithms.hparams import draw, plain
+from ..catalogue import DATASETS, record_every, scale_of
+from ..choices import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..results.records import RunResult
 from ..runs.folder import locked
-from ..runs.run import RECORD_EVERY, Protocol, Run, scale_of
+from ..runs.run import Protocol, Run
 from ..storage import read_json, write_json
 
 PLAN, LOCK, RUNS = "plan.json", "plan.lock", "runs"
@@ -78,7 +79,7 @@ def runs_of(
     found = []
     for dataset in sweep.datasets:
         scale = scale_of(dataset)
-        every = sweep.record_every or RECORD_EVERY[scale]
+        every = sweep.record_every or record_every(dataset)
         for trial in range(sweep.trials):
             data = data_of(dataset, trial)
             check_classes(data)
@@ -166,7 +167,7 @@ def searched(run: RunResult) -> Mapping[str, Any] | None:
     None where the method is not of the registry, on a user's own data, for which ``shoal fit``
     has other defaults, or where how the run was made was not written down, as by DomainBed.
     """
-    if not run.protocol or run.dataset not in SCALE_OF:
+    if not run.protocol or run.dataset not in DATASETS:
         return None
     return _drawn(run.algorithm, scale_of(run.dataset), run.trial, run.draw)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..checks import choose
+from ..choices import choose
 from ..datasets import Domain, DomainDataset, Split
 from ..datasets.cache import ImageCache
 from .batches import BatchSource, InMemory, Sampler

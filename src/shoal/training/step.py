@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..algorithms.base import Algorithm
-from ..checks import choose
+from ..choices import choose
 from ..distributed import alone, processes, run_shared
 from ..micro_batches import in_micro_batches
 from ..networks.backbones import Features

@@ -1,0 +1,24 @@
+"""Choices: pick a name from a registry, or raise with the nearest one; free of torch."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+# Names that a message lists at most; the others are only counted.
+LISTED = 40
+
+
+def nearest(name: str, choices: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the choice that looks most like ``name``; None where none does."""
+    return next(iter(get_close_matches(name, list(choices), n=1, cutoff=cutoff)), None)
+
+
+def choose(kind: str, name: str, choices: Iterable[str]) -> str:
+    """Return ``name`` if it is one of ``choices``; otherwise raise with the nearest of them."""
+    known = sorted(choices)
+    if name in known:
+        return name
+    near = nearest(name, known)
+    hint = f"; did you mean {near!r}?" if near else "."
+    few = sorted(get_close_matches(name, known, n=LISTED, cutoff=0))
+    more = f" … and {len(known) - LISTED:,} more" if len(known) > LISTED else ""
+    raise ValueError(f"unknown {kind} {name!r}{hint} One of: {', '.join(few)}{more}")
