@@ -298,8 +298,8 @@ def test_what_is_not_known(capsys: Output, arguments: tuple[str, ...], told: str
 
 
 def test_test_domains_that_are_not_there(capsys: Output) -> None:
-    assert refused(capsys, test=("d",)) == "unknown domain of tiny 'd'; One of: a, b, c"
-    assert refused(capsys, test=("all",)) == "unknown domain of tiny 'all'; One of: a, b, c"
+    assert refused(capsys, test=("d",)) == "unknown domain of tiny 'd'. One of: a, b, c"
+    assert refused(capsys, test=("all",)) == "unknown domain of tiny 'all'. One of: a, b, c"
     assert refused(capsys, test=("a", "b", "c")) == (
         "no domain of tiny is left: all of them are test domains"
     )

@@ -99,7 +99,7 @@ def test_the_command_shows_it(kind: str, sweep: Path, capsys: pytest.CaptureFixt
     ("arguments", "said"),
     [
         (("--compare", "fish", "erm"), "'fish'; did you mean 'fishr'? One of: erm, fishr, vrex"),
-        (("--compare", "erm", "coral"), "unknown method of these runs 'coral'; One of: erm"),
+        (("--compare", "erm", "coral"), "unknown method of these runs 'coral'. One of: erm"),
         (("--compare", "erm", "erm"), "--compare takes two methods, got erm twice"),
         (("--compare", "erm", "vrex", "--format", "html"), "the page compares any two methods"),
     ],
