@@ -12,8 +12,8 @@ from PIL import Image
 from torch import Tensor
 
 from shoal.datasets import Domain, DomainDataset, decode, pacs
-from shoal.datasets.cache import CachedDomain, Ragged, build
-from shoal.datasets.decoded import frame_of
+from shoal.datasets.cache import build
+from shoal.datasets.decoded import CachedDomain, Ragged, frame_of
 from shoal.randomness import Draws
 from shoal.training.augmentation import ImageParameters, augment, draw_parameters, gather
 from shoal.training.pillow import exact_evaluation, exact_training

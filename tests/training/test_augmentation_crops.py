@@ -13,8 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from shoal.datasets.cache import Ragged
-from shoal.datasets.decoded import Frame, frame_of
+from shoal.datasets.decoded import Frame, Ragged, frame_of
 from shoal.randomness import Draws
 from shoal.training import augmentation
 from shoal.training.augmentation import crop, draw_boxes, gather
