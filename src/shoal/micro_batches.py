@@ -9,10 +9,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
-from .gradients.examples import check_examples
+from .gradients.examples import Inputs, check_examples
 from .replay import Randomness, part_of_batch
-
-Inputs = Tensor | tuple[Tensor, ...] | list[Tensor] | Mapping[str, Tensor]
 
 
 def in_micro_batches(network: Callable[..., Any], inputs: Inputs, size: int) -> Any:

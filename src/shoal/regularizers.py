@@ -8,9 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from .checks import check_count
+from .gradients.examples import Loss
+from .gradients.job import Form
 from .penalties import presence
+from .replay import first_order
 from .scalars import Number, Scalars
-from .statistics import Form, Loss, first_order, head_rows
+from .statistics import head_rows
 
 
 def matched(

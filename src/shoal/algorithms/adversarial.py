@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..gradients.precision import precise
 from ..networks import drawn, dropout, head_sizes, perceptron
 from ..randomness import Draws, stream
-from ..statistics import precise
 from .base import UpdateAlgorithm
 from .forward import Batch, Forward
 from .hparams import Hparams, choice, constant, hparam, power, whole_power

@@ -7,14 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..statistics import (
-    Recorded,
-    gradient_mean,
-    head_mean,
-    individual_losses,
-    precise,
-    twice_differentiable,
-)
+from ..gradients.double_backward import twice_differentiable
+from ..gradients.examples import individual_losses
+from ..gradients.precision import precise
+from ..statistics import Recorded, gradient_mean, head_mean
 
 # One training domain's share of a step: inputs [n_e, ...] and labels [n_e].
 Batch = tuple[Tensor, Tensor]

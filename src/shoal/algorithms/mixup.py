@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ..gradients.examples import individual_losses
 from ..randomness import Draws
-from ..statistics import individual_losses
 from .base import UpdateAlgorithm
 from .forward import Batch, Forward, Stacked, shares
 from .hparams import Hparams, hparam, power

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from ..gradients.examples import individual_losses
+from ..gradients.precision import precise
 from ..randomness import Draws
-from ..statistics import individual_losses, precise
 from .base import UpdateAlgorithm
 from .forward import Batch, Stacked, shares
 from .hparams import Hparams, choice, hparam, power

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..gradients.examples import individual_losses
+from ..gradients.precision import precise
 from ..networks import drawn, head_sizes
 from ..randomness import stream
-from ..statistics import individual_losses, precise
 from .base import Algorithm
 from .forward import Batch, sizes_of
 from .hparams import Hparams, choice, hparam

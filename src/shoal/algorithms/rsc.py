@@ -7,8 +7,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from ..gradients.examples import individual_losses
+from ..gradients.precision import precise
 from ..scalars import Scalars
-from ..statistics import individual_losses, precise
 from .base import Objective
 from .forward import Forward
 from .hparams import Hparams, hparam, uniform

@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..gradients.examples import individual_losses
+from ..gradients.precision import precise
 from ..networks import drawn, head_sizes
 from ..randomness import Draws, stream
-from ..statistics import individual_losses, precise
 from .base import UpdateAlgorithm
 from .forward import Batch
 from .hparams import Hparams, hparam, power

@@ -1,10 +1,5 @@
 """Statistics: one row per domain, ``[E, P]``, differentiable in the network's weights."""
 
-from ..gradients.double_backward import twice_differentiable
-from ..gradients.examples import Loss, individual_losses
-from ..gradients.job import Form
-from ..gradients.precision import precise
-from ..replay import first_order
 from .head import feature_moments, head_mean, head_rows, head_variance, scale_slopes
 from .network import (
     Recorded,
@@ -15,20 +10,14 @@ from .network import (
 )
 
 __all__ = [
-    "Form",
-    "Loss",
     "Recorded",
     "covariance_spread",
     "feature_moments",
-    "first_order",
     "gradient_mean",
     "gradient_variance",
     "head_mean",
     "head_rows",
     "head_variance",
-    "individual_losses",
     "losses_and_variance",
-    "precise",
     "scale_slopes",
-    "twice_differentiable",
 ]
