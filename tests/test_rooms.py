@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gradients": {"checks", "choices", "distributed", "replay"},
     "penalties": {"checks"},
     "statistics": SMALL | {"gradients", "penalties", "distributed"},
-    "curvature": SMALL | {"gradients", "penalties"},
+    "curvature": SMALL | {"catalogue", "gradients", "penalties"},
     "regularizers": SMALL | {"gradients", "statistics", "penalties"},
     "micro_batches": {"gradients", "replay"},
     "networks": SMALL,

@@ -6,7 +6,7 @@ file in ``shoal.datasets`` and one line in ``DATASETS``.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, get_args
 
 # How DomainBed trains and searches, by the size of a data set's images and of the set.
 SCALES = ("small", "large", "domainnet")
@@ -106,6 +106,27 @@ DATASETS = {
         scale="domainnet",
     ),
 }
+
+# The choices that a run names, here so that the command line can offer them without torch.
+OptimiserName = Literal["adam", "adamw", "sgd"]
+LearningRateSchedule = Literal["constant", "cosine"]
+# How an update runs: its loss compiled and all of it captured in a CUDA graph, captured, or plain.
+StepKind = Literal["compiled", "graph", "eager"]
+
+OPTIMISERS: tuple[OptimiserName, ...] = get_args(OptimiserName)
+SCHEDULES: tuple[LearningRateSchedule, ...] = get_args(LearningRateSchedule)
+STEP_KINDS: tuple[StepKind, ...] = get_args(StepKind)
+PRECISIONS = ("float32", "bf16")
+# Where a run's images are: "auto" takes the device if they fit.
+PLACES = ("auto", "device", "host")
+# Which splits are evaluated: those that model selection needs, or the training splits as well.
+EVALUATED = ("needed", "all")
+# What records hold as well as accuracies.
+LOGS = ("gaps", "diagnosis")
+# Test domains of a sweep: each domain in turn, or every two as well.
+TEST_DOMAINS = ("singles", "pairs")
+# Ways to compute the diagonal of a Hessian.
+HESSIAN_METHODS = ("auto", "gauss-newton", "func", "backpack")
 
 # Updates between two records, by scale; DomainBed's.
 RECORD_EVERY = {"small": 100, "large": 300, "domainnet": 1000}

@@ -16,8 +16,8 @@ from shoal.algorithms import ALGORITHMS, Optimisation, find
 from shoal.algorithms.base import Algorithm, Objective, Penalised, UpdateAlgorithm
 from shoal.algorithms.forward import Batch, Forward
 from shoal.algorithms.hparams import Hparams, defaults, draw
-from shoal.algorithms.optimiser import Optimiser, OptimiserName
-from shoal.catalogue import SCALES
+from shoal.algorithms.optimiser import Optimiser
+from shoal.catalogue import SCALES, OptimiserName
 from shoal.networks import Network, drawn
 from shoal.randomness import stream
 from shoal.training.step import CapturedStep, Update

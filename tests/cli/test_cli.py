@@ -675,3 +675,33 @@ def test_what_was_meant_is_told(
         main(command)
     assert ended.value.code == 2
     assert told in capsys.readouterr().err
+
+
+HEAVY = ("torch", "numpy", "matplotlib", "rich", "jinja2")
+LOADED = """
+import sys
+from shoal.cli import main
+
+try:
+    status = main({arguments!r})
+except SystemExit as stopped:
+    status = stopped.code
+assert not status, status
+print("loaded:", *[name for name in {heavy!r} if name in sys.modules])
+"""
+
+
+def loaded_by(*arguments: str) -> set[str]:
+    """Return the heavy packages that a command imports, in a process of its own."""
+    code = LOADED.format(arguments=list(arguments), heavy=HEAVY)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.splitlines()[-1].split()[1:])
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("train", "--help"), ("fit", "--help")])
+def test_help_loads_no_heavy_package(arguments: tuple[str, ...]) -> None:
+    """It would take a second or more before the first line."""
+    assert loaded_by(*arguments) == set()

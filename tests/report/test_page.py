@@ -21,9 +21,9 @@ from shoal.datasets.cache import build, cache_folder
 from shoal.datasets.samples import samples
 from shoal.report import page as page_curves
 from shoal.report.page import SCALE, page_data, sweep_page
-from shoal.report.sweep import ALL_RULES, against_each, chapters
+from shoal.report.sweep import against_each, chapters
 from shoal.results.records import Record, RunResult, failures, read_runs, timing_of
-from shoal.results.selection import choose_runs
+from shoal.results.selection import ALL_RULES, choose_runs
 from tests.report.made_up import DOMAINS, make_run, make_sweep, write_failure, write_run
 from tests.runs.small import squares
 

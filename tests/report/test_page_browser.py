@@ -10,9 +10,8 @@ import pytest
 
 from shoal.report import comparable
 from shoal.report.page import sweep_page
-from shoal.report.sweep import ALL_RULES
 from shoal.results.records import failures, read_runs
-from shoal.results.selection import choose_runs
+from shoal.results.selection import ALL_RULES, choose_runs
 from tests.report.browser import Browser
 from tests.report.made_up import make_run, make_sweep, write_failure, write_run
 from tests.report.test_page import HOSTILE, hostile_sweep

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from shoal.algorithms import ALGORITHMS, Optimisation
 from shoal.algorithms.base import Algorithm
+from shoal.catalogue import StepKind
 from shoal.training import checkpoints, loop
 from shoal.training.checkpoints import Checkpoints
 from shoal.training.loop import Progress, Record, Schedule, train
-from shoal.training.step import StepKind, Update
+from shoal.training.step import Update
 from tests.algorithms.test_contract import make
 
 from .little import training

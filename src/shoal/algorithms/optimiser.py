@@ -3,16 +3,15 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..catalogue import OPTIMISERS, SCHEDULES, LearningRateSchedule, OptimiserName
 from ..choices import choose
 from .distributions import holds
 
-OptimiserName = Literal["adam", "adamw", "sgd"]
-LearningRateSchedule = Literal["constant", "cosine"]
 # SGD's, where nothing else is said.
 MOMENTUM = 0.9
 
@@ -44,8 +43,8 @@ class Optimisation:
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        choose("rule", self.rule, get_args(OptimiserName))
-        choose("schedule", self.schedule, get_args(LearningRateSchedule))
+        choose("rule", self.rule, OPTIMISERS)
+        choose("schedule", self.schedule, SCHEDULES)
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
         if self.rule != "sgd" and self.momentum != MOMENTUM:

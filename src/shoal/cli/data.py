@@ -3,13 +3,15 @@
 import argparse
 import json
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..datasets.images import Verification
-from ..datasets.verification import Examination
 from .loading import add_data_folder, add_places, cache_of, dataset_of
 from .progress import amounts
 from .terminal import table
+
+if TYPE_CHECKING:
+    from ..datasets.images import Verification
+    from ..datasets.verification import Examination
 
 WHICH = (
     "a name of 'shoal data list', a folder of domain/class/file, or a .csv, .tsv or .json manifest"
@@ -172,7 +174,7 @@ def _cache(options: argparse.Namespace) -> int:
     return 0
 
 
-def as_json(report: Examination) -> dict[str, Any]:
+def as_json(report: "Examination") -> dict[str, Any]:
     """Return all of it as plain values."""
     found = report.found
     return {
@@ -192,7 +194,7 @@ def as_json(report: Examination) -> dict[str, Any]:
     }
 
 
-def show(report: Examination) -> None:
+def show(report: "Examination") -> None:
     """Print the counts, every fault, every note and the verdict."""
     from rich.console import Console
     from rich.text import Text
@@ -216,7 +218,7 @@ def show(report: Examination) -> None:
     console.print(Text(f" {_verdict(report)}", style=style), soft_wrap=True)
 
 
-def _counts(report: Examination, found: Verification) -> Any:
+def _counts(report: "Examination", found: "Verification") -> Any:
     """Return the table of images and classes, beside the published counts where there are any."""
     from rich.text import Text
 
@@ -244,7 +246,7 @@ def _counts(report: Examination, found: Verification) -> Any:
     return shown
 
 
-def _verdict(report: Examination) -> str:
+def _verdict(report: "Examination") -> str:
     if report.found is None:
         return "Not good: there is no image to read"
     if report.good:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..catalogue import HESSIAN_METHODS
 from .loading import add_columns, add_places, cache_of, readable
 from .options import device, name_domains, positive, whole
 from .terminal import table
@@ -49,7 +50,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--hessian",
-        choices=("auto", "gauss-newton", "func", "backpack"),
+        choices=HESSIAN_METHODS,
         default="auto",
         help="how, beyond the head (default: exact, or an error where that takes too long)",
     )

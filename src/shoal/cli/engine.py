@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..catalogue import STEP_KINDS
 from .options import add_keep_best, add_log, device, positive, share
 from .status import run_rows, run_table, show_standing, told_left
 
@@ -39,7 +40,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--shard", default="0/1", metavar="I/N", help="for batch queues, from 0")
     how.add_argument("--device", default="auto", help="cpu, cuda, cuda:1 for one GPU, or auto")
-    how.add_argument("--step", choices=("auto", "compiled", "graph", "eager"), default="auto")
+    how.add_argument("--step", choices=("auto", *STEP_KINDS), default="auto")
     add_log(how)
     add_keep_best(how)
     how.add_argument(

@@ -6,6 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..catalogue import (
+    EVALUATED,
+    LOGS,
+    OPTIMISERS,
+    PLACES,
+    PRECISIONS,
+    SCHEDULES,
+    STEP_KINDS,
+)
+from ..results.selection import ALL_RULES
 from .loading import add_data_options
 
 
@@ -34,20 +44,16 @@ def share(text: str) -> float:
     return found
 
 
-# Typed here, because to read them from where they are takes a second.
-RULES = ("test-domain", "training-domain", "leave-one-domain-out", "calibrated")
-
-
 def add_keep_best(parser: Any) -> None:
     """Add which weights a run keeps beside its last."""
     parser.add_argument(
         "--keep-best",
         nargs="+",
         default=[],
-        choices=RULES,
+        choices=ALL_RULES,
         metavar="RULE",
         help="keep weights that these rules of selection may choose, for 'shoal select': "
-        f"{', '.join(RULES)}",
+        f"{', '.join(ALL_RULES)}",
     )
 
 
@@ -60,7 +66,7 @@ def add_settings(parser: Any, told: str) -> None:
 
 def add_precision(parser: Any) -> None:
     """Add the numbers that a network computes with."""
-    parser.add_argument("--precision", choices=("float32", "bf16"), default="float32")
+    parser.add_argument("--precision", choices=PRECISIONS, default="float32")
 
 
 def name_domains(parser: argparse.ArgumentParser) -> None:
@@ -170,12 +176,12 @@ def _how(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--evaluate",
-        choices=("needed", "all"),
+        choices=EVALUATED,
         default="needed",
         help="splits: what model selection needs, or also what is trained on",
     )
-    group.add_argument("--optimiser", choices=("adam", "adamw", "sgd"), default="adam")
-    group.add_argument("--schedule", choices=("constant", "cosine"), default="constant")
+    group.add_argument("--optimiser", choices=OPTIMISERS, default="adam")
+    group.add_argument("--schedule", choices=SCHEDULES, default="constant")
     group.add_argument("--clip", type=float, metavar="NORM", help="largest norm of a gradient")
     group.add_argument(
         "--balanced", action="store_true", help="draw all classes of a domain equally often"
@@ -197,14 +203,14 @@ def _where(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--step",
-        choices=("auto", "compiled", "graph", "eager"),
+        choices=("auto", *STEP_KINDS),
         default="auto",
         help="how an update runs: compiled and captured, captured, or neither (default: on a GPU "
         "compiled for large networks, captured for small ones; eager on a CPU)",
     )
     group.add_argument(
         "--place",
-        choices=("auto", "device", "host"),
+        choices=PLACES,
         default="auto",
         help="of the images: on the device where they fit",
     )
@@ -239,7 +245,7 @@ def add_log(parser: Any) -> None:
     """Add what records hold beside accuracies."""
     parser.add_argument(
         "--log",
-        choices=("gaps", "diagnosis"),
+        choices=LOGS,
         help="also record, in the head, the gaps between training domains in risk, gradient "
         "variance and Hessian diagonal, and the cosine of the last two; or with them all that "
         "diagnose says; changes no update",

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..results.selection import ALL_RULES
 from .loading import add_places
-from .options import RULES
 
 
 def finished_runs(folders: Sequence[Path]) -> list[Any]:
@@ -84,7 +84,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--rule",
-        choices=(*RULES, "all"),
+        choices=(*ALL_RULES, "all"),
         default="all",
         help="how models are selected (default: %(default)s)",
     )
@@ -217,8 +217,6 @@ FORMATS = {"terminal": _terminal, "markdown": _markdown, "latex": _latex, "json"
 
 
 def _rules(options: argparse.Namespace) -> tuple[str, ...]:
-    from ..report.sweep import ALL_RULES
-
     return ALL_RULES if options.rule == "all" else (options.rule,)
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .options import RULES
+from ..results.selection import ALL_RULES
 
 
 def add(commands: Any) -> None:
@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
         "the last are there where the runs were made with --keep-best.",
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="sweeps and runs")
-    parser.add_argument("--rule", choices=RULES, required=True)
+    parser.add_argument("--rule", choices=ALL_RULES, required=True)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--algorithms", nargs="+", metavar="NAME", help="only these methods")
     parser.add_argument("--datasets", nargs="+", metavar="NAME", help="only these data sets")

@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from ..catalogue import TEST_DOMAINS
 from .engine import add_engine_options, check_engine, run_sweep, world_of
 from .loading import add_places
 from .options import add_precision, add_settings, positive, settings
@@ -31,7 +32,7 @@ def add(commands: Any) -> None:
     )
     what.add_argument(
         "--test-domains",
-        choices=("singles", "pairs"),
+        choices=TEST_DOMAINS,
         default="singles",
         help="each domain in turn, or also every two, for leave-one-domain-out selection",
     )

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..catalogue import HESSIAN_METHODS
 from ..checks import check_labels, check_logits
 from ..choices import choose
 from ..gradients.collect import finish
@@ -141,7 +142,6 @@ def _package() -> Any:
     return backpack
 
 
-METHODS = ("auto", "gauss-newton", "func", "backpack")
 # Second derivatives of single weights, each a pass over the data: no more than this unasked.
 FEW = 20_000
 DIRECTIONS = {"fisher": roots, "tangent": units}
@@ -192,7 +192,7 @@ def hessian_diagonal(
         others: as in ``network_diagonals``.
     """
     job = _job(model, inputs, labels, domains, parameters, num_domains, chunk_size)
-    wanted = choose("method", method, METHODS) in ("auto", "gauss-newton")
+    wanted = choose("method", method, HESSIAN_METHODS) in ("auto", "gauss-newton")
     fisher = _moments(job, gradients=False)[1] if wanted else None
     present = (job.groups.counts >= 2)[:, None]
     hessian = _hessian(job, fisher, method)
@@ -267,7 +267,7 @@ def _moments(job: Job, gradients: bool) -> tuple[Moments, Tensor, Tensor]:
 
 
 def _hessian(job: Job, fisher: Tensor | None, method: str) -> Tensor:
-    choose("method", method, METHODS)
+    choose("method", method, HESSIAN_METHODS)
     if method == "backpack":
         return backpack_diagonal(job)
     if method == "func" or fisher is None:

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from ..algorithms import VARIANTS, find
+from ..catalogue import StepKind
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, build, cache_folder, cache_root
 from ..runs.machine import Machine
@@ -19,7 +20,7 @@ from ..runs.run import Protocol, Run
 from ..sweeps.plan import MethodChoice
 from ..training.evaluation import Evaluation
 from ..training.loop import Schedule, train
-from ..training.step import StepKind, precision_context
+from ..training.step import precision_context
 from .inputs import Array, check_size, dataset_of, files_of, inputs_of, labels_of, rows_of
 from .predictor import Predictor, device_of
 from .setup import hparams_for

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..catalogue import by_method, in_order
 from ..results.aggregation import Comparison, MethodRow, TrialMean, compare, printed, rows_of
 from ..results.records import Failure, RunResult
-from ..results.selection import CALIBRATED, RULES, Choice, Selection, select
+from ..results.selection import Choice, Selection, select
 from .comparable import Searched, departed, not_compared
 from .grid import (
     BASELINE,
@@ -97,7 +97,6 @@ def _by_method(choices: Sequence[Choice]) -> dict[str, list[Choice]]:
     return found
 
 
-ALL_RULES = (*RULES, CALIBRATED)
 FURTHER = (
     "By test domain: Worst is the accuracy on a trial's worst domain; ECE is the expected "
     "calibration error in %, the mean over the domains, – where it was not recorded; less is better"

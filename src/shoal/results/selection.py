@@ -110,6 +110,7 @@ RULES: dict[str, SelectionRule] = {
     LEFT_OUT: by_leaving_out,
 }
 CALIBRATED = "calibrated"
+ALL_RULES = (*RULES, CALIBRATED)
 # How each of them chooses.
 WORDS = {
     "test-domain": (

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms.base import Algorithm
+from ..catalogue import LOGS
 from ..choices import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
@@ -138,7 +139,7 @@ def _measured(update: Update, placed: RunData, machine: Machine) -> Callable[[],
         return dict
     kinds: dict[str, Callable[[Evaluation], Callable[[], Record]]]
     kinds = {"gaps": Gaps, "diagnosis": Diagnoses}
-    kind = kinds[choose("log", machine.log, kinds)]
+    kind = kinds[choose("log", machine.log, LOGS)]
     return kind(evaluation_of_run(update, placed.samples, False))
 
 

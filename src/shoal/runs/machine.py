@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..training.step import StepKind
+from ..catalogue import StepKind
 
 PROCESSORS = Path("/proc/cpuinfo")
 

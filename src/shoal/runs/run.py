@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ..algorithms.optimiser import LearningRateSchedule, Optimisation, OptimiserName
+from ..algorithms.optimiser import Optimisation
+from ..catalogue import EVALUATED, PRECISIONS, LearningRateSchedule, OptimiserName
 from ..choices import choose
-from ..training.placement import EVALUATED
-from ..training.step import PRECISIONS
 
 SCHEMA = 1
 IMAGES = ("cached", "exact")

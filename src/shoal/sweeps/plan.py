@@ -12,7 +12,7 @@ from torch import Tensor
 from ..algorithms import ALGORITHMS, VARIANTS
 from ..algorithms.base import Algorithm
 from ..algorithms.hparams import draw, plain
-from ..catalogue import DATASETS, record_every, scale_of
+from ..catalogue import DATASETS, TEST_DOMAINS, record_every, scale_of
 from ..choices import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
@@ -22,7 +22,6 @@ from ..runs.run import Protocol, Run
 from ..storage import read_json, write_json
 
 PLAN, LOCK, RUNS = "plan.json", "plan.lock", "runs"
-TEST_DOMAINS = ("singles", "pairs")
 
 # A method and the hyperparameters that its name sets; a data set of a trial, and its cache.
 MethodChoice = tuple[type[Algorithm], Mapping[str, str]]

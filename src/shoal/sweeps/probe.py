@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from ..algorithms.base import Algorithm
+from ..catalogue import StepKind
 from ..datasets import Domain, DomainDataset, splits
 from ..datasets.decoded import EVALUATION_SIDE
 from ..runs.diagnosis import EXAMPLES
 from ..runs.machine import Machine
 from ..runs.prepare import evaluation_of_run, prepare
 from ..runs.run import Run
-from ..training.step import Step, StepKind
+from ..training.step import Step
 
 # Seconds after which enough updates were timed, and how many are enough in any case.
 ENOUGH, UPDATES = 0.15, 20

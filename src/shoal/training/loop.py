@@ -5,10 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..catalogue import StepKind
 from ..distributed import same_everywhere
 from .checkpoints import Checkpoints
 from .evaluation import Evaluation, Outcome, SplitKey
-from .step import Step, StepKind, Update
+from .step import Step, Update
 
 # Seconds between two looks at how far the device is.
 LOOK = 0.5

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ..catalogue import EVALUATED, PLACES
 from ..choices import choose
 from ..datasets import Domain, DomainDataset, Split
 from ..datasets.cache import ImageCache
@@ -16,8 +17,6 @@ from .streaming import ResidentCrops, StreamedCrops, StreamedImages, StreamedOri
 # The share of a device's free memory that images may take.
 SHARE = 0.6
 KEPT, HELD_OUT = "kept", "held_out"
-PLACES = ("auto", "device", "host")
-EVALUATED = ("needed", "all")
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import MethodType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..algorithms.base import Algorithm
+from ..catalogue import PRECISIONS, STEP_KINDS, StepKind
 from ..choices import choose
 from ..distributed import alone, processes, run_shared
 from ..micro_batches import in_micro_batches
@@ -150,9 +151,6 @@ def _group_norm(norm: nn.GroupNorm, inputs: Tensor) -> Tensor:
     return found if cast else found.to(inputs.dtype)
 
 
-StepKind = Literal["compiled", "graph", "eager"]
-KINDS = ("compiled", "graph", "eager")
-PRECISIONS = ("float32", "bf16")
 # Terms that a method may report.
 TERMS = 16
 # Compiled versions of one piece of code in a process, beyond which torch gives up.
@@ -238,7 +236,7 @@ class Step:
     def __init__(
         self, update: Update, kind: StepKind, noted: Callable[[str], object] = lambda _: None
     ) -> None:
-        choose("kind of step", kind, KINDS)
+        choose("kind of step", kind, STEP_KINDS)
         self.update, self._asked, self._noted = update, kind, noted
         # Of the state before the first update: what a capture or a lack of memory undoes.
         self._before = {key: t.clone() for key, t in update.state_dict().items()}
@@ -254,7 +252,7 @@ class Step:
         algorithm = self.update.algorithm
         if processes() > 1:
             return "eager"
-        kind: StepKind = min(self._asked, algorithm.capture, key=lambda k: -KINDS.index(k))
+        kind: StepKind = min(self._asked, algorithm.capture, key=lambda k: -STEP_KINDS.index(k))
         if kind == "compiled" and algorithm.micro_batch is not None:
             kind = "graph"
         return "eager" if kind == "graph" and algorithm.device.type != "cuda" else kind
