@@ -164,7 +164,7 @@ def test_a_step_left_out_changes_nothing(optimisation: Optimisation, bad: float 
     else:
         grads[1][0] = bad
         optimiser.step(grads, torch.tensor(True))
-    assert bool(optimiser.sound) is (bad == "off")
+    assert bool(optimiser.all_finite) is (bad == "off")
     assert equal(before, [*mine, *optimiser.state_dict().values()])
     optimiser.step(gradients(3), torch.tensor(True))
     assert not any(torch.equal(a, b) for a, b in zip(before, mine, strict=False))
@@ -339,12 +339,12 @@ def test_chosen_before_the_first_update_only() -> None:
     algorithm.optimise(ALL["adamw, cosine, clipped"])  # another thought
     assert algorithm.optimiser.optimisation == ALL["adamw, cosine, clipped"]
     algorithm.update(make_batches(0))
-    with pytest.raises(RuntimeError, match="ERM has made 1 updates by another optimisation"):
+    with pytest.raises(RuntimeError, match="ERM has already made 1 updates"):
         algorithm.optimise(Optimisation("sgd"))
     loaded = make("erm")
     loaded.optimise(ALL["adamw, cosine, clipped"])
     loaded.load_state_dict(algorithm.state_dict())
-    with pytest.raises(RuntimeError, match="and then load what was saved"):
+    with pytest.raises(RuntimeError, match="and then load the saved state"):
         loaded.optimise(Optimisation("sgd"))
 
 
@@ -375,7 +375,7 @@ def test_a_method_that_trains_in_its_own_way_is_told_only_the_default() -> None:
 
     own = Own(tiny(), 3)
     own.optimise(Optimisation(steps=7))
-    with pytest.raises(TypeError, match="Own has no Optimiser"):
+    with pytest.raises(TypeError, match=r"Own has no shoal\.algorithms\.Optimiser"):
         own.optimise(Optimisation("sgd"))
     with pytest.raises(TypeError, match=r"clip=1\.0"):
         own.optimise(Optimisation(clip=1.0))

@@ -149,7 +149,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_known() -> None:
     grads[1][0] = float("inf")
     optimiser.step(grads)
     assert all(torch.equal(a, b) for a, b in zip(before, snapshot(mine, optimiser), strict=True))
-    assert not optimiser.sound
+    assert not optimiser.all_finite
     optimiser.minimise(loss_of(mine, 1) * float("nan"), active=torch.tensor(True))
     assert all(w.isfinite().all() for w in mine)
 
@@ -186,15 +186,15 @@ def test_a_weight_that_changes_its_layout_keeps_its_moments() -> None:
     torch.testing.assert_close(found[0], found[1])
 
 
-def test_sound_remembers_until_it_is_set() -> None:
+def test_all_finite_stays_false_until_it_is_set() -> None:
     mine = weights()
     optimiser = Optimiser(mine, lr=0.1)
     optimiser.step([torch.full_like(w, float("nan")) for w in mine])
     optimiser.minimise(loss_of(mine, 0))
-    assert not optimiser.sound
-    optimiser.sound.fill_(True)
+    assert not optimiser.all_finite
+    optimiser.all_finite.fill_(True)
     optimiser.minimise(loss_of(mine, 0))
-    assert optimiser.sound
+    assert optimiser.all_finite
 
 
 def test_reset_of_weights_in_several_precisions() -> None:

@@ -25,7 +25,7 @@ from shoal.cli.methods import algorithm
 from tests.docs.test_documents import ROOT, python_blocks
 
 from . import test_contract
-from .plain import Plain, compare, tiny
+from .plain import Plain, compare, make_batches, tiny
 
 GUIDE = ROOT / "docs" / "guides" / "own-algorithm.md"
 NAME = "worst_pair.py"
@@ -284,3 +284,75 @@ def test_what_it_says_of_the_base_itself(capsys: pytest.CaptureFixture[str]) -> 
     err = said("shoal.algorithms.base:Penalised", capsys)
     assert "is abstract; define penalty(forward)" in err
     assert issubclass(algorithm("shoal.algorithms.erm:ERM"), Algorithm)
+
+
+# Names of earlier versions
+
+
+OLD_NAMES = """
+from shoal.algorithms.base import Classifying, Penalised
+
+
+class OfAClass(Penalised):
+    apart = True
+
+    def penalty(self, forward):
+        assert self.apart and not self.individual
+        grads = torch.autograd.grad(
+            forward.domain_losses[0].mean(), self.model.classifier.weight, create_graph=True
+        )
+        return grads[0].square().sum()
+
+
+class OfAnInstance(Penalised):
+    individual = None
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.individual = "features"
+
+    def penalty(self, forward):
+        return forward.variance().square().sum()
+
+
+class Batchwise(Classifying):
+    together = True
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.optimiser = Optimiser(self.model.parameters(), self.hparams.lr)
+
+    def update(self, batches):
+        loss = Forward.of(self.model, batches).risk
+        self.optimiser.minimise(loss, self.sound)
+        return self.report(loss=loss)
+"""
+NEW_NAMES = {
+    "apart": "separate_passes",
+    "individual": "record_gradients_of",
+    "together": "predicts_batchwise",
+    "sound": "all_finite",
+    "Classifying": "UpdateAlgorithm",
+}
+
+
+@pytest.mark.parametrize("name", ["OfAClass", "OfAnInstance", "Batchwise"])
+def test_a_class_with_old_names_trains_as_one_with_new_names(name: str) -> None:
+    head = "import torch\nfrom shoal.algorithms import Forward, Optimiser\n"
+    renamed = OLD_NAMES
+    for old, new in NEW_NAMES.items():
+        renamed = re.sub(rf"\b{old}\b", new, renamed)
+    assert renamed != OLD_NAMES
+    methods = []
+    for code in (OLD_NAMES, renamed):
+        namespace: dict[str, type[Algorithm]] = {}
+        exec(head + code, namespace)
+        methods.append(namespace[name](tiny(), 3))
+    for step in range(3):
+        terms = [method.update(make_batches(step)) for method in methods]
+        assert terms[0].keys() == terms[1].keys()
+        assert all(torch.equal(terms[0][key], terms[1][key]) for key in terms[0])
+    old_state, new_state = (method.state_dict() for method in methods)
+    assert list(old_state) == list(new_state)
+    assert all(torch.equal(old_state[key], new_state[key]) for key in old_state)
+    assert type(methods[0]).predicts_batchwise is (name == "Batchwise")

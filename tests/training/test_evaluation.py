@@ -131,12 +131,12 @@ def sizes_seen(name: str, n: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_methods_that_look_at_images_together_have_sets_of_64(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert ALGORITHMS[name].together
+    assert ALGORITHMS[name].predicts_batchwise
     assert sizes_seen(name, 150, monkeypatch) == [TOGETHER, TOGETHER, 22] == [64, 64, 22]
 
 
 def test_others_have_sets_that_suit_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [name for name, kind in ALGORITHMS.items() if kind.together] == ["mtl", "arm"]
+    assert [name for name, kind in ALGORITHMS.items() if kind.predicts_batchwise] == ["mtl", "arm"]
     assert sizes_seen("erm", 150, monkeypatch) == [128, 22]
 
 

@@ -159,7 +159,7 @@ class Adversarial(UpdateAlgorithm):
         up = torch.autograd.grad(pulled, ours.weights, allow_unused=True)
 
         loss = forward.risk - h.penalty_weight * opposed
-        sound, turns = loss.detach().isfinite() & self.sound, h.d_steps_per_g_step
+        sound, turns = loss.detach().isfinite() & self.all_finite, h.d_steps_per_g_step
         their_turn = (self.steps + 1) % (1 + turns) < turns  # DomainBed counts from one
         theirs.step(down, sound & their_turn)
         ours.step(up, sound & ~their_turn)

@@ -37,5 +37,5 @@ class ANDMask(PerDomain):
         self.check_batches(batches)
         found = Agreement.of(self, batches)
         masks = [agreement.ge_(self.hparams.tau) for agreement in found.agreement]
-        self.optimiser.step(masked(found.mean, masks), found.loss.isfinite() & self.sound)
+        self.optimiser.step(masked(found.mean, masks), found.loss.isfinite() & self.all_finite)
         return self.report(loss=found.loss)

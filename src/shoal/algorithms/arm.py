@@ -41,7 +41,7 @@ class ARM(Algorithm):
     paper = "Adaptive Risk Minimization: Learning to Adapt to Domain Shift (Zhang et al.)"
     year = 2021
     extra_channels = 1
-    together = True
+    predicts_batchwise = True
     Hparams = ARMHparams
     hparams: ARMHparams
 
@@ -71,7 +71,7 @@ class ARM(Algorithm):
         logits = self._classify(torch.cat([inputs for inputs, _ in batches]), sizes_of(batches))
         losses = individual_losses(logits, torch.cat([labels for _, labels in batches]), None)
         loss = losses.mean()
-        self.optimiser.minimise(loss, self.sound)
+        self.optimiser.minimise(loss, self.all_finite)
         return self.report(loss=loss)
 
     def predict(self, inputs: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
-"""What a method is: a network, its hyperparameters, and one of three doors.
+"""Algorithm: the base class of all methods, and its three doors.
 
-``penalty(forward)`` for risk + λ · penalty, ``objective(forward)`` for one loss,
-``update(batches)`` for anything. A method is one file and one registry line; its class is final.
+A method defines ``penalty(forward)`` for risk + λ · penalty, ``objective(forward)`` for one loss,
+or ``update(batches)`` for anything else. It is one file and one line in ``shoal.catalogue``; its
+class is final.
 
-Every step can be captured in a CUDA graph: state is changed in place, counts and weights that
-change are tensors on the device, nothing asks the host.
+Every step can be captured in a CUDA graph: state changes in place, counts and weights that change
+are tensors on the device, and no step reads a value on the host.
 """
 
 from abc import ABC, abstractmethod
@@ -25,16 +26,35 @@ from .optimiser import Optimisation, Optimiser
 # How far a step can be captured: its loss compiled, all of it a CUDA graph, or not at all.
 Capture = Literal["compiled", "graph", "eager"]
 
+# Class attributes that had other names before; a user's own class can still set those.
+RENAMED = {
+    "together": "predicts_batchwise",
+    "apart": "separate_passes",
+    "individual": "record_gradients_of",
+}
 
-def _classes_of(classifier: Any) -> int | None:
-    """Return the number of logits where it can be seen."""
+
+def _count_classes(classifier: Any) -> int | None:
+    """Return the number of logits; None if the last layer is not linear."""
     last = classifier[-1] if isinstance(classifier, nn.Sequential) and classifier else classifier
     return last.out_features if isinstance(last, nn.Linear) else None
 
 
-def _finite(terms: Mapping[str, Tensor]) -> Tensor:
-    """Return of each term whether it is finite."""
+def _are_finite(terms: Mapping[str, Tensor]) -> Tensor:
+    """Return whether each term is finite, a bool vector."""
     return torch.stack([term.detach() for term in terms.values()]).isfinite()
+
+
+def _old_name_of(attribute: str) -> property:
+    """Return a property that reads and sets ``attribute``."""
+
+    def read(self: nn.Module) -> Any:
+        return getattr(self, attribute)
+
+    def write(self: nn.Module, value: Any) -> None:
+        setattr(self, attribute, value)
+
+    return property(read, write)
 
 
 class Algorithm(nn.Module, ABC):
@@ -43,24 +63,38 @@ class Algorithm(nn.Module, ABC):
     Args:
         model: f_θ = w_ω ∘ Φ_φ, with attributes ``features`` and ``classifier``, on its device.
         num_domains: E, the number of training domains.
-        hparams: an instance of the method's own ``Hparams``.
-        seed: of all that the method draws, and of the networks that it adds.
+        hparams: an instance of the method's own ``Hparams``; the defaults if None.
+        seed: of all random numbers that the method draws, and of the networks that it adds.
     """
 
     Hparams: ClassVar[type[BaseHparams]] = BaseHparams
     paper: ClassVar[str]
     year: ClassVar[int]
     capture: Capture = "graph"
-    # Channels of the inputs that the method adds to those of the images.
+    # Channels that the method adds to those of the images.
     extra_channels: ClassVar[int] = 0
-    # Whether ``predict`` looks at a batch as a whole, so that its size and its other images matter.
-    together: ClassVar[bool] = False
+    # Whether ``predict`` looks at a batch as a whole: its size and its other images then matter.
+    predicts_batchwise: ClassVar[bool] = False
 
-    # Images that go through the network at a time; None for all of a batch. Changes no result.
+    # Images that go through the network at a time; None for a whole batch. Changes no result.
     micro_batch: int | None = None
 
     steps: Tensor
     failed: Tensor
+
+    # Names of earlier versions.
+    together = _old_name_of("predicts_batchwise")
+    apart = _old_name_of("separate_passes")
+    individual = _old_name_of("record_gradients_of")
+    sound = _old_name_of("all_finite")
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Move class attributes set under an old name to the new one."""
+        super().__init_subclass__(**kwargs)
+        for old, new in RENAMED.items():
+            if old in vars(cls):
+                setattr(cls, new, vars(cls)[old])
+                delattr(cls, old)  # so that instances reach the property above
 
     def __init__(
         self, model: nn.Module, num_domains: int, hparams: BaseHparams | None = None, seed: int = 0
@@ -85,37 +119,42 @@ class Algorithm(nn.Module, ABC):
         self.hparams = hparams
         self.seed = seed
         self._terms: tuple[str, ...] = ()
-        self._classes = _classes_of(model.classifier)
+        self._classes = _count_classes(model.classifier)
         device = next(model.parameters()).device
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
-        # Step and term of the first value that was not finite.
+        # Checkpoints know the state of ``first_failure`` by this name.
         self.register_buffer("failed", torch.full((2,), -1, dtype=torch.int64, device=device))
 
     @property
     def device(self) -> torch.device:
-        """Where the network is, and all that the method adds."""
+        """The device of the network and of everything that the method adds."""
         return self.steps.device
 
     @property
-    def sound(self) -> Tensor:
+    def all_finite(self) -> Tensor:
         """Whether every term and gradient so far was finite; no weight moves after one was not."""
-        return self.failed[0] < 0
+        return self.first_failure[0] < 0
+
+    @property
+    def first_failure(self) -> Tensor:
+        """Step and term of the first value that was not finite, ``[2]``; −1 if all were."""
+        return self.failed
 
     def _optimisers(self) -> list[Optimiser]:
         return [part for part in self.children() if isinstance(part, Optimiser)]
 
     def optimise(self, optimisation: Optimisation) -> None:
-        """Train by this rule, schedule and clipping; to be chosen before the first update."""
+        """Use this rule, schedule and clipping; call it before the first update."""
         name, optimisers = type(self).__name__, self._optimisers()
         if not self.steps.is_meta and int(self.steps) > 0:
             raise RuntimeError(
-                f"{name} has made {int(self.steps)} updates by another optimisation; make it anew, "
-                "choose the optimisation, and then load what was saved"
+                f"{name} has already made {int(self.steps)} updates; build it again, call "
+                "optimise(...) first, and then load the saved state"
             )
         if not optimisers and replace(optimisation, steps=None) != Optimisation():
             raise TypeError(
-                f"{name} has no Optimiser of shoal.algorithms.optimiser, so that it cannot follow "
-                f"{optimisation}; make one of the weights that it trains"
+                f"{name} has no shoal.algorithms.Optimiser, so it cannot follow {optimisation}; "
+                "train its weights with one"
             )
         for optimiser in optimisers:
             optimiser.use(optimisation)
@@ -137,7 +176,7 @@ class Algorithm(nn.Module, ABC):
             if not held.issuperset(map(id, optimiser.weights)):
                 raise RuntimeError(
                     f"{type(self).__name__} trains weights that it no longer holds; load the whole "
-                    "method where assign=True, and make it anew when its network is changed"
+                    "method if assign=True, and build it again after its network has changed"
                 )
         if len(batches) != self.num_domains:
             raise ValueError(
@@ -151,7 +190,7 @@ class Algorithm(nn.Module, ABC):
                     f"got {len(inputs)} inputs and {len(labels)} labels"
                 )
             if self._classes is not None:
-                # Only their number and the labels matter; on a GPU nothing is looked at.
+                # Only the number of logits and the labels matter; on a GPU no value is read.
                 check_labels(torch.empty(len(labels), self._classes, device="meta"), labels)
 
     def report(self, **terms: Tensor) -> dict[str, Tensor]:
@@ -164,25 +203,25 @@ class Algorithm(nn.Module, ABC):
                 f"{', '.join(self._terms[:-1])}; got {', '.join(found)}"
             )
         optimisers = self._optimisers()
-        sounds = [optimiser.sound for optimiser in optimisers]
-        gradients = torch.stack(sounds).all() if sounds else self.sound
+        flags = [optimiser.all_finite for optimiser in optimisers]
+        gradients = torch.stack(flags).all() if flags else self.all_finite
         for optimiser in optimisers:
-            optimiser.sound.fill_(True)
+            optimiser.all_finite.fill_(True)
             optimiser.advance()
-        finite = torch.cat([_finite(found), gradients[None]])
+        finite = torch.cat([_are_finite(found), gradients[None]])
         bad = (~finite).long()
-        first = (bad.amax() > 0) & (self.failed[0] < 0)
+        first = (bad.amax() > 0) & (self.first_failure[0] < 0)
         here = torch.stack([self.steps, bad.argmax()])
-        self.failed.copy_(torch.where(first, here, self.failed))
+        self.first_failure.copy_(torch.where(first, here, self.first_failure))
         self.steps += 1
         return found
 
     def check(self, terms: Mapping[str, Tensor]) -> dict[str, float]:
         """Return the terms as numbers; raise if any was not finite, now or in an earlier step.
 
-        This waits for the device: call it as often as the numbers are wanted.
+        This waits for the device: call it only when you need the numbers.
         """
-        step, term = (int(number) for number in self.failed.tolist())
+        step, term = (int(number) for number in self.first_failure.tolist())
         if step >= 0:
             name = self._terms[term] if self._terms else "a term"
             raise FloatingPointError(
@@ -192,18 +231,18 @@ class Algorithm(nn.Module, ABC):
         return {name: float(value) for name, value in terms.items()}
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Algorithm":
-        with self._followed():
+        with self._relinking():
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load all state, in place; with ``assign=True`` training goes on with the new weights."""
-        with self._followed():
+        """Load all state in place; with ``assign=True`` training continues with the new weights."""
+        with self._relinking():
             return super().load_state_dict(*args, **kwargs)
 
     @contextmanager
-    def _followed(self) -> Iterator[None]:
-        """Let every optimiser follow its weights where they become other objects inside."""
+    def _relinking(self) -> Iterator[None]:
+        """Let every optimiser follow its weights if they become other objects inside."""
         names = {id(weight): name for name, weight in self.named_parameters()}
         yield
         weights = dict(self.named_parameters())
@@ -212,7 +251,7 @@ class Algorithm(nn.Module, ABC):
             if id(weight) not in names:
                 raise RuntimeError(
                     f"{type(self).__name__} trains a weight of shape {list(weight.shape)} that it "
-                    "no longer holds; make the method anew when its network is changed"
+                    "no longer holds; build the method again after its network has changed"
                 )
             return weights[names[id(weight)]]
 
@@ -221,7 +260,7 @@ class Algorithm(nn.Module, ABC):
 
 
 class UpdateAlgorithm(Algorithm):
-    """A method that predicts with its network alone; enters by ``update(batches)``."""
+    """A method that defines ``update(batches)`` and predicts with its network alone."""
 
     def predict(self, inputs: Tensor) -> Tensor:
         """Return the network's logits."""
@@ -229,24 +268,24 @@ class UpdateAlgorithm(Algorithm):
         return logits
 
 
-# The name that authors of own methods may still import.
+# The old name, which a user's own method can still import.
 Classifying = UpdateAlgorithm
 
 
 class Objective(UpdateAlgorithm):
-    """A method that is one loss of one forward pass; enters by ``objective(forward)``.
+    """A method with one loss of one forward pass, defined by ``objective(forward)``.
 
-    Calling it returns the terms of a loss, and moves what a regulariser averages or counts, but no
-    weight; ``compile()`` compiles just that.
+    Calling it returns the terms of the loss. That moves the averages and counts of a regulariser,
+    but no weight; ``compile()`` compiles just that.
     """
 
-    # The step before which the optimiser starts anew; None for never.
+    # The step before which the optimiser is reset; None for never.
     reset_step: int | None = None
-    # Whether the domains run apart, so that one's gradient costs no pass over the others and can
-    # be differentiated itself.
-    apart: bool = False
-    # Weights whose individual gradients the penalty takes of the same pass; None for none.
-    individual: str | None = None
+    # Whether each domain has a forward pass of its own: its gradient then costs no pass over the
+    # others and can be differentiated itself.
+    separate_passes: bool = False
+    # Weights whose gradients per example the penalty takes from the same pass; None for none.
+    record_gradients_of: str | None = None
 
     def __init__(
         self, model: nn.Module, num_domains: int, hparams: BaseHparams | None = None, seed: int = 0
@@ -256,29 +295,29 @@ class Objective(UpdateAlgorithm):
 
     @abstractmethod
     def objective(self, forward: Forward) -> dict[str, Tensor]:
-        """Return ``loss``, and the terms of it that are worth a record."""
+        """Return ``loss`` and the terms of it to record."""
 
     def forward(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Return the terms of the loss on one batch per training domain."""
-        wanted = self.individual
+        wanted = self.record_gradients_of
         recorded = None if wanted is None else Recorded(self.model, wanted, self.micro_batch)
-        return self.objective(Forward.of(self.model, batches, self.apart, recorded))
+        return self.objective(Forward.of(self.model, batches, self.separate_passes, recorded))
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Make one step down the loss."""
         self.check_batches(batches)
-        with values_unseen():  # a loss that is not finite is found in the terms
+        with values_unseen():  # a loss that is not finite shows in the terms
             terms = self(batches)
-        if self.reset_step:  # at step 0 there is nothing to forget
+        if self.reset_step:  # at step 0 there is nothing to reset
             self.optimiser.reset(self.steps == self.reset_step)
-        self.optimiser.minimise(terms["loss"], _finite(terms).all() & self.sound)
+        self.optimiser.minimise(terms["loss"], _are_finite(terms).all() & self.all_finite)
         return self.report(**terms)
 
 
 class Penalised(Objective):
-    """Risk plus a penalty; enters by ``penalty(forward)``.
+    """Risk plus a penalty, defined by ``penalty(forward)``.
 
-    λ, its warm-up and any moving average are the business of a regulariser that the method holds.
+    λ, its warm-up and any moving average belong to a regulariser that the method holds.
     """
 
     @abstractmethod

@@ -38,13 +38,13 @@ class Fish(PerDomain):
         buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
         moving = [weight.detach() for weight in self.optimiser.weights] + buffers
         start = [values.clone() for values in moving]
-        risks, finite = [], self.sound
+        risks, finite = [], self.all_finite
         for batch in batches:
             risk, grads = self.gradient(batch)
             risks.append(risk)
             finite = finite & risk.isfinite()
             self.optimiser.step(grads, finite)
-            finite = finite & self.optimiser.sound
+            finite = finite & self.optimiser.all_finite
         # θ + meta_lr (θ' − θ); none of the way if a risk or a gradient was not finite.
         part = torch.where(finite, start[0].new_full((), self.hparams.meta_lr), 0.0)
         torch._foreach_sub_(moving, start)

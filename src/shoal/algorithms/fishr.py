@@ -1,7 +1,7 @@
 """Fishr: the same gradient variance in every training domain (Rame et al., 2022)."""
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -35,25 +35,43 @@ class Fishr(Penalised):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        h, E, head = self.hparams, self.num_domains, self.model.classifier
-        # Where the gaps persist, u sums them up to 1/(1 − γ) times: the pull that γ = 0 loses.
-        decay, pull = (h.ema_decay, 1.0) if h.average else (0.0, 1 / (1 - h.ema_decay))
-        schedule, self.reset_step = (decay, h.warmup_steps), h.warmup_steps
-        linear = h.parameters == "classifier" and isinstance(head, nn.Linear)
-        self.capture, self.individual = ("compiled", None) if linear else ("graph", h.parameters)
-        # 1/n, as in the released code: the published numbers and the range of λ are its.
-        self.form: dict[str, Any] = {"centered": h.centered, "unbiased": False}
-        weights = pull * h.penalty_weight, pull * h.mean_weight
-        variances = regularizers.Fishr(E, weights[0], *schedule, **self.form).to(self.device)
-        self.variances = variances.suit(cast(nn.Linear, head)) if linear else variances
-        self.means = regularizers.Match(E, weights[1], *schedule, normalise=True).to(self.device)
+        h = self.hparams
+        self.reset_step = h.warmup_steps
+        decay = h.ema_decay
+        pull = 1.0
+        if not h.average:
+            # Where the gaps persist, u sums them up to 1/(1 − γ) times: the pull that γ = 0 loses.
+            decay = 0.0
+            pull = 1 / (1 - h.ema_decay)
+        self.variances = regularizers.Fishr(
+            num_domains=self.num_domains,
+            penalty_weight=pull * h.penalty_weight,
+            ema_decay=decay,
+            warmup_steps=h.warmup_steps,
+            centered=h.centered,
+            unbiased=False,  # 1/n as in the released code, whose range of λ this is
+        ).to(self.device)
+        self.means = regularizers.Match(
+            num_domains=self.num_domains,
+            penalty_weight=pull * h.mean_weight,
+            ema_decay=decay,
+            warmup_steps=h.warmup_steps,
+            normalise=True,
+        ).to(self.device)
+        head = self.model.classifier
+        if h.parameters == "classifier" and isinstance(head, nn.Linear):
+            self.variances.suit(head)
+        else:
+            self.capture = "graph"
+            self.record_gradients_of = h.parameters
 
     def penalty(self, forward: Forward) -> Tensor:
         """Return λ · spread of the variances' moving averages, plus the same of the means."""
-        if self.individual is None:  # in closed form
+        if self.record_gradients_of is None:  # in closed form
             penalty: Tensor = self.variances(*forward.head)
         else:
-            penalty = self.variances.match(forward.variance(**self.form))
+            rows = forward.variance(centered=self.hparams.centered, unbiased=False)
+            penalty = self.variances.match(rows)
         if self.hparams.mean_weight > 0:
             penalty = penalty + self.means.match(forward.mean(self.variances.bias))
         return penalty

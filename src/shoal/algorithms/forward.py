@@ -1,4 +1,4 @@
-"""One forward pass over the batches of all training domains, and what methods take from it."""
+"""Forward: one pass over the batches of all training domains; batches stacked to one length."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -16,7 +16,7 @@ from ..statistics import Recorded, gradient_mean, head_mean
 Batch = tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Forward:
     """One forward pass over the examples of all training domains, sorted by domain."""
 
@@ -26,33 +26,45 @@ class Forward:
     features: Tensor
     logits: Tensor
     losses: Tensor  # ℓ_i, [n]
-    domain_losses: tuple[Tensor, ...]  # the same for each domain; run apart, each a graph alone
-    recorded: Recorded | None = None  # its layers, where their individual gradients are wanted
+    domain_losses: tuple[Tensor, ...]  # by domain; after separate passes, each with its own graph
+    recorded: Recorded | None = None  # its layers, if gradients per example are needed
 
     @staticmethod
     def of(
         model: nn.Module,
         batches: Sequence[Batch],
-        apart: bool = False,
+        separate_passes: bool = False,
         recorded: Recorded | None = None,
     ) -> "Forward":
-        """Run ``model`` on all batches together, or apart.
+        """Run ``model`` on all batches, in one pass or in one pass per domain.
 
-        Apart, each domain has a pass and a graph of its own, whose gradient can be differentiated.
+        After separate passes each domain has a graph of its own, whose gradient can be
+        differentiated.
         """
         inputs = torch.cat([inputs for inputs, _ in batches])
         labels = torch.cat([labels for _, labels in batches])
         sizes = sizes_of(batches)
-        if not apart:
+        domain_losses: tuple[Tensor, ...]
+        if separate_passes:
+            with twice_differentiable(model):
+                runs = [_run(model, *batch) for batch in batches]
+            features, logits, losses = (torch.cat(parts) for parts in zip(*runs, strict=True))
+            domain_losses = tuple(losses for _, _, losses in runs)
+            recorded = None
+        else:
             with nullcontext() if recorded is None else recorded.running():
                 features, logits, losses = _run(model, inputs, labels)
-            parts = (features, logits, losses, losses.split(sizes))
-            return Forward(inputs, labels, sizes, *parts, recorded)
-        with twice_differentiable(model):
-            runs = [_run(model, *batch) for batch in batches]
-        features, logits, losses = (torch.cat(parts) for parts in zip(*runs, strict=True))
-        alone = tuple(losses for _, _, losses in runs)
-        return Forward(inputs, labels, sizes, features, logits, losses, alone)
+            domain_losses = losses.split(sizes)
+        return Forward(
+            inputs=inputs,
+            labels=labels,
+            sizes=sizes,
+            features=features,
+            logits=logits,
+            losses=losses,
+            domain_losses=domain_losses,
+            recorded=recorded,
+        )
 
     @property
     def risk(self) -> Tensor:
@@ -66,35 +78,46 @@ class Forward:
 
     @property
     def head(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What statistics of the classifier are taken of."""
+        """Features, logits, labels and domains: the arguments of a head's statistics."""
         return self.features, self.logits, self.labels, self.domains
 
     def variance(self, centered: bool = True, unbiased: bool = True) -> Tensor:
-        """Return v_e of the weights that the method has asked for in ``individual``, ``[E, P]``."""
+        """Return v_e of the weights named by the method's ``record_gradients_of``, ``[E, P]``."""
         if self.recorded is None:
             raise RuntimeError(
-                "no layers were recorded; name their weights in the method's individual"
+                "no layers were recorded; name their weights in the method's record_gradients_of"
             )
-        of = (self.inputs, self.losses, self.labels, self.domains)
         return self.recorded.variance(
-            *of, centered=centered, unbiased=unbiased, num_domains=len(self.sizes)
+            self.inputs,
+            self.losses,
+            self.labels,
+            self.domains,
+            centered=centered,
+            unbiased=unbiased,
+            num_domains=len(self.sizes),
         )
 
     def mean(self, bias: bool = True) -> Tensor:
-        """Return g_e of the weights of ``variance``, or else of a linear classifier, ``[E, P]``.
+        """Return g_e of the recorded weights, or else of a linear classifier, ``[E, P]``.
 
         Args:
             bias: whether that classifier has one.
         """
         if self.recorded is None:
             return head_mean(*self.head, len(self.sizes), bias)
-        recorded, num_domains = self.recorded, len(self.sizes)
-        of = recorded.model, self.inputs, self.labels, self.domains, recorded.parameters
-        return gradient_mean(*of, num_domains=num_domains, chunk_size=recorded.chunk_size)
+        return gradient_mean(
+            self.recorded.model,
+            self.inputs,
+            self.labels,
+            self.domains,
+            self.recorded.parameters,
+            num_domains=len(self.sizes),
+            chunk_size=self.recorded.chunk_size,
+        )
 
     @property
     def domains(self) -> Tensor:
-        """The domain of each example; on the host, where sizes are read without a wait."""
+        """The domain of each example; on the host, so that sizes are read without a wait."""
         host = not torch.compiler.is_compiling()
         device = torch.device("cpu") if host else self.losses.device
         ids = [torch.full((n,), e, device=device) for e, n in enumerate(self.sizes)]
@@ -115,7 +138,7 @@ def sizes_of(batches: Sequence[Batch]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Stacked:
-    """Batches of equal length M, the longest of them; a shorter one repeats its last example."""
+    """Batches as long as the longest, M; a shorter one repeats its last example."""
 
     inputs: Tensor  # [E, M, ...]
     labels: Tensor  # [E, M]
@@ -126,8 +149,8 @@ class Stacked:
         """Return the batches of all domains, in their order."""
         sizes = sizes_of(batches)
         return Stacked(
-            torch.stack([_padded(inputs, max(sizes)) for inputs, _ in batches]),
-            torch.stack([_padded(labels, max(sizes)) for _, labels in batches]),
+            torch.stack([_pad(inputs, max(sizes)) for inputs, _ in batches]),
+            torch.stack([_pad(labels, max(sizes)) for _, labels in batches]),
             torch.cat([torch.full((1,), n, device=batches[0][1].device) for n in sizes]),
         )
 
@@ -145,7 +168,7 @@ def shares(sizes: Tensor, length: int) -> Tensor:
     return (torch.arange(length, device=sizes.device) < counts) / counts
 
 
-def _padded(values: Tensor, length: int) -> Tensor:
+def _pad(values: Tensor, length: int) -> Tensor:
     if len(values) == length:
         return values
     ids = torch.arange(length, device=values.device).clamp(max=len(values) - 1)

@@ -40,7 +40,7 @@ class IGA(Penalised):
         super().__init__(*args, **kwargs)
         h, self.reset_step = self.hparams, self.hparams.warmup_steps
         choose("parameters", h.parameters, ("all", "classifier"))
-        self.apart = h.parameters == "all" and h.penalty_weight > 0
+        self.separate_passes = h.parameters == "all" and h.penalty_weight > 0
         weight = h.penalty_weight * (1 if h.normalise else self.num_domains)
         schedule = (weight, h.ema_decay, h.warmup_steps)
         self.match = Match(self.num_domains, *schedule, normalise=h.normalise).to(self.device)

@@ -69,5 +69,5 @@ class Mixup(UpdateAlgorithm):
         self.check_batches(batches)
         order = self.draws.permutation(self.num_domains)
         terms = self(batches, order, self.draws.beta(self.hparams.alpha, self.num_domains))
-        self.optimiser.minimise(terms["loss"], self.sound)
+        self.optimiser.minimise(terms["loss"], self.all_finite)
         return self.report(**terms)

@@ -78,7 +78,7 @@ class MLDG(UpdateAlgorithm):
             torch._foreach_add_(total, grads, alpha=beta * share)
             losses.append(risk + beta * their_risk)
         loss = torch.stack(losses).sum() * share
-        self.optimiser.step(total, loss.isfinite() & self.sound)
+        self.optimiser.step(total, loss.isfinite() & self.all_finite)
         return self.report(loss=loss)
 
     def _gradient(self, batch: Stacked, weights: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:

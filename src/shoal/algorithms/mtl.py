@@ -60,7 +60,7 @@ class MTL(Algorithm):
 
     paper = "Domain Generalization by Marginal Transfer Learning (Blanchard et al.)"
     year = 2021
-    together = True
+    predicts_batchwise = True
     Hparams = MTLHparams
     hparams: MTLHparams
     model: WithMean
@@ -91,8 +91,8 @@ class MTL(Algorithm):
         logits = precise(self.model.classify(features, torch.cat(rows)))
         losses = individual_losses(logits, torch.cat([labels for _, labels in batches]), None)
         loss = torch.stack([part.mean() for part in losses.split(sizes)]).sum()
-        self.optimiser.minimise(loss, self.sound)
-        followed = torch.where(loss.isfinite() & self.sound, embeddings, self.embeddings)
+        self.optimiser.minimise(loss, self.all_finite)
+        followed = torch.where(loss.isfinite() & self.all_finite, embeddings, self.embeddings)
         self.embeddings.copy_(followed.detach())
         return self.report(loss=loss)
 

@@ -158,14 +158,14 @@ class Optimiser(nn.Module):
 
     Nothing in it asks the host: a step can be left out and the state set back by a bool on the
     device, so that a captured step does what the count of steps demands. A step with a gradient
-    that is not finite changes nothing but ``sound``.
+    that is not finite changes nothing but ``all_finite``.
 
     Args:
         weights: what it trains; frozen ones are left out.
         lr, weight_decay, betas: as in ``torch.optim.Adam``; SGD has no betas.
     """
 
-    sound: Tensor  # whether all gradients since it was last set were finite
+    all_finite: Tensor  # whether all gradients since it was last set were finite
     updates: Tensor  # t of a schedule; there is none without one
 
     def __init__(
@@ -185,15 +185,15 @@ class Optimiser(nn.Module):
         self.weights = [weight for weight in weights if weight.requires_grad]
         self.lr, self.weight_decay, self.betas = lr, weight_decay, betas
         device = self.weights[0].device if self.weights else None
-        sound = torch.ones((), dtype=torch.bool, device=device)
-        self.register_buffer("sound", sound, persistent=False)
+        all_finite = torch.ones((), dtype=torch.bool, device=device)
+        self.register_buffer("all_finite", all_finite, persistent=False)
         self.register_load_state_dict_post_hook(_link_again)  # type: ignore[no-untyped-call]
         self.use(Optimisation())
 
     def use(self, optimisation: Optimisation) -> None:
         """Begin anew with this rule, schedule and clipping."""
         self.optimisation = optimisation
-        for name in set(self._buffers) - {"sound"}:
+        for name in set(self._buffers) - {"all_finite"}:
             delattr(self, name)
         for k, weight in enumerate(self.weights):
             for name in kept(optimisation):
@@ -264,7 +264,7 @@ class Optimiser(nn.Module):
         stop = torch.zeros((), device=found[0].device)
         one = torch.ones((), device=found[0].device)
         torch._amp_foreach_non_finite_check_and_unscale_(found, stop, one)
-        self.sound.logical_and_(stop == 0)
+        self.all_finite.logical_and_(stop == 0)
         fused_step(
             self.optimisation,
             [self.weights[k] for k in places],
@@ -325,5 +325,5 @@ def _zeros(weight: Tensor, name: str) -> Tensor:
 
 def _link_again(optimiser: nn.Module, _: Any) -> None:
     if isinstance(optimiser, Optimiser):  # loaded with assign=True, its state is in other tensors
-        optimiser.sound.fill_(True)
+        optimiser.all_finite.fill_(True)
         optimiser._link()

@@ -67,14 +67,14 @@ class SagNet(UpdateAlgorithm):
 
         logits = precise(model.classifier(self._other_style(model.features(inputs))))
         content = individual_losses(logits, labels, None).mean()
-        sound = content.detach().isfinite() & self.sound
+        sound = content.detach().isfinite() & self.all_finite
         both = (self.features_optimiser, self.content_optimiser)
         weights = [weight for optimiser in both for weight in optimiser.weights]
         grads = torch.autograd.grad(content, weights, allow_unused=True)
         for optimiser in both:
             optimiser.step(grads[: len(optimiser.weights)], sound)
             grads = grads[len(optimiser.weights) :]
-            sound = sound & optimiser.sound
+            sound = sound & optimiser.all_finite
 
         with torch.no_grad():  # only the style classifier learns
             styled = self._other_content(model.features(inputs))
@@ -83,7 +83,7 @@ class SagNet(UpdateAlgorithm):
 
         logits = precise(self.style(self._other_content(model.features(inputs))))
         against = -self.hparams.penalty_weight * F.log_softmax(logits, 1).mean()
-        sound = sound & style.detach().isfinite() & self.style_optimiser.sound
+        sound = sound & style.detach().isfinite() & self.style_optimiser.all_finite
         self.features_optimiser.minimise(against, sound)
         return self.report(loss=content, style=style, adversarial=against)
 

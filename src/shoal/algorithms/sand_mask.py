@@ -48,7 +48,7 @@ class SANDMask(PerDomain):
         self.check_batches(batches)
         found = Agreement.of(self, batches, squares=True)
         masks = self._masks(found.agreement, found.squares)
-        self.optimiser.step(masked(found.mean, masks), found.loss.isfinite() & self.sound)
+        self.optimiser.step(masked(found.mean, masks), found.loss.isfinite() & self.all_finite)
         return self.report(loss=found.loss)
 
     def _masks(self, agreement: list[Tensor], squares: list[Tensor]) -> list[Tensor]:

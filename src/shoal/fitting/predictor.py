@@ -72,7 +72,7 @@ class Predictor:
         self.module = Probabilities(model.algorithm, self._images).eval()
         # Some methods look at a batch as a whole: as many as when they were measured.
         alone = BATCH[self.device.type] if self._images else 4096
-        self._size = TOGETHER if model.algorithm.together else alone
+        self._size = TOGETHER if model.algorithm.predicts_batchwise else alone
         columns = self.card.get("inputs", {}).get("columns")
         self._encoding = Encoding.from_json(columns) if columns else None
 

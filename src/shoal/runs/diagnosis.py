@@ -120,7 +120,7 @@ def head_subject(evaluate: Evaluation) -> DiagnosisSubject:
 def network_subject(evaluate: Evaluation, parameters: str, method: str) -> DiagnosisSubject:
     """Return weights of the whole network: ``"all"``, or names and prefixes with commas."""
     algorithm = evaluate.algorithm
-    if algorithm.together or algorithm.extra_channels:
+    if algorithm.predicts_batchwise or algorithm.extra_channels:
         raise ValueError(
             f"{type(algorithm).__name__} predicts images together, and the loss of one depends on "
             "the others: only its head can be diagnosed"

@@ -90,7 +90,7 @@ class Evaluation:
         self.parts = parts
         self.algorithm, self.prepare, self._precision = algorithm, prepare, precision
         self._device = algorithm.device
-        self._compiled = compiled and not algorithm.together
+        self._compiled = compiled and not algorithm.predicts_batchwise
         self._classify = _classify
 
     def __call__(self) -> dict[SplitKey, Outcome]:
@@ -146,7 +146,7 @@ class Evaluation:
 
     def size(self, images: Tensor) -> int:
         """Return how many such images are run together."""
-        if self.algorithm.together:
+        if self.algorithm.predicts_batchwise:
             return TOGETHER
         return ALONE[self._device.type][images.ndim == 4 and images.shape[-1] >= 64]
 
