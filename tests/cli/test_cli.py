@@ -17,6 +17,7 @@ import torch
 
 import shoal
 from shoal.algorithms import ALGORITHMS, VARIANTS
+from shoal.catalogue import title_of
 from shoal.cli import main
 from shoal.experiments import colored_mnist, demo, restarts
 from shoal.experiments.colored_mnist import METHODS, TABLES, Setup, Training
@@ -354,7 +355,11 @@ def test_list_of_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
     for name, kind in ALGORITHMS.items():
         (number,) = [k for k, line in enumerate(lines) if line.split()[:1] == [name]]
         summary = (kind.__doc__ or "").splitlines()[0]
-        assert lines[number].strip().split(maxsplit=2)[1:] == [str(kind.year), summary]
+        assert lines[number].strip().split(maxsplit=3)[1:] == [
+            title_of(name),
+            str(kind.year),
+            summary,
+        ]
         assert lines[number + 1].strip() == kind.paper
     for name, variant in VARIANTS.items():
         assert f"  {name} " in variants

@@ -1,4 +1,4 @@
-"""The command ``shoal``: one file for each of its commands."""
+"""The command ``shoal``: its parser, and one message for every error; one file per command."""
 
 import argparse
 import io
@@ -6,10 +6,10 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from .._version import __version__
+from ..choices import nearest
 from . import (
     data,
     demo,
@@ -27,14 +27,26 @@ from . import (
     train,
 )
 
+# In the order of the help: your own data, one run, many runs, the paper, and what they need.
 COMMANDS = (
-    *(demo, fit, predict, data, train, evaluate, diagnose),
-    *(sweep, status, select, report, reproduce, hparams, listing),
+    *(demo, fit, predict),
+    *(train, evaluate, diagnose),
+    *(sweep, status, report, select),
+    *(reproduce, data, hparams, listing),
 )
+EPILOG = """\
+where to start:
+  see what the methods do    shoal demo
+  train on your own data     shoal fit photos --out model, then shoal predict model new-photos
+  run a benchmark            shoal sweep … --out DIR, then shoal status DIR, shoal report DIR
+  check the paper            shoal reproduce linear
+
+'shoal COMMAND --help' explains every option of a command.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit status."""
+    """Run the command line and return its exit status."""
     parser = _parser()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
@@ -42,77 +54,91 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not hasattr(options, "run"):
         parser.print_help()
         return 2
-    _show_all_names()
+    _allow_any_file_name()
     try:
         status: int = options.run(options)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads has read enough
+    except BrokenPipeError:  # the reader has closed the pipe, as head does
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except (ValueError, OSError, FloatingPointError) as error:
-        print(f"shoal: {error}", file=sys.stderr)
-        return 2
+        return _fail(str(error))
     except ModuleNotFoundError as error:
-        told = str(error)  # where it names what to install, that is better than a guess
-        if "pip install" not in told:
-            told = f"this command needs {error.name}; pip install 'shoal[cli,report]'"
-        print(f"shoal: {told}", file=sys.stderr)
-        return 2
-    except ImportError as error:  # of a package that is there and does not work, or an extra
-        print(f"shoal: {error}", file=sys.stderr)
-        return 2
+        message = str(error)  # if it names what to install, that is better than a guess
+        if "pip install" not in message:
+            message = f"this command needs {error.name}; pip install 'shoal[cli,report]'"
+        return _fail(message)
+    except ImportError as error:  # from a package that is installed but broken
+        return _fail(str(error))
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported here
             raise
-        told = str(error).partition(". ")[0]
-        print(f"shoal: {told}; try a smaller batch, or --place host", file=sys.stderr)
-        return 2
+        message = str(error).partition(". ")[0]
+        return _fail(f"{message}; try a smaller batch, or --place host")
     except KeyboardInterrupt:
-        print(f"shoal: interrupted; {options.after_interrupt}", file=sys.stderr)
+        _fail(f"interrupted; {options.after_interrupt}")
         return 130
     return status
 
 
-def _show_all_names() -> None:
-    """Let names of files that are no UTF-8 be shown as they are."""
+def _fail(message: str) -> int:
+    """Print why a command stops; return its exit status."""
+    print(f"shoal: {message}", file=sys.stderr)
+    return 2
+
+
+def _allow_any_file_name() -> None:
+    """Print names of files that are not UTF-8 byte for byte, instead of raising."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="surrogateescape")
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help with the line breaks of the epilog, and commands in one column with their help."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Add an argument; argparse forgets that commands are indented once more."""
+        super().add_argument(action)
+        if isinstance(action, argparse._SubParsersAction):
+            self._action_max_length += self._indent_increment
+
+
 class _Parser(argparse.ArgumentParser):
-    """Says which command or option may have been meant."""
+    """A parser that suggests the nearest command or option."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as ever; ``parser`` of what is returned is that of the command, or its action."""
+        """Parse; ``parser`` of the result is the parser of the innermost command."""
         found, unknown = super().parse_known_args(args, namespace)
-        if not hasattr(found, "parser"):  # an inner one comes first
+        if not hasattr(found, "parser"):  # the inner one has parsed before this one
             found.parser = self
         return found, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            near = get_close_matches(str(value), list(map(str, action.choices)), 1)
+            near = nearest(str(value), map(str, action.choices))
             if near:
-                told = f"unknown {value!r}; did you mean {near[0]!r}?"
-                raise argparse.ArgumentError(action, told)
+                message = f"unknown {value!r}; did you mean {near!r}?"
+                raise argparse.ArgumentError(action, message)
         super()._check_value(action, value)
 
     def refuse(self, unknown: Sequence[str]) -> None:
-        """Exit with the usage."""
-        near = get_close_matches(unknown[0], list(self._option_string_actions), 1, 0.75)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        """Print the usage and the unknown arguments, and exit."""
+        near = nearest(unknown[0], self._option_string_actions, cutoff=0.75)
+        hint = f"; did you mean {near!r}?" if near else ""
         self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 
 
 def _parser() -> _Parser:
     parser = _Parser(
         prog="shoal",
-        description="Classifiers that keep working on a domain they never saw.",
+        description="Train image and table classifiers that hold up at sites they have never seen.",
+        epilog=EPILOG,
+        formatter_class=_Formatter,
     )
     parser.add_argument("--version", action="version", version=f"shoal {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in COMMANDS:
         command.add(commands)
     return parser

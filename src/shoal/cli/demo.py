@@ -1,4 +1,4 @@
-"""``shoal demo``."""
+"""``shoal demo``: three methods on Colored MNIST, and a page about what they learn."""
 
 import argparse
 from importlib import import_module
@@ -11,15 +11,22 @@ from .terminal import bars
 def add(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
-        "demo", help="ERM, V-REx and Fishr on Colored MNIST, in under three minutes on a laptop"
+        "demo",
+        help="see ERM, V-REx and Fishr on Colored MNIST, in under three minutes on a laptop",
+        description="Train ERM, V-REx and Fishr on Colored MNIST, where colour predicts the label "
+        "in training and misleads in the test domain. Prints accuracies and writes a page with "
+        "curves and digits. Needs no download and no GPU.",
     )
     parser.add_argument(
         "--out",
         type=Path,
         default=Path("out/demo"),
-        help="folder for the page (default: %(default)s)",
+        metavar="DIR",
+        help="folder for the page, index.html (default: %(default)s)",
     )
-    parser.set_defaults(run=_run, after_interrupt="the demo keeps nothing and starts anew")
+    parser.set_defaults(
+        run=_run, after_interrupt="nothing was kept; the demo starts from the beginning"
+    )
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -29,7 +36,7 @@ def _run(options: argparse.Namespace) -> int:
     from ..report.demo_page import demo_page, demo_table
     from ..storage import write_text
 
-    import_module("jinja2")  # for the page: missing now is better than missing after training
+    import_module("jinja2")  # for the page: fail now if it is missing, not after training
     with bars("steps") as shown:
         result = run(shown)
     page = options.out / "index.html"

@@ -12,7 +12,7 @@ from .fit_tables import show_material, show_verdict
 from .loading import add_cache_folder
 from .options import add_settings, device, name_domains, positive, settings
 from .progress import fit_progress
-from .terminal import duration, shown
+from .terminal import format_duration, parse_duration
 
 TRIALS = 3
 
@@ -44,7 +44,7 @@ def _add_what(group: Any) -> None:
     )
     group.add_argument(
         "--time",
-        type=duration,
+        type=parse_duration,
         metavar="T",
         help="for all of it: 90s, 10min, 2h; a bare number is minutes (default: 10min, where no "
         "--runs are given)",
@@ -163,8 +163,8 @@ def with_length(
     if least > seconds:
         note(
             f"the time is too short: two domains left out for each method and the model itself "
-            f"take about {shown(least)} even with {steps:,} updates a run, and "
-            f"{shown(max(seconds, 0))} are left; it goes on all the same. What helps: a longer "
+            f"take about {format_duration(least)} even with {steps:,} updates a run, and "
+            f"{format_duration(max(seconds, 0))} are left; it goes on all the same. What helps: a longer "
             "--time, --train head, or fewer --steps"
         )
     return replace(setup, steps=steps)
@@ -241,7 +241,7 @@ def tell(
         print(f"Up to {most} runs leave {most // methods} of {domains} domains out ({whole} all).")
     elif seconds:
         print(
-            f"Up to {most} runs leave each domain out in turn, as many as {shown(seconds)} allow "
+            f"Up to {most} runs leave each domain out in turn, as many as {format_duration(seconds)} allow "
             "and at least two domains."
         )
     else:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .terminal import fits, shown, table
+from .terminal import fits, format_duration, table
 
 # Classes that get a column of their own; files that are named.
 COLUMNS, NAMED = 8, 10
@@ -107,7 +107,7 @@ def show_verdict(fitted: Any, out: Path, seconds: float) -> None:
         console.print(Text(f" {sentence}"), soft_wrap=True)
     files = "model.safetensors, model.json, model.onnx, report.html"
     files = ", ".join(name for name in files.split(", ") if (out / name).exists())
-    console.print(Text(f" {out}: {files} ({shown(seconds)})"), soft_wrap=True)
+    console.print(Text(f" {out}: {files} ({format_duration(seconds)})"), soft_wrap=True)
     predict = f"shoal predict {shlex.quote(str(out))} FILES..."
     look = f"see what goes wrong in {out / 'report.html'}, and fit again to another --out"
     console.print(Text(f" Next: {predict if verdict.guess.beaten else look}"), soft_wrap=True)

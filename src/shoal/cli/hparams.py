@@ -1,4 +1,4 @@
-"""``shoal hparams``: what a draw of the random search holds."""
+"""``shoal hparams``: the hyperparameters of one draw of the random search."""
 
 import argparse
 import json
@@ -11,33 +11,45 @@ from .terminal import table
 
 def add(commands: Any) -> None:
     """Add the command."""
-    summary = "the hyperparameters of a draw, as DomainBed's random search draws them"
     parser = commands.add_parser(
-        "hparams", help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+        "hparams",
+        help="show a method's hyperparameters: defaults, search ranges, one draw of the search",
+        description="Show the hyperparameters of a method on a data set: the values of one draw, "
+        "the distributions that DomainBed's random search draws from, and what each one does.",
     )
     parser.add_argument(
         "algorithm",
         metavar="ALGORITHM",
-        help="a name of 'shoal list algorithms', or your own: package.module:Class or "
+        help="a name from 'shoal list algorithms', or your own class: package.module:Class or "
         "path/to/file.py:Class",
     )
     parser.add_argument(
-        "--dataset", required=True, metavar="NAME", help="such as colored-mnist or pacs"
+        "--dataset",
+        required=True,
+        metavar="NAME",
+        help="a name from 'shoal data list', such as colored-mnist or pacs; defaults and ranges "
+        "depend on it",
     )
     parser.add_argument(
-        "--trial", type=whole, default=0, metavar="T", help="trial_seed (default: %(default)s)"
+        "--trial",
+        type=whole,
+        default=0,
+        metavar="T",
+        help="trial of the search, DomainBed's trial_seed (default: %(default)s)",
     )
     parser.add_argument(
         "--draw",
         type=whole,
         default=0,
         metavar="K",
-        help="hparams_seed; 0 is the defaults (default: %(default)s)",
+        help="draw of the search, DomainBed's hparams_seed; 0 is the defaults "
+        "(default: %(default)s)",
     )
     add_settings(
         parser,
-        "a value for every draw, a search, or both: lr=0.01, 'penalty_weight=10^U(1, 5)', "
-        "'ema_decay=0.95 ~ U(0.9, 0.99)'",
+        "change the search: a fixed value (lr=0.01), another distribution "
+        "('penalty_weight=10^U(1, 5)'), or a default and a distribution "
+        "('ema_decay=0.95 ~ U(0.9, 0.99)')",
     )
     parser.add_argument("--json", action="store_true", help="print names and values as JSON")
     parser.set_defaults(run=_run, after_interrupt="nothing was written")
@@ -45,7 +57,7 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from ..algorithms.hparams import constant, draw, searches
-    from ..catalogue import DATASETS, scale_of
+    from ..catalogue import DATASETS, scale_of, title_of
     from ..choices import choose
     from .methods import with_settings
 
@@ -59,10 +71,11 @@ def _run(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.text import Text
 
-    which = f"draw {options.draw}" if options.draw else "draw 0, the defaults"
+    which = f"draw {options.draw}" if options.draw else "draw 0 (the defaults)"
+    method_and_data = f"{title_of(options.algorithm)} on {DATASETS[options.dataset].title}"
     rows = table(
-        f"{options.algorithm} on {options.dataset}: trial {options.trial}, {which}",
-        "Under a name: DomainBed's. –: not searched. --json gives every digit.",
+        f"{method_and_data}: trial {options.trial}, {which}",
+        "Second line: DomainBed's name. –: fixed, not searched. --json prints every digit.",
     )
     rows.add_column("Name", no_wrap=True)
     rows.add_column("Value", overflow="fold")

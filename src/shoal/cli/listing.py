@@ -1,4 +1,4 @@
-"""``shoal list``: what there is to choose from."""
+"""``shoal list``: the methods by name, with their papers."""
 
 import argparse
 import json
@@ -11,9 +11,18 @@ from .terminal import table
 
 def add(commands: Any) -> None:
     """Add the command."""
-    parser = commands.add_parser("list", help="what there is to choose from")
-    parser.add_argument("what", nargs="?", metavar="WHAT", help=", ".join(LISTS))
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser = commands.add_parser(
+        "list",
+        help="list the methods, each with its paper",
+        description="List the names that other commands take. For data sets see 'shoal data list'.",
+    )
+    parser.add_argument(
+        "what",
+        nargs="?",
+        metavar="WHAT",
+        help=f"one of: {', '.join(LISTS)} (default: print what can be listed)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(run=_run, after_interrupt="nothing was written")
 
 
@@ -34,6 +43,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _algorithms(as_json: bool) -> None:
     from ..algorithms import ALGORITHMS, VARIANTS
+    from ..catalogue import title_of
 
     if as_json:
         rows: list[dict[str, Any]] = [
@@ -49,11 +59,13 @@ def _algorithms(as_json: bool) -> None:
 
     shown = table(None, None)
     shown.add_column("Name", no_wrap=True)
+    shown.add_column("Method", no_wrap=True)
     shown.add_column("Year", no_wrap=True)
     shown.add_column("What it does, and its paper")
     for name, kind in ALGORITHMS.items():
         paper = Padding(Text(kind.paper, style="dim"), (0, 0, 0, 2))
-        shown.add_row(Text(name), Text(str(kind.year)), Group(Text(_summary(kind)), paper))
+        text = Group(Text(_summary(kind)), paper)
+        shown.add_row(Text(name), Text(title_of(name)), Text(str(kind.year)), text)
     console = Console()
     console.print(shown)
     shown = table("Variants of the paper's ablations", None)
@@ -62,8 +74,8 @@ def _algorithms(as_json: bool) -> None:
     for name, variant in VARIANTS.items():
         given = [f"{key}={text}" for key, text in variant.settings.items()]
         settings = Text(f"{variant.algorithm} with {', '.join(given)}", style="dim")
-        lines = Text(f"{variant.summary} ({variant.table})"), Padding(settings, (0, 0, 0, 2))
-        shown.add_row(Text(name), Group(*lines))
+        summary = Text(f"{variant.summary} ({variant.table})")
+        shown.add_row(Text(name), Group(summary, Padding(settings, (0, 0, 0, 2))))
     console.print(shown)
 
 
@@ -72,5 +84,8 @@ def _summary(kind: type) -> str:
 
 
 LISTS: dict[str, tuple[str, Callable[[bool], None]]] = {
-    "algorithms": ("the methods, each with its paper", _algorithms),
+    "algorithms": (
+        "the methods, each with its paper, and the variants of the paper's ablations",
+        _algorithms,
+    ),
 }

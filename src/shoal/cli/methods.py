@@ -1,4 +1,4 @@
-"""A user's own algorithm, imported from where the command line says; nothing else does this."""
+"""Methods by name, by variant, or a user's own class by path: the only import of user code."""
 
 import hashlib
 import inspect
@@ -16,7 +16,7 @@ from ..catalogue import SCALES
 
 
 def with_settings(text: str) -> tuple[type[Algorithm], dict[str, str]]:
-    """Return the method that ``text`` names, also a variant, and the variant's settings."""
+    """Return the method or variant that ``text`` names, and the variant's settings."""
     if text in VARIANTS:
         variant = VARIANTS[text]
         return find(variant.algorithm), dict(variant.settings)
@@ -24,9 +24,9 @@ def with_settings(text: str) -> tuple[type[Algorithm], dict[str, str]]:
 
 
 def name_of(text: str, method: type[Algorithm]) -> str:
-    """Return what a run calls the method: where it is one's own, with a hash of its file.
+    """Return the method's name in a run; a user's own class gets a hash of its file.
 
-    Another version of the code is another method; the folder that it lies in does not matter.
+    Another version of the code is another method; the folder of the file does not matter.
     """
     where, colon, name = text.rpartition(":")
     if not colon:
@@ -37,10 +37,10 @@ def name_of(text: str, method: type[Algorithm]) -> str:
 
 
 def algorithm(text: str) -> type[Algorithm]:
-    """Return the method that ``text`` names; one that could not be made is refused with the reason.
+    """Return the method that ``text`` names; raise with the reason if it cannot be built.
 
     Args:
-        text: a name of the registry, ``package.module:Class`` (the current folder is looked through
+        text: a name of the registry, ``package.module:Class`` (the current folder is searched
             first) or ``path/to/file.py:Class``.
     """
     where, colon, name = text.rpartition(":")
@@ -67,7 +67,7 @@ def _module(where: str) -> ModuleType:
         )
     folder = path.parent if is_file else Path.cwd()
     if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))  # as Python does for a script, or for -m
+        sys.path.insert(0, str(folder))  # as Python does for a script and for -m
     try:
         return _from_file(path) if is_file else import_module(where)
     except Exception as error:
@@ -83,10 +83,10 @@ def _module(where: str) -> ModuleType:
 
 
 def _from_file(path: Path) -> ModuleType:
-    # Under a name that hides no other module, and known by it: dataclasses look there.
+    # Registered, because dataclasses look there, under a name that hides no other module.
     spec = spec_from_file_location(f"shoal_own_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python")
+        raise ImportError(f"{path} is not a Python file")
     module = sys.modules[spec.name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -109,7 +109,7 @@ def _methods(module: ModuleType) -> list[str]:
 def _checked(text: str, found: object) -> type[Algorithm]:
     if not isinstance(found, type) or not issubclass(found, Algorithm):
         raise ValueError(
-            f"{text} is no Algorithm; derive a class from Penalised, Objective or Classifying of "
+            f"{text} is not an Algorithm; derive a class from Penalised, Objective or Classifying of "
             "shoal.algorithms.base"
         )
     doors = [

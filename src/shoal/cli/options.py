@@ -1,4 +1,4 @@
-"""What several commands take: numbers, settings, a device."""
+"""Options that several commands share: numbers, hyperparameters, the device, a run's settings."""
 
 import argparse
 import re
@@ -20,21 +20,21 @@ from .loading import add_data_options
 
 
 def positive(text: str) -> int:
-    """Return a whole number from 1 on."""
+    """Return a whole number, 1 or more."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number, 1 or more, got {text!r}")
     return int(text)
 
 
 def whole(text: str) -> int:
-    """Return a whole number from 0 on."""
+    """Return a whole number, 0 or more."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more, got {text!r}")
     return int(text)
 
 
 def share(text: str) -> float:
-    """Return a number above 0 and up to 1."""
+    """Return a number above 0, at most 1."""
     try:
         found = float(text)
     except ValueError:
@@ -45,37 +45,64 @@ def share(text: str) -> float:
 
 
 def add_keep_best(parser: Any) -> None:
-    """Add which weights a run keeps beside its last."""
+    """Add ``--keep-best``: which weights a run keeps as well as its last."""
     parser.add_argument(
         "--keep-best",
         nargs="+",
         default=[],
         choices=ALL_RULES,
         metavar="RULE",
-        help="keep weights that these rules of selection may choose, for 'shoal select': "
-        f"{', '.join(ALL_RULES)}",
+        help="also keep the weights of records that these selection rules can choose, so that "
+        f"'shoal select' can save them: {', '.join(ALL_RULES)} (default: only the last weights)",
     )
 
 
-def add_settings(parser: Any, told: str) -> None:
-    """Add hyperparameters by name; ``settings`` reads them."""
+def add_settings(parser: Any, help_text: str) -> None:
+    """Add ``--set``: hyperparameters by name, which ``settings`` reads."""
     parser.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help=told
+        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help=help_text
     )
 
 
 def add_precision(parser: Any) -> None:
-    """Add the numbers that a network computes with."""
-    parser.add_argument("--precision", choices=PRECISIONS, default="float32")
+    """Add ``--precision``: the numbers that a network computes with."""
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="float32",
+        help="numbers that the network computes with; bf16 is faster on recent GPUs, and the "
+        "statistics stay in float32 (default: %(default)s)",
+    )
+
+
+def add_device(parser: Any) -> None:
+    """Add ``--device``, which ``device`` reads."""
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="cpu, cuda, cuda:1 for the second GPU, or auto: a GPU if there is one "
+        "(default: %(default)s)",
+    )
+
+
+def add_out(parser: Any, name: str) -> None:
+    """Add ``--out``: the folder of an experiment's results."""
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("out") / name,
+        metavar="DIR",
+        help="folder for numbers, tables and figures (default: %(default)s)",
+    )
 
 
 def name_domains(parser: argparse.ArgumentParser) -> None:
-    """Let what follows an option be ``-90%``, which is a domain and no option."""
+    """Let the domain ``-90%`` follow an option; argparse would take it for an option."""
     parser._negative_number_matcher = re.compile(r"-\d")
 
 
 def settings(given: Sequence[str]) -> dict[str, str]:
-    """Return ``--set name=value ...`` as text by name."""
+    """Return the values of ``--set name=value ...`` by name, as text."""
     found: dict[str, str] = {}
     for setting in given:
         name, equals, text = setting.partition("=")
@@ -88,7 +115,7 @@ def settings(given: Sequence[str]) -> dict[str, str]:
 
 
 def device(name: str) -> Any:
-    """Return the torch device of ``--device``."""
+    """Return the torch device of ``--device``; raise if this machine does not have it."""
     import torch
 
     if name == "auto":
@@ -100,28 +127,29 @@ def device(name: str) -> Any:
     if found.type not in ("cpu", "cuda"):
         raise ValueError(f"unknown device {name!r}; one of: auto, cpu, cuda, cuda:0 …")
     if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda was asked for, but torch sees no GPU; use --device cpu")
+        raise ValueError(f"--device {name}: torch finds no GPU; use --device cpu")
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"--device {name} was asked for, torch sees {torch.cuda.device_count()}")
+        count = torch.cuda.device_count()
+        raise ValueError(f"--device {name}: torch finds {count} GPU(s), counted from cuda:0")
     return found
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add them in three groups."""
+    """Add all options of one run, in three groups."""
     name_domains(parser)
-    _what(parser)
-    _how(parser)
-    _where(parser)
+    _add_subject(parser)
+    _add_protocol(parser)
+    _add_machine(parser)
 
 
-def _what(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is trained")
+def _add_subject(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what to train")
     add_data_options(group)
     group.add_argument(
         "--algorithm",
         default="fishr",
         metavar="NAME",
-        help="a name of 'shoal list algorithms', or your own: package.module:Class or "
+        help="a name from 'shoal list algorithms', or your own class: package.module:Class or "
         "path/to/file.py:Class (default: %(default)s)",
     )
     group.add_argument(
@@ -130,110 +158,150 @@ def _what(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="DOMAIN",
-        help="not trained on, and measured; without it all domains are trained on",
+        help="domains to keep out of training and to test on (default: none, train on all)",
     )
-    group.add_argument("--trial", type=whole, default=0, metavar="T", help="of data and splits")
     group.add_argument(
-        "--draw", type=whole, default=0, metavar="K", help="of the hyperparameters; 0: defaults"
+        "--trial",
+        type=whole,
+        default=0,
+        metavar="T",
+        help="seed of the data split, the initial weights and the batches (default: %(default)s)",
     )
-    add_settings(group, "hyperparameters: lr=0.01, penalty_weight=100")
+    group.add_argument(
+        "--draw",
+        type=whole,
+        default=0,
+        metavar="K",
+        help="which hyperparameters of the random search; 0 is the defaults; 'shoal hparams' "
+        "shows them (default: %(default)s)",
+    )
+    add_settings(group, "fix hyperparameters, for example lr=0.01 penalty_weight=100")
 
 
-def _how(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("how")
-    group.add_argument("--steps", type=positive, default=5001, help="updates (default: 5001)")
+def _add_protocol(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how to train (part of the run's identity)")
+    group.add_argument(
+        "--steps",
+        type=positive,
+        default=5001,
+        metavar="N",
+        help="number of updates (default: %(default)s, as DomainBed)",
+    )
     group.add_argument(
         "--record-every",
         type=positive,
         metavar="N",
-        help="updates between records (default: DomainBed's: 100 for MNIST, 300, 1000 for "
-        "DomainNet)",
+        help="updates between two evaluations (default: as DomainBed: 100 on MNIST, 1000 on "
+        "DomainNet, otherwise 300)",
     )
     group.add_argument(
         "--network",
         metavar="NAME",
-        help="mnist-cnn, wide-resnet, resnet18, resnet50, efficientnet-lite0, torchvision:… or "
-        "timm:… (default: by the images' size)",
+        help="mnist-cnn, wide-resnet, resnet18, resnet50, efficientnet-lite0, torchvision:NAME or "
+        "timm:NAME (default: chosen by the size of the images)",
     )
     group.add_argument(
         "--weights",
         metavar="WHICH",
-        help="what a large network begins with: imagenet (default), none, or a file",
+        help="initial weights of a large network: imagenet, none, or a file (default: imagenet)",
     )
     add_precision(group)
     group.add_argument(
         "--exact",
         action="store_true",
-        help="decode and augment every original image in every step, as DomainBed does: slow",
+        help="decode and augment the original image files in every step, exactly as DomainBed "
+        "does; slow (default: images decoded once, then cached)",
     )
-    group.add_argument("--no-augment", action="store_true", help="train on images as they are")
+    group.add_argument(
+        "--no-augment", action="store_true", help="train on the images without augmentation"
+    )
     group.add_argument(
         "--holdout",
         type=float,
         default=0.2,
         metavar="SHARE",
-        help="of every domain, held out (default: %(default)s)",
+        help="share of every domain held out for validation (default: %(default)s)",
     )
     group.add_argument(
         "--evaluate",
         choices=EVALUATED,
         default="needed",
-        help="splits: what model selection needs, or also what is trained on",
+        help="evaluate only the splits that model selection needs, or all splits, training "
+        "images too (default: %(default)s)",
     )
-    group.add_argument("--optimiser", choices=OPTIMISERS, default="adam")
-    group.add_argument("--schedule", choices=SCHEDULES, default="constant")
-    group.add_argument("--clip", type=float, metavar="NORM", help="largest norm of a gradient")
     group.add_argument(
-        "--balanced", action="store_true", help="draw all classes of a domain equally often"
+        "--optimiser", choices=OPTIMISERS, default="adam", help="default: %(default)s"
+    )
+    group.add_argument(
+        "--schedule",
+        choices=SCHEDULES,
+        default="constant",
+        help="learning rate over the run; cosine falls to 0 (default: %(default)s)",
+    )
+    group.add_argument(
+        "--clip",
+        type=float,
+        metavar="NORM",
+        help="clip the gradient to this norm (default: no clipping)",
+    )
+    group.add_argument(
+        "--balanced",
+        action="store_true",
+        help="sample all classes of a domain equally often (default: as frequent as they are)",
     )
     group.add_argument(
         "--train-batch-norm",
         action="store_true",
-        help="let batch norm of large networks follow the data (default: its statistics stay)",
+        help="update the batch-norm statistics of large networks (default: frozen)",
     )
 
 
-def _where(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("where")
+def _add_machine(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("where to run and what to write")
     group.add_argument(
-        "--out", type=Path, metavar="DIR", help="the run's folder (default: out/runs/…)"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="the run's folder (default: a name built from the settings, in out/runs)",
     )
-    group.add_argument(
-        "--device", default="auto", help="cpu, cuda, or auto: a GPU where there is one"
-    )
+    add_device(group)
     group.add_argument(
         "--step",
         choices=("auto", *STEP_KINDS),
         default="auto",
-        help="how an update runs: compiled and captured, captured, or neither (default: on a GPU "
-        "compiled for large networks, captured for small ones; eager on a CPU)",
+        help="how an update runs: compiled (by torch.compile, in a CUDA graph), graph (a CUDA "
+        "graph) or eager (default: auto: on a GPU compiled for large networks and graph for "
+        "small ones, on a CPU eager)",
     )
     group.add_argument(
         "--place",
         choices=PLACES,
         default="auto",
-        help="of the images: on the device where they fit",
+        help="where the images are: in the device's memory or the host's (default: auto: the "
+        "device if they fit)",
     )
     group.add_argument(
         "--micro-batch",
         type=positive,
         metavar="IMAGES",
-        help="so many through a large network at a time, which changes no result (default: all, "
-        "and fewer where memory runs out)",
+        help="images that go through a large network at once; changes memory, not results "
+        "(default: the whole batch, fewer if memory runs out)",
     )
     group.add_argument(
         "--checkpoint-every",
         type=float,
         metavar="SECONDS",
-        help="default: as often as costs 2 %% of the time",
+        help="time between checkpoints (default: as often as costs 2 %% of the run's time)",
     )
     group.add_argument(
-        "--deterministic", action="store_true", help="bit for bit on a GPU too, slower"
+        "--deterministic",
+        action="store_true",
+        help="bit-identical results on a GPU too; slower",
     )
     group.add_argument(
         "--predictions",
         action="store_true",
-        help="write what the model says of every image, and its confusion of classes",
+        help="write the model's prediction for every image, and the confusion matrix",
     )
     add_log(group)
     add_keep_best(group)
@@ -242,11 +310,11 @@ def _where(parser: argparse.ArgumentParser) -> None:
 
 
 def add_log(parser: Any) -> None:
-    """Add what records hold beside accuracies."""
+    """Add ``--log``: what records hold as well as accuracies."""
     parser.add_argument(
         "--log",
         choices=LOGS,
-        help="also record, in the head, the gaps between training domains in risk, gradient "
-        "variance and Hessian diagonal, and the cosine of the last two; or with them all that "
-        "diagnose says; changes no update",
+        help="also record statistics of the classifier head; training does not change. gaps: "
+        "differences between training domains in risk, gradient variance and Hessian diagonal; "
+        "diagnosis: also the numbers of 'shoal diagnose' (default: accuracies only)",
     )

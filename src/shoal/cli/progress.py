@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
-from .terminal import shown
+from .terminal import format_duration
 
 # Seconds between two lines where there is no terminal.
 QUIET = 15.0
@@ -89,7 +89,7 @@ class FitProgressBars:
 
     def run(self, title: str, progress: Any, ahead: Any) -> None:
         """Show a run of a fit, and the fit."""
-        left = f"about {shown(ahead.left)} left" if ahead.left else ""
+        left = f"about {format_duration(ahead.left)} left" if ahead.left else ""
         done, total = (progress.done, progress.steps) if progress else (0, None)
         if ahead.total > 1 and not self._bars.disable:
             self._show("all runs", ahead.done, ahead.total, left)

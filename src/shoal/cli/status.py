@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .terminal import fits, shown, table
+from .terminal import fits, format_duration, table
 
 STATES = ("done", "running", "failed", "waiting")
 
@@ -62,7 +62,7 @@ def time_left(left: Any, workers: int) -> str:
     if not left.each:
         return ""
     rest = f" and what {' and '.join(left.unknown)} takes" if left.unknown else ""
-    return f"{shown(left.seconds(workers))}{rest}"
+    return f"{format_duration(left.seconds(workers))}{rest}"
 
 
 def told_left(left: Any, workers: int) -> str:

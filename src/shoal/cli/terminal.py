@@ -1,4 +1,4 @@
-"""What several commands show: tables and progress bars."""
+"""Tables, durations and progress bars on a terminal, shared by the commands."""
 
 import argparse
 import re
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def table(title: str | None, caption: str | None) -> Any:
-    """Return an empty table as all commands show them."""
+    """Return an empty table in the style of all commands."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -27,16 +27,20 @@ def table(title: str | None, caption: str | None) -> Any:
 
 
 def fits(grid: Any, console: Any) -> bool:
-    """Return whether the console is wide enough for all that the table says."""
+    """Return whether the console is wide enough to show every cell of the table on one line."""
     from rich.measure import Measurement
 
     unbounded = console.options.update(width=10_000)
     return bool(Measurement.get(console, unbounded, grid).maximum <= console.width)
 
 
+# Seconds between two progress lines.
+QUIET = 15.0
+
+
 @contextmanager
 def bars(unit: str) -> Any:
-    """Show one progress bar per method; lines where there is no terminal."""
+    """Show one progress bar per method on a terminal; print lines to a file or pipe."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -59,17 +63,18 @@ def bars(unit: str) -> Any:
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         tasks: dict[str, Any] = {}
         counts: dict[str, dict[int, int]] = {}
-        told = time.monotonic()
+        last_line = time.monotonic()
 
         def report(method: str, restart: int, done: int, total: int) -> None:
-            nonlocal told
+            nonlocal last_line
             steps = counts.setdefault(method, {})
             steps[restart] = done
             if method not in tasks:
                 tasks[method] = progress.add_task(method, total=total)
             progress.update(tasks[method], completed=sum(steps.values()), total=total * len(steps))
-            if not console.is_terminal and (time.monotonic() - told > 15 or done == total):
-                told = time.monotonic()
+            quiet_for = time.monotonic() - last_line
+            if not console.is_terminal and (quiet_for > QUIET or done == total):
+                last_line = time.monotonic()
                 print(f"{method}: restart {restart}, step {done} of {total}", file=sys.stderr)
 
         yield report
@@ -78,16 +83,16 @@ def bars(unit: str) -> Any:
 UNITS = {"s": 1, "min": 60, "h": 3600}
 
 
-def duration(text: str) -> float:
-    """Return the seconds of ``90s``, ``10min`` or ``1.5h``; a bare number is minutes."""
+def parse_duration(text: str) -> float:
+    """Return the seconds in ``90s``, ``10min`` or ``1.5h``; a bare number means minutes."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h)?\s*", text)
     if found is None or not float(found[1]):
         raise argparse.ArgumentTypeError(f"must be a time such as 90s, 10min or 2h, got {text!r}")
     return float(found[1]) * UNITS[found[2] or "min"]
 
 
-def shown(seconds: float) -> str:
-    """Return a length of time in a few letters."""
+def format_duration(seconds: float) -> str:
+    """Return a duration for people: ``42 s``, ``3 min 5 s`` or ``2 h 7 min``."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -103,7 +108,7 @@ def show_and_write(
     sheets: Sequence[Any],
     figures: Mapping[str, Any],
 ) -> None:
-    """Print an experiment's tables, write its output, and say which files were written."""
+    """Print an experiment's tables, write its results, and print which files were written."""
     from rich.console import Console
 
     from ..experiments.output import write
