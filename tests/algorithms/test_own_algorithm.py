@@ -219,7 +219,7 @@ def test_no_such_class(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("name", ["WorstPairHparams", "dataclass", "Tensor"])
 def test_no_algorithm(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     err = said(f"{NAME}:{name}", capsys)
-    assert f"{NAME}:{name} is no Algorithm" in err and "Penalised" in err
+    assert f"{NAME}:{name} is not an Algorithm" in err and "Penalised" in err
 
 
 HEAD = """from dataclasses import dataclass

@@ -272,7 +272,7 @@ def test_hparams_by_default(capsys: pytest.CaptureFixture[str]) -> None:
 def test_hparams_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["hparams", "vrex", "--dataset", "pacs", "--draw", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].strip() == "vrex on pacs: trial 0, draw 2"
+    assert lines[0].strip() == "V-REx on PACS: trial 0, draw 2"
     found = hparams(capsys, "vrex", "--dataset", "pacs", "--draw", "2")
     for name, search in {"lr": "10^U(-5, -3.5)", "batch_size": "int(2^U(3, 5.5))"}.items():
         (line,) = [line for line in lines if line.split()[:1] == [name]]

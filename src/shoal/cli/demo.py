@@ -24,9 +24,7 @@ def add(commands: Any) -> None:
         metavar="DIR",
         help="folder for the page, index.html (default: %(default)s)",
     )
-    parser.set_defaults(
-        run=_run, after_interrupt="nothing was kept; the demo starts from the beginning"
-    )
+    parser.set_defaults(run=_run, after_interrupt="nothing was kept; the demo starts again")
 
 
 def _run(options: argparse.Namespace) -> int:

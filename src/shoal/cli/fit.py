@@ -164,8 +164,8 @@ def with_length(
         note(
             f"the time is too short: two domains left out for each method and the model itself "
             f"take about {format_duration(least)} even with {steps:,} updates a run, and "
-            f"{format_duration(max(seconds, 0))} are left; it goes on all the same. What helps: a longer "
-            "--time, --train head, or fewer --steps"
+            f"{format_duration(max(seconds, 0))} are left; it goes on all the same. What helps: a "
+            "longer --time, --train head, or fewer --steps"
         )
     return replace(setup, steps=steps)
 
@@ -241,8 +241,8 @@ def tell(
         print(f"Up to {most} runs leave {most // methods} of {domains} domains out ({whole} all).")
     elif seconds:
         print(
-            f"Up to {most} runs leave each domain out in turn, as many as {format_duration(seconds)} allow "
-            "and at least two domains."
+            f"Up to {most} runs leave each domain out in turn, as many as "
+            f"{format_duration(seconds)} allow and at least two domains."
         )
     else:
         print(f"Up to {most} runs leave each domain out in turn.")

@@ -109,8 +109,8 @@ def _methods(module: ModuleType) -> list[str]:
 def _checked(text: str, found: object) -> type[Algorithm]:
     if not isinstance(found, type) or not issubclass(found, Algorithm):
         raise ValueError(
-            f"{text} is not an Algorithm; derive a class from Penalised, Objective or Classifying of "
-            "shoal.algorithms.base"
+            f"{text} is not an Algorithm; derive a class from Penalised, Objective or "
+            "UpdateAlgorithm of shoal.algorithms.base"
         )
     doors = [
         f"{door}({', '.join(list(inspect.signature(getattr(found, door)).parameters)[1:])})"
