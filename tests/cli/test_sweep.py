@@ -441,5 +441,5 @@ def test_an_empty_domain_is_left_out_and_told(
     command = ["sweep", "--algorithms", "erm", "--datasets", f"{tmp_path}/photos", "--plan-only"]
     assert main([*command, "--trials", "1", "--draws", "1", "--out", f"{tmp_path}/out"]) == 0
     told = capsys.readouterr().err
-    assert told.count(f"the domain 'nowhere' of {tmp_path}/photos is empty, and left out") == 1
+    assert told.count(f"skipped the domain 'nowhere' of {tmp_path}/photos: it is empty") == 1
     assert not any("nowhere" in run.test_domains for run in read_plan(tmp_path / "out"))

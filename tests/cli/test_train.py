@@ -390,8 +390,8 @@ def test_a_disk_that_is_full(capsys: Output, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("os.fsync", full)
     told = refused(capsys, "--out", "run")
     assert told == (
-        "run/run.json cannot be written: No space left on device; make room, or the folder "
-        "writable, and give the same command to go on"
+        "run/run.json cannot be written: No space left on device; make room or make the "
+        "folder writable, then run the same command again to resume"
     )
 
 

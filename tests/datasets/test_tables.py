@@ -32,9 +32,7 @@ def test_rows_become_vectors_by_domain(tmp_path: Path) -> None:
     expected = torch.tensor(
         [[30, 0, 1.5, 0, 0, 0, 1], [50, 0, nan, 1, 0, 0, 1]], dtype=torch.float32
     )
-    images = found.dataset["a"].images
-    assert isinstance(images, torch.Tensor)
-    torch.testing.assert_close(images, expected, equal_nan=True)
+    torch.testing.assert_close(found.dataset["a"].tensor, expected, equal_nan=True)
 
 
 def test_an_encoding_survives_json_and_knows_no_new_category(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from sklearn.preprocessing import StandardScaler
 
 import shoal
 from shoal.datasets import Domain, DomainDataset, image_folders
-from shoal.datasets.cache import cache_folder, cache_root
+from shoal.datasets.cache import cache_folder
+from shoal.storage import cache_root
 from tests.fitting.made import write_images
 
 Arrays = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]

@@ -307,10 +307,9 @@ def test_sample_images_of_drawn_digits_are_those_of_the_trial(tmp_path: Path) ->
     assert [label for label, _ in found["+90%"]] == ["5-9"] * 4 + ["0-4"] * 4
     assert samples_of([replace(run, fingerprint=dataset.fingerprint)], nowhere) != {}
     digits = dataset["-90%"]
-    assert isinstance(digits.images, torch.Tensor)
     places = [*(digits.labels == 0).nonzero()[:4, 0], *(digits.labels == 1).nonzero()[:4, 0]]
     for place, (_, address) in zip(places, found["-90%"], strict=True):
-        red, green = digits.images[place]
+        red, green = digits.tensor[place]
         expected = torch.stack([red, green, torch.zeros_like(red)], -1)
         assert np.array_equal(np.array(image_of(address)), expected.numpy())
 

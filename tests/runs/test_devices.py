@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoal.runs.folder import locked
 from shoal.runs.machine import dealt, different, mark_of
+from shoal.storage import hold_lock
 from shoal.sweeps.attempt import RunState, attempt
 from shoal.sweeps.plan import folder_of, read_plan
 from shoal.sweeps.worker import Worker
@@ -75,7 +75,7 @@ def test_who_is_alone_waits_for_nobody_on_another_device(
     method = lambda: Squares().method("erm")[0]  # noqa: E731
     place, machine = folder_of(tmp_path, run), Squares().machine()
     attempt(run, method, exhausted, place, machine)  # type: ignore[arg-type]
-    with locked(tmp_path / "alone-here-A.lock"):
+    with hold_lock(tmp_path / "alone-here-A.lock"):
         first = threading.Thread(target=hand, args=(run, True), daemon=True)
         first.start()
         first.join(1.0)

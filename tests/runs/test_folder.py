@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from shoal.runs import folder as module
 from shoal.runs.folder import InUse, RunFolder, in_use, opened
 from shoal.runs.run import Protocol, Run
+from shoal.storage import explain_write_errors
 
 RUN = Run("data", "0" * 64, "erm", ("a",), hparams={"lr": 0.1}, protocol=Protocol(steps=5))
 OTHER = replace(RUN, hparams={"lr": 0.2}, trial=3, protocol=Protocol(steps=7))
@@ -247,8 +247,8 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(OSError) as caught, opened(tmp_path / "run", RUN):
         raise AssertionError("opened")
     assert str(caught.value) == (
-        "/disk/run cannot be written: Read-only file system; make room, or the folder writable, "
-        "and give the same command to go on"
+        "/disk/run cannot be written: Read-only file system; make room or make the "
+        "folder writable, then run the same command again to resume"
     )
 
 
@@ -263,7 +263,7 @@ def test_a_full_disk_leaves_the_records_of_before(
     monkeypatch.setattr("os.fsync", full)
     with (
         pytest.raises(OSError, match=r"records.jsonl cannot be written: No space left"),
-        module.writing(tmp_path),
+        explain_write_errors(tmp_path),
     ):
         RunFolder(tmp_path).write_records([{"step": 0}, {"step": 1}])
     assert RunFolder(tmp_path).records() == [{"step": 0}]

@@ -141,8 +141,7 @@ def test_images_in_files_are_not_read() -> None:
     dataset = DomainDataset("files", ("x", "y"), (Domain("a", labels, files),))
     run = replace(small_run(), test_domains=())
     subject = ProbeSubject.of(run, dataset)
-    images = subject.images["a"].images
-    assert isinstance(images, torch.Tensor) and images.shape == (64, 3, 224, 224)
+    assert subject.images["a"].tensor.shape == (64, 3, 224, 224)
     assert subject.evaluated == 18
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from shoal.datasets import Domain, DomainDataset, image_folders, splits
 from shoal.datasets.cache import ImageCache, build
@@ -57,8 +56,7 @@ def test_a_split_without_images_is_left_out() -> None:
     """A domain of one image has nothing held out, and is trained on all the same."""
     whole = little((23, 31))
     first = whole.domains[0]
-    assert isinstance(first.images, Tensor)
-    one = Domain("one", first.labels[:1], first.images[:1])
+    one = Domain("one", first.labels[:1], first.tensor[:1])
     dataset = replace(whole, domains=(*whole.domains, one), order=())
     found = place(dataset, splits(dataset, 0), None, replace(WANTED, test_domains=()), CPU)
     assert set(found.parts) == {("a", HELD_OUT), ("b", HELD_OUT)}

@@ -5,7 +5,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .loading import add_data_folder, add_places, cache_of, dataset_of
+from .loading import add_data_folder, add_places, decode_with_progress, load_and_report
 from .progress import amounts
 from .terminal import table
 
@@ -164,8 +164,8 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _cache(options: argparse.Namespace) -> int:
-    dataset = dataset_of(options)
-    cache = cache_of(dataset, options)
+    dataset = load_and_report(options.dataset, options.data)
+    cache = decode_with_progress(dataset, options.cache)
     if cache is None:
         print(f"{dataset.name} is in memory as it comes: there is nothing to decode")
         return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..catalogue import HESSIAN_METHODS
-from .loading import add_columns, add_places, cache_of, readable
+from .loading import add_columns, add_places, decode_with_progress, readable
 from .options import device, name_domains, positive, whole
 from .terminal import table
 
@@ -88,7 +88,7 @@ def _run(options: argparse.Namespace) -> int:
     question = Question(
         options.parameters, options.epsilon, options.floor, options.images, options.hessian
     )
-    cache = cache_of(dataset, options)
+    cache = decode_with_progress(dataset, options.cache)
     found = diagnose(model, dataset, cache, options.domain or dataset.names, question)
     show(found, f"{model.run.algorithm}: {options.model} on {dataset.name}")
     if options.json:

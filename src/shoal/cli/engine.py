@@ -3,7 +3,6 @@
 import argparse
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -110,10 +109,7 @@ def check_engine(options: argparse.Namespace) -> None:
 
 def _check_networks(options: argparse.Namespace, runs: Sequence[Any], world: Any) -> None:
     """Raise where runs on files would fail one by one, for want of their network."""
-    from torch import Tensor
-
     from ..catalogue import scale_of
-    from ..datasets.decoded import EVALUATION_SIDE
     from ..networks.registry import check_network
     from ..results.records import DONE
     from ..sweeps.plan import folder_of
@@ -126,8 +122,11 @@ def _check_networks(options: argparse.Namespace, runs: Sequence[Any], world: Any
     )
     for name, network, weights in asked:
         small = scale_of(name) == "small"  # which need not be loaded to know it
-        if not small and not isinstance(world.dataset(name, 0).domains[0].images, Tensor):
-            check_network((3, EVALUATION_SIDE, EVALUATION_SIDE), network, weights, here)
+        if small:
+            continue
+        dataset = world.dataset(name, 0)
+        if not dataset.in_memory:
+            check_network(dataset.input_shape, network, weights, here)
 
 
 def _engine(options: argparse.Namespace) -> Any:
@@ -242,27 +241,24 @@ class CommandWorkspace:
 
     def dataset(self, name: str, trial: int) -> Any:
         """Return the data set alone."""
-        from .loading import dataset_of
+        from ..datasets import load_dataset
 
-        asked = Namespace(dataset=self.datasets[name], data=self.data_folder, trial=trial)
-        return dataset_of(asked, quiet=True)  # who plans has told what there is to tell
+        return load_dataset(self.datasets[name], self.data_folder, trial)
 
     def data(self, name: str, trial: int) -> Any:
-        from torch import Tensor
-
         from ..datasets.cache import cache_folder, open_cache
-        from ..runs.folder import locked
-        from .loading import cache_of
+        from ..storage import hold_lock
+        from .loading import decode_with_progress
 
         dataset = self.dataset(name, trial)
-        if isinstance(dataset.domains[0].images, Tensor):
+        if dataset.in_memory:
             return dataset, None
         folder = cache_folder(dataset, self.cache_folder)
         with suppress(ValueError):  # a whole one may lie where nothing can be written
             return dataset, open_cache(dataset, folder)
         # Building refuses company: workers that need the same images wait for who builds them.
-        with locked(folder.with_name(f"{folder.name}.lock")):
-            return dataset, cache_of(dataset, Namespace(cache=self.cache_folder))
+        with hold_lock(folder.with_name(f"{folder.name}.lock")):
+            return dataset, decode_with_progress(dataset, self.cache_folder)
 
     def machine(self) -> Any:
         from ..runs.machine import Machine

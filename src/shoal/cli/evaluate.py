@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .loading import add_columns, add_data_options, cache_of, readable
+from .loading import add_columns, add_data_options, decode_with_progress, readable
 from .options import device, name_domains, whole
 
 
@@ -49,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
     model = load(options.model, on, method)
     options.trial = model.run.trial if options.trial is None else options.trial
     dataset = readable(options, model.card)
-    cache = cache_of(dataset, options)
+    cache = decode_with_progress(dataset, options.cache)
     found = measure(model, dataset, cache, options.domain or dataset.names)
     if options.json:
         print(json.dumps(found, indent=2))

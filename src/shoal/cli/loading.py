@@ -42,48 +42,37 @@ def add_places(parser: Any) -> None:
 
 def add_cache_folder(parser: Any) -> None:
     """Add where decoded images lie."""
+    from ..storage import cache_root
+
     parser.add_argument(
         "--cache",
         type=Path,
-        default=Path(os.environ.get("SHOAL_CACHE", Path.home() / ".cache" / "shoal")),
+        default=cache_root(),
         metavar="DIR",
         help="the folder of decoded images (default: $SHOAL_CACHE, or ~/.cache/shoal)",
     )
 
 
-def dataset_of(options: argparse.Namespace, quiet: bool = False) -> Any:
-    """Return the data set that ``--dataset`` names; a folder with its name is ``./name``.
+def load_and_report(text: str, root: Path, trial: int = 0) -> Any:
+    """Return the data set of a name or path, and print which folders of domains are skipped."""
+    from ..datasets import is_folder, load_dataset
+    from ..datasets.folders import empty_folders
 
-    Empty folders of domains are left out, and told unless ``quiet``.
-    """
-    from ..datasets import DATASETS, find, image_folders, image_manifest
-    from ..datasets.folders import empty_folders, name_of
-    from ..datasets.manifest import is_manifest
-
-    text, trial = options.dataset, getattr(options, "trial", 0)
-    path = Path(text)
-    if is_manifest(path):
-        return image_manifest(path.stem, path)
-    if "/" in text or (path.is_dir() and text not in DATASETS):
-        dataset = image_folders(name_of(path), path)
-        empty = [] if quiet else empty_folders(path)
-        for name in empty:
-            print(f"shoal: the domain {name!r} of {path} is empty, and left out", file=sys.stderr)
-        return dataset
-    return find(text)(options.data, trial)
+    dataset = load_dataset(text, root, trial)
+    if is_folder(text):
+        for name in empty_folders(Path(text)):
+            print(f"shoal: skipped the domain {name!r} of {text}: it is empty", file=sys.stderr)
+    return dataset
 
 
-def cache_of(dataset: Any, options: argparse.Namespace) -> Any:
-    """Return the cache of a data set's files, built where there is none; None in memory."""
-    from torch import Tensor
+def decode_with_progress(dataset: Any, root: Path) -> Any:
+    """Return the cache of a data set's files, built if there is none; None in memory."""
+    from ..datasets.cache import open_or_build_cache
 
-    from ..datasets.cache import build, cache_folder
-
-    if isinstance(dataset.domains[0].images, Tensor):
+    if dataset.in_memory:
         return None
     with amounts("images") as shown:
-        told = partial(shown, f"decoding {dataset.name}")
-        return build(dataset, cache_folder(dataset, options.cache), told)
+        return open_or_build_cache(dataset, root, partial(shown, f"decoding {dataset.name}"))
 
 
 def add_columns(parser: Any) -> None:
@@ -109,7 +98,7 @@ def readable(options: argparse.Namespace, card: Mapping[str, Any]) -> Any:
         )
     if given:
         raise ValueError(f"--{given[0]}-column is for a table, and the model takes images")
-    return _images(dataset_of(options), options)
+    return _images(load_and_report(options.dataset, options.data), options)
 
 
 def _of_the_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -168,12 +157,10 @@ def _table(options: argparse.Namespace, inputs: Mapping[str, Any]) -> Any:
 
 def _images(dataset: Any, options: argparse.Namespace) -> Any:
     """Return the data set without the files that cannot be read; those of a fit are known to it."""
-    from torch import Tensor
-
     from ..datasets.cache import cache_folder
     from ..fitting.inspection import broken_files, without
 
-    if isinstance(dataset.domains[0].images, Tensor):
+    if dataset.in_memory:
         return dataset
     record, by_whom = _record(dataset, options.model), ", as by the fit"
     if record is None:

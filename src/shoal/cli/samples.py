@@ -49,13 +49,10 @@ def _samples(run: Any, options: argparse.Namespace, most: int) -> Any:
 
 
 def _dataset(run: Any, options: argparse.Namespace) -> Any:
-    from ..datasets import DATASETS, image_folders
-    from .loading import dataset_of
+    from ..datasets import DATASETS, find, image_folders
 
     if run.dataset in DATASETS:
-        return dataset_of(
-            argparse.Namespace(dataset=run.dataset, data=options.data, trial=run.trial)
-        )
+        return find(run.dataset)(options.data, run.trial)
     if (options.data / run.dataset).is_dir():
         return image_folders(run.dataset, options.data / run.dataset)
     raise ValueError(f"there is no folder {options.data / run.dataset}")

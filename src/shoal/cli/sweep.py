@@ -62,7 +62,7 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
     from ..networks.registry import DRAWN, check_name
     from ..runs.run import Protocol
     from ..sweeps.plan import Sweep
-    from .loading import dataset_of
+    from .loading import load_and_report
     from .methods import name_of, with_settings
 
     if options.network is not None:
@@ -70,8 +70,7 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
     methods = {name_of(asked, with_settings(asked)[0]): asked for asked in options.algorithms}
     names: dict[str, str] = {}
     for asked in dict.fromkeys(options.datasets):
-        one = argparse.Namespace(dataset=asked, data=options.data, trial=0)
-        name = dataset_of(one).name
+        name = load_and_report(asked, options.data).name
         if name in names:
             raise ValueError(
                 f"{names[name]} and {asked} have one name, {name!r}, by which runs know their "

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from .loading import cache_of, dataset_of
+from .loading import decode_with_progress, load_and_report
 from .options import add_run_options, device, settings
 from .progress import run_progress
 from .terminal import table
@@ -51,7 +51,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     if options.deterministic:
         _be_deterministic()
     method, given = with_settings(options.algorithm)
-    dataset = dataset_of(options)
+    dataset = load_and_report(options.dataset, options.data, options.trial)
     check_classes(dataset)
     dataset.without(options.test_domain)  # an unknown one gets the nearest
     scale = scale_of(dataset.name)
@@ -68,7 +68,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
         protocol,
     )
     out = options.out or Path("out/runs") / _folder_name(run)
-    check_network(_shape(dataset), options.network, weights, here=not RunFolder(out).done)
+    check_network(dataset.input_shape, options.network, weights, here=not RunFolder(out).done)
     machine = Machine(
         on,
         _step_kind(options.step, on, scale),
@@ -86,7 +86,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
         opened(out, run) if first else nullcontext(RunFolder(out)) as folder,
     ):
         with in_turn():
-            cache = None if folder.done else cache_of(dataset, options)
+            cache = None if folder.done else decode_with_progress(dataset, options.cache)
         if not first:
             execute(run, method, dataset, cache, folder, machine)
             return 0
@@ -130,14 +130,12 @@ def _hparams(method: Any, scale: str, options: argparse.Namespace, given: Any) -
 
 def _protocol(options: argparse.Namespace, dataset: Any, scale: str) -> tuple[Any, Any]:
     """Return the protocol, and what the network begins with on this machine."""
-    from torch import Tensor
-
     from ..catalogue import RECORD_EVERY
     from ..networks.registry import DRAWN
     from ..runs.run import Protocol
 
-    large = not isinstance(dataset.domains[0].images, Tensor)
-    weights, named = _weights(options.weights, large and options.network not in DRAWN)
+    pretrained = not dataset.in_memory and options.network not in DRAWN
+    weights, named = _weights(options.weights, pretrained)
     protocol = Protocol(
         steps=options.steps,
         record_every=options.record_every or RECORD_EVERY[scale],
@@ -155,16 +153,6 @@ def _protocol(options: argparse.Namespace, dataset: Any, scale: str) -> tuple[An
         evaluate=options.evaluate,
     )
     return protocol, weights
-
-
-def _shape(dataset: Any) -> tuple[int, ...]:
-    """Return that of one input of the network; files are decoded to it."""
-    from torch import Tensor
-
-    from ..datasets.decoded import EVALUATION_SIDE
-
-    images = dataset.domains[0].images
-    return tuple(images.shape[1:]) if isinstance(images, Tensor) else (3, *[EVALUATION_SIDE] * 2)
 
 
 def _weights(asked: str | None, pretrained: bool) -> tuple[str | Path | None, str | None]:

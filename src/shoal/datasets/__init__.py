@@ -8,9 +8,9 @@ from .. import catalogue
 from ..catalogue import module_of
 from ..choices import choose
 from .base import Domain, DomainDataset, Split, split, splits
-from .folders import image_folders
+from .folders import image_folders, name_of
 from .images import Published, Verification, decode, verify
-from .manifest import image_manifest
+from .manifest import image_manifest, is_manifest
 from .mnist import Digits, test_digits, train_digits
 
 __all__ = [
@@ -26,6 +26,8 @@ __all__ = [
     "find",
     "image_folders",
     "image_manifest",
+    "is_folder",
+    "load_dataset",
     "split",
     "splits",
     "test_digits",
@@ -49,3 +51,26 @@ PUBLISHED: dict[str, Published] = {
 def find(name: str) -> Loader:
     """Return the loader of this name; an unknown one gets the nearest."""
     return DATASETS[choose("data set", name, DATASETS)]
+
+
+def load_dataset(text: str, root: Path | None, trial: int = 0) -> DomainDataset:
+    """Return a published data set, a folder of ``domain/class/file``, or the images of a manifest.
+
+    Args:
+        text: a name of ``DATASETS``, or a path; a folder that has such a name is ``./name``.
+        root: the folder that holds the published data sets.
+        trial: seeds the data sets that are drawn, such as Colored MNIST.
+    """
+    path = Path(text)
+    if is_manifest(path):
+        return image_manifest(path.stem, path)
+    if is_folder(text):
+        return image_folders(name_of(path), path)
+    return find(text)(root, trial)
+
+
+def is_folder(text: str) -> bool:
+    """Return whether ``load_dataset`` reads a text as a folder, not as a name or a manifest."""
+    if is_manifest(Path(text)):
+        return False
+    return "/" in text or (Path(text).is_dir() and text not in DATASETS)

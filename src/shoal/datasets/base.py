@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,11 @@ from ..choices import choose
 from ..randomness import domainbed_hash
 
 Images = Tensor | tuple[Path, ...]
+# Image files, images in memory, or rows of a table.
+Kind = Literal["files", "images", "vectors"]
+# Files are decoded to this height and width before a network evaluates them.
+EVALUATION_SIDE = 224
+HOLDOUT = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,15 +65,38 @@ class Domain:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def kind(self) -> Kind:
+        """Whether the inputs are files, images in memory or vectors."""
+        if not isinstance(self.images, Tensor):
+            return "files"
+        return "vectors" if self.images.ndim == 2 else "images"
+
+    @property
+    def in_memory(self) -> bool:
+        return self.kind != "files"
+
+    @property
+    def tensor(self) -> Tensor:
+        """The inputs in memory; raise if they are files."""
+        if not isinstance(self.images, Tensor):
+            raise TypeError(f"the images of the domain {self.name!r} are files, not in memory")
+        return self.images
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of the images; raise if the inputs are in memory."""
+        if isinstance(self.images, Tensor):
+            raise TypeError(f"the domain {self.name!r} has its inputs in memory, and no files")
+        return self.images
+
     @cached_property
     def stamps(self) -> Tensor:
         """Size and time of the last change (ns) of every file, int64 ``[n, 2]``, looked up once.
 
         Both are −1 of a link that leads nowhere, which is named where it is read.
         """
-        if isinstance(self.images, Tensor):
-            raise TypeError(f"the domain {self.name!r} has its inputs in memory, and no files")
-        return torch.tensor([_stamp(path) for path in self.images])
+        return torch.tensor([_stamp(path) for path in self.files])
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +126,10 @@ class DomainDataset:
                 len(self.classes),
                 f"{self.name} has {len(self.classes)} classes",
             )
-        shapes = {d.images.shape[1:] for d in self.domains if isinstance(d.images, Tensor)}
+        kinds = sorted({domain.kind for domain in self.domains})
+        if len(kinds) > 1:
+            raise ValueError(f"the domains of {self.name} must be of one kind, got {kinds}")
+        shapes = {domain.tensor.shape[1:] for domain in self.domains if domain.in_memory}
         if len(shapes) > 1:
             raise ValueError(
                 f"images of {self.name} must have one shape [C, H, W], "
@@ -112,6 +143,23 @@ class DomainDataset:
     def names(self) -> tuple[str, ...]:
         """The domains' names, in order."""
         return tuple(domain.name for domain in self.domains)
+
+    @property
+    def kind(self) -> Kind:
+        """Whether the inputs are files, images in memory or vectors."""
+        return self.domains[0].kind
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the inputs are tensors; files need a cache of decoded images."""
+        return self.domains[0].in_memory
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input of a network: ``(C, H, W)`` of images, ``(d,)`` of vectors."""
+        if self.kind == "files":
+            return 3, EVALUATION_SIDE, EVALUATION_SIDE
+        return tuple(self.domains[0].tensor.shape[1:])
 
     def __getitem__(self, name: str) -> Domain:
         choose(f"domain of {self.name}", name, self.names)
@@ -171,11 +219,11 @@ class DomainDataset:
         for domain in self.domains:
             text(domain.name)
             tensor(domain.labels)
-            if isinstance(domain.images, Tensor):
-                tensor(domain.images)
+            if domain.in_memory:
+                tensor(domain.tensor)
             else:
                 sizes = (None if size < 0 else size for size in domain.stamps[:, 0].tolist())
-                text([[path.name, size] for path, size in zip(domain.images, sizes, strict=True)])
+                text([[path.name, size] for path, size in zip(domain.files, sizes, strict=True)])
         return digest.hexdigest()
 
 
@@ -194,9 +242,6 @@ def checked_trial(trial: int) -> int:
     if operator.index(trial) < 0:
         raise ValueError(f"trial must be 0 or more, got {trial}")
     return operator.index(trial)
-
-
-HOLDOUT = 0.2
 
 
 class Split(NamedTuple):

@@ -4,7 +4,6 @@ import errno
 import glob
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +13,9 @@ from typing import Any
 from torch import Tensor
 
 from ..choices import choose
-from ..storage import read_json, write_json
-from .base import Domain, DomainDataset
+from ..storage import hold_lock, read_json, write_json
+from .base import EVALUATION_SIDE, Domain, DomainDataset
 from .decoded import (
-    EVALUATION_SIDE,
     TRAINING_SIDE,
     CachedDomain,
     Written,
@@ -28,11 +26,6 @@ from .decoded import (
 
 # Files of a domain that are looked into, and how many bytes of each.
 LOOKED_INTO, READ = 8, 1 << 20
-
-
-def cache_root() -> Path:
-    """Return the folder of all caches: $SHOAL_CACHE, or ~/.cache/shoal."""
-    return Path(os.environ.get("SHOAL_CACHE", Path.home() / ".cache" / "shoal"))
 
 
 def cache_folder(dataset: DomainDataset, root: Path) -> Path:
@@ -56,10 +49,10 @@ def sources(domain: Domain) -> str:
     Not of where they lie: a folder that was moved, or copied with its times, is the same. What some
     of them hold is in it, because archives may give all their files one time.
     """
-    if isinstance(domain.images, Tensor):
+    if domain.in_memory:
         return ""
-    some = domain.images[:: max(1, len(domain.images) // LOOKED_INTO)]
-    names, held = [path.name for path in domain.images], [_beginning(path) for path in some]
+    some = domain.files[:: max(1, len(domain) // LOOKED_INTO)]
+    names, held = [path.name for path in domain.files], [_beginning(path) for path in some]
     return _sha256([names, domain.stamps.tolist(), held])
 
 
@@ -76,7 +69,7 @@ def _sha256(content: object) -> str:
 
 
 SCHEMA = 1
-MANIFEST = "manifest.json"
+MANIFEST, LOCK = "manifest.json", ".lock"
 # Per domain, in its order in the data set: size and SHA-256 of its files.
 Files = dict[str, Written]
 
@@ -109,10 +102,19 @@ def build(
     """
     images = _images(dataset)
     if len(_finished(dataset, folder)) < len(images):
-        folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder), _told_of_a_full_disk(dataset, folder):
+        busy = OSError(f"another process builds a cache in {folder}; wait for it")
+        with hold_lock(folder / LOCK, busy), _told_of_a_full_disk(dataset, folder):
             _build(dataset, folder, images, progress, workers)
     return open_cache(dataset, folder)
+
+
+def open_or_build_cache(
+    dataset: DomainDataset, root: Path, progress: Callable[[int, int], object] | None = None
+) -> ImageCache | None:
+    """Return the data set's cache under ``root``, built if it is not whole; None in memory."""
+    if dataset.in_memory:
+        return None
+    return build(dataset, cache_folder(dataset, root), progress)
 
 
 def _build(
@@ -160,16 +162,22 @@ def open_cache(dataset: DomainDataset, folder: Path, check: bool = False) -> Ima
     return ImageCache(dataset.name, dataset.fingerprint, domains)
 
 
+def evaluation_images(domain: Domain, cache: ImageCache | None) -> Tensor:
+    """Return the inputs of a domain that a network evaluates: from memory, or from the cache."""
+    if domain.in_memory:
+        return domain.tensor
+    if cache is None:
+        raise ValueError(f"the images of the domain {domain.name!r} are files: a cache is needed")
+    return cache[domain.name].evaluation
+
+
 def _images(dataset: DomainDataset) -> dict[str, tuple[Path, ...]]:
-    images = {}
-    for domain in dataset.domains:
-        if isinstance(domain.images, Tensor):
-            raise ValueError(
-                f"images of {dataset.name} are in memory already: they need no cache, use "
-                "its domains' images"
-            )
-        images[domain.name] = domain.images
-    return images
+    if dataset.in_memory:
+        raise ValueError(
+            f"images of {dataset.name} are in memory already: they need no cache, use "
+            "its domains' images"
+        )
+    return {domain.name: domain.files for domain in dataset.domains}
 
 
 def _finished(dataset: DomainDataset, folder: Path) -> dict[str, Files]:
@@ -242,19 +250,6 @@ def _damage(folder: Path, number: int, files: Files, check: bool) -> str | None:
                 if hashlib.file_digest(file, "sha256").hexdigest() != written.sha256:
                     return f"delete {path}, which is damaged: its SHA-256 is not {MANIFEST}'s"
     return None
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Raise unless nobody else builds in this folder; a killed process holds no lock."""
-    import fcntl
-
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise OSError(f"another process builds a cache in {folder}; wait for it") from error
-        yield
 
 
 @contextmanager

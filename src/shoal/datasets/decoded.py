@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from ..storage import write_aside
+from .base import EVALUATION_SIDE
 from .images import planes, read_image
 
 # The paper's random crop: its share of the image's area, and its width over its height.
 SCALE = (0.7, 1.0)
 RATIO = (3 / 4, 4 / 3)
-# Sides of stored images: of evaluation both, of training the shorter one at most.
-EVALUATION_SIDE = 224
+# The shorter side of an image that is stored for training, at most.
 TRAINING_SIDE = 256
 
 

@@ -1,20 +1,18 @@
 """Files from a server: resumed where they broke off, checked, and in place only when whole."""
 
 import errno
-import fcntl
 import http.client
-import os
 import re
 import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
+from ..storage import hold_lock
 from .partial_file import CHUNK, Origin, PartialFile, sums_of
 
 TIMEOUT = 60
@@ -166,8 +164,9 @@ def download(
         wait: seconds before the second attempt; twice as long before each one after it.
     """
     check_scheme(url)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(path):
+    lock = path.with_name(f"{path.name}.lock")
+    busy = DownloadError(f"another process is downloading {path}; wait until it is done")
+    with hold_lock(lock, busy, remove=True):
         if path.exists():
             sums = sums_of(path)
             if wrong := sums.wrong(sha256, md5):
@@ -183,25 +182,6 @@ def download(
             return part.sums.sha256
         finally:
             part.close()
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Let no other process download the same file in the meantime."""
-    lock = path.with_name(f"{path.name}.lock")
-    busy = DownloadError(f"another process is downloading {path}; wait until it is done")
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever held it before may have removed it after it was opened here.
-            if not os.path.samestat(os.fstat(file.fileno()), lock.stat()):
-                raise busy
-        except (BlockingIOError, FileNotFoundError):
-            raise busy from None
-        try:
-            yield
-        finally:
-            lock.unlink()
 
 
 def _persist(

@@ -127,8 +127,8 @@ def verify(
     files = [
         (domain.name, path)
         for domain in dataset.domains
-        if not isinstance(domain.images, Tensor)
-        for path in domain.images
+        if not domain.in_memory
+        for path in domain.files
     ]
     broken: list[Broken] = []
     done = 0
@@ -198,9 +198,9 @@ def find_copies(dataset: DomainDataset) -> list[Copies]:
     """Return the files that have the same content, byte for byte; none in memory."""
     sizes: dict[int, list[tuple[Path, str, str]]] = {}
     for domain in dataset.domains:
-        if isinstance(domain.images, Tensor):
+        if domain.in_memory:
             continue
-        for path, label in zip(domain.images, domain.labels.tolist(), strict=True):
+        for path, label in zip(domain.files, domain.labels.tolist(), strict=True):
             place = (path, domain.name, dataset.classes[label])
             sizes.setdefault(path.stat().st_size, []).append(place)
     found: dict[str, list[tuple[Path, str, str]]] = {}

@@ -74,8 +74,9 @@ def _spread(count: int, number: int) -> list[int]:
 
 
 def _image(domain: Domain, place: int) -> "Image":
-    images = domain.images
-    return _from_tensor(images[place]) if isinstance(images, Tensor) else read_image(images[place])
+    if domain.in_memory:
+        return _from_tensor(domain.tensor[place])
+    return read_image(domain.files[place])
 
 
 def _from_tensor(image: Tensor) -> "Image":

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
-
 from . import PUBLISHED, find
 from .base import HOLDOUT, Domain, DomainDataset
 from .fetch import RECORD, recorded
@@ -132,4 +130,4 @@ def _examples(domain: Domain) -> str:
 
 
 def _kind(domain: Domain) -> str:
-    return "row" if isinstance(domain.images, Tensor) and domain.images.ndim == 2 else "image"
+    return "row" if domain.kind == "vectors" else "image"

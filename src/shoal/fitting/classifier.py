@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from torch import Tensor
 
 from ..algorithms import VARIANTS, find
 from ..catalogue import StepKind
 from ..datasets import DomainDataset
-from ..datasets.cache import ImageCache, build, cache_folder, cache_root
+from ..datasets.cache import ImageCache, open_or_build_cache
 from ..runs.machine import Machine
 from ..runs.model import Model
 from ..runs.prepare import prepare
 from ..runs.run import Protocol, Run
+from ..storage import cache_root
 from ..sweeps.plan import MethodChoice
 from ..training.evaluation import Evaluation
 from ..training.loop import Schedule, train
@@ -139,8 +139,7 @@ class DomainClassifier:
         on = device_of(self.device)
         kind: StepKind = "graph" if on.type == "cuda" else "eager"
         machine = Machine(on, kind, weights=run.protocol.weights)
-        if cache is None and not isinstance(dataset.domains[0].images, Tensor):
-            cache = build(dataset, cache_folder(dataset, cache_root()))
+        cache = cache or open_or_build_cache(dataset, cache_root())
         placed, update = prepare(run, method[0], dataset, cache, machine)
         nothing = Evaluation(
             update.algorithm, {}, lambda x: x, lambda: precision_context("float32", on)
@@ -241,15 +240,14 @@ class DomainClassifier:
         return find(self.algorithm), {}
 
     def _run(self, dataset: DomainDataset, method: MethodChoice) -> Run:
-        images = dataset.domains[0].images
-        vectors = isinstance(images, Tensor) and images.ndim == 2
-        network = self.network or ("standardised-mlp" if vectors else None)
-        weights = self.weights
-        if network is None and isinstance(images, Tensor):
-            check_size(images)
-        if network is None and not isinstance(images, Tensor):
+        network, weights = self.network, self.weights
+        if network is None and dataset.kind == "vectors":
+            network = "standardised-mlp"
+        if network is None and dataset.kind == "images":
+            check_size(dataset.input_shape)
+        if network is None and dataset.kind == "files":
             network, weights = "efficientnet-lite0", "imagenet"
-        small = vectors or (isinstance(images, Tensor) and images.shape[-1] < 64)
+        small = dataset.kind == "vectors" or dataset.input_shape[-1] < 64
         given = {key: str(value) for key, value in (self.hparams or {}).items()}
         protocol = Protocol(
             self.steps,

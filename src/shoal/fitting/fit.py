@@ -103,9 +103,10 @@ def examples_of(predictor: Predictor, dataset: DomainDataset) -> Tensor:
     """Return some inputs of the model, of all domains in turn."""
     found = []
     for k in range(COMPARED):
-        images = dataset.domains[k % len(dataset.domains)].images
-        one = images[k // len(dataset.domains) % len(images)]
-        found.append(one if isinstance(one, Tensor) else exact_evaluation(one))
+        domain = dataset.domains[k % len(dataset.domains)]
+        index = k // len(dataset.domains) % len(domain)
+        one = domain.tensor[index] if domain.in_memory else exact_evaluation(domain.files[index])
+        found.append(one)
     return torch.stack(found)
 
 

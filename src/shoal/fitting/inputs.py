@@ -96,9 +96,9 @@ def inputs_of(X: Any) -> Tensor:
     return torch.from_numpy(vectors)
 
 
-def check_size(images: Tensor) -> None:
-    """Raise where no network is chosen for images ``[n, C, H, W]`` of this size."""
-    height, width = images.shape[2:]
+def check_size(shape: tuple[int, ...]) -> None:
+    """Raise if no network is chosen for images of this shape ``(C, H, W)``."""
+    _, height, width = shape
     if height != width or height not in BY_SIZE:
         sizes = ", ".join(f"{size} × {size}" for size in BY_SIZE)
         raise ValueError(
@@ -111,8 +111,9 @@ def check_size(images: Tensor) -> None:
 def files_of(X: Any) -> list[Path] | None:
     """Return the files that X names, or those of a data set in its order; None without files."""
     if isinstance(X, DomainDataset):
-        files = [one for domain in X.domains for one in domain.images]
-        return None if isinstance(files[0], Tensor) else [Path(str(one)) for one in files]
+        if X.in_memory:
+            return None
+        return [path for domain in X.domains for path in domain.files]
     if isinstance(X, (list, tuple, np.ndarray)) and len(X) and isinstance(X[0], (str, Path)):
         return [Path(one) for one in X]
     return None

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from ..datasets.images import read_image
 from ..results.aggregation import MethodRow, TrialMean
 from ..results.records import RunResult, timing_of
@@ -185,12 +183,12 @@ def _shown(
     line: Mapping[str, Any], material: FitData, pictures: dict[Path, str | None]
 ) -> dict[str, Any]:
     shown = {key: line[key] for key in ("label", "prediction", "probability")}
-    images = material.dataset[line["domain"]].images
-    if isinstance(images, Tensor):
+    domain = material.dataset[line["domain"]]
+    if domain.in_memory:
         rows = material.table.rows if material.table else {}
         place = rows[line["domain"]][line["index"]] if rows else line["index"]
         return shown | {"what": f"row {place}", "picture": None}
-    path = images[line["index"]]
+    path = domain.files[line["index"]]
     if path not in pictures:
         pictures[path] = _picture(path)
     return shown | {"what": path.name, "picture": pictures[path]}

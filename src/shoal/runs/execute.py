@@ -12,7 +12,7 @@ from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..distributed import rank
 from ..results.records import TIMING
-from ..storage import write_json
+from ..storage import explain_write_errors, write_json
 from ..training.checkpoints import Checkpoints
 from ..training.evaluation import Evaluation
 from ..training.loop import Progress, Schedule, Timing, train
@@ -21,7 +21,7 @@ from ..training.step import Update
 from . import model
 from .best_weights import WeightKeeper
 from .diagnosis import Diagnoses, Gaps
-from .folder import PREDICTIONS, RunFolder, write_predictions, writing
+from .folder import PREDICTIONS, RunFolder, write_predictions
 from .machine import Machine, about_machine
 from .prepare import evaluation_of_run, notes, prepare
 from .run import Run
@@ -85,7 +85,7 @@ def execute(
     def write(records: list[Record]) -> None:
         while checkpoints.refused:
             noted(checkpoints.refused.pop(0))
-        with writing(folder.path):
+        with explain_write_errors(folder.path):
             keep(records)
             folder.write_records(records)
         recorded(records)
@@ -98,7 +98,7 @@ def execute(
     # What it took, and with how many images at a time where memory did not hold all of an update.
     about = asdict(timing) | {"machine": about_machine(machine), "place": placed.where}
     about["micro_batch"] = update.algorithm.micro_batch
-    with writing(folder.path):
+    with explain_write_errors(folder.path):
         save(folder.path, records[-1])
         keep.finish(records)
         if machine.predictions:

@@ -1,18 +1,22 @@
 """A run's folder: whose it is, its records, and a lock that a killed process gives back."""
 
-import fcntl
 import json
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
-
-import torch
+from typing import Any
 
 from ..datasets import DomainDataset
 from ..results.records import BEGUN, DONE, FAILED, RECORDS, RUN
-from ..storage import read_json, remove_asides, write_json, write_text
+from ..storage import (
+    explain_write_errors,
+    hold_lock,
+    is_locked,
+    read_json,
+    remove_asides,
+    write_json,
+    write_text,
+)
 from ..training.evaluation import EvaluationSet, Outcome, SplitKey
 from .run import Run
 
@@ -80,16 +84,13 @@ class RunFolder:
 def opened(path: Path, run: Run) -> Iterator[RunFolder]:
     """Yield the run's folder, locked; refuse that of another run, or one that is in use."""
     _refuse_foreign(path)
-    with writing(path):
-        path.mkdir(parents=True, exist_ok=True)
-        file = (path / LOCK).open("a")
-    with file as lock:
-        _take(lock, path)
+    busy = InUse(f"{path} is in use by another process; wait for it, or choose another --out")
+    with hold_lock(path / LOCK, busy, PATIENCE):
         remove_asides(path)
         folder = RunFolder(path)
         found = folder.run() if (path / RUN).exists() else None
         if found is None or (found.identity != run.identity and not folder.begun):
-            with writing(path):
+            with explain_write_errors(path):
                 write_json(path / RUN, run.canonical())
         elif found.identity != run.identity:
             raise ValueError(
@@ -101,66 +102,7 @@ def opened(path: Path, run: Run) -> Iterator[RunFolder]:
 
 def in_use(path: Path) -> bool:
     """Return whether a process holds the run's folder at this moment."""
-    try:
-        # Only read: a shared lock asks for no more, and the sweep may be another user's.
-        lock = (path / LOCK).open("rb")
-    except FileNotFoundError:
-        return False
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Wait for the lock in the file ``path`` and hold it inside."""
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a")
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:
-            raise _no_locks(path, error) from error
-        yield
-
-
-def _take(lock: IO[str], path: Path) -> None:
-    begin = time.monotonic()
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() - begin > PATIENCE:
-                raise InUse(
-                    f"{path} is in use by another process; wait for it, or choose another --out"
-                ) from None
-        except OSError as error:
-            raise _no_locks(path, error) from error
-        time.sleep(PATIENCE / 10)
-
-
-def _no_locks(path: Path, error: OSError) -> OSError:
-    return OSError(
-        f"{path} cannot be locked: {error.strerror or error}; choose a folder on a file system "
-        "with locks (flock)"
-    )
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Say what to do where a file of the run cannot be written inside; nothing is lost by it."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(
-            f"{error.filename or path} cannot be written: {error.strerror or error}; make room, or "
-            "the folder writable, and give the same command to go on"
-        ) from error
+    return is_locked(path / LOCK)
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -202,11 +144,10 @@ def write_predictions(
     lines: list[str] = []
     confusion: dict[str, dict[str, Any]] = {}
     for (domain, split), outcome in found.items():
-        images = dataset[domain].images
         for k, index in enumerate(parts[domain, split].indices.tolist()):
             line: dict[str, Any] = {"domain": domain, "split": split, "index": index}
-            if not isinstance(images, torch.Tensor):
-                line["file"] = images[index].name
+            if not dataset.in_memory:
+                line["file"] = dataset[domain].files[index].name
             line["label"] = dataset.classes[int(outcome.labels[k])]
             line["prediction"] = dataset.classes[int(outcome.predictions[k])]
             line["probability"] = float(outcome.confidences[k])

@@ -15,7 +15,7 @@ from ..algorithms import VARIANTS, find
 from ..algorithms.base import Algorithm
 from ..algorithms.optimiser import Optimiser
 from ..datasets import DomainDataset
-from ..datasets.cache import ImageCache
+from ..datasets.cache import ImageCache, evaluation_images
 from ..networks import for_data
 from ..networks.base import Network
 from ..randomness import domainbed_hash, stream
@@ -277,10 +277,7 @@ def evaluation_of_model(
 
 def _pixels(model: Model, dataset: DomainDataset, cache: ImageCache | None, name: str) -> Tensor:
     """Return the uint8 images of a domain, of the shape that the model takes."""
-    plain = dataset[name].images
-    images = plain if isinstance(plain, Tensor) or cache is None else cache[name].evaluation
-    if not isinstance(images, Tensor):
-        raise ValueError(f"the images of {name!r} are files: a cache is needed")
+    images = evaluation_images(dataset[name], cache)
     if list(images.shape[1:]) != model.card["shape"]:
         raise ValueError(
             f"the model takes inputs of shape {model.card['shape']}, those of {dataset.name} "

@@ -3,10 +3,10 @@
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..algorithms.base import Algorithm
-from ..datasets import Domain, DomainDataset, splits
+from ..datasets import DomainDataset, splits
 from ..datasets.cache import ImageCache
 from ..distributed import processes
 from ..networks import measure_inputs
@@ -58,18 +58,12 @@ def prepare(
         # Of what is trained on alone: nothing is known of a domain that is left out.
         trained = dataset.without(run.test_domains).domains
         measure_inputs(
-            algorithm, torch.cat([_vectors(domain)[parts[domain.name].kept] for domain in trained])
+            algorithm, torch.cat([domain.tensor[parts[domain.name].kept] for domain in trained])
         )
     algorithm.optimise(protocol.optimisation)
     algorithm.micro_batch = machine.micro_batch
     normalise = Normalise(getattr(algorithm.model, "preprocessing", None), channels_last, device)
     return placed, Update(algorithm, Batches(placed.sources, normalise), protocol.precision)
-
-
-def _vectors(domain: Domain) -> Tensor:
-    if not isinstance(domain.images, Tensor):
-        raise TypeError(f"the domain {domain.name!r} has files, and no vectors")
-    return domain.images
 
 
 def notes(run: Run, dataset: DomainDataset, algorithm: Algorithm) -> list[str]:

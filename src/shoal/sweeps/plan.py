@@ -7,8 +7,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from ..algorithms import ALGORITHMS, VARIANTS
 from ..algorithms.base import Algorithm
 from ..algorithms.hparams import draw, plain
@@ -17,9 +15,8 @@ from ..choices import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..results.records import RunResult
-from ..runs.folder import locked
 from ..runs.run import Protocol, Run
-from ..storage import read_json, write_json
+from ..storage import hold_lock, read_json, write_json
 
 PLAN, LOCK, RUNS = "plan.json", "plan.lock", "runs"
 
@@ -83,7 +80,7 @@ def runs_of(
             data = data_of(dataset, trial)
             check_classes(data)
             protocol = replace(sweep.protocol, record_every=every)
-            if isinstance(data.domains[0].images, Tensor):
+            if data.in_memory:
                 protocol = replace(protocol, network=None, weights=None)
             for algorithm in sweep.algorithms:
                 method, settings = method_of(algorithm)
@@ -130,7 +127,7 @@ def folder_of(out: Path, run: Run) -> Path:
 def write_plan(out: Path, runs: Iterable[Run]) -> None:
     """Write the plan; one that is there is extended, so that nothing done is forgotten."""
     asked = {run.identity: run for run in runs}
-    with locked(out / LOCK):
+    with hold_lock(out / LOCK):
         known = {run.identity: run for run in read_plan(out)} if (out / PLAN).exists() else {}
         wanted = known | asked
         for run in replaced(list(wanted.values())):

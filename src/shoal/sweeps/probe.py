@@ -6,12 +6,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from ..algorithms.base import Algorithm
 from ..catalogue import StepKind
 from ..datasets import Domain, DomainDataset, splits
-from ..datasets.decoded import EVALUATION_SIDE
 from ..runs.diagnosis import EXAMPLES
 from ..runs.machine import Machine
 from ..runs.prepare import evaluation_of_run, prepare
@@ -83,8 +81,7 @@ def probe(subject: ProbeSubject, method: type[Algorithm], machine: Machine) -> R
     run, cuda = subject.run, machine.device.type == "cuda"
     kind: StepKind = "graph" if cuda and machine.step != "eager" else "eager"
     machine = replace(machine, step=kind, place="device", weights=None)
-    shape = torch.as_tensor(subject.images.domains[0].images).shape
-    large = shape[-1] >= LARGE
+    large = subject.images.input_shape[-1] >= LARGE
     few = _stand_in(subject.images, MANY if cuda else 4 if large else 32)
     trained = len(few.domains) - len(run.test_domains)
     times: dict[int, float] = {}
@@ -109,9 +106,10 @@ def _stand_in(dataset: DomainDataset, count: int) -> DomainDataset:
     """Return a data set of the same domains and classes with so few images, random for files."""
     domains = []
     for domain in dataset.domains:
-        images = domain.images
-        if not isinstance(images, Tensor):
-            shape = (min(count, MANY // 4, len(domain)), 3, EVALUATION_SIDE, EVALUATION_SIDE)
+        if domain.in_memory:
+            images = domain.tensor
+        else:
+            shape = (min(count, MANY // 4, len(domain)), *dataset.input_shape)
             images = torch.randint(256, shape, dtype=torch.uint8)
         # Clones: a slice would go to another process with all of its tensor.
         few = images[:count].clone()

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..runs.execute import execute
-from ..runs.folder import RunFolder, locked
+from ..runs.folder import RunFolder
 from ..runs.machine import Machine, dealt, mark_of
 from ..runs.run import Run
+from ..storage import hold_lock
 from ..training.loop import Progress
 from .attempt import RunState, attempt
 from .plan import LoadedData, MethodChoice, folder_of
@@ -76,7 +77,7 @@ class Worker:
 
     def _alone(self) -> AbstractContextManager[None]:
         """Keep all others off this device who are to be alone on it."""
-        return locked(self.out / f"alone-{platform.node()}-{mark_of(self.machine.device)}.lock")
+        return hold_lock(self.out / f"alone-{platform.node()}-{mark_of(self.machine.device)}.lock")
 
     def assist(self, run: Run) -> None:
         """Take part in a run that the first of several processes carries out."""

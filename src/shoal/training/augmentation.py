@@ -10,7 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..datasets.decoded import EVALUATION_SIDE, RATIO, SCALE, Ragged
+from ..datasets.base import EVALUATION_SIDE
+from ..datasets.decoded import RATIO, SCALE, Ragged
 from ..randomness import Draws
 
 TRIES = 10

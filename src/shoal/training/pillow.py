@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from ..datasets.decoded import EVALUATION_SIDE
+from ..datasets.base import EVALUATION_SIDE
 from ..datasets.images import planes, read_image
 from .augmentation import BRIGHTNESS, CONTRAST, HUE, SATURATION, ImageParameters
 

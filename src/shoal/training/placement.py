@@ -9,7 +9,7 @@ from torch import Tensor
 from ..catalogue import EVALUATED, PLACES
 from ..choices import choose
 from ..datasets import Domain, DomainDataset, Split
-from ..datasets.cache import ImageCache
+from ..datasets.cache import ImageCache, evaluation_images
 from .batches import BatchSource, InMemory, Sampler
 from .evaluation import EvaluationSet, SplitKey
 from .streaming import ResidentCrops, StreamedCrops, StreamedImages, StreamedOriginals
@@ -84,7 +84,7 @@ def place(
     sources: list[BatchSource] = []
     shape: tuple[int, ...] = ()
     for domain in dataset.domains:
-        images = _plain(domain, cache).to(on)
+        images = evaluation_images(domain, cache).to(on)
         shape = tuple(images.shape[1:])
         split = splits[domain.name]
         for name in evaluated(domain.name, wanted):
@@ -112,14 +112,6 @@ def evaluated(domain: str, wanted: DataRequest) -> Sequence[str]:
     return (KEPT, HELD_OUT) if rest else (HELD_OUT,)
 
 
-def _plain(domain: Domain, cache: ImageCache | None) -> Tensor:
-    if isinstance(domain.images, Tensor):
-        return domain.images
-    if cache is None:
-        raise ValueError(f"the images of the domain {domain.name!r} are files: a cache is needed")
-    return cache.domains[domain.name].evaluation
-
-
 def _source(
     dataset: DomainDataset,
     domain: Domain,
@@ -140,11 +132,10 @@ def _source(
             return InMemory(images, domain.labels, sampler, wanted.size)
         return StreamedImages(images, domain.labels, sampler, wanted.size, device)
     training = cache.domains[domain.name].training
-    if wanted.exact and not isinstance(domain.images, Tensor):
+    if wanted.exact and not domain.in_memory:
         sampler = Sampler(split.kept, labels, name, torch.device("cpu"))
-        paths = domain.images
         return StreamedOriginals(
-            paths, training.frames, domain.labels, sampler, name, wanted.size, device
+            domain.files, training.frames, domain.labels, sampler, name, wanted.size, device
         )
     sampler = Sampler(split.kept, labels, name, on)
     kind: type[ResidentCrops | StreamedCrops] = (
@@ -159,7 +150,7 @@ def _fits(dataset: DomainDataset, cache: ImageCache | None, device: torch.device
     """Return whether all images fit on the device; a CPU reads mapped files where they are."""
     if device.type != "cuda":
         return cache is None
-    size = sum(d.images.nbytes for d in dataset.domains if isinstance(d.images, Tensor))
+    size = sum(domain.tensor.nbytes for domain in dataset.domains if domain.in_memory)
     if cache is not None:
         for domain in cache.domains.values():
             size += domain.evaluation.numel() + domain.training.pixels.numel()
