@@ -593,8 +593,9 @@ def main() -> int:
     )
     if asked.out is not None:
         result = {
-            "tool": "compare_commits",
-            "command": f"python tools/compare_commits.py {asked.old} {asked.new}",
+            "benchmark": asked.out.stem,
+            "command": f"python tools/compare_commits.py {commits[0][:12]} {commits[1][:12]}",
+            "commit": commits[1],
             **dict(zip(SIDES, commits, strict=True)),
             "machine": machine(),
             "seconds": seconds,

@@ -152,7 +152,7 @@ def test_there_are_results() -> None:
 def test_results_say_where_they_come_from(path: Path) -> None:
     result = json.loads(path.read_text("utf-8"))
     assert result["benchmark"] == path.stem
-    assert re.match(r"python -m benchmarks\.\w+|shoal ", result["command"])
+    assert re.match(r"python -m benchmarks\.\w+|python tools/\w+\.py|shoal ", result["command"])
     assert re.fullmatch(r"[0-9a-f]{7,40}", result["commit"]), "a commit that can be checked out"
     for key in ("python", "torch", "processor"):
         assert result["machine"][key]
