@@ -54,7 +54,7 @@ def test_training_records_gaps_when_asked() -> None:
 def test_tables_of_a_run(capsys: Output) -> None:
     assert diagnose("run") == 0
     out = capsys.readouterr().out
-    assert out.startswith("fishr: run on tiny, the head (258 weights)")
+    assert out.startswith("Fishr: run on tiny, the head (258 weights)")
     lines = [line.strip() for line in out.splitlines()]
     assert [line for line in lines if line in TABLES] == list(TABLES)
     rows = [line.split() for line in lines]

@@ -1,4 +1,4 @@
-"""``shoal diagnose``: how far a model's domains are apart, in risk, variance and curvature."""
+"""``shoal diagnose``: compare the domains of a model in risk, gradient variance and curvature."""
 
 import argparse
 import sys
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..catalogue import HESSIAN_METHODS
+from ..catalogue import HESSIAN_METHODS, title_of
 from .loading import add_columns, add_places, decode_with_progress, readable
-from .options import device, name_domains, positive, whole
+from .options import add_device, device, name_domains, positive, whole
 from .terminal import table
 
 
@@ -17,55 +17,83 @@ def add(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "diagnose",
-        help="compare the domains of a model: risks, gradient variances, Hessians, NTK",
-        description="Risks, gradient variances, Fisher and Hessian diagonals of every domain, "
-        "their gaps, the inconsistency of every pair, and the top of the spectra.",
+        help="compare the domains of a trained model: risks, gradient variances, Hessians",
+        description="Compare the domains of a trained model: risks, gradient variances, Fisher "
+        "and Hessian diagonals of every domain, the gaps between them, the inconsistency of every "
+        "pair, and the largest eigenvalues. See docs/guides/diagnose.md for the tables.",
     )
     name_domains(parser)
-    parser.add_argument("model", type=Path, metavar="RUN|MODEL", help="of a run, or its model file")
+    parser.add_argument(
+        "model", type=Path, metavar="RUN|MODEL", help="a run folder or a model file"
+    )
     parser.add_argument(
         "dataset",
         nargs="?",
         metavar="DATA",
-        help="a name of 'shoal data list', a folder of domain/class/file, or a manifest; a table "
-        "for a model of one (default: the run's, where it has a name)",
+        help="the data to compare on: a name from 'shoal data list', a folder of "
+        "domain/class/file, a manifest, or a table if the model was trained on one (default: the "
+        "run's data set, if it is a published one)",
     )
     add_places(parser)
     add_columns(parser)
     parser.add_argument(
-        "--trial", type=whole, metavar="T", help="of data that is drawn (default: the run's)"
+        "--trial",
+        type=whole,
+        metavar="T",
+        help="seed of data that is generated, such as Colored MNIST (default: the run's)",
     )
-    parser.add_argument("--algorithm", metavar="NAME", help="your own method, where it is of one")
     parser.add_argument(
-        "--domain", nargs="+", metavar="DOMAIN", help="only these (default: all domains)"
+        "--algorithm",
+        metavar="NAME",
+        help="path to your own class, if the model was trained with one",
     )
     parser.add_argument(
-        "--images", type=positive, metavar="N", help="of each domain (default: all)"
+        "--domain",
+        nargs="+",
+        metavar="DOMAIN",
+        help="domains to compare, two or more (default: all)",
+    )
+    parser.add_argument(
+        "--images",
+        type=positive,
+        metavar="N",
+        help="examples of each domain, the same ones each time (default: all)",
     )
     parser.add_argument(
         "--parameters",
         default="head",
         metavar="WHICH",
-        help="head (default), all, or names and prefixes of weights with commas",
+        help="weights to compare: head, all, or names and prefixes separated by commas "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--hessian",
         choices=HESSIAN_METHODS,
         default="auto",
-        help="how, beyond the head (default: exact, or an error where that takes too long)",
+        help="method for Hessian diagonals outside the head (default: auto: exact, or an error "
+        "if that takes too long)",
     )
     parser.add_argument(
-        "--epsilon", type=float, default=0.1, help="of the inconsistency (default: %(default)s)"
+        "--epsilon",
+        type=float,
+        default=0.1,
+        metavar="ε",
+        help="inconsistency: rise of a domain's risk that its level set allows "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--floor",
         type=float,
         default=1e-3,
-        help="of curvatures in it, a share of the largest (default: %(default)s)",
+        metavar="SHARE",
+        help="inconsistency: smaller curvatures are raised to this share of the largest "
+        "(default: %(default)s)",
     )
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
-    parser.add_argument("--figures", type=Path, metavar="DIR", help="write figures, PNG and PDF")
+    add_device(parser)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers as JSON")
+    parser.add_argument(
+        "--figures", type=Path, metavar="DIR", help="also write figures, as PNG and PDF"
+    )
     parser.set_defaults(run=_run, after_interrupt="nothing was written")
 
 
@@ -86,66 +114,78 @@ def _run(options: argparse.Namespace) -> int:
     _name_data(options, model.run)
     dataset = readable(options, model.card)
     question = Question(
-        options.parameters, options.epsilon, options.floor, options.images, options.hessian
+        parameters=options.parameters,
+        epsilon=options.epsilon,
+        floor=options.floor,
+        images=options.images,
+        method=options.hessian,
     )
     cache = decode_with_progress(dataset, options.cache)
     found = diagnose(model, dataset, cache, options.domain or dataset.names, question)
-    show(found, f"{model.run.algorithm}: {options.model} on {dataset.name}")
+    show(found, f"{title_of(model.run.algorithm)}: {options.model} on {dataset.name}")
     if options.json:
         write_json(options.json, found)
-        print(f"Everything: {options.json}")
+        print(f"All numbers: {options.json}")
     if options.figures:
         from ..report.diagnosis import draw
 
-        with warnings.catch_warnings(record=True) as noted:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             written = draw(found, options.figures)
-        for note in noted:
-            print(f"shoal: {note.message}", file=sys.stderr)
+        for warning in caught:
+            print(f"shoal: {warning.message}", file=sys.stderr)
         for path in written:
             print(f"Figure: {path}")
     return 0
 
 
 def _name_data(options: argparse.Namespace, run: Any) -> None:
-    """Take the run's data where none is named; raise where it has no name."""
+    """Take the run's data set if none is given; raise if it is not a published one."""
     from ..datasets import DATASETS
 
     if options.dataset is None:
         if run.dataset not in DATASETS:
             raise ValueError(
-                f"the run is of {run.dataset}, a data set of your own: name its folder, manifest "
-                "or table after the run"
+                f"the run was trained on {run.dataset}, a data set of your own: name its folder, "
+                "manifest or table after the run"
             )
         options.dataset = run.dataset
 
 
 Rows = Iterable[Sequence[str]]
-KINDS = {"risk": "risk", "variance": "Var(G)", "empirical": "F̃"}
-KINDS |= {"fisher": "F", "hessian": "H", "mean": "mean g"}
+KINDS = {
+    "risk": "risk",
+    "variance": "Var(G)",
+    "empirical": "F̃",
+    "fisher": "F",
+    "hessian": "H",
+    "mean": "mean g",
+}
 
 
 def show(found: dict[str, Any], title: str) -> None:
-    """Show everything that a diagnosis found."""
+    """Print all tables of a diagnosis."""
     from rich.console import Console
 
     console = Console()
     asked = found["question"]["parameters"]
-    weights = "the head" if asked == "head" else "all weights" if asked == "all" else asked
+    weights = {"head": "the head", "all": "all weights"}.get(asked, asked)
     print(f"{title}, {weights} ({found['weights']:,} weights)\n")
     for one in TABLES:
         console.print(one(found))
 
 
 def number(value: float | None) -> str:
-    """Return a number in three digits, however large or small: more do not fit in 80 columns."""
+    """Return a number with three digits: more do not fit in 80 columns."""
     return "–" if value is None else f"{value:.3g}"
 
 
-def _made(title: str, caption: str | None, heads: Sequence[str], rows: Rows, names: int = 1) -> Any:
+def _filled_table(
+    title: str, caption: str | None, heads: Sequence[str], rows: Rows, names: int = 1
+) -> Any:
     shown = table(title, caption)
     for k, head in enumerate(heads):
-        # Folded where a terminal is narrow: a number that is cut has lost its power of ten.
+        # Folded on a narrow terminal: a number that is cut has lost its power of ten.
         shown.add_column(head, justify="left" if k < names else "right", overflow="fold")
     for row in rows:
         shown.add_row(*row)
@@ -176,8 +216,8 @@ def _domains(found: dict[str, Any]) -> Any:
         "Tr H",
         "‖g‖²/Tr C",
     )
-    caption = "Traces are means over examples; ‖g‖²/Tr C is what centring takes away."
-    return _made("Domains", caption, heads, rows)
+    caption = "Traces are means over examples; ‖g‖²/Tr C is the share that centring removes."
+    return _filled_table("Domains", caption, heads, rows)
 
 
 def _chain(found: dict[str, Any]) -> Any:
@@ -192,9 +232,9 @@ def _chain(found: dict[str, Any]) -> Any:
     ]
     heads = ("Domain", "cos(H, F)", "cos(F, F̃)", "cos(F̃, C)", "cos(H, C)", "energy", "rows")
     caption = (
-        "Of diagonals. Energy: ‖Diag F‖²/‖F‖²; rows: share that their diagonal entry dominates."
+        "Cosines of diagonals. Energy: ‖Diag F‖²/‖F‖²; rows: share with a dominant diagonal entry."
     )
-    return _made("H ≈ F ≈ F̃ ∝ C", caption, heads, rows)
+    return _filled_table("H ≈ F ≈ F̃ ∝ C", caption, heads, rows)
 
 
 def _pairs(found: dict[str, Any]) -> Any:
@@ -203,7 +243,7 @@ def _pairs(found: dict[str, Any]) -> Any:
         for one in found["pairs"]
     ]
     heads = ("Pair", *KINDS.values())
-    return _made("Squared distances between domains", None, heads, rows)
+    return _filled_table("Squared distances between domains", None, heads, rows)
 
 
 def _cosines(found: dict[str, Any]) -> Any:
@@ -212,17 +252,17 @@ def _cosines(found: dict[str, Any]) -> Any:
         (" – ".join(one["domains"]), *(f"{one[f'cosine:{kind}']:.4f}" for kind in kinds))
         for one in found["pairs"]
     ]
-    return _made("Cosines between domains", None, ("Pair", *kinds.values()), rows)
+    return _filled_table("Cosines between domains", None, ("Pair", *kinds.values()), rows)
 
 
 def _gaps(found: dict[str, Any]) -> Any:
-    words = {"all": "all", "trained_on": "those trained on"}
+    words = {"all": "all", "trained_on": "training domains"}
     kinds = ("risk", "variance", "hessian", "cosine")
     rows = [
         (words[which], *(number(one[k]) for k in kinds)) for which, one in found["gaps"].items()
     ]
     caption = "Spread over domains, 1/E Σ ‖s − s̄‖²; cos(H, C) is the mean over domains."
-    return _made("Gaps", caption, ("Domains", "risk", "Var(G)", "H", "cos(H, C)"), rows)
+    return _filled_table("Gaps", caption, ("Domains", "risk", "Var(G)", "H", "cos(H, C)"), rows)
 
 
 def _inconsistency(found: dict[str, Any]) -> Any:
@@ -245,11 +285,11 @@ def _inconsistency(found: dict[str, Any]) -> Any:
     caption = (
         f"ε = {number(full['epsilon'])}; curvatures of A below {number(full['floor'])} "
         f"(diagonal: {number(diagonal['floor'])}), {number(found['question']['floor'])} of the "
-        f"largest, count as that. The bound of Proposition 1 on ε {small}. "
+        f"largest, are raised to that. The bound of Proposition 1 on ε {small}. "
         f"Largest: {number(full['largest'])}, diagonal: {number(diagonal['largest'])}."
     )
     heads = ("A → B", "R", "H", "I", "H diag.", "I diag.", "floored", "floored diag.")
-    return _made("Inconsistency I(A, B) = max(|R|, |R + H|)", caption, heads, rows)
+    return _filled_table("Inconsistency I(A, B) = max(|R|, |R + H|)", caption, heads, rows)
 
 
 def _spectra(found: dict[str, Any]) -> Any:
@@ -267,8 +307,8 @@ def _spectra(found: dict[str, Any]) -> Any:
     heads = ("Domain", "NTK λ", "λ/Tr", "2/λ", "F λ", "λ/Tr", "2/λ")
     counts = sorted(set(found["spectra_of"]))
     of = "–".join(f"{n:,}" for n in dict.fromkeys((counts[0], counts[-1])))
-    caption = f"Largest eigenvalues λ, of matrices over n; of F from {of} examples of each domain."
-    return _made("Spectra", caption, heads, rows)
+    caption = f"Largest eigenvalues λ of K/n and F; those of F from {of} examples of each domain."
+    return _filled_table("Spectra", caption, heads, rows)
 
 
 def _alignment(found: dict[str, Any]) -> Any:
@@ -276,8 +316,8 @@ def _alignment(found: dict[str, Any]) -> Any:
         (" – ".join(one["domains"]), *(f"{one['alignment'][k]:.4f}" for k in ("first", "subspace")))
         for one in found["pairs"]
     ]
-    caption = "|cos| of the first eigenvectors of F; share of the first five that is common."
-    return _made("Alignment", caption, ("Pair", "first", "first five"), rows)
+    caption = "|cos| of the first eigenvectors of F; common share of the first five."
+    return _filled_table("Alignment", caption, ("Pair", "first", "first five"), rows)
 
 
 TABLES = (_domains, _chain, _pairs, _cosines, _gaps, _inconsistency, _spectra, _alignment)
