@@ -524,7 +524,7 @@ def test_ctrl_c_and_going_on(
         patch.setattr(Training, "step", step)
         assert reproduce(tmp_path, "--methods", "irm") == 130
     err = capsys.readouterr().err
-    assert err.splitlines()[-1] == "shoal: interrupted; the same command goes on from here"
+    assert err.splitlines()[-1] == "shoal: interrupted; the same command resumes from here"
     assert len(list((tmp_path / "checkpoints").iterdir())) == 1
     steps = count_steps(monkeypatch)
     assert reproduce(tmp_path, "--methods", "irm") == 0

@@ -1,4 +1,4 @@
-"""``shoal reproduce ablation-…``: the paper's ablations as sweeps."""
+"""``shoal reproduce ablation-…``: the paper's ablations, trained as sweeps."""
 
 import argparse
 from functools import cache, partial
@@ -15,6 +15,7 @@ SUMMARIES = {
     "ablation-iga": "gradient variances against means (table:igacmnist, table:igahome)",
     "ablation-lambda": "the range of λ (table:v15)",
 }
+RESUMES = "the same command resumes from here"
 
 
 def add(experiments: Any) -> None:
@@ -23,48 +24,85 @@ def add(experiments: Any) -> None:
         parser = experiments.add_parser(
             name,
             help=f"{summary}, as a sweep",
-            description=f"Ablation of {summary}. Goes on where it was stopped; cells that were "
-            "not run say so.",
+            description=f"Train the ablation of {summary} as a sweep, and print its tables next "
+            "to the published ones. The same command resumes after any interruption; cells "
+            "without runs are marked 'not run'.",
         )
         name_domains(parser)
-        _what(parser)
-        parser.set_defaults(run=partial(_run, name), after_interrupt=GOES_ON)
+        _add_subject(parser)
+        parser.set_defaults(run=partial(_run, name), after_interrupt=RESUMES)
     parser = experiments.add_parser(
         "ablation-batch",
-        help="γ against the size of a batch, as a sweep and a figure",
-        description="Colored MNIST with -90% in test: does the moving average help small batches?",
+        help="the moving average at different batch sizes, as a sweep and a figure",
+        description="Train Fishr on Colored MNIST, tested on -90%, for several γ and batch "
+        "sizes: does the moving average help small batches?",
     )
-    parser.add_argument("--trials", type=positive, default=3, help="default: %(default)s")
-    parser.add_argument("--steps", type=positive, default=5001, help="default: %(default)s")
+    _add_length(parser)
     add_precision(parser)
     add_places(parser)
     add_engine_options(parser)
-    parser.set_defaults(run=_run_batches, after_interrupt=GOES_ON)
+    parser.set_defaults(run=_run_batches, after_interrupt=RESUMES)
 
 
-GOES_ON = "the same command goes on from here"
+def _add_length(parser: Any) -> None:
+    parser.add_argument(
+        "--trials",
+        type=positive,
+        default=3,
+        metavar="N",
+        help="repetitions with other seeds of data split, weights and batches "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--steps",
+        type=positive,
+        default=5001,
+        metavar="N",
+        help="updates of a run (default: %(default)s, as DomainBed)",
+    )
 
 
-def _what(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_argument_group("what is trained")
+def _add_subject(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_argument_group("what to train")
     what.add_argument(
-        "--dataset", choices=("colored-mnist", "office-home"), default="colored-mnist"
+        "--dataset",
+        choices=("colored-mnist", "office-home"),
+        default="colored-mnist",
+        help="data set of the table (default: %(default)s)",
     )
     what.add_argument(
-        "--rows", nargs="+", metavar="NAME", help="methods and variants (default: all of the table)"
+        "--rows",
+        nargs="+",
+        metavar="NAME",
+        help="methods and variants to train (default: all rows of the table)",
     )
     what.add_argument(
         "--test-domains",
         nargs="+",
         metavar="NAME",
-        help="default: -90%% of Colored MNIST, all of OfficeHome",
+        help="domains to test on, each in turn (default: -90%% of Colored MNIST, all domains of "
+        "OfficeHome)",
     )
     add_places(what)
-    what.add_argument("--trials", type=positive, default=3, help="default: %(default)s")
-    what.add_argument("--draws", type=positive, default=20, help="default: %(default)s")
-    what.add_argument("--steps", type=positive, default=5001, help="default: %(default)s")
-    what.add_argument("--network", metavar="NAME", help="for large images, as in train")
-    what.add_argument("--weights", choices=("imagenet", "none"), default="imagenet")
+    what.add_argument(
+        "--draws",
+        type=positive,
+        default=20,
+        metavar="N",
+        help="draws of the hyperparameters; the first is the defaults (default: %(default)s)",
+    )
+    _add_length(what)
+    what.add_argument(
+        "--network",
+        metavar="NAME",
+        help="network for large images, as in 'shoal train' (default: resnet50)",
+    )
+    what.add_argument(
+        "--weights",
+        choices=("imagenet", "none"),
+        default="imagenet",
+        help="initial weights of a large network (default: %(default)s)",
+    )
     add_precision(what)
     add_engine_options(parser)
 
@@ -149,7 +187,7 @@ def _protocol(options: argparse.Namespace) -> Any:
 
 
 def _finished(options: argparse.Namespace) -> list[Any]:
-    """Return the finished runs of the folder in the precision that was asked for."""
+    """Return the finished runs of the folder in this command's precision."""
     from ..results.records import read_runs
 
     found = read_runs([options.out]) if (options.out / "runs").is_dir() else []
@@ -157,7 +195,7 @@ def _finished(options: argparse.Namespace) -> list[Any]:
 
 
 def _machines(runs: Any) -> list[str]:
-    """Return the machines that runs were made on."""
+    """Return the machines that the runs were trained on."""
     from ..results.records import timing_of
 
     found = (timing_of(run) for run in runs)

@@ -1,43 +1,26 @@
-"""``shoal reproduce``: experiments of the paper."""
+"""``shoal reproduce``: run an experiment of the paper, next to the published numbers."""
 
 import argparse
 from pathlib import Path
 from typing import Any
 
 from . import ablations
-from .options import add_precision, device, positive
+from .options import add_device, add_out, add_precision, device, positive
 from .terminal import bars, show_and_write
 
 
-def add_out(parser: argparse.ArgumentParser, name: str) -> None:
-    """Add where the results go."""
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("out") / name,
-        metavar="DIR",
-        help="folder for numbers, tables and figures (default: %(default)s)",
-    )
-
-
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """Add where it is computed."""
-    parser.add_argument(
-        "--device", default="auto", help="cpu, cuda, or auto: a GPU where there is one"
-    )
-
-
-def add_size(parser: argparse.ArgumentParser) -> None:
-    """Add the choice of a size that a CPU trains in minutes."""
+def _add_size(parser: argparse.ArgumentParser) -> None:
+    """Add ``--small``: a size that a CPU trains in minutes."""
     parser.add_argument(
         "--small",
         action="store_true",
-        help="the demo's size: 8,000 examples of each domain, 256 units, 300 updates",
+        help="train the size of 'shoal demo', minutes on a CPU: 8,000 examples of each domain, 256 "
+        "hidden units, 300 updates (default: the paper's size)",
     )
 
 
-def opened(options: argparse.Namespace) -> tuple[Any, Any]:
-    """Return the setup of Colored MNIST that was asked for, and its folder."""
+def _setup_and_folder(options: argparse.Namespace) -> tuple[Any, Any]:
+    """Return the setup of Colored MNIST, small or full, and the folder of its restarts."""
     from ..experiments import colored_mnist, demo
     from ..experiments.restarts import RestartFolder
 
@@ -46,22 +29,32 @@ def opened(options: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def _add_hessian(experiments: Any) -> None:
-    """Add the experiment."""
     parser = experiments.add_parser(
         "hessian",
-        help="Hessians and gradient variances, ERM against Fishr "
+        help="Hessians and gradient variances, ERM and Fishr "
         "(table:simhessiangradvar, table:hessianermfishr, four figures)",
-        description="Colored MNIST with two logits: exact Hessian diagonals in all weights on the "
-        "way. A point per step on a GPU; on a CPU give --small --every 10.",
+        description="Train ERM and Fishr on Colored MNIST with two logits, and compute the exact "
+        "Hessian diagonal of all weights along the way. On a GPU the default is every update; on "
+        "a CPU use --small --every 10.",
     )
-    parser.add_argument("--restarts", type=positive, default=1, help="default: %(default)s")
     parser.add_argument(
-        "--every", type=positive, default=1, metavar="N", help="steps between points (default: 1)"
+        "--restarts",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="trainings of each method, with other seeds (default: %(default)s)",
     )
-    add_size(parser)
+    parser.add_argument(
+        "--every",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="updates between two points of the curves (default: %(default)s)",
+    )
+    _add_size(parser)
     add_device(parser)
     add_out(parser, "hessian")
-    parser.set_defaults(run=_run_hessian, after_interrupt="restarts that are done are kept")
+    parser.set_defaults(run=_run_hessian, after_interrupt="finished restarts are kept")
 
 
 def _run_hessian(options: argparse.Namespace) -> int:
@@ -71,7 +64,7 @@ def _run_hessian(options: argparse.Namespace) -> int:
     from ..experiments.hessian import gap_dynamics, hessian_dynamics
     from ..experiments.sheets import hessian_sheets
 
-    setup, folder = opened(options)
+    setup, folder = _setup_and_folder(options)
     with bars("steps") as shown:
         records = hessian.run(
             options.restarts, options.every, setup, device(options.device), folder, shown
@@ -90,12 +83,11 @@ def _run_hessian(options: argparse.Namespace) -> int:
 
 
 def _add_linear(experiments: Any) -> None:
-    """Add the experiment."""
     parser = experiments.add_parser(
         "linear",
-        help="the linear example, and the window in which it holds (tab:appendix-linear)",
-        description="Logistic regression on four features: ERM, Fish and Fishr. The data are "
-        "reconstructed from the stated accuracies. Seconds on a CPU.",
+        help="the linear example, and the λ for which it holds (tab:appendix-linear)",
+        description="Train ERM, Fish and Fishr as logistic regressions on four binary features. "
+        "The data are reconstructed from the published accuracies. Takes seconds on a CPU.",
     )
     add_out(parser, "linear")
     parser.set_defaults(run=_run_linear, after_interrupt="nothing was written")
@@ -113,19 +105,36 @@ def _run_linear(options: argparse.Namespace) -> int:
 
 
 def _add_overhead(experiments: Any) -> None:
-    """Add the experiment."""
     parser = experiments.add_parser(
         "overhead",
-        help="time and memory of Fishr over ERM, heads of PACS and DomainNet",
-        description="Updates of ERM and Fishr take turns; medians beside the paper's +2.7 % and "
-        "+6.5 % of time. On a CPU give a smaller --network, --size and --batch.",
+        help="time and memory of an update: Fishr compared with ERM, on PACS and DomainNet sizes",
+        description="Time updates of ERM and Fishr in turn, and print medians next to the paper's "
+        "+2.7 % and +6.5 % of time. On a CPU use a smaller --network, --size and --batch.",
     )
-    parser.add_argument("--network", default="resnet50", help="default: %(default)s")
-    parser.add_argument("--size", type=positive, default=224, help="of the images (default: 224)")
     parser.add_argument(
-        "--batch", type=positive, default=32, help="images of each domain (default: %(default)s)"
+        "--network", default="resnet50", metavar="NAME", help="default: %(default)s"
     )
-    parser.add_argument("--rounds", type=positive, default=100, help="default: %(default)s")
+    parser.add_argument(
+        "--size",
+        type=positive,
+        default=224,
+        metavar="PIXELS",
+        help="side of the images (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--batch",
+        type=positive,
+        default=32,
+        metavar="N",
+        help="images of each domain in an update (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=positive,
+        default=100,
+        metavar="N",
+        help="updates of each method that are timed (default: %(default)s)",
+    )
     add_precision(parser)
     add_device(parser)
     add_out(parser, "overhead")
@@ -150,30 +159,34 @@ def _given(work: Any, default: Any) -> list[str]:
 
 
 def _add_pictures(experiments: Any) -> None:
-    """Add both experiments."""
     landscape = experiments.add_parser(
         "landscape",
-        help="two domains' risks around trained weights (fig:fig_consistenty)",
-        description="Colored MNIST, ERM and Fishr: ε-level sets of each domain's risk in a plane "
-        "of the classifier's weights, and Proposition 1 taken apart into R and H.",
+        help="the risks of two domains around trained weights (fig:fig_consistenty)",
+        description="Train ERM and Fishr on Colored MNIST. Draw the ε-level sets of each domain's "
+        "risk in a plane of the classifier's weights, and split the inconsistency of Proposition "
+        "1 into R and H.",
     )
     landscape.add_argument(
-        "--epsilon", type=float, default=0.05, metavar="ε", help="default: %(default)s"
+        "--epsilon",
+        type=float,
+        default=0.05,
+        metavar="ε",
+        help="rise of a risk at the border of its level set (default: %(default)s)",
     )
     gradients = experiments.add_parser(
         "gradients",
-        help="gradients of single examples of two domains (the introduction's figure)",
-        description="Colored MNIST, ERM and Fishr: individual gradients of both training domains "
-        "in their two principal directions.",
+        help="per-example gradients of two domains (the figure of the introduction)",
+        description="Train ERM and Fishr on Colored MNIST. Plot the per-example gradients of both "
+        "training domains along their two principal directions.",
     )
     for parser, name, run in (
         (landscape, "landscape", _landscape),
         (gradients, "gradients", _gradients),
     ):
-        add_size(parser)
+        _add_size(parser)
         add_device(parser)
         add_out(parser, name)
-        parser.set_defaults(run=run, after_interrupt="models that are trained are kept")
+        parser.set_defaults(run=run, after_interrupt="trained models are kept")
 
 
 def _landscape(options: argparse.Namespace) -> int:
@@ -183,7 +196,7 @@ def _landscape(options: argparse.Namespace) -> int:
 
     if not options.epsilon > 0:
         raise ValueError(f"--epsilon must be above 0, got {options.epsilon:g}")
-    setup, folder = opened(options)
+    setup, folder = _setup_and_folder(options)
     with bars("steps") as shown:
         result = landscape.run(options.epsilon, setup, device(options.device), folder, shown)
     figures = {"landscape": landscape_figure(result)}
@@ -197,7 +210,7 @@ def _gradients(options: argparse.Namespace) -> int:
     from ..experiments.gradients import gradient_scatter
     from ..experiments.sheets import gradient_sheet
 
-    setup, folder = opened(options)
+    setup, folder = _setup_and_folder(options)
     with bars("steps") as shown:
         result = gradients.run(setup, device(options.device), folder, shown)
     figures = {"gradients": gradient_scatter(result)}
@@ -210,22 +223,28 @@ def _small(options: argparse.Namespace) -> str:
     return " --small" if options.small else ""
 
 
-ANALYSES = (_add_linear, _add_hessian, _add_pictures, _add_overhead, ablations.add)
-
-
 def add(commands: Any) -> None:
     """Add the command and its experiments."""
-    parser = commands.add_parser("reproduce", help="run an experiment of the paper")
+    parser = commands.add_parser(
+        "reproduce",
+        help="run an experiment of the paper and compare with its published numbers",
+        description="Run an experiment of the paper. Tables show our numbers next to the "
+        "published ones; names such as table:cmnist_25 are the paper's labels.",
+    )
     experiments = parser.add_subparsers(metavar="EXPERIMENT", required=True)
     _colored_mnist_options(
         experiments.add_parser(
             "colored-mnist",
             help="the paper's proof of concept (table:cmnist_25, table:cmnist_0, table:cmnistend)",
-            description="Colored MNIST in the IRM setup, beside the paper's cells.",
+            description="Train methods on Colored MNIST in the setup of the IRM paper, and print "
+            "accuracies next to the published ones.",
         )
     )
-    for add_analysis in ANALYSES:
-        add_analysis(experiments)
+    _add_linear(experiments)
+    _add_hessian(experiments)
+    _add_pictures(experiments)
+    _add_overhead(experiments)
+    ablations.add(experiments)
 
 
 def _colored_mnist_options(parser: argparse.ArgumentParser) -> None:
@@ -234,34 +253,39 @@ def _colored_mnist_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="METHOD",
         default=None,
-        help="methods or tables (default: the six of table:cmnist_25); 'list' shows them all",
+        help="methods or labels of tables; 'list' prints them all (default: the six methods of "
+        "table:cmnist_25)",
     )
     parser.add_argument(
-        "--restarts", type=positive, default=10, metavar="N", help="default: %(default)s"
+        "--restarts",
+        type=positive,
+        default=10,
+        metavar="N",
+        help="trainings of each method, with other seeds (default: %(default)s)",
     )
     parser.add_argument(
         "--flip",
         type=float,
         choices=(0.25, 0.0),
         default=0.25,
-        help="share of wrong labels: 0.25, or 0 for table:cmnist_0 (default: %(default)s)",
+        help="share of flipped labels: 0.25, or 0 for table:cmnist_0 (default: %(default)s)",
     )
-    parser.add_argument(
-        "--device", default="auto", help="cpu, cuda, or auto: a GPU where there is one"
-    )
+    add_device(parser)
     parser.add_argument(
         "--precision",
         choices=("float32", "tf32"),
         default="float32",
-        help="matrix products on a GPU (default: %(default)s)",
+        help="precision of matrix products on a GPU (default: %(default)s)",
     )
     parser.add_argument(
         "--out",
         type=Path,
         default=Path("out/colored-mnist"),
-        help="folder for records; an interrupted run goes on from it (default: %(default)s)",
+        metavar="DIR",
+        help="folder for records and tables; the same command resumes from it "
+        "(default: %(default)s)",
     )
-    parser.set_defaults(run=_colored_mnist, after_interrupt="the same command goes on from here")
+    parser.set_defaults(run=_colored_mnist, after_interrupt="the same command resumes from here")
 
 
 def _colored_mnist(options: argparse.Namespace) -> int:
