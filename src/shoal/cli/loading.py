@@ -98,7 +98,7 @@ def readable(options: argparse.Namespace, card: Mapping[str, Any]) -> Any:
         )
     if given:
         raise ValueError(f"--{given[0]}-column is for a table, and the model takes images")
-    return _images(load_and_report(options.dataset, options.data), options)
+    return _images(load_and_report(options.dataset, options.data, options.trial), options)
 
 
 def _of_the_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
