@@ -11,7 +11,7 @@ import pytest
 import shoal
 from shoal.cli import fit as fit_options
 from shoal.cli import main
-from shoal.fitting import fit, lengths, setup
+from shoal.fitting import fit, setup
 from tests.docs.test_documents import FENCE, ROOT
 from tests.fitting.made import DOMAINS, write_images, write_table
 
@@ -36,7 +36,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("os.fsync", lambda _: None)
     monkeypatch.setattr(fit, "onnx_missing", lambda: "onnx")
     monkeypatch.setattr(setup, "STEPS", {"all": 2, "head": 5})
-    monkeypatch.setattr(lengths, "MOST", 5)
+    monkeypatch.setattr(setup, "MOST", 5)
     write_images(tmp_path / "photos", each=2, domains=DOMAINS[:2])
     for number, path in enumerate(sorted((tmp_path / "photos/hospital_a").rglob("*.png")), 1):
         (tmp_path / "new").mkdir(exist_ok=True)

@@ -1,10 +1,13 @@
 """Small data of three domains to fit a model to: a table, and folders of images."""
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from shoal.fitting.setup import FitSetup
 
 DOMAINS = ("hospital_a", "hospital_b", "hospital_c")
 
@@ -35,3 +38,17 @@ def write_images(root: Path, each: int = 6, domains: tuple[str, ...] = DOMAINS) 
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(pixels.astype(np.uint8)).save(path)
     return root
+
+
+def table_setup(steps: int = 40, settings: Mapping[str, str] | None = None) -> FitSetup:
+    """Return the setup of a fit to a table."""
+    return FitSetup(
+        dataset="t",
+        fingerprint="f",
+        kind="table",
+        trained="all",
+        backbone=None,
+        steps=steps,
+        precision="float32",
+        settings=settings or {},
+    )

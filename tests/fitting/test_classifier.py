@@ -24,6 +24,7 @@ from sklearn.preprocessing import StandardScaler
 import shoal
 from shoal.datasets import Domain, DomainDataset, image_folders
 from shoal.datasets.cache import cache_folder
+from shoal.fitting.setup import find_method
 from shoal.storage import cache_root
 from tests.fitting.made import write_images
 
@@ -70,7 +71,7 @@ def test_one_domain_has_nothing_to_compare(algorithm: str) -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         make(algorithm=algorithm, steps=1).fit(X, y, ["here"] * len(y))
-    expected = "fishr compares domains, and these examples are all of one"
+    expected = "Fishr compares domains, but all examples are of one domain"
     assert [str(one.message).startswith(expected) for one in told] == [True] * (algorithm != "erm")
 
 
@@ -206,7 +207,7 @@ def test_a_data_set_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     expected = np.mean(model.predict(data) == [path.parent.name for path in paths])
     assert model.score(data) == expected
     # It begins with weights of ImageNet, as a fit does.
-    protocol = model._run(data, model._method()).protocol
+    protocol = model._run(data, find_method(model.algorithm)).protocol
     assert (protocol.network, protocol.weights) == ("efficientnet-lite0", "imagenet")
     with pytest.raises(ValueError, match="there is no file"):
         model.predict([tmp_path / "gone.png"])
@@ -226,7 +227,7 @@ def test_images_in_memory() -> None:
 def test_sizes_of_images_in_memory() -> None:
     y, domains = np.arange(12) % 2, np.arange(12) // 4
     X = np.zeros((12, 3, 64, 64), np.uint8)
-    with pytest.raises(ValueError, match=r"64 × 64, and .* 28 × 28, 32 × 32, 224 × 224 alone"):
+    with pytest.raises(ValueError, match=r"64 × 64, but .* only for 28 × 28, 32 × 32, 224 × 224"):
         make().fit(X, y, domains)
     with pytest.raises(ValueError, match="images of 28 × 32"):
         make().fit(X[:, :, :28, :32], y, domains)
@@ -234,7 +235,7 @@ def test_sizes_of_images_in_memory() -> None:
     assert any_size.predict_proba(X).shape == (12, 2)
     last = np.moveaxis(X, 1, 3)
     for refuse in (lambda: make().fit(last, y, domains), lambda: any_size.predict(last)):
-        with pytest.raises(ValueError, match=r"channels last; give np\.moveaxis\(X, 3, 1\)"):
+        with pytest.raises(ValueError, match=r"channels last; pass np\.moveaxis\(X, 3, 1\)"):
             refuse()
     assert (np.moveaxis(last, 3, 1) == X).all()
 
@@ -251,16 +252,22 @@ def test_missing_values_are_fine() -> None:
         ({"y": None}, "fit needs y"),
         ({"domains": None}, r'fit needs domains: .*params=\{"domains": domains\}'),
         ({"X": np.zeros(90)}, r"vectors \[n, d\] or images"),
-        ({"X": np.array([["a", "b"]] * 90)}, "X must hold numbers .* OneHotEncoder"),
+        ({"X": np.array([["a", "b"]] * 90)}, "X must be numeric .* OneHotEncoder"),
         ({"y": np.zeros(90)}, "two classes or more"),
         ({"y": np.zeros(5)}, "y must be"),
         ({"y": np.linspace(0, 1, 90)}, "Unknown label type: continuous.* got 90 different numbers"),
         ({"domains": np.zeros(5)}, r"domains must be \[n\] with n = 90"),
-        ({"y": np.array([1.0, np.nan] * 45)}, "y lacks 45 of 90 values, the first at 1"),
-        ({"domains": np.array(["a", None] * 45)}, "domains lacks 45 of 90 values"),
-        ({"domains": np.array(["a", 1] * 45, dtype=object)}, "must be all numbers or all texts"),
+        (
+            {"y": np.array([1.0, np.nan] * 45)},
+            "y must have no missing values, got 45 of 90, the first at index 1",
+        ),
+        (
+            {"domains": np.array(["a", None] * 45)},
+            "domains must have no missing values, got 45 of 90",
+        ),
+        ({"domains": np.array(["a", 1] * 45, dtype=object)}, "must be all numbers or all strings"),
         ({"X": np.full((90, 2), 1e300)}, r"finite numbers.* got 1e\+300 in row 0, column 0"),
-        ({"X": Sparse()}, r"give X\.toarray\(\)"),
+        ({"X": Sparse()}, r"pass X\.toarray\(\)"),
     ],
 )
 def test_what_cannot_be_fitted(change: dict[str, Any], why: str) -> None:
@@ -283,7 +290,7 @@ def test_wrong_arguments_and_order_of_calls() -> None:
             make(random_state=state).fit(X, y, domains)
     with pytest.raises(ValueError, match="unknown device 'gpu'; one of: cpu, cuda"):
         make(device="gpu").fit(X, y, domains)
-    with pytest.raises(ValueError, match="device 'meta' cannot be used; cpu"):
+    with pytest.raises(ValueError, match="device 'meta' cannot be used here; use cpu"):
         make(device="meta").fit(X, y, domains)
     model = make(steps=2).fit(torch.tensor(X, requires_grad=True), y, domains)
     with pytest.raises(ValueError, match=r"X must be \[n, 3\] as in fit, got \[90, 2\]"):

@@ -25,15 +25,15 @@ from shoal.cli.fit import tell
 from shoal.datasets.cache import build
 from shoal.fitting import fit, leave_one_out, lengths, page_content
 from shoal.fitting.frozen_features import frozen_features, pretrained
-from shoal.fitting.inspection import material_of
-from shoal.fitting.onnx_export import described
-from shoal.fitting.setup import FitSetup, kept_setup
+from shoal.fitting.inspection import inspect_data
+from shoal.fitting.onnx_export import describe_onnx
+from shoal.fitting.setup import saved_setup
 from shoal.runs import model as models
 from shoal.runs.model import measure
 from shoal.runs.run import Run
 from shoal.sweeps.attempt import RunState
 from shoal.sweeps.plan import folder_of, read_plan
-from tests.fitting.made import DOMAINS, write_images, write_table
+from tests.fitting.made import DOMAINS, table_setup, write_images, write_table
 
 Output = pytest.CaptureFixture[str]
 TABLE = ("fit", "t.csv", "--out", "out", "--steps", "40", "--trials", "1", "--runs", "6")
@@ -101,7 +101,7 @@ def test_a_table(
     capsys.readouterr()
     write_table(Path("t.csv"), rows=30)
     told = refused(capsys, *TABLE)
-    assert "out is of another fit (the rows have changed since: 120 then, 90 now)" in told
+    assert "out holds another fit (the rows have changed since: 120 then, 90 now)" in told
     assert "choose another --out, such as out-2" in told
 
 
@@ -222,13 +222,13 @@ def test_how_much_will_be_tried_is_told(
 ) -> None:
     options = Namespace(runs=runs, trials=3)
     material = SimpleNamespace(dataset=SimpleNamespace(names=("a", "b", "c", "d")))
-    setup = FitSetup("t", "f", "table", "all", None, 40, "float32", {})
+    setup = table_setup()
     tell(options, setup, None, material, 2, seconds)
     assert told in capsys.readouterr().out
 
 
 def test_what_an_onnx_file_of_images_takes() -> None:
-    found = described([3, 224, 224], ["bright", "dark"], None)
+    found = describe_onnx([3, 224, 224], ["bright", "dark"], None)
     taken = found["input"]
     assert (taken["type"], taken["shape"]) == ("uint8", ["n", 3, 224, 224])
     assert "the whole image is resized to 224 × 224" in taken["encoding"]
@@ -317,10 +317,10 @@ def _other_cards(path: Path, capsys: Output) -> None:
     card, command = json.loads(path.read_text()), ["predict", str(path.parent), "new/n.csv"]
     path.write_text(json.dumps(card | {"shoal": "7.0"}))
     assert main(command) == 0
-    assert "was written by shoal 7.0, and this is shoal" in capsys.readouterr().err
+    assert "was written by shoal 7.0; it is used" in capsys.readouterr().err
     path.write_text(json.dumps(card | {"schema": 9, "shoal": "7.0"}))
     told = refused(capsys, *command)
-    assert "was written by shoal 7.0 (schema 9), and this is shoal" in told
+    assert "was written by shoal 7.0 (schema 9), but shoal" in told
     path.write_text(json.dumps({"schema": 1, "classes": []}))
     assert "lacks training_domains, shape, sha256, run; it is damaged" in refused(capsys, *command)
     for text in ("[]", "{", "\0"):
@@ -374,21 +374,21 @@ def test_options_that_make_no_sense(capsys: Output) -> None:
 
 
 def test_what_was_chosen_stands_from_the_first_run_on(tmp_path: Path) -> None:
-    first = FitSetup("t", "f", "table", "all", None, 40, "float32", {"lr": "0.1"})
+    first = table_setup(settings={"lr": "0.1"})
     second = replace(first, settings={})
-    first.keep(tmp_path)
-    second.keep(tmp_path)  # nothing was trained yet
-    assert (kept_setup(tmp_path), json.loads((tmp_path / "fit.json").read_text())["settings"]) == (
+    first.save(tmp_path)
+    second.save(tmp_path)  # nothing was trained yet
+    assert (saved_setup(tmp_path), json.loads((tmp_path / "fit.json").read_text())["settings"]) == (
         None,
         {},
     )
     (tmp_path / "runs/one").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"of another fit \(settings none, not lr=0\.1\)"):
-        first.keep(tmp_path)
-    second.keep(tmp_path)
+    with pytest.raises(ValueError, match=r"another fit \(settings none, not lr=0\.1\)"):
+        first.save(tmp_path)
+    second.save(tmp_path)
     (tmp_path / "fit.json").unlink()  # as one is told to where it is damaged
-    second.keep(tmp_path)
-    assert kept_setup(tmp_path) is not None
+    second.save(tmp_path)
+    assert saved_setup(tmp_path) is not None
 
 
 def test_a_network_that_onnx_does_not_know_costs_nothing_else(
@@ -429,7 +429,7 @@ def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> Non
     assert "model.onnx" not in page
 
     # The model is one like any other: what it says of files is what is measured of it.
-    dataset = material_of(Path("data")).dataset
+    dataset = inspect_data(Path("data")).dataset
     cache = build(dataset, Path("cache-again"))
     model = models.load(Path("out"), torch.device("cpu"))
     found = measure(model, dataset, cache, dataset.names)
@@ -482,7 +482,7 @@ def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> Non
 
 def test_features_are_computed_once(tmp_path: Path) -> None:
     pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
-    dataset = material_of(write_images(Path("data"), each=1)).dataset
+    dataset = inspect_data(write_images(Path("data"), each=1)).dataset
     cache = build(dataset, Path("cache"))
     cpu, seen = torch.device("cpu"), list[tuple[int, int]]()
 
@@ -512,7 +512,7 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
     changed = dataset["hospital_b"].images[0]
     assert isinstance(changed, Path)
     os.utime(changed, ns=(0, 0))
-    frozen_features(material_of(Path("data")).dataset, lambda: cache, *given)
+    frozen_features(inspect_data(Path("data")).dataset, lambda: cache, *given)
     assert len(seen) == 3 * before
 
 

@@ -84,7 +84,7 @@ def test_a_broken_file_is_left_out_by_all_and_may_be_mended(capsys: Output) -> N
     capsys.readouterr()
     assert main(list(IMAGES)) == 2
     assert (
-        "out is of another fit (the images have changed since: 23 then, 24 now); choose another "
+        "out holds another fit (the images have changed since: 23 then, 24 now); choose another "
         "--out, such as out-3\n"
     ) in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""What is found in a user's data before anything is trained, and what is refused."""
+"""Inspection of a user's data before training: notes, and data that is refused."""
 
 import json
 import shutil
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from shoal.fitting.inspection import material_of, named_swapped
+from shoal.fitting.inspection import inspect_data, names_look_swapped
 from tests.fitting.made import write_images, write_table
 
 
@@ -15,22 +15,25 @@ def test_broken_files_and_copies_are_found_and_the_rest_is_used(tmp_path: Path) 
     root = write_images(tmp_path / "data")
     (root / "hospital_a/dark/0.png").write_bytes(b"no image")
     shutil.copy(root / "hospital_a/dark/1.png", root / "hospital_b/dark/copy.png")
-    found = material_of(root)
+    found = inspect_data(root)
     assert [line.path.name for line in found.broken] == ["0.png"]
     assert len(found.dataset["hospital_a"]) == 11
     assert len(found.copies) == 1
     assert any("1 file is in several domains" in note for note in found.notes)
     shutil.copy(root / "hospital_c/dark/1.png", root / "hospital_c/dark/again.png")
-    told = f"in its domain: {root}/hospital_c/dark/1.png  =  {root}/hospital_c/dark/again.png"
-    assert any(note.endswith(told) for note in material_of(root).notes)
+    note = (
+        "1 duplicate file within a domain; scores on seen domains may be too high: "
+        f"{root}/hospital_c/dark/1.png  =  {root}/hospital_c/dark/again.png"
+    )
+    assert note in inspect_data(root).notes
 
 
 def test_links_that_lead_nowhere_are_named_and_left_out(tmp_path: Path) -> None:
     root, record = write_images(tmp_path / "data", each=2), tmp_path / "inspection.json"
-    whole = material_of(root).dataset.fingerprint
+    whole = inspect_data(root).dataset.fingerprint
     (root / "hospital_a/dark/lost.png").symlink_to("gone.png")
     for _ in range(2):  # the second time by the record
-        found = material_of(root, record=record)
+        found = inspect_data(root, record=record)
         assert [line.path.name for line in found.broken] == ["lost.png"]
         assert found.broken[0].why == "it links to gone.png: No such file or directory"
         assert found.dataset.fingerprint == whole
@@ -44,14 +47,14 @@ def test_images_are_read_once_and_known_the_next_time(tmp_path: Path) -> None:
     def progress(done: int, total: int) -> None:
         read.append(done)
 
-    first = material_of(root, progress=progress, record=record)
+    first = inspect_data(root, progress=progress, record=record)
     assert len(read) == 12
-    second = material_of(root, progress=progress, record=record)
+    second = inspect_data(root, progress=progress, record=record)
     assert len(read) == 12
     assert second.broken == first.broken
     assert second.dataset.fingerprint == first.dataset.fingerprint
     (root / "hospital_a/dark/0.png").unlink()  # another file, so that all are read again
-    material_of(root, progress=progress, record=record)
+    inspect_data(root, progress=progress, record=record)
     assert len(read) == 12 + 11
     assert json.loads(record.read_text())["broken"] == []
 
@@ -62,9 +65,9 @@ def test_imbalance_and_missing_classes_are_told(tmp_path: Path) -> None:
         shutil.rmtree(root / domain / "dark")
     for path in sorted((root / "hospital_c/dark").iterdir())[1:]:
         path.unlink()
-    assert not any("there are two domains" in note for note in material_of(root).notes)
-    notes = "\n".join(material_of(root).notes)
-    assert "the class 'bright' has 36 examples and 'dark' 1" in notes
+    assert not any("there are two domains" in note for note in inspect_data(root).notes)
+    notes = "\n".join(inspect_data(root).notes)
+    assert "the class 'bright' has 36 examples, 'dark' only 1" in notes
     assert "the domain 'hospital_a' lacks a class: dark" in notes
 
 
@@ -83,7 +86,7 @@ def test_imbalance_and_missing_classes_are_told(tmp_path: Path) -> None:
 def test_folders_the_wrong_way_round(
     domains: tuple[str, ...], classes: tuple[str, ...], swapped: bool
 ) -> None:
-    assert named_swapped(domains, classes) is swapped
+    assert names_look_swapped(domains, classes) is swapped
 
 
 def test_swapped_folders_are_refused_or_read_as_asked(tmp_path: Path) -> None:
@@ -95,47 +98,47 @@ def test_swapped_folders_are_refused_or_read_as_asked(tmp_path: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
     with pytest.raises(ValueError, match=r"looks like <class>/<domain>/<file>.*--layout class/dom"):
-        material_of(root)
-    found = material_of(root, "class/domain").dataset
+        inspect_data(root)
+    found = inspect_data(root, "class/domain").dataset
     assert found.names == ("hospital_a", "hospital_b", "hospital_c")
     assert found.classes == ("bright", "dark")
-    right = material_of(tmp_path / "right").dataset
+    right = inspect_data(tmp_path / "right").dataset
     assert found.counts() == right.counts()
-    assert material_of(root, "domain/class").dataset.names == ("bright", "dark")
+    assert inspect_data(root, "domain/class").dataset.names == ("bright", "dark")
 
 
 def test_one_domain_one_class_and_no_images_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"one domain only, 'hospital_a'.*two or more"):
-        material_of(write_images(tmp_path / "one", domains=("hospital_a",)))
+    with pytest.raises(ValueError, match=r"only one domain, 'hospital_a'.*two or more"):
+        inspect_data(write_images(tmp_path / "one", domains=("hospital_a",)))
     root = write_images(tmp_path / "class")
     for path in root.glob("*/dark"):
         shutil.rmtree(path)
-    with pytest.raises(ValueError, match="one class only, 'bright'"):
-        material_of(root)
+    with pytest.raises(ValueError, match="only one class, 'bright'"):
+        inspect_data(root)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no domains"):
-        material_of(tmp_path / "empty")
+        inspect_data(tmp_path / "empty")
     (tmp_path / "bare/a/cat").mkdir(parents=True)
     (tmp_path / "bare/b/cat").mkdir(parents=True)
     with pytest.raises(ValueError, match="class folders without a file"):
-        material_of(tmp_path / "bare")
+        inspect_data(tmp_path / "bare")
     with pytest.raises(ValueError, match="no such folder"):
-        material_of(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="one domain only"):
-        material_of(write_table(tmp_path / "t.csv", domains=("a",)))
+        inspect_data(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="only one domain"):
+        inspect_data(write_table(tmp_path / "t.csv", domains=("a",)))
 
 
 def test_classes_that_differ_by_case_are_refused(tmp_path: Path) -> None:
     root = write_images(tmp_path / "data", each=2)
     (root / "hospital_b/dark").rename(root / "hospital_b/Dark")
-    with pytest.raises(ValueError, match=r"classes that differ by case, .*: 'Dark', 'dark'"):
-        material_of(root)
+    with pytest.raises(ValueError, match=r"classes that differ only by case, .*: 'Dark', 'dark'"):
+        inspect_data(root)
 
 
 def test_an_image_of_200_megapixels_is_left_out(tmp_path: Path) -> None:
     root = write_images(tmp_path / "data", each=2)
     Image.new("1", (20_000, 10_000)).save(root / "hospital_a/dark/huge.png")
-    (broken,) = material_of(root).broken
+    (broken,) = inspect_data(root).broken
     assert broken.path.name == "huge.png"
     assert "more than 178 megapixels; make it smaller" in broken.why
 
@@ -145,7 +148,7 @@ def test_a_domain_of_broken_files_is_refused(tmp_path: Path) -> None:
     for path in (root / "hospital_a").rglob("*.png"):
         path.write_bytes(b"")
     with pytest.raises(ValueError, match="no image of the domain 'hospital_a' can be read"):
-        material_of(root)
+        inspect_data(root)
 
 
 def test_a_manifest_and_a_table_are_told_apart(tmp_path: Path) -> None:
@@ -153,16 +156,16 @@ def test_a_manifest_and_a_table_are_told_apart(tmp_path: Path) -> None:
     lines = [f"{p.relative_to(tmp_path)},{p.parts[-2]},{p.parts[-3]}" for p in root.rglob("*.png")]
     manifest = tmp_path / "list.csv"
     manifest.write_text("\n".join(["path,class,domain", *lines]))
-    assert material_of(manifest).table is None
-    assert material_of(write_table(tmp_path / "t.csv")).table is not None
+    assert inspect_data(manifest).table is None
+    assert inspect_data(write_table(tmp_path / "t.csv")).table is not None
 
 
 def test_classes_whose_letters_are_encoded_differently_are_refused(tmp_path: Path) -> None:
     root = write_images(tmp_path / "data", each=1)
     for domain, name in (("hospital_a", "caf\u00e9"), ("hospital_b", "cafe\u0301 ")):
         (root / domain / "dark").rename(root / domain / name)
-    with pytest.raises(ValueError, match="the encoding of their letters only"):
-        material_of(root)
+    with pytest.raises(ValueError, match="only by case, spaces or the encoding of their letters"):
+        inspect_data(root)
 
 
 def test_classes_of_which_nothing_can_be_read_are_refused(tmp_path: Path) -> None:
@@ -170,22 +173,22 @@ def test_classes_of_which_nothing_can_be_read_are_refused(tmp_path: Path) -> Non
     for path in root.glob("*/dark/*.png"):
         path.write_bytes(b"")
     with pytest.raises(ValueError, match="no image of the class 'dark' can be read"):
-        material_of(root)
+        inspect_data(root)
 
 
 def test_broken_files_are_known_where_the_data_has_moved_and_tried_again(tmp_path: Path) -> None:
     root, record = write_images(tmp_path / "data", each=2), tmp_path / "inspection.json"
     whole = (root / "hospital_a/dark/0.png").read_bytes()
     (root / "hospital_a/dark/0.png").write_bytes(b"\0" * len(whole))
-    material_of(root, record=record)
+    inspect_data(root, record=record)
     moved = tmp_path / "elsewhere/data"
     moved.parent.mkdir()
     root.rename(moved)
-    found = material_of(moved, record=record)
+    found = inspect_data(moved, record=record)
     assert [one.path for one in found.broken] == [moved / "hospital_a/dark/0.png"]
     assert len(found.dataset["hospital_a"]) == 3
     (moved / "hospital_a/dark/0.png").write_bytes(whole)
-    assert material_of(moved, record=record).broken == ()
+    assert inspect_data(moved, record=record).broken == ()
 
 
 def write_sized(root: Path, sizes: dict[str, tuple[int, int]], outer: str) -> Path:
@@ -201,17 +204,17 @@ def write_sized(root: Path, sizes: dict[str, tuple[int, int]], outer: str) -> Pa
 def test_sizes_of_images_tell_which_folders_are_cameras(tmp_path: Path) -> None:
     cameras = {"x1": (30, 20), "x2": (40, 40)}
     root = write_sized(tmp_path / "swapped", cameras, "pq")
-    with pytest.raises(ValueError, match=r"images of one inner folder have one size.*--layout cla"):
-        material_of(root)
-    assert material_of(root, "domain/class").dataset.names == ("p", "q")
-    assert material_of(root, "class/domain").dataset.names == ("x1", "x2")
+    with pytest.raises(ValueError, match=r"one inner folder all have the same size.*--layout cla"):
+        inspect_data(root)
+    assert inspect_data(root, "domain/class").dataset.names == ("p", "q")
+    assert inspect_data(root, "class/domain").dataset.names == ("x1", "x2")
     # One size for all, or a size for each outer folder, speaks for nothing.
     same = write_sized(tmp_path / "same", {"x1": (30, 20), "x2": (30, 20)}, "pq")
-    assert material_of(same).dataset.classes == ("x1", "x2")
+    assert inspect_data(same).dataset.classes == ("x1", "x2")
     right = write_sized(tmp_path / "right", {"x1": (30, 20)}, "p")
     write_sized(right, {"x2": (30, 20)}, "p")
     write_sized(right, {"x1": (40, 40), "x2": (40, 40)}, "q")
-    assert material_of(right).dataset.names == ("p", "q")
+    assert inspect_data(right).dataset.names == ("p", "q")
 
 
 def test_classes_that_no_two_domains_share_are_refused(tmp_path: Path) -> None:
@@ -219,13 +222,13 @@ def test_classes_that_no_two_domains_share_are_refused(tmp_path: Path) -> None:
     for kind in ("dark", "bright"):
         (root / "b" / kind).rename(root / "b" / f"{kind}er")
     with pytest.raises(ValueError, match="no class is in more than one domain"):
-        material_of(root)
+        inspect_data(root)
 
 
 def test_what_is_no_data(tmp_path: Path) -> None:
     (tmp_path / "photos.zip").write_bytes(b"PK")
-    with pytest.raises(ValueError, match="must be a folder of images, or a file that ends in"):
-        material_of(tmp_path / "photos.zip")
+    with pytest.raises(ValueError, match="must be a folder of images, or a file with one of the"):
+        inspect_data(tmp_path / "photos.zip")
 
 
 def test_many_classes_of_one_domain_are_one_line(tmp_path: Path) -> None:
@@ -233,19 +236,19 @@ def test_many_classes_of_one_domain_are_one_line(tmp_path: Path) -> None:
     rows = (f"{'ab'[k % 2]},{k * k % 7},{kind}" for k, kind in enumerate(kinds))
     lines = ["domain,x,class", *rows]
     (tmp_path / "t.csv").write_text("\n".join(lines))
-    (note,) = (one for one in material_of(tmp_path / "t.csv").notes if "only" in one)
+    (note,) = (one for one in inspect_data(tmp_path / "t.csv").notes if "in one domain" in one)
     assert note.startswith("20 classes are in one domain only: the class 'd60' is in")
 
 
 def test_two_domains_compare_nothing(tmp_path: Path) -> None:
-    found = material_of(write_images(tmp_path / "data", each=1, domains=("a", "b")))
+    found = inspect_data(write_images(tmp_path / "data", each=1, domains=("a", "b")))
     assert "there are two domains" in found.notes[0]
 
 
 def test_many_small_domains_are_one_line_of_rows(tmp_path: Path) -> None:
     rows = (f"site{k // 4:02},{k * k % 7},c{0 if k < 8 else k % 2}" for k in range(120))
     (tmp_path / "t.csv").write_text("\n".join(["domain,x,class", *rows]))
-    assert material_of(tmp_path / "t.csv").notes == [
+    assert inspect_data(tmp_path / "t.csv").notes == [
         "the domain 'site00' lacks a class: c1",
         "the domain 'site01' lacks a class: c1",
         "30 domains have too few rows to hold any out: "
@@ -257,7 +260,7 @@ def test_many_small_domains_are_one_line_of_rows(tmp_path: Path) -> None:
 def test_few_small_domains_are_told_one_by_one(tmp_path: Path) -> None:
     root = write_images(tmp_path / "data", each=1)
     shutil.rmtree(root / "hospital_a/dark")
-    assert [one for one in material_of(root).notes if "hold" in one] == [
+    assert [one for one in inspect_data(root).notes if "hold" in one] == [
         "the domain 'hospital_a' has 1 image: too few to hold any out",
         "the domain 'hospital_b' has 2 images: too few to hold any out",
         "the domain 'hospital_c' has 2 images: too few to hold any out",
@@ -269,10 +272,10 @@ def test_the_name_given_counts_and_empty_folders_are_told(tmp_path: Path) -> Non
     (tmp_path / "photos").symlink_to(root)
     for name in ("later", "never"):
         (root / name).mkdir()
-    found = material_of(tmp_path / "photos")
+    found = inspect_data(tmp_path / "photos")
     assert found.dataset.name == "photos"
     assert len(found.dataset.names) == 3
-    assert found.notes[-1] == "folders that are empty, and left out: later, never"
+    assert found.notes[-1] == "empty folders, skipped: later, never"
 
 
 def test_columns_that_repeat_class_or_domain_are_told(tmp_path: Path) -> None:
@@ -281,9 +284,9 @@ def test_columns_that_repeat_class_or_domain_are_told(tmp_path: Path) -> None:
         for k in range(60)
     )
     (tmp_path / "t.csv").write_text("\n".join(["domain,x,class,site,answer,flag", *rows]))
-    assert material_of(tmp_path / "t.csv").notes == [
-        "the column 'site' says one to one what the domain is, and nothing of a domain that was "
-        "never seen; leave it out: --leave-out site",
-        "the column 'answer' says one to one what the class is; if it is not known before the "
-        "class is, leave it out: --leave-out answer",
+    assert inspect_data(tmp_path / "t.csv").notes == [
+        "the column 'site' determines the domain; it cannot help on a new domain, so leave it out: "
+        "--leave-out site",
+        "the column 'answer' determines the class; if it is not known at prediction time, leave it "
+        "out: --leave-out answer",
     ]

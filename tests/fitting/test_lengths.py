@@ -13,13 +13,22 @@ from shoal.cli.fit import with_length
 from shoal.datasets import Domain, DomainDataset
 from shoal.fitting import lengths
 from shoal.fitting.leave_one_out import FitWorkspace
-from shoal.fitting.lengths import length_within, longest, table_length
-from shoal.fitting.setup import FitSetup
+from shoal.fitting.lengths import length_within, longest
+from shoal.fitting.setup import FitSetup, table_length
 from shoal.runs.machine import Machine
 from shoal.sweeps.cost import write_rates
 from shoal.sweeps.probe import Rates
 
-SETUP = FitSetup("x", "f", "images", "all", "efficientnet-lite0", 1000, "bf16", {})
+SETUP = FitSetup(
+    dataset="x",
+    fingerprint="f",
+    kind="images",
+    trained="all",
+    backbone="efficientnet-lite0",
+    steps=1000,
+    precision="bf16",
+    settings={},
+)
 METHODS = {name: (find(name), {}) for name in ("erm", "fishr")}
 
 
@@ -133,6 +142,6 @@ def test_what_was_chosen_before_stays(
 ) -> None:
     monkeypatch.setattr(lengths, "length_within", lambda *_: (77, 0.0))
     (tmp_path / "runs" / "one").mkdir(parents=True)
-    SETUP.keep(tmp_path)
+    SETUP.save(tmp_path)
     found = with_length(Namespace(steps=None), SETUP, world, tmp_path, 60.0, print)
     assert found.steps == SETUP.steps

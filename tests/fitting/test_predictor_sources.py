@@ -139,7 +139,7 @@ def test_rows_of_which_the_model_knows_nothing_are_errors() -> None:
     assert known.label is not None
     assert (far.label, far.probability, far.probabilities) == (None, None, {})
     assert far.error is not None
-    assert far.error.startswith("the table: row 2: the model has no probabilities for it")
+    assert far.error.startswith("the table: row 2: the probabilities are not finite")
     assert beyond.error is not None
     assert beyond.error.endswith("'age' must hold numbers of 3.4e+38 at most, got '1e39'")
 
@@ -213,7 +213,7 @@ def test_pictures_are_answered_as_their_files(tmp_path: Path) -> None:
         assert one.probabilities == pytest.approx(files[0])
     deep, *rest = small().predict([Image.new("I;16", (8, 8)), pictures[0]])
     assert deep.error == (
-        "image 1: it has more than 8 bits a channel (Pillow's 'I;16'); convert it to 8 bits"
+        "image 1: more than 8 bits a channel (Pillow mode 'I;16'); convert the image to 8 bits"
     )
     assert rest[0].probabilities == pytest.approx(files[0])
 
@@ -229,7 +229,7 @@ def test_pictures_are_answered_as_their_files(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_model_of_tables_does_not_take(sources: Any, came: str) -> None:
-    told = rf"data frames, or dicts .* got {came}; .* float32 \[n, 3\], go to probabilities\(\)"
+    told = rf"data frames, or dicts .* got {came}; .* float32 tensor \[n, 3\], .* probabilities\(\)"
     with pytest.raises(ValueError, match=told):
         of_tables().predict(sources)
 
@@ -247,6 +247,6 @@ def test_what_a_model_of_tables_does_not_take(sources: Any, came: str) -> None:
     ],
 )
 def test_what_a_model_of_images_does_not_take(sources: Any, came: str) -> None:
-    told = rf"PIL images, .* got {came}; .* uint8 \[n, 3, 224, 224\], go to probabilities\(\)"
+    told = rf"PIL images, .* got {came}; .* uint8 tensor \[n, 3, 224, 224\], .* probabilities\(\)"
     with pytest.raises(ValueError, match=told):
         small().predict(sources)

@@ -5,10 +5,10 @@ import torch
 
 from shoal.algorithms import find
 from shoal.datasets import Domain, DomainDataset, splits
-from shoal.fitting.setup import FitSetup
 from shoal.networks import Standardise
 from shoal.runs.machine import Machine
 from shoal.runs.prepare import prepare
+from tests.fitting.made import table_setup
 
 
 def dataset() -> DomainDataset:
@@ -27,7 +27,7 @@ def dataset() -> DomainDataset:
 @pytest.mark.parametrize("algorithm", ["erm", "fishr", "coral", "dann"])
 def test_columns_are_standardised_by_what_is_trained_on(algorithm: str) -> None:
     data = dataset()
-    setup = FitSetup("vectors", "", "table", "all", None, 5, "float32", {})
+    setup = table_setup(steps=5)
     run = setup.run(data, algorithm, (find(algorithm), {}), ("c",), 0)
     _, update = prepare(run, find(algorithm), data, None, Machine(torch.device("cpu"), "eager"))
     parts = splits(data, 0)

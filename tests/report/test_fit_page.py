@@ -93,7 +93,7 @@ def test_numbers_and_verdict_are_there() -> None:
     assert "72.5 ± 1.0" in text
     assert "7 of 20 wrong" in text
     assert "99 %" in text
-    assert "1 files that cannot be read were left out" in text
+    assert "1 unreadable file was skipped" in text
     assert '<section class="verdict likely">' in page
     assert page.count('<tr class="deploy">') == 1
 
@@ -116,7 +116,7 @@ def test_a_table_shows_rows_and_columns() -> None:
     page = fit_page(made)
     assert "row 7: cat" in page
     assert "age (number)" in page
-    assert "other row: id" in page
+    assert "different in nearly every row: id" in page
     assert "<img" not in page
 
 

@@ -109,34 +109,6 @@ def _add_reading(group: Any) -> None:
     )
 
 
-def setup_of(options: argparse.Namespace, material: Any, on: Any, out: Path) -> Any:
-    """Return how the model is fitted; what was chosen in ``out`` before stays."""
-    from ..fitting.lengths import table_length
-    from ..fitting.setup import STEPS, FitSetup, kept_setup
-    from ..networks.registry import backbone_name
-
-    before = kept_setup(out) or {}
-    kind = "images" if material.table is None else "table"
-    gpu = on.type == "cuda"
-    trained = options.train
-    if trained == "auto":
-        trained = before.get("trained", "all" if gpu or kind == "table" else "head")
-    usual = STEPS[trained]
-    if material.table is not None:
-        usual = table_length([len(domain) for domain in material.dataset.domains])
-    return FitSetup(
-        material.dataset.name,
-        material.dataset.fingerprint,
-        kind,
-        trained,
-        backbone_name(options.backbone) if kind == "images" else None,
-        options.steps or before.get("steps", usual),
-        before.get("precision", "bf16" if gpu and trained == "all" else "float32"),
-        settings(options.set),
-        sum(map(len, material.dataset.domains)),
-    )
-
-
 def with_length(
     options: argparse.Namespace,
     setup: Any,
@@ -152,9 +124,9 @@ def with_length(
     """
     from ..distributed import processes
     from ..fitting.lengths import length_within
-    from ..fitting.setup import kept_setup
+    from ..fitting.setup import saved_setup
 
-    chosen = options.steps is not None or kept_setup(out) is not None
+    chosen = options.steps is not None or saved_setup(out) is not None
     large = setup.kind == "images" and not setup.frozen
     if seconds is None or chosen or not large or processes() > 1:
         return setup
@@ -283,24 +255,30 @@ def _fit(options: argparse.Namespace, on: Any) -> None:
     from ..distributed import in_turn, rank
     from ..fitting.budget import Budget
     from ..fitting.fit import Told, fit
-    from ..fitting.inspection import material_of
+    from ..fitting.inspection import inspect_data
     from ..fitting.leave_one_out import FitWorkspace
-    from ..fitting.setup import INSPECTION, check_place, check_settings, folder_for
+    from ..fitting.setup import (
+        INSPECTION,
+        check_folder,
+        check_settings,
+        choose_setup,
+        default_folder,
+    )
     from ..runs.machine import Machine
 
     seconds = options.time or (None if options.runs else TIME)
     budget, begin = Budget(seconds, options.runs), time.monotonic()
     methods = _methods(options)
     check_settings(settings(options.set), methods)
-    out = options.out or folder_for(options.data)
+    out = options.out or default_folder(options.data)
     first = rank() == 0
     with fit_progress() if first else nullcontext() as progress:
         with in_turn():
             if first:
-                check_place(out, options.data)
+                check_folder(out, options.data)
             check_kind(options)
             check_backbone(options, on)
-            material = material_of(
+            material = inspect_data(
                 options.data,
                 options.layout,
                 options.class_column,
@@ -313,7 +291,15 @@ def _fit(options: argparse.Namespace, on: Any) -> None:
             show_material(material)
         machine = Machine(on, "graph" if on.type == "cuda" else "eager")
         left = None if seconds is None else seconds - (time.monotonic() - begin)
-        setup = setup_of(options, material, on, out)
+        setup = choose_setup(
+            material,
+            out,
+            on,
+            train=options.train,
+            backbone=options.backbone,
+            steps=options.steps,
+            settings=settings(options.set),
+        )
         world, told = FitWorkspace(methods, material.dataset, None, machine), Told()
         if progress:
             told = Told(progress.amount, progress.run, progress.note)

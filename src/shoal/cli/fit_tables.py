@@ -81,7 +81,7 @@ def show_verdict(fitted: Any, out: Path, seconds: float) -> None:
     from rich.text import Text
 
     verdict, console = fitted.verdict, Console()
-    rows, guess = verdict.rows, verdict.guess.row
+    rows, guess = verdict.rows, verdict.majority.row
     domains = list(dict.fromkeys(name for row in rows for name in row.domains))
     console.print(Text("Accuracy in % on the domain that was left out", "bold"), soft_wrap=True)
     grid = table(None, None)
@@ -110,7 +110,7 @@ def show_verdict(fitted: Any, out: Path, seconds: float) -> None:
     console.print(Text(f" {out}: {files} ({format_duration(seconds)})"), soft_wrap=True)
     predict = f"shoal predict {shlex.quote(str(out))} FILES..."
     look = f"see what goes wrong in {out / 'report.html'}, and fit again to another --out"
-    console.print(Text(f" Next: {predict if verdict.guess.beaten else look}"), soft_wrap=True)
+    console.print(Text(f" Next: {predict if verdict.majority.beaten else look}"), soft_wrap=True)
 
 
 def _cell(cell: Any) -> str:

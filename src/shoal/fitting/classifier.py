@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..algorithms import VARIANTS, find
-from ..catalogue import StepKind
+from ..algorithms import find
+from ..catalogue import StepKind, title_of
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, open_or_build_cache
 from ..runs.machine import Machine
@@ -23,14 +23,14 @@ from ..training.loop import Schedule, train
 from ..training.step import precision_context
 from .inputs import Array, check_size, dataset_of, files_of, inputs_of, labels_of, rows_of
 from .predictor import Predictor, device_of
-from .setup import hparams_for
+from .setup import find_method, hparams_for
 
-# Where scikit-learn's ``clone`` looks for what was requested.
+# The attribute in which scikit-learn's ``clone`` looks for metadata requests.
 REQUESTS = "_metadata_request"
 
 
 def sklearn_tags() -> Any:
-    """Return what kind of estimator it is, and that values may be missing."""
+    """Return scikit-learn's tags: a classifier that accepts missing values."""
     from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
 
     return Tags(
@@ -42,20 +42,20 @@ def sklearn_tags() -> Any:
 
 
 def sklearn_routing(owner: Any) -> Any:
-    """Return what ``owner`` was told to request; at first domains for ``fit``, and no more."""
+    """Return the metadata that ``owner`` requests; by default only domains, for ``fit``."""
     from sklearn.utils.metadata_routing import MetadataRequest
 
     if hasattr(owner, REQUESTS):
         return getattr(owner, REQUESTS)
     request = MetadataRequest(owner=owner)
     request.fit.add_request(param="domains", alias=True)
-    # As in scikit-learn's own classifiers: known to score, and refused until it is asked for.
+    # As in scikit-learn's own classifiers: score accepts weights only after they are requested.
     request.score.add_request(param="sample_weight", alias=None)
     return request
 
 
 def request(owner: Any, method: str, **wanted: bool | str | None) -> Any:
-    """Return ``owner``, whose ``method`` now requests this, as scikit-learn's set_…_request."""
+    """Return ``owner``, whose ``method`` now requests this, like scikit-learn's set_…_request."""
     routing = sklearn_routing(owner)
     for param, alias in wanted.items():
         getattr(routing, method).add_request(param=param, alias=alias)
@@ -64,31 +64,31 @@ def request(owner: Any, method: str, **wanted: bool | str | None) -> Any:
 
 
 def not_fitted() -> Exception:
-    """Return the error of a prediction before ``fit``: scikit-learn's, where it is installed."""
-    told = "this DomainClassifier is not fitted yet; call fit first"
+    """Return the error for a prediction before ``fit``: scikit-learn's, if it is installed."""
+    message = "this DomainClassifier is not fitted yet; call fit first"
     try:
         from sklearn.exceptions import NotFittedError
     except ModuleNotFoundError:
-        return ValueError(told)
-    return cast(Exception, NotFittedError(told))
+        return ValueError(message)
+    return cast(Exception, NotFittedError(message))
 
 
 class DomainClassifier:
-    """A classifier for domains that it never saw, trained on examples of several known ones.
+    """A classifier for unseen domains, trained on examples of several known ones.
 
     Args:
-        algorithm: a name of ``shoal list algorithms``.
-        hparams: hyperparameters by name; what is left out has its default.
-        steps: updates.
-        network: a name of ``shoal.networks``; None chooses: an MLP for vectors, by size for images
-            in memory of 28 × 28, 32 × 32 or 224 × 224, and EfficientNet-Lite0 with its weights of
-            ImageNet for files.
-        weights: what a network that is named begins with: "imagenet", or None to draw them.
-        random_state: what weights and batches are drawn from.
-        device: "cpu", "cuda", or None for a GPU where there is one.
+        algorithm: a name from ``shoal list algorithms``.
+        hparams: hyperparameters by name; the others have their defaults.
+        steps: number of updates.
+        network: a name from ``shoal.networks``. None is an MLP for vectors, a network chosen by
+            size for images in memory (28 × 28, 32 × 32 or 224 × 224), and EfficientNet-Lite0 with
+            ImageNet weights for files.
+        weights: initial weights of a named network: "imagenet", or None for random ones.
+        random_state: seed of weights and batches.
+        device: "cpu", "cuda", or None for a GPU if there is one.
 
-    After ``fit`` it has ``classes_``, ``domains_``, ``n_features_in_`` (of vectors) and
-    ``history_``, the mean terms of the loss along the way.
+    After ``fit`` it has ``classes_``, ``domains_``, ``n_features_in_`` (for vectors) and
+    ``history_``, the mean terms of the loss during training.
     """
 
     def __init__(
@@ -116,23 +116,23 @@ class DomainClassifier:
         """Train on all examples.
 
         Args:
-            X: vectors ``[n, d]``, NaN where a value is missing; or images, uint8 ``[n, C, H, W]``,
-                of a size that ``network`` takes; or a ``DomainDataset``, which has labels and
-                domains of its own.
-            y: labels ``[n]``, numbers or texts.
-            domains: where each example comes from ``[n]``, numbers or texts.
-            cache: of a data set of files, as ``shoal.datasets.cache.build`` makes it; by default
-                they are decoded to where ``shoal fit`` looks for it, once.
+            X: vectors ``[n, d]``, NaN for a missing value; or images, uint8 ``[n, C, H, W]``, of a
+                size that ``network`` takes; or a ``DomainDataset``, which has its own labels and
+                domains.
+            y: labels ``[n]``, numbers or strings.
+            domains: the domain of each example ``[n]``, numbers or strings.
+            cache: of a data set of files, from ``shoal.datasets.cache.build``; by default the
+                images are decoded once, into the cache folder of ``shoal fit``.
         """
         if isinstance(X, DomainDataset):
             dataset, classes, named = X, np.array(X.classes), np.array(X.names)
         else:
             dataset, classes, named = dataset_of(X, y, domains)
-        method = self._method()
+        method = find_method(self.algorithm)
         if len(dataset.domains) < 2 and method[0] is not find("erm"):
             warnings.warn(
-                f"{self.algorithm} compares domains, and these examples are all of one, so that it "
-                "can do no better than erm; give the domain of every example",
+                f"{title_of(self.algorithm)} compares domains, but all examples are of one domain, "
+                "so it cannot beat ERM; pass the domain of every example",
                 stacklevel=2,
             )
         run = self._run(dataset, method)
@@ -141,11 +141,11 @@ class DomainClassifier:
         machine = Machine(on, kind, weights=run.protocol.weights)
         cache = cache or open_or_build_cache(dataset, cache_root())
         placed, update = prepare(run, method[0], dataset, cache, machine)
-        nothing = Evaluation(
+        no_evaluation = Evaluation(
             update.algorithm, {}, lambda x: x, lambda: precision_context("float32", on)
         )
         schedule = Schedule(self.steps, run.protocol.record_every)
-        records, _ = train(update, nothing, schedule, kind)
+        records, _ = train(update, no_evaluation, schedule, kind)
         card = {"shape": list(placed.shape), "classes": list(map(str, classes))}
         self.predictor_ = Predictor(Model(update.algorithm.eval(), card))
         self.classes_, self.domains_ = classes, named
@@ -158,13 +158,13 @@ class DomainClassifier:
         """Return the probabilities of ``classes_``, ``[n, C]``.
 
         Args:
-            X: as in ``fit``, or names of files for a model of files; a data set's examples come
-                domain by domain.
+            X: as in ``fit``, or file names if the model was fitted to files; a data set's examples
+                come domain by domain.
         """
         if not hasattr(self, "predictor_"):
             raise not_fitted()
         if (files := files_of(X)) is not None:
-            return self._of_files(files)
+            return self._predict_files(files)
         inputs = inputs_of(rows_of(X))
         expected = self.predictor_.card["shape"]
         if list(inputs.shape[1:]) != expected:
@@ -181,24 +181,24 @@ class DomainClassifier:
 
     def predict(self, X: Any) -> Array:
         """Return the most probable class of each example."""
-        found = self.predict_proba(X).argmax(1)  # first, because it says what is wrong
+        found = self.predict_proba(X).argmax(1)  # first, because it checks that fit was called
         return cast(Array, self.classes_[found])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the accuracy, weighted where there are weights ``[n]``.
+        """Return the accuracy, weighted by ``sample_weight`` ``[n]`` if given.
 
-        A data set has labels of its own.
+        A data set has its own labels, so ``y`` can be omitted.
         """
         if y is None and isinstance(X, DomainDataset):
             y = labels_of(X)
         return float(np.average(self.predict(X) == np.asarray(y), weights=sample_weight))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the arguments that this was made with."""
+        """Return the constructor's arguments."""
         return {name: getattr(self, name) for name in _PARAMETERS}
 
     def set_params(self, **params: Any) -> "DomainClassifier":
-        """Change arguments; an unknown one is refused."""
+        """Change arguments; raise on an unknown one."""
         from ..choices import choose
 
         for name, value in params.items():
@@ -213,18 +213,18 @@ class DomainClassifier:
         return sklearn_tags()
 
     def get_metadata_routing(self) -> Any:
-        """Return what scikit-learn may pass on, where its routing is enabled."""
+        """Return the metadata that scikit-learn can pass on if its routing is enabled."""
         return sklearn_routing(self)
 
     def set_fit_request(self, *, domains: bool | str | None) -> "DomainClassifier":
-        """Request domains for ``fit``, as is the default, or under another name, or not."""
+        """Request domains for ``fit``: True (the default), another name for them, or False."""
         return cast(DomainClassifier, request(self, "fit", domains=domains))
 
     def set_score_request(self, *, sample_weight: bool | str | None) -> "DomainClassifier":
-        """Request weights for ``score``, by this name or another; they are not by default."""
+        """Request weights for ``score``: True, another name for them, or None (the default)."""
         return cast(DomainClassifier, request(self, "score", sample_weight=sample_weight))
 
-    def _of_files(self, files: list[Path]) -> Array:
+    def _predict_files(self, files: list[Path]) -> Array:
         if folders := [path for path in files if path.is_dir()]:
             raise ValueError(f"X must name one file for each example, got the folder {folders[0]}")
         found = self.predictor_.predict(files)
@@ -232,12 +232,6 @@ class DomainClassifier:
             if one.error is not None:
                 raise ValueError(one.error)
         return np.array([list(one.probabilities.values()) for one in found], dtype=np.float32)
-
-    def _method(self) -> MethodChoice:
-        if self.algorithm in VARIANTS:
-            variant = VARIANTS[self.algorithm]
-            return find(variant.algorithm), dict(variant.settings)
-        return find(self.algorithm), {}
 
     def _run(self, dataset: DomainDataset, method: MethodChoice) -> Run:
         network, weights = self.network, self.weights
@@ -258,14 +252,14 @@ class DomainClassifier:
             frozen_statistics=weights is not None,
         )
         return Run(
-            dataset.name,
-            "",
-            self.algorithm,
-            (),
-            _seed(self.random_state),
-            0,
-            hparams_for(method, "small" if small else "large", self.steps, given),
-            protocol,
+            dataset=dataset.name,
+            fingerprint="",
+            algorithm=self.algorithm,
+            test_domains=(),
+            trial=_seed(self.random_state),
+            draw=0,
+            hparams=hparams_for(method, "small" if small else "large", self.steps, given),
+            protocol=protocol,
         )
 
 

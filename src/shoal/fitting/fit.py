@@ -35,11 +35,11 @@ from .frozen_features import (
 )
 from .inspection import FitData
 from .leave_one_out import FitWorkspace, agreed, estimate, failures, finished, groups_of, run_group
-from .onnx_export import ONNX, described, onnx_missing, write_onnx
-from .page_content import mistakes_of, page_content
+from .onnx_export import ONNX, describe_onnx, onnx_missing, write_onnx
+from .page_content import build_page_content
 from .predictor import Predictor, load
 from .setup import FitSetup
-from .verdict import Verdict, verdict_of
+from .verdict import Verdict, decide
 
 # Examples that the ONNX file is compared on.
 COMPARED = 8
@@ -94,7 +94,7 @@ def write_checked_onnx(out: Path, method: type[Algorithm], material: FitData) ->
         return f"no {ONNX}: {why}"
     card = read_json(out / CARD)
     encoding = None if material.table is None else material.table.encoding
-    told = described(card["shape"], material.dataset.classes, encoding)
+    told = describe_onnx(card["shape"], material.dataset.classes, encoding)
     write_json(out / CARD, {**card, "onnx": told})
     return f"{ONNX} agrees with the model to {gap:.1g} in every probability"
 
@@ -177,7 +177,7 @@ def fit(
             check_frozen(name, method)
     with in_turn():
         if rank() == 0:
-            setup.keep(out)
+            setup.save(out)
         world = _surroundings(material, setup, methods, out, machine, cache_folder, told)
     groups = groups_of(setup, world, trials)
     if kept := finished(out, [run for group in groups for run in group]):
@@ -206,7 +206,7 @@ def _fitted(
             f"{run.algorithm} without {run.test_domains[0]}, trial {run.trial}", progress, ahead
         ),
     )
-    verdict = verdict_of(estimated, world.dataset, setup.protocol.holdout) if estimated else None
+    verdict = decide(estimated, world.dataset, setup.protocol.holdout) if estimated else None
     names = list(world.methods)
     deploy = names[agreed(lambda: names.index(verdict.deploy) if verdict else 0)]
     run = setup.run(world.dataset, deploy, world.methods[deploy], (), 0)
@@ -221,9 +221,8 @@ def _fitted(
         return None
     write_model(out, run, world.methods[deploy], setup, material, verdict)
     told.note(write_checked_onnx(out, world.methods[deploy][0], material))
-    mistakes = mistakes_of(estimated, material)
     onnx = (out / ONNX).exists()
-    content = page_content(material, setup, verdict, mistakes, estimated, failed, onnx)
+    content = build_page_content(material, setup, verdict, estimated, failed, onnx)
     _write_page(out / PAGE, content)
     return Fitted(verdict, tuple(failed))
 

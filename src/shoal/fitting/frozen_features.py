@@ -1,6 +1,6 @@
-"""Frozen features: images go once through a network, and only a head is trained on what comes out.
+"""Frozen features: images go through a pretrained network once, and only a head is trained.
 
-In the end the head is put onto that network, so that the model is one like any other.
+At the end the head is put onto that network, so the model is a whole network like any other.
 """
 
 from collections import deque
@@ -26,12 +26,12 @@ from ..storage import load_tensors, save_tensors
 from ..training.batches import Normalise, scaled
 
 Item = TypeVar("Item")
-Made = TypeVar("Made")
+Output = TypeVar("Output")
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let every operation inside run on one core."""
+    """Run every torch operation inside on one core."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -41,14 +41,14 @@ def one_thread() -> Iterator[None]:
 
 
 def in_threads(
-    work: Callable[[Item], Made], items: Iterable[Item], device: torch.device
-) -> Iterator[Made]:
-    """Yield what ``work`` makes of each item, in order; on a CPU as many at once as it has cores.
+    work: Callable[[Item], Output], items: Iterable[Item], device: torch.device
+) -> Iterator[Output]:
+    """Yield ``work(item)`` for each item, in order; on a CPU, run as many at once as it has cores.
 
-    What is yielded is made a little ahead, so that nothing waits for who takes it.
+    A few results are computed ahead, so that no core waits for the consumer.
     """
     workers = torch.get_num_threads() if device.type == "cpu" else 1
-    left, waiting = iter(items), deque[Future[Made]]()
+    left, waiting = iter(items), deque[Future[Output]]()
     with (
         one_thread() if device.type == "cpu" else nullcontext(),
         ThreadPoolExecutor(workers) as pool,
@@ -57,10 +57,10 @@ def in_threads(
             for item in islice(left, 2 * workers):
                 waiting.append(pool.submit(work, item))
             while waiting:
-                made = waiting.popleft().result()
+                output = waiting.popleft().result()
                 for item in islice(left, 1):
                     waiting.append(pool.submit(work, item))
-                yield made
+                yield output
         finally:
             for future in waiting:
                 future.cancel()
@@ -68,7 +68,7 @@ def in_threads(
 
 FEATURES = "features.pt"
 SHAPE = (3, 224, 224)
-# Images that go through the network together: more do not fit the caches of a CPU.
+# Images in a batch, by device: on a CPU, larger batches do not fit the caches.
 TOGETHER = {"cpu": 4, "cuda": 256}
 
 
@@ -78,21 +78,23 @@ def frozen_features(
     backbone: str,
     device: torch.device,
     path: Path,
-    told: Callable[[int, int], object],
+    progress: Callable[[int, int], object],
 ) -> DomainDataset:
-    """Return the data set with the features of its images in their place, float32 ``[n, p]``.
+    """Return the data set with features in place of its images, float32 ``[n, p]``.
 
-    They are kept in the file ``path``, so that all runs see the same, also when a command goes on.
+    The features are kept in the file ``path``, so that all runs see the same ones, also after a
+    command resumes.
 
     Args:
-        cache: called only where features have to be computed.
-        told: called with how many images are done, of how many.
+        cache: called only if features must be computed.
+        progress: called with the number of images done and the total.
     """
     about = " ".join([dataset.fingerprint, backbone, *map(sources, dataset.domains)])
     kept = load_tensors(path) if path.exists() else {}
-    before = f"{dataset.fingerprint} {backbone}"  # without the times at which files changed
+    # Files of older versions do not list the times at which images changed.
+    before = f"{dataset.fingerprint} {backbone}"
     if kept.get("about") not in (about, before):
-        found = _computed(dataset, cache(), backbone, device, told)
+        found = _compute_features(dataset, cache(), backbone, device, progress)
         kept = {"about": about, "features": found}
         save_tensors(path, kept)
     vectors = kept["features"]
@@ -100,12 +102,12 @@ def frozen_features(
     return replace(dataset, domains=tuple(domains))
 
 
-def _computed(
+def _compute_features(
     dataset: DomainDataset,
     cache: ImageCache,
     backbone: str,
     device: torch.device,
-    told: Callable[[int, int], object],
+    progress: Callable[[int, int], object],
 ) -> dict[str, Tensor]:
     network = pretrained(backbone, len(dataset.classes), device)
     normalise = Normalise(network.preprocessing, True, device)
@@ -120,16 +122,16 @@ def _computed(
     for name in dataset.names:
         rows = []
         chunks = cache[name].evaluation.split(TOGETHER[device.type])
-        for made in in_threads(features, chunks, device):
-            rows.append(made)
-            done += len(made)
-            told(done, total)
+        for output in in_threads(features, chunks, device):
+            rows.append(output)
+            done += len(output)
+            progress(done, total)
         found[name] = torch.cat(rows)
     return found
 
 
 def pretrained(backbone: str, classes: int, device: torch.device) -> Network:
-    """Return the network with its weights of ImageNet, ready to predict."""
+    """Return the network with ImageNet weights, in evaluation mode."""
     network = for_data(
         SHAPE, classes, name=backbone, weights="imagenet", generator=stream("features", backbone)
     )
@@ -139,26 +141,26 @@ def pretrained(backbone: str, classes: int, device: torch.device) -> Network:
 
 
 def check_frozen(name: str, method: type[Algorithm]) -> None:
-    """Raise where a method predicts with more than its network."""
+    """Raise if a method predicts with more than its network."""
     if not issubclass(method, UpdateAlgorithm) or method.extra_channels:
         raise ValueError(
             f"{name} does not work on frozen features, because it predicts with more than its "
-            "network; leave it out, or train the whole network: --train all"
+            "network; drop it, or train the whole network: --train all"
         )
 
 
 def whole_network(
     head: Algorithm, run: Run, fingerprint: str, backbone: str, domains: int
 ) -> tuple[Algorithm, Run]:
-    """Return the method with the whole network for images, and the run that says so.
+    """Return the method with the whole network for images, and the run that describes it.
 
     Args:
-        head: what was trained on features, by ``run``.
+        head: the method trained on features, in ``run``.
         fingerprint: of the images.
-        domains: how many there were to train on.
+        domains: number of training domains.
     """
     if not isinstance(head.model, Network):
-        raise TypeError(f"{type(head).__name__} has no network of shoal's")
+        raise TypeError(f"{type(head).__name__} must have a shoal.networks.Network as its model")
     protocol = replace(run.protocol, network=backbone, weights="imagenet", augment=False)
     whole = replace(run, fingerprint=fingerprint, protocol=protocol)
     weight, bias = folded(head.model)

@@ -1,4 +1,4 @@
-"""What a user holds: arrays, tensors, tables, pictures, names of files."""
+"""Inputs as users have them: arrays, tensors, data frames, images in memory, file names."""
 
 import os
 from collections.abc import Mapping
@@ -17,26 +17,26 @@ from ..networks.registry import BY_SIZE
 from ..training.pillow import SIZE
 
 Array = np.ndarray[Any, Any]
-# Of grey, coloured and partly transparent images.
+# Channels of grey, coloured and partly transparent images.
 CHANNELS = (1, 3, 4)
 
 
 def dataset_of(X: Any, y: Any, domains: Any) -> tuple[DomainDataset, Array, Array]:
-    """Return arrays as a data set, and its classes and domains as they came."""
+    """Return arrays as a data set, with its classes and domains as the user gave them."""
     if y is None or domains is None:
         lacking = "y" if y is None else "domains"
         raise ValueError(
-            f"fit needs {lacking}: fit(X, y, domains), with the domain of every example; in "
-            'cross-validation params={"domains": domains}'
+            f"fit needs {lacking}: call fit(X, y, domains), with the domain of every example; in "
+            'cross-validation pass params={"domains": domains}'
         )
     inputs = inputs_of(X)
-    classes, labels = _numbered("y", y, len(inputs))
+    classes, labels = _number("y", y, len(inputs))
     if classes.dtype.kind == "f" and (classes != np.round(classes)).any():
         raise ValueError(
             f"Unknown label type: continuous. y must be classes, got {len(classes)} different "
             "numbers with fractions; cut them into classes first, or use a regressor"
         )
-    names, places = _numbered("domains", domains, len(inputs))
+    names, places = _number("domains", domains, len(inputs))
     if len(classes) < 2:
         raise ValueError(f"y must have two classes or more, got {classes.tolist()}")
     numbers = torch.from_numpy(labels.astype(np.int64))
@@ -47,31 +47,34 @@ def dataset_of(X: Any, y: Any, domains: Any) -> tuple[DomainDataset, Array, Arra
     return DomainDataset("arrays", tuple(map(str, classes)), tuple(found)), classes, names
 
 
-def _numbered(what: str, given: Any, n: int) -> tuple[Array, Array]:
-    """Return the different values, sorted, and which of them each one is."""
+def _number(what: str, given: Any, n: int) -> tuple[Array, Array]:
+    """Return the distinct values, sorted, and the index of each example's value among them."""
     values = np.asarray(given)
     if values.shape != (n,):
         raise ValueError(f"{what} must be [n] with n = {n}, got {list(values.shape)}")
     missing = [k for k, one in enumerate(values.tolist()) if one is None or one != one]
     if missing:
-        raise ValueError(f"{what} lacks {len(missing)} of {n} values, the first at {missing[0]}")
+        raise ValueError(
+            f"{what} must have no missing values, got {len(missing)} of {n}, the first at index "
+            f"{missing[0]}"
+        )
     try:
         found, places = np.unique(values, return_inverse=True)
     except TypeError as error:
-        raise ValueError(f"{what} must be all numbers or all texts ({error})") from error
+        raise ValueError(f"{what} must be all numbers or all strings ({error})") from error
     return found, places
 
 
 def inputs_of(X: Any) -> Tensor:
     """Return vectors as float32 ``[n, d]``, or images as uint8 ``[n, C, H, W]``."""
     if hasattr(X, "toarray"):
-        raise ValueError("X is sparse, expected a dense array; give X.toarray()")
+        raise ValueError("X is sparse, expected a dense array; pass X.toarray()")
     array = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
     if array.ndim == 4 and array.dtype == np.uint8:
         if array.shape[3] in CHANNELS and array.shape[1] not in CHANNELS:
             raise ValueError(
-                f"X must be images [n, C, H, W], and {list(array.shape)} looks like channels last; "
-                "give np.moveaxis(X, 3, 1)"
+                f"X must be images [n, C, H, W], but {list(array.shape)} looks like channels last; "
+                "pass np.moveaxis(X, 3, 1)"
             )
         return torch.from_numpy(np.ascontiguousarray(array))
     if array.ndim != 2:
@@ -84,32 +87,32 @@ def inputs_of(X: Any) -> Tensor:
             vectors = np.ascontiguousarray(array, dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"X must hold numbers ({error}); encode texts first, as with a OneHotEncoder in a "
-            "pipeline"
+            f"X must be numeric ({error}); encode strings first, for example with a OneHotEncoder "
+            "in a pipeline"
         ) from error
     if np.isinf(vectors).any():
         row, column = np.argwhere(np.isinf(vectors))[0].tolist()
         raise ValueError(
-            f"X must hold finite numbers, or NaN where one is missing, got {array[row, column]} in "
+            f"X must hold finite numbers, or NaN for a missing one, got {array[row, column]} in "
             f"row {row}, column {column}"
         )
     return torch.from_numpy(vectors)
 
 
 def check_size(shape: tuple[int, ...]) -> None:
-    """Raise if no network is chosen for images of this shape ``(C, H, W)``."""
+    """Raise if there is no default network for images of this shape ``(C, H, W)``."""
     _, height, width = shape
     if height != width or height not in BY_SIZE:
         sizes = ", ".join(f"{size} × {size}" for size in BY_SIZE)
         raise ValueError(
-            f"X has images of {height} × {width}, and a network is chosen for {sizes} alone; "
-            "resize them to one of these, or name a network that takes any size, "
+            f"X has images of {height} × {width}, but there are default networks only for {sizes}; "
+            "resize the images, or name a network that takes any size: "
             'network="mnist-cnn" for small images or "resnet18" for large ones'
         )
 
 
 def files_of(X: Any) -> list[Path] | None:
-    """Return the files that X names, or those of a data set in its order; None without files."""
+    """Return the files that X names, or a data set's files in order; None if X has no files."""
     if isinstance(X, DomainDataset):
         if X.in_memory:
             return None
@@ -120,29 +123,29 @@ def files_of(X: Any) -> list[Path] | None:
 
 
 def rows_of(X: Any) -> Any:
-    """Return the inputs of a data set in memory, domain by domain; anything else as it is."""
+    """Return the inputs of a data set in memory, domain by domain; return any other X unchanged."""
     if not isinstance(X, DomainDataset):
         return X
     return torch.cat([torch.as_tensor(domain.images) for domain in X.domains])
 
 
 def labels_of(dataset: DomainDataset) -> Array:
-    """Return the class of every example, by name, in the data set's order."""
+    """Return the class name of every example, in the data set's order."""
     labels = torch.cat([one.labels for one in dataset.domains])
     return np.array([dataset.classes[label] for label in labels.tolist()])
 
 
 def files_in(folder: Path, rows: bool) -> tuple[list[Path], int]:
-    """Return the files of a folder that may be images, or tables, and how many others there are.
+    """Return a folder's image files, or tables if ``rows``, and the number of its other files.
 
-    By their suffix, which may be that of an image that cannot be read here. A link that leads
-    nowhere and a folder that cannot be opened are among them, to be named where they are
-    read. Hidden files are other programs' business, as in data that is fitted to.
+    The suffix decides, so some of the images may be of a format that cannot be read here. Broken
+    links and folders that cannot be opened are returned too: reading them reports the reason.
+    Hidden files are neither returned nor counted, as in ``shoal fit``.
     """
     found, others, seen = list[Path](), 0, {folder.resolve()}
 
     def is_new(path: Path) -> bool:
-        """Return whether no link has led to this folder before."""
+        """Return whether no link has led to this folder yet."""
         known = path.resolve() in seen
         seen.add(path.resolve())
         return not known
@@ -162,33 +165,33 @@ def files_in(folder: Path, rows: bool) -> tuple[list[Path], int]:
 
 
 def is_picture(source: Any) -> bool:
-    """Return whether this is an image of Pillow, or an array ``[H, W, 3]`` of uint8."""
+    """Return whether this is a PIL image or a uint8 array ``[H, W, 3]``."""
     if isinstance(source, np.ndarray):
         return source.dtype == np.uint8 and source.ndim == 3 and source.shape[2] == 3
     return hasattr(source, "getbands")
 
 
 def picture_of(source: Any) -> Tensor:
-    """Return a picture as files are read: uint8 ``[3, 224, 224]``."""
+    """Return a PIL image or an array as files are read: uint8 ``[3, 224, 224]``."""
     from PIL import Image
 
     image = Image.fromarray(source) if isinstance(source, np.ndarray) else source
     if image.mode[0] in "IF":
         raise ValueError(
-            f"it has more than 8 bits a channel (Pillow's {image.mode!r}); convert it to 8 bits"
+            f"more than 8 bits a channel (Pillow mode {image.mode!r}); convert the image to 8 bits"
         )
     return planes(image.convert("RGB").resize(SIZE, Image.Resampling.BILINEAR))
 
 
 def has_columns(source: Any) -> bool:
-    """Return whether this is a mapping from columns, or a table of pandas, polars or pyarrow."""
+    """Return whether this is a mapping from columns, or a pandas, polars or pyarrow table."""
     return isinstance(source, Mapping) or (
         hasattr(source, "columns") and (hasattr(source, "to_dict") or hasattr(source, "to_pydict"))
     )
 
 
 def is_row(source: Any) -> bool:
-    """Return whether this is a mapping with one value for every column."""
+    """Return whether this is a mapping with one value per column."""
     return isinstance(source, Mapping) and not any(map(_is_column, source.values()))
 
 
@@ -214,7 +217,7 @@ def _values(given: Any) -> list[Any]:
     return list(column.tolist() if hasattr(column, "tolist") else column)
 
 
-def described(source: Any) -> str:
-    """Return what came, as an error tells it: its type, and the shape of an array."""
+def describe(source: Any) -> str:
+    """Return a source's type, and an array's dtype and shape, for an error message."""
     name = type(source).__name__
     return f"{name} {source.dtype} {list(source.shape)}" if hasattr(source, "dtype") else name

@@ -1,4 +1,4 @@
-"""What a user's data is: read in full before anything is trained, and refused where it is wrong."""
+"""Inspection: a user's data, read in full before training, with its faults and oddities."""
 
 import re
 import unicodedata
@@ -18,9 +18,9 @@ from ..datasets.verification import unusual
 from ..storage import read_json, write_json
 
 LAYOUTS = ("domain/class", "class/domain")
-# Images of every class in every domain that are looked at.
+# Images of each class in each domain whose size is compared.
 LOOKED = 4
-# Words of folders that are domains more often than classes.
+# Words in folder names that more often mean a domain than a class.
 PLACES = frozenset(
     (
         *("photo", "photos", "sketch", "sketches", "cartoon", "painting", "art", "clipart"),
@@ -32,42 +32,43 @@ PLACES = frozenset(
 )
 
 
-def arranged(dataset: DomainDataset, layout: str | None, where: Path) -> DomainDataset:
-    """Return the data set with domains and classes as ``layout`` says.
+def with_layout(dataset: DomainDataset, layout: str | None, where: Path) -> DomainDataset:
+    """Return the data set with domains and classes as ``layout`` names them.
 
-    Raise where nobody says it, and the folders look like the other way round.
+    Raise if no layout is given and the folders look swapped.
 
     Args:
         dataset: read as ``domain/class``.
-        where: its folder, for an error.
+        where: its folder, for the error message.
     """
     if layout == LAYOUTS[1]:
-        return swapped(dataset)
+        return swap_domains_and_classes(dataset)
     if layout is None and (why := why_swapped(dataset)):
         raise ValueError(
             f"{where} looks like <class>/<domain>/<file>, expected <domain>/<class>/<file>: {why}. "
-            f"Its domains would be {some(dataset.names)}, its classes {some(dataset.classes)}; if "
-            f"they are swapped, add --layout {LAYOUTS[1]}, if not, --layout {LAYOUTS[0]}"
+            f"As it is, the domains are {some(dataset.names)} and the classes "
+            f"{some(dataset.classes)}. If they are swapped, add --layout {LAYOUTS[1]}; if not, "
+            f"--layout {LAYOUTS[0]}"
         )
     return dataset
 
 
 def why_swapped(dataset: DomainDataset) -> str | None:
-    """Return what speaks for domains and classes being swapped; None where nothing does."""
-    if named_swapped(dataset.names, dataset.classes):
+    """Return the reason to think that domains and classes are swapped, or None."""
+    if names_look_swapped(dataset.names, dataset.classes):
         return "the inner folders have names of domains"
     if _disjoint(dataset):
         return "no class is in more than one domain"
-    if _looks_swapped(dataset):
+    if _sizes_look_swapped(dataset):
         return (
-            "images of one inner folder have one size, whichever outer folder it is in, as those "
-            "of one camera or site have"
+            "images of one inner folder all have the same size, whichever outer folder they are "
+            "in, like images of one camera or site"
         )
     return None
 
 
-def named_swapped(domains: Sequence[str], classes: Sequence[str]) -> bool:
-    """Return whether classes have names of domains, and domains have not."""
+def names_look_swapped(domains: Sequence[str], classes: Sequence[str]) -> bool:
+    """Return whether the classes are named like domains and the domains are not."""
 
     def like_domains(names: Sequence[str]) -> int:
         words = [set(re.split(r"[\W_\d]+", name.lower())) for name in names]
@@ -86,10 +87,10 @@ def _disjoint(dataset: DomainDataset) -> bool:
     )
 
 
-def _looks_swapped(dataset: DomainDataset) -> bool:
-    """Return whether every class has a look of its own, and no domain has one.
+def _sizes_look_swapped(dataset: DomainDataset) -> bool:
+    """Return whether each class has one image size of its own, and no domain has.
 
-    A camera, a scanner or a style gives all its images one size; what is on them does not.
+    A camera, a scanner or a style gives all its images one size; their content does not.
     """
     of_classes: dict[int, set[object]] = {}
     of_domains: dict[str, set[object]] = {}
@@ -108,8 +109,8 @@ def _looks_swapped(dataset: DomainDataset) -> bool:
     )
 
 
-def swapped(dataset: DomainDataset) -> DomainDataset:
-    """Return the data set whose domains are the classes of this one, and the other way round."""
+def swap_domains_and_classes(dataset: DomainDataset) -> DomainDataset:
+    """Return the data set with domains as classes and classes as domains."""
     files: dict[str, list[tuple[str, Path]]] = {kind: [] for kind in dataset.classes}
     for domain in dataset.domains:
         for path, label in zip(domain.images, domain.labels.tolist(), strict=True):
@@ -117,43 +118,42 @@ def swapped(dataset: DomainDataset) -> DomainDataset:
     return of_files(dataset.name, list(files), files)
 
 
-# A class or domain so much larger than another is worth a word.
+# A note is printed if one class or domain is this many times larger than another.
 UNEVEN = 10
-# Why a column that repeats another is better left out.
+# Why to leave out a column that determines the class or the domain.
 REPEATS = {
-    "class": "; if it is not known before the class is, leave it out",
-    "domain": ", and nothing of a domain that was never seen; leave it out",
+    "class": "if it is not known at prediction time, leave it out",
+    "domain": "it cannot help on a new domain, so leave it out",
 }
 
 
-def remarks(
+def notes_on(
     dataset: DomainDataset,
     copies: Sequence[Copies],
     empty: Sequence[str],
     repeats: Mapping[str, str],
 ) -> list[str]:
-    """Return what a user should know, a line each.
+    """Return the notes for the user, a line each.
 
     Args:
-        empty: folders without anything in them.
-        repeats: of a table, as in ``TableData``.
+        empty: names of empty folders.
+        repeats: columns of a table, as in ``TableData``.
     """
-    notes = [*_few(dataset), *unusual(dataset), *_uneven(dataset), *_copied(copies)]
+    notes = [*_few_domains(dataset), *unusual(dataset), *_uneven(dataset), *_duplicates(copies)]
     if empty:
-        notes.append(f"folders that are empty, and left out: {some(empty)}")
+        notes.append(f"empty folders, skipped: {some(empty)}")
     return notes + [
-        f"the column {column!r} says one to one what the {kind} is{REPEATS[kind]}: --leave-out "
-        f"{column}"
+        f"the column {column!r} determines the {kind}; {REPEATS[kind]}: --leave-out {column}"
         for column, kind in repeats.items()
     ]
 
 
-def _few(dataset: DomainDataset) -> list[str]:
+def _few_domains(dataset: DomainDataset) -> list[str]:
     if len(dataset.names) > 2:
         return []
     return [
-        "there are two domains, so that every estimate is of a model that was trained on one, "
-        "where methods that compare domains have nothing to compare; three or more tell more"
+        "there are two domains, so each estimate comes from a model trained on one, and methods "
+        "that compare domains have nothing to compare; three or more domains are better"
     ]
 
 
@@ -166,45 +166,50 @@ def _uneven(dataset: DomainDataset) -> list[str]:
         low, high = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
         if sizes[high] > UNEVEN * sizes[low]:
             found.append(
-                f"the {kind} {high!r} has {sizes[high]:,} examples and {low!r} {sizes[low]:,}"
+                f"the {kind} {high!r} has {sizes[high]:,} examples, {low!r} only {sizes[low]:,}"
             )
     return found
 
 
-def _copied(copies: Sequence[Copies]) -> list[str]:
+def _duplicates(copies: Sequence[Copies]) -> list[str]:
     found = []
     across = [one for one in copies if one.across]
     within = [one for one in copies if not one.across]
     if across:
-        pairs = ["  =  ".join(map(str, one.paths[:3])) for one in across]
+        files = _count(len(across), "file is", "files are")
         found.append(
-            f"{_files(len(across))} in several domains, so that a domain that is left out is "
-            f"partly known: {some(pairs)}"
+            f"{files} in several domains, so scores on a held-out domain may be too high: "
+            f"{some(_equations(across))}"
         )
     if within:
-        whose = "its" if len(within) == 1 else "their"
-        twice = ["  =  ".join(map(str, one.paths[:3])) for one in within]
-        found.append(f"{_files(len(within))} more than once in {whose} domain: {some(twice)}")
-    if wrong := [one for one in copies if one.contradict]:
+        files = _count(len(within), "duplicate file", "duplicate files")
         found.append(
-            f"{_files(len(wrong))} of several classes: {some([one.paths[0] for one in wrong])}"
+            f"{files} within a domain; scores on seen domains may be too high: "
+            f"{some(_equations(within))}"
         )
+    if wrong := [one for one in copies if one.contradict]:
+        files = _count(len(wrong), "file has", "files have")
+        found.append(f"{files} several classes: {some([one.paths[0] for one in wrong])}")
     return found
 
 
-def _files(count: int) -> str:
-    return "1 file is" if count == 1 else f"{count:,} files are"
+def _equations(copies: Sequence[Copies]) -> list[str]:
+    return ["  =  ".join(map(str, one.paths[:3])) for one in copies]
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"1 {one}" if number == 1 else f"{number:,} {many}"
 
 
 SUFFIXES = (*MANIFESTS, ".parquet")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FitData:
-    """Data that a model can be fitted to, and all that was found in it.
+    """Data to fit a model to, and all that the inspection found in it.
 
-    ``dataset`` has what can be used: broken files and ``empty`` folders are left out. ``table`` is
-    there for tables.
+    ``dataset`` holds the usable examples: it excludes ``broken`` files and ``empty`` folders.
+    ``table`` is None for images.
     """
 
     dataset: DomainDataset
@@ -215,12 +220,17 @@ class FitData:
 
     @property
     def notes(self) -> list[str]:
-        """What is unusual and may be as it should, a line each."""
+        """Oddities that can be intended, a line each."""
         repeats = self.table.repeats if self.table is not None else {}
-        return remarks(self.dataset, self.copies, self.empty, repeats)
+        return notes_on(self.dataset, self.copies, self.empty, repeats)
+
+    @property
+    def kind(self) -> str:
+        """Either "images" or "table"."""
+        return "images" if self.table is None else "table"
 
 
-def material_of(
+def inspect_data(
     data: Path,
     layout: str | None = None,
     class_column: str = "class",
@@ -229,30 +239,31 @@ def material_of(
     progress: Callable[[int, int], object] | None = None,
     record: Path | None = None,
 ) -> FitData:
-    """Return the data at ``data``, every image of it read once.
+    """Return the data at ``data`` after reading every image once.
 
     Args:
-        data: folders of images, a manifest of them, or a table (CSV or Parquet).
+        data: folders of images, a manifest of images, or a table (CSV or Parquet).
         layout: of folders, one of ``LAYOUTS``; None is the first, unless they look swapped.
         class_column, domain_column, leave_out: of a table, as in ``table_data``.
-        progress: called after every image with how many were read, of how many.
-        record: a file that keeps what was found, so that the same images are not read again.
+        progress: called after every image with the number read and the total.
+        record: a file that keeps the findings, so that the same images are not read again.
     """
     if is_table(data):
         table = table_data(data.stem, data, class_column, domain_column, leave_out)
-        _check(table.dataset)
-        return FitData(table.dataset, table=table)
-    dataset = _images(data, layout)
-    _check(dataset)
+        _check_names(table.dataset)
+        return FitData(dataset=table.dataset, table=table)
+    dataset = _read_images(data, layout)
+    _check_names(dataset)
     broken = broken_files(dataset, progress, record)
     dataset = without(dataset, {line.path for line in broken})
-    _check(dataset)
+    _check_names(dataset)
     counts = dataset.counts().values()
     for kind in dataset.classes:
         if not any(domain[kind] for domain in counts):
             raise ValueError(f"no image of the class {kind!r} can be read")
     empty = tuple(empty_folders(data)) if data.is_dir() else ()
-    return FitData(dataset, broken, tuple(find_copies(dataset)), empty=empty)
+    copies = tuple(find_copies(dataset))
+    return FitData(dataset=dataset, broken=broken, copies=copies, empty=empty)
 
 
 def broken_files(
@@ -262,8 +273,8 @@ def broken_files(
 ) -> tuple[Broken, ...]:
     """Return the files that cannot be read.
 
-    The record knows them by domain and place, because the data may have moved; whether they can be
-    read by now is tried again.
+    The record keeps their domains and positions, because the data can move. Recorded files are
+    tried again, because they can be repaired.
     """
     known = read_json(record) if record is not None and record.exists() else {}
     if known.get("fingerprint") == dataset.fingerprint:
@@ -283,7 +294,7 @@ def broken_files(
 
 
 def is_table(data: Path) -> bool:
-    """Return whether a file is a table of features, and no manifest of images."""
+    """Return whether a file is a table of features rather than a manifest of images."""
     if data.suffix.lower() == ".parquet":
         return True
     if data.suffix.lower() not in (".csv", ".tsv"):
@@ -291,40 +302,39 @@ def is_table(data: Path) -> bool:
     return not set(COLUMNS) <= set(read_table(data))
 
 
-def _images(data: Path, layout: str | None) -> DomainDataset:
+def _read_images(data: Path, layout: str | None) -> DomainDataset:
     if data.is_file():
         if data.suffix.lower() not in SUFFIXES:
             raise ValueError(
-                f"{data} must be a folder of images, or a file that ends in one of "
+                f"{data} must be a folder of images, or a file with one of the suffixes "
                 f"{', '.join(SUFFIXES)}"
             )
         return image_manifest(data.stem, data)
     dataset = image_folders(name_of(data), data)
-    return arranged(dataset, layout, data)
+    return with_layout(dataset, layout, data)
 
 
-def _check(dataset: DomainDataset) -> None:
-    """Raise where nothing can be learned, or estimated, from this data."""
+def _check_names(dataset: DomainDataset) -> None:
+    """Raise if there are too few domains or classes, or two names that look alike."""
     if len(dataset.names) < 2:
         raise ValueError(
-            f"{dataset.name} has one domain only, {dataset.names[0]!r}: how a model does on a "
-            "domain it never saw can only be estimated with two or more, and is better with three"
+            f"{dataset.name} has only one domain, {dataset.names[0]!r}; to estimate the accuracy "
+            "on an unseen domain, two or more are needed, better three"
         )
     if len(dataset.classes) < 2:
-        raise ValueError(f"{dataset.name} has one class only, {dataset.classes[0]!r}")
+        raise ValueError(f"{dataset.name} has only one class, {dataset.classes[0]!r}; give two")
     for kind, names in (("classes", dataset.classes), ("domains", dataset.names)):
         counts = Counter(map(_letters, names))
         alike = [name for name in names if counts[_letters(name)] > 1]
         if alike:
             raise ValueError(
-                f"{dataset.name} has {kind} that differ by case, spaces or the encoding of their "
-                f"letters only: {some([repr(name) for name in alike])}; give what belongs together "
-                "one name"
+                f"{dataset.name} has {kind} that differ only by case, spaces or the encoding of "
+                f"their letters: {some([repr(name) for name in alike])}; give them one name"
             )
 
 
 def _letters(name: str) -> str:
-    """Return the name as people read it: an é may be one sign or two."""
+    """Return the name as people read it: an é can be one code point or two."""
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 

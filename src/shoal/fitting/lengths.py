@@ -1,6 +1,5 @@
 """How many updates runs get where nobody says: by the time for networks, by the rows for tables."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,11 +17,6 @@ LENGTHS = (5000, 4000, 3000, 2500, 2000, 1500, 1000, 700, 500, 300)
 # The share of the time in which each domain is left out once and the model is trained. What is left
 # is for images to be decoded, and for what was guessed wrong.
 SHARE = 0.7
-# How often an MLP sees the rows of a table, and its updates at least and at most: small tables are
-# known by heart after a few hundred.
-EPOCHS, FEWEST, MOST = 50, 200, 1000
-# Rows of each domain in an update, by the defaults.
-BATCH = 64
 
 
 def length_within(seconds: float, setup: FitSetup, world: FitWorkspace) -> tuple[int, float]:
@@ -41,12 +35,6 @@ def length_within(seconds: float, setup: FitSetup, world: FitWorkspace) -> tuple
         return setup.steps, 0.0
     steps = longest(SHARE * seconds, found[0], setup, world)
     return steps, _seconds(found[0], replace(setup, steps=steps), world, LEAST)
-
-
-def table_length(rows: Sequence[int]) -> int:
-    """Return how many updates an MLP should have on domains of so many rows."""
-    steps = EPOCHS * sum(rows) / (len(rows) * BATCH)
-    return round(min(max(steps, FEWEST), MOST))
 
 
 def longest(seconds: float, rates: Rates, setup: FitSetup, world: FitWorkspace) -> int:

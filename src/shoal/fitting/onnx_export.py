@@ -1,4 +1,4 @@
-"""The model as an ONNX file, compared with the model itself before anyone relies on it."""
+"""ONNX export: write the model as an ONNX file and check that both give the same probabilities."""
 
 import logging
 import warnings
@@ -16,12 +16,12 @@ from .predictor import Predictor
 
 ONNX = "model.onnx"
 INPUT, OUTPUT, BATCH = "inputs", "probabilities", "n"
-# Largest difference between two probabilities; float32 sums in another order give some 1e-6.
+# Largest accepted difference of a probability; float32 sums in another order give about 1e-6.
 TOLERANCE = 1e-4
 
 
 def onnx_missing() -> str | None:
-    """Return which package ONNX files need and is not there; None where all are."""
+    """Return the first package that the export needs and that is not installed, or None."""
     from importlib.util import find_spec
 
     for name in ("onnx", "onnxscript", "onnxruntime"):
@@ -30,10 +30,10 @@ def onnx_missing() -> str | None:
     return None
 
 
-def described(
+def describe_onnx(
     shape: Sequence[int], classes: Sequence[str], encoding: Encoding | None
 ) -> dict[str, Any]:
-    """Return what the file takes and gives, for whoever has nothing but the file and this.
+    """Return a description of the file's inputs and outputs, enough to use it without shoal.
 
     Args:
         shape: of one input.
@@ -61,25 +61,25 @@ def _image(shape: Sequence[int]) -> str:
     _, height, width = shape
     return (
         f"RGB, 0 to 255, channels first; the whole image is resized to {width} × {height} whatever "
-        "its proportions, bilinear with antialiasing as Pillow's resize does it; nothing is "
-        "cropped, transparency is dropped, an orientation in EXIF is not followed; the file "
-        "normalises by itself"
+        "its proportions, bilinear with antialiasing as in Pillow's resize; nothing is cropped, "
+        "transparency is dropped, the EXIF orientation is ignored; the file includes the "
+        "normalisation"
     )
 
 
 def _row() -> str:
     missing = ", ".join(repr(text) for text in sorted(MISSING))
     return (
-        "one number for each entry of vector, in this order. number: the column's number, NaN "
-        "where it is missing; missing: 1 where the column's number is missing, else 0; category: 1 "
-        "where the column's text is value, else 0, and a text that is no entry's is 0 in all. "
-        f"Texts are without spaces around them; {missing}, in capitals or not, say that a value is "
-        "missing, which as a category is the empty text. The file standardises by itself"
+        "one number for each entry of vector, in this order. number: the column's number, NaN if "
+        "it is missing; missing: 1 if the column's number is missing, else 0; category: 1 if the "
+        "column's text equals value, else 0, so a text without an entry is 0 in all of them. Strip "
+        f"spaces around texts; {missing}, in any case, mean a missing value, which as a category "
+        "is the empty text. The file includes the standardisation"
     )
 
 
 def _entries(column: Column) -> list[dict[str, str]]:
-    """Return what a column's numbers in the vector hold, in the order of ``Column.encode``."""
+    """Return the meaning of a column's numbers in the vector, in the order of ``Column.encode``."""
     if column.values is not None:
         return [
             {"column": column.name, "holds": "category", "value": value} for value in column.values
@@ -89,22 +89,22 @@ def _entries(column: Column) -> list[dict[str, str]]:
 
 
 def write_onnx(path: Path, predictor: Predictor, inputs: Tensor) -> float:
-    """Write the model and return how far its probabilities are from the model's own at most.
+    """Write the file and return the largest difference of a probability from the model's.
 
-    The file takes and gives what ``described`` says. Nothing is written where the two differ by
-    more than rounding.
+    ``describe_onnx`` describes the file. Nothing is written if the two differ by more than
+    rounding.
 
     Args:
-        inputs: some examples to compare with.
+        inputs: examples to compare on.
     """
     with TemporaryDirectory() as scratch:
-        made = Path(scratch) / ONNX
-        _export(predictor, inputs, made)
-        content = made.read_bytes()
+        exported = Path(scratch) / ONNX
+        _export(predictor, inputs, exported)
+        content = exported.read_bytes()
     gap = float((_run(content, inputs) - predictor.probabilities(inputs)).abs().max())
     if not gap <= TOLERANCE:
         raise ValueError(
-            f"the ONNX file gives probabilities that are {gap:.2g} away from the model's, expected "
+            f"the ONNX file's probabilities differ from the model's by {gap:.2g}, expected "
             f"{TOLERANCE:g} or less; it was not written"
         )
     write_aside(path, lambda file: file.write(content))
@@ -112,20 +112,20 @@ def write_onnx(path: Path, predictor: Predictor, inputs: Tensor) -> float:
 
 
 def _export(predictor: Predictor, inputs: Tensor, path: Path) -> None:
-    # Two or more: one example would be taken for a constant.
+    # Two examples, because the exporter takes a batch of one for a constant.
     example = inputs[:2].to(predictor.device)
     logger, level = logging.getLogger("torch.onnx"), logging.getLogger("torch.onnx").level
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # of the exporter's own deprecations
+            warnings.simplefilter("ignore")  # the exporter's own deprecations
             torch.onnx.export(
                 predictor.module,
                 (example,),
                 path,
                 input_names=[INPUT],
                 output_names=[OUTPUT],
-                # By the name of the module's own argument.
+                # Keyed by the name of the module's argument.
                 dynamic_shapes={"inputs": {0: torch.export.Dim(BATCH)}},
                 dynamo=True,
                 external_data=False,

@@ -1,4 +1,4 @@
-"""All that the page of a fit shows, as plain values."""
+"""Page content: everything that the page of a fit shows, as plain values."""
 
 import base64
 import io
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..catalogue import title_of
 from ..datasets.images import read_image
 from ..results.aggregation import MethodRow, TrialMean
 from ..results.records import RunResult, timing_of
@@ -16,39 +17,38 @@ from .inspection import FitData
 from .setup import FitSetup
 from .verdict import BASELINE, Verdict
 
-# Broken files that are named.
+# Unreadable files that the page lists.
 NAMED = 50
 
 
-def page_content(
-    material: FitData,
+def build_page_content(
+    data: FitData,
     setup: FitSetup,
     verdict: Verdict,
-    mistakes: Sequence[Mapping[str, Any]],
     runs: Sequence[RunResult],
     failures: Sequence[str],
     onnx: bool,
 ) -> dict[str, Any]:
-    """Return the page's content.
+    """Return the content for ``report.fit_page.fit_page``.
 
     Args:
-        onnx: whether there is such a file.
+        runs: the finished runs with a held-out domain.
+        failures: a line for each failed run.
+        onnx: whether an ONNX file was written.
     """
-    domains = [
-        name for name in material.dataset.names if any(name in r.domains for r in verdict.rows)
-    ]
+    domains = [name for name in data.dataset.names if any(name in r.domains for r in verdict.rows)]
     return {
-        "title": material.dataset.name,
+        "title": data.dataset.name,
         "kind": setup.kind,
-        "baseline": BASELINE,
-        "deploy": verdict.deploy,
+        "baseline": title_of(BASELINE),
+        "deploy": title_of(verdict.deploy),
         "sure": verdict.sure,
         "sentences": verdict.sentences,
         "domains": domains,
         "methods": [_method(row, domains, verdict) for row in verdict.rows],
-        "guess": {**_accuracies(verdict.guess.row, domains), "beaten": verdict.guess.beaten},
-        "data": _data(material),
-        "mistakes": mistakes,
+        "guess": {**_accuracies(verdict.majority.row, domains), "beaten": verdict.majority.beaten},
+        "data": _data(data),
+        "mistakes": find_mistakes(runs, data),
         "how": _how(setup, verdict, runs),
         "failures": list(failures),
         "onnx": onnx,
@@ -74,7 +74,7 @@ def _method(row: MethodRow, domains: Sequence[str], verdict: Verdict) -> dict[st
 
 def _accuracies(row: MethodRow, domains: Sequence[str]) -> dict[str, Any]:
     return {
-        "name": row.algorithm,
+        "name": title_of(row.algorithm),
         "cells": [_cell(row.domains.get(domain)) for domain in domains],
         "average": _cell(row.average),
         "worst": _cell(row.worst),
@@ -82,17 +82,16 @@ def _accuracies(row: MethodRow, domains: Sequence[str]) -> dict[str, Any]:
 
 
 def _cell(cell: TrialMean | None) -> dict[str, Any] | None:
-    """Return a cell in percent; one trial has no error."""
+    """Return a cell in percent; a single trial has no error."""
     if cell is None:
         return None
     error = 100 * cell.error if cell.trials > 1 else None
     return {"mean": 100 * cell.mean, "error": error, "trials": cell.trials}
 
 
-def _data(material: FitData) -> dict[str, Any]:
-    dataset = material.dataset
+def _data(data: FitData) -> dict[str, Any]:
+    dataset, table = data.dataset, data.table
     counts = dataset.counts()
-    table = material.table
     return {
         "classes": list(dataset.classes),
         "rows": [
@@ -104,9 +103,9 @@ def _data(material: FitData) -> dict[str, Any]:
             for name in dataset.names
         ],
         "total": sum(map(len, dataset.domains)),
-        "notes": material.notes,
-        "broken": [{"path": str(one.path), "why": one.why} for one in material.broken[:NAMED]],
-        "broken_count": len(material.broken),
+        "notes": data.notes,
+        "broken": [{"path": str(one.path), "why": one.why} for one in data.broken[:NAMED]],
+        "broken_count": len(data.broken),
         "columns": [] if table is None else [_column(one) for one in table.encoding.as_json()],
         "left_out": [] if table is None else list(table.encoding.left_out),
     }
@@ -114,7 +113,7 @@ def _data(material: FitData) -> dict[str, Any]:
 
 def _column(one: Mapping[str, Any]) -> str:
     if one["kind"] == "number":
-        return f"{one['name']} (number{', with gaps' if one['gaps'] else ''})"
+        return f"{one['name']} (number{', some missing' if one['gaps'] else ''})"
     return f"{one['name']} ({len(one['values'])} categories)"
 
 
@@ -123,82 +122,79 @@ def _how(setup: FitSetup, verdict: Verdict, runs: Sequence[RunResult]) -> list[t
     seconds = sum(timing.seconds for timing in timings)
     network = setup.backbone or "MLP"
     if setup.frozen:
-        network += ", its features as they are; a linear head is trained"
+        network += ", frozen; only a linear head on its features is trained"
+    splits = "1 split" if verdict.trials == 1 else f"{verdict.trials} splits"
     found = [
         ("Network", network),
-        ("Updates of each run", f"{setup.steps:,}"),
-        ("Runs", f"{len(runs)}: each method without each domain, {_times(verdict.trials)}"),
-        ("Time of these runs", f"{seconds / 60:.1f} min"),
+        ("Updates per run", f"{setup.steps:,}"),
+        ("Runs compared", f"{len(runs)}: each method with each domain held out, {splits}"),
+        ("Time for these runs", f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.0f} s"),
     ]
     machines = list(dict.fromkeys(timing.machine for timing in timings if timing.machine))
     return [*found, *(("Machine", machine) for machine in machines)]
 
 
-def _times(trials: int) -> str:
-    return "one split" if trials == 1 else f"{trials} splits"
+# Images shown for each method and domain, their side in pixels, and confusions listed.
+SHOWN, SIDE, CONFUSIONS = 12, 112, 5
 
 
-# Pictures of each method and domain, their side in pixels, and how many confusions are told.
-SHOWN, SIDE, TOLD = 12, 112, 5
+def find_mistakes(runs: Sequence[RunResult], data: FitData) -> list[dict[str, Any]]:
+    """Return the errors of every method on each held-out domain, in the first trial.
 
-
-def mistakes_of(runs: Sequence[RunResult], material: FitData) -> list[dict[str, Any]]:
-    """Return, for every method and domain left out in the first trial, what it took for what.
-
-    The mistakes that the method was surest of come first, with a small picture or the table's row.
+    The most confident errors come first, each with a small picture or the row of the table.
     """
     pictures: dict[Path, str | None] = {}
     found = []
     for run in runs:
         if run.trial != 0 or len(run.test_domains) != 1 or run.path is None:
             continue
-        lines = _lines(run.path / PREDICTIONS, run.test_domains[0])
+        lines = _read_predictions(run.path / PREDICTIONS, run.test_domains[0])
         wrong = [line for line in lines if line["prediction"] != line["label"]]
         wrong.sort(key=lambda line: -line["probability"])
         pairs = Counter((line["label"], line["prediction"]) for line in wrong)
         found.append(
             {
-                "method": run.algorithm,
+                "method": title_of(run.algorithm),
                 "domain": run.test_domains[0],
                 "examples": len(lines),
                 "wrong": len(wrong),
                 "confusions": [
                     {"label": label, "prediction": prediction, "times": times}
-                    for (label, prediction), times in pairs.most_common(TOLD)
+                    for (label, prediction), times in pairs.most_common(CONFUSIONS)
                 ],
-                "shown": [_shown(line, material, pictures) for line in wrong[:SHOWN]],
+                "shown": [_mistake(line, data, pictures) for line in wrong[:SHOWN]],
             }
         )
     return found
 
 
-def _lines(path: Path, domain: str) -> list[dict[str, Any]]:
+def _read_predictions(path: Path, domain: str) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     lines = (json.loads(line) for line in path.read_text("utf-8").splitlines())
     return [line for line in lines if line["domain"] == domain]
 
 
-def _shown(
-    line: Mapping[str, Any], material: FitData, pictures: dict[Path, str | None]
+def _mistake(
+    line: Mapping[str, Any], data: FitData, pictures: dict[Path, str | None]
 ) -> dict[str, Any]:
-    shown = {key: line[key] for key in ("label", "prediction", "probability")}
-    domain = material.dataset[line["domain"]]
+    mistake = {key: line[key] for key in ("label", "prediction", "probability")}
+    domain = data.dataset[line["domain"]]
     if domain.in_memory:
-        rows = material.table.rows if material.table else {}
+        rows = data.table.rows if data.table else {}
         place = rows[line["domain"]][line["index"]] if rows else line["index"]
-        return shown | {"what": f"row {place}", "picture": None}
+        return mistake | {"what": f"row {place}", "picture": None}
     path = domain.files[line["index"]]
     if path not in pictures:
         pictures[path] = _picture(path)
-    return shown | {"what": path.name, "picture": pictures[path]}
+    return mistake | {"what": path.name, "picture": pictures[path]}
 
 
 def _picture(path: Path) -> str | None:
-    """Return a small square picture as the address of a page's image; None without its file."""
+    """Return a small square picture as a data URL; None if the file cannot be read."""
     try:
         image = read_image(path)
-    except (ValueError, OSError):  # it may be gone by now: the runs saw a cache of it
+    except (ValueError, OSError):  # the runs read a cache, so the file can be gone by now
         return None
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2

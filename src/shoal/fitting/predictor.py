@@ -1,10 +1,10 @@
-"""A fitted model: class names and probabilities for files, rows or arrays."""
+"""Predictor: a trained model that gives class names and probabilities for files, rows or arrays."""
 
 import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -21,32 +21,35 @@ from ..training.batches import Normalise, scaled
 from ..training.evaluation import TOGETHER
 from ..training.pillow import exact_evaluation
 from .frozen_features import in_threads
-from .inputs import columns_of, described, files_in, has_columns, is_picture, is_row, picture_of
+from .inputs import columns_of, describe, files_in, has_columns, is_picture, is_row, picture_of
 
-# Images that are classified together: on a CPU more would not stay in its caches.
+# Images in a batch, by device: on a CPU, larger batches do not fit the caches.
 BATCH = {"cpu": 4, "cuda": 256}
 IMAGE = [3, 224, 224]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What a model says of one image or row.
+    """The prediction for one image or row.
 
-    ``error`` says why there is no label, as where it could not be read. ``probabilities`` are of
-    all classes, by name. ``unseen`` are the columns of a row whose category was never seen in
-    training, and counts as none.
+    Args:
+        source: the file, and the number of the row.
+        label, probability: of the most probable class; None if there is an ``error``.
+        probabilities: of all classes, by name.
+        error: why there is no label, for example because the file cannot be read.
+        unseen: columns whose category did not occur in training, and is therefore ignored.
     """
 
     source: str
-    label: str | None
-    probability: float | None
-    probabilities: Mapping[str, float]
+    label: str | None = None
+    probability: float | None = None
+    probabilities: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
     unseen: tuple[str, ...] = ()
 
 
 class Probabilities(nn.Module):
-    """From inputs as they come, uint8 images or vectors, to the probabilities of the classes."""
+    """Module from raw inputs, uint8 images or vectors, to the probabilities of the classes."""
 
     def __init__(self, algorithm: Algorithm, channels_last: bool) -> None:
         super().__init__()
@@ -60,7 +63,7 @@ class Probabilities(nn.Module):
 
 
 class Predictor:
-    """A model that was loaded; ``card`` says what it is, ``classes`` what it can say."""
+    """A loaded model; ``card`` describes it, ``classes`` are the names it predicts."""
 
     def __init__(self, model: models.Model) -> None:
         self.card = model.card
@@ -70,7 +73,7 @@ class Predictor:
         if self._images:
             model.algorithm.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.module = Probabilities(model.algorithm, self._images).eval()
-        # Some methods look at a batch as a whole: as many as when they were measured.
+        # Methods that predict batchwise get batches of the size they were measured with.
         alone = BATCH[self.device.type] if self._images else 4096
         self._size = TOGETHER if model.algorithm.predicts_batchwise else alone
         columns = self.card.get("inputs", {}).get("columns")
@@ -78,28 +81,29 @@ class Predictor:
 
     @property
     def takes_rows(self) -> bool:
-        """Whether it is a model of a table, and no one of images."""
+        """Whether this model takes rows of a table rather than images."""
         return self._encoding is not None
 
     def predict(self, sources: Any) -> list[Prediction]:
-        """Return what the model says of each image or row, in order.
+        """Return the prediction for each image or row, in order.
+
+        An image or row that cannot be read gets an ``error``, and the others are still classified.
+        So does a folder without images or tables; its files with other suffixes are skipped.
 
         Args:
-            sources: files, or folders of them, images of Pillow, or uint8 arrays ``[H, W, 3]``; or
-                for a model of tables files, CSV or Parquet, or folders of them, data frames,
-                mappings from columns to values, or rows: mappings from columns to one value each.
-                One or several of these. An image or row that cannot be read gets an ``error``, and
-                the others are classified all the same; so does a folder without any. Files
-                in a folder that are no images by their suffix are passed over.
+            sources: one or several of these. For a model of images: image files, folders, PIL
+                images, uint8 arrays ``[H, W, 3]``. For a model of a table: CSV or Parquet files,
+                folders, data frames, mappings from columns to lists of values, or single rows:
+                mappings from columns to one value each.
         """
         return list(self.predictions(sources))
 
     def predictions(self, sources: Any) -> Iterator[Prediction]:
-        """Yield what ``predict`` returns, as soon as it is known."""
+        """Yield the predictions of ``predict`` one by one, as soon as each is known."""
         if self._encoding is not None:
-            yield from self._rows(self._encoding, sources)
+            yield from self._predict_rows(self._encoding, sources)
         else:
-            yield from self._pictures(sources)
+            yield from self._predict_images(sources)
 
     def probabilities(self, inputs: Tensor) -> Tensor:
         """Return ``[n, C]`` for uint8 images ``[n, 3, 224, 224]`` or float32 vectors ``[n, d]``."""
@@ -111,27 +115,27 @@ class Predictor:
         return found.cpu()
 
     def _each(self, sources: Any) -> Iterator[Any]:
-        """Yield the sources one by one, with files for a folder; raise on what is none.
+        """Yield the sources one by one, and the files of a folder; raise if one is no source.
 
-        A folder without any is itself yielded, to be named where it is read.
+        A folder without suitable files is itself yielded: reading it reports the reason.
         """
         if self._takes(sources):
             sources = [sources]
         elif has_columns(sources) or not isinstance(sources, Iterable):
-            raise self._refusal(described(sources))
+            raise self._refusal(describe(sources))
         for one in sources:
             if not self._takes(one):
-                whole = described(sources)
+                whole = describe(sources)
                 array = hasattr(sources, "dtype")
-                raise self._refusal(whole if array else f"{whole} of {described(one)}")
+                raise self._refusal(whole if array else f"{whole} of {describe(one)}")
             if isinstance(one, (str, Path)) and Path(one).is_dir():
                 yield from files_in(Path(one), self.takes_rows)[0] or [Path(one)]
             else:
                 yield one
 
     def _takes(self, source: Any) -> bool:
-        held = has_columns if self.takes_rows else is_picture
-        return isinstance(source, (str, Path)) or held(source)
+        is_in_memory = has_columns if self.takes_rows else is_picture
+        return isinstance(source, (str, Path)) or is_in_memory(source)
 
     def _refusal(self, came: str) -> ValueError:
         if self.takes_rows:
@@ -141,57 +145,58 @@ class Predictor:
         kind = "uint8" if self._images else "float32"
         shape = ", ".join(map(str, self.card["shape"]))
         return ValueError(
-            f"predict of this model takes {taken}, one or several, got {came}; inputs as the "
-            f"network sees them, a tensor {kind} [n, {shape}], go to probabilities()"
+            f"predict() of this model takes one or several {taken}, got {came}; for a {kind} "
+            f"tensor [n, {shape}], as the network takes it, call probabilities()"
         )
 
-    def _pictures(self, sources: Any) -> Iterator[Prediction]:
+    def _predict_images(self, sources: Any) -> Iterator[Prediction]:
         if list(self.card["shape"]) != IMAGE:
             raise ValueError(
-                f"the model takes inputs of shape {self.card['shape']}; files can only be given to "
-                f"models of {IMAGE}, and tensors to probabilities()"
+                f"the model takes inputs of shape {self.card['shape']}, but predict() reads files "
+                f"as {IMAGE}; pass tensors to probabilities() instead"
             )
         batches = _batches(self._each(sources), self._size)
-        for found in in_threads(self._classified, batches, self.device):
+        for found in in_threads(self._classify, batches, self.device):
             yield from found
 
-    def _classified(self, sources: Sequence[tuple[str, Any]]) -> list[Prediction]:
+    def _classify(self, sources: Sequence[tuple[str, Any]]) -> list[Prediction]:
         read = [_read(name, one) for name, one in sources]
         good = [image for image in read if isinstance(image, Tensor)]
         rows = iter(self._run(torch.stack(good)) if good else ())
         return [
             self._prediction(name, next(rows))
             if isinstance(image, Tensor)
-            else Prediction(name, None, None, {}, image)
+            else Prediction(source=name, error=image)
             for (name, _), image in zip(sources, read, strict=True)
         ]
 
-    def _rows(self, encoding: Encoding, sources: Any) -> Iterator[Prediction]:
-        for alone, run in groupby(self._each(sources), is_row):
-            if alone:
-                yield from self._single_rows(encoding, run)
+    def _predict_rows(self, encoding: Encoding, sources: Any) -> Iterator[Prediction]:
+        for single, group in groupby(self._each(sources), is_row):
+            if single:
+                yield from self._predict_single_rows(encoding, group)
             else:
-                for one in run:
-                    yield from self._table(encoding, one)
+                for one in group:
+                    yield from self._predict_table(encoding, one)
 
-    def _table(self, encoding: Encoding, source: Any) -> Iterator[Prediction]:
+    def _predict_table(self, encoding: Encoding, source: Any) -> Iterator[Prediction]:
         file = isinstance(source, (str, Path))
         where, unread = str(source) if file else "the table", dict[int, str]()
         try:
             if file and Path(source).is_dir():
-                next(os.scandir(source), None)  # where it may not be opened, that is the reason
+                next(os.scandir(source), None)  # raises the better reason if it cannot be opened
                 raise ValueError(f"there are no tables in {where}")
             table = read_table(Path(source), unread) if file else columns_of(source)
             lacking = encoding.lacks(table, where)
         except (ValueError, OSError) as error:
             lacking = str(error)
         if lacking:
-            yield Prediction(where, None, None, {}, lacking)
+            yield Prediction(source=where, error=lacking)
         else:
-            found = encoding.readable(table, where, unread)
-            yield from self._encoded(*found, encoding.unseen(table), f"{where}: ")
+            vectors, wrong = encoding.readable(table, where, unread)
+            unseen = encoding.unseen(table)
+            yield from self._predict_vectors(vectors, wrong, unseen, f"{where}: ")
 
-    def _single_rows(self, encoding: Encoding, rows: Iterable[Any]) -> Iterator[Prediction]:
+    def _predict_single_rows(self, encoding: Encoding, rows: Iterable[Any]) -> Iterator[Prediction]:
         good, wrong, unseen = [], dict[int, str](), dict[int, tuple[str, ...]]()
         for number, row in enumerate(rows):
             try:
@@ -200,34 +205,44 @@ class Predictor:
                 unseen[number] = encoding.unseen(columns).get(0, ())
             except ValueError as error:
                 wrong[number] = f"row {number + 1}: {error}"
-        yield from self._encoded(torch.cat(good) if good else torch.empty(0), wrong, unseen, "")
+        vectors = torch.cat(good) if good else torch.empty(0)
+        yield from self._predict_vectors(vectors, wrong, unseen, "")
 
-    def _encoded(
+    def _predict_vectors(
         self,
         vectors: Tensor,
         wrong: Mapping[int, str],
         unseen: Mapping[int, tuple[str, ...]],
         where: str,
     ) -> Iterator[Prediction]:
+        """Yield the predictions of a table's rows, in order.
+
+        Args:
+            vectors: the rows that could be encoded.
+            wrong: why the others could not, by the number of the row.
+            where: text before the number of a row.
+        """
         found = iter(self.probabilities(vectors) if len(vectors) else ())
         for row in range(len(vectors) + len(wrong)):
             source = f"{where}row {row + 1}"
             if row in wrong:
-                yield Prediction(source, None, None, {}, wrong[row])
+                yield Prediction(source=source, error=wrong[row])
             else:
                 yield replace(self._prediction(source, next(found)), unseen=unseen.get(row, ()))
 
     def _prediction(self, source: str, row: Tensor) -> Prediction:
         if not row.isfinite().all():
-            why = "the model has no probabilities for it; its values are too far from any known"
-            return Prediction(source, None, None, {}, f"{source}: {why}")
+            why = "the probabilities are not finite; its values are far from all seen in training"
+            return Prediction(source=source, error=f"{source}: {why}")
         values = dict(zip(self.classes, row.tolist(), strict=True))
         label = max(values, key=values.__getitem__)
-        return Prediction(source, label, values[label], values)
+        return Prediction(
+            source=source, label=label, probability=values[label], probabilities=values
+        )
 
 
 def _batches(sources: Iterable[Any], size: int) -> Iterator[list[tuple[str, Any]]]:
-    """Yield the sources with their names: a file's own, and the number of what has none."""
+    """Yield the sources in batches with their names: the file's path, or "image 1" in memory."""
     left = (
         (str(one) if isinstance(one, (str, Path)) else f"image {number}", one)
         for number, one in enumerate(sources, 1)
@@ -237,16 +252,16 @@ def _batches(sources: Iterable[Any], size: int) -> Iterator[list[tuple[str, Any]
 
 
 def _read(name: str, source: Any) -> Tensor | str:
-    """Return the image as the model was measured on, or why it cannot be read."""
-    held = is_picture(source)
+    """Return the image as in evaluation, or the reason why it cannot be read."""
+    in_memory = is_picture(source)
     try:
-        return picture_of(source) if held else exact_evaluation(Path(source))
+        return picture_of(source) if in_memory else exact_evaluation(Path(source))
     except FileNotFoundError:
         return f"there is no file {name}"
     except IsADirectoryError:
         return f"there are no images in {name}"
     except (ValueError, OSError) as error:
-        return f"{name}: {error}" if held else str(error)
+        return f"{name}: {error}" if in_memory else str(error)
 
 
 def load(
@@ -257,8 +272,8 @@ def load(
     """Return the model that ``shoal fit`` or ``shoal train`` wrote to a folder.
 
     Args:
-        device: where it predicts; by default a GPU where there is one.
-        method: the class of your own method, which a file cannot name.
+        device: where it predicts; by default a GPU if there is one.
+        method: the class of your own algorithm, if the model was trained with one.
     """
     folder = Path(path)
     folder = folder.parent if folder.name == models.MODEL else folder
@@ -266,22 +281,22 @@ def load(
     return Predictor(models.load(folder, device_of(device), method))
 
 
-def device_of(asked: str | torch.device | None) -> torch.device:
-    """Return the device that was asked for, or a GPU where there is one."""
-    there = torch.cuda.is_available()
+def device_of(name: str | torch.device | None) -> torch.device:
+    """Return the device of this name; None is a GPU if there is one, else the CPU."""
+    has_gpu = torch.cuda.is_available()
     try:
-        found = torch.device(asked or ("cuda" if there else "cpu"))
+        found = torch.device(name or ("cuda" if has_gpu else "cpu"))
     except RuntimeError as error:
-        raise ValueError(f"unknown device {asked!r}; one of: cpu, cuda, cuda:0 …") from error
-    if found.type not in ("cpu", "cuda") or (found.type == "cuda" and not there):
-        usable = "cpu or cuda" if there else "cpu"
-        raise ValueError(f"device {asked!r} cannot be used; {usable} can")
+        raise ValueError(f"unknown device {name!r}; one of: cpu, cuda, cuda:0 …") from error
+    if found.type not in ("cpu", "cuda") or (found.type == "cuda" and not has_gpu):
+        usable = "cpu or cuda" if has_gpu else "cpu"
+        raise ValueError(f"device {name!r} cannot be used here; use {usable}")
     return found
 
 
 def _check_version(card: Path) -> None:
     if not card.is_file():
-        return  # there is a better word for it where it is read
+        return  # loading it raises a better error
     try:
         found = json.loads(card.read_text("utf-8"))
     except ValueError:
@@ -291,13 +306,13 @@ def _check_version(card: Path) -> None:
     writer = f"shoal {found['shoal']}" if "shoal" in found else "another version of shoal"
     if found.get("schema") != models.SCHEMA:
         raise ValueError(
-            f"{card} was written by {writer} (schema {found.get('schema')!r}), and this is shoal "
-            f"{__version__}, which reads schema {models.SCHEMA}; install the version that wrote "
-            "it, or fit the model again"
+            f"{card} was written by {writer} (schema {found.get('schema')!r}), but shoal "
+            f"{__version__} reads schema {models.SCHEMA}; install the version that wrote it, or "
+            "fit the model again"
         )
     if found.get("shoal", __version__) != __version__:
         warnings.warn(
-            f"{card} was written by {writer}, and this is shoal {__version__}; both write models "
-            "alike, so it is used",
+            f"{card} was written by {writer}; it is used, because shoal {__version__} writes "
+            "models in the same format",
             stacklevel=3,
         )

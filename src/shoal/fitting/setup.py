@@ -1,4 +1,4 @@
-"""How a model is fitted: chosen once, written down, and the same whenever a command goes on."""
+"""Setup: the choices that all runs of a fit share, kept in its folder so that it can resume."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,35 +7,45 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from ..algorithms import VARIANTS, find
 from ..algorithms.hparams import draw, searches
 from ..choices import choose
 from ..datasets import DomainDataset
 from ..datasets.folders import name_of
+from ..networks.registry import backbone_name
 from ..runs.run import Protocol, Run
 from ..storage import read_json, write_json
 from ..sweeps.plan import RUNS, MethodChoice
+from .inspection import FitData
 
 SETUP = "fit.json"
 TRAINED = ("all", "head")
-# Updates, where nobody says how many: of a whole network, of a head on frozen features.
+# Default number of updates: of a whole network, of a head on frozen features.
 STEPS = {"all": 1000, "head": 600}
-# The updates that the defaults of the methods were made for.
+# The number of updates that the methods' default hyperparameters are meant for.
 USUAL = 5001
+# How often an MLP sees the rows of a table, within these numbers of updates: an MLP memorises a
+# small table after a few hundred.
+EPOCHS, FEWEST, MOST = 50, 200, 1000
+# Rows of each domain in an update, by default.
+BATCH = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FitSetup:
-    """What all runs of a fit share.
+    """The choices that all runs of a fit share.
 
     Args:
-        dataset, fingerprint: of the data as it came.
+        dataset, fingerprint: of the user's data.
         kind: "images" or "table".
-        trained: "all" weights of the network, or its "head" on features that stay as they are.
+        trained: "all" weights of the network, or only the "head" on frozen features.
         backbone: the network for images; None for tables.
         steps: updates of every run.
         precision: as in ``Protocol``.
         settings: hyperparameters as text, by name.
-        examples: images or rows of the data, to say how many there were; None where not known.
+        examples: number of images or rows, for messages; None if unknown.
     """
 
     dataset: str
@@ -53,20 +63,20 @@ class FitSetup:
 
     @property
     def frozen(self) -> bool:
-        """Whether runs see features of images, and not the images."""
+        """Whether runs train on features of the images instead of the images."""
         return self.kind == "images" and self.trained == "head"
 
     @property
     def protocol(self) -> Protocol:
-        """How every run is made."""
+        """The protocol of every run."""
         every = max(1, self.steps // 4)
         if self.kind == "table":
-            return Protocol(self.steps, every, network="standardised-mlp")
+            return Protocol(steps=self.steps, record_every=every, network="standardised-mlp")
         if self.frozen:
-            return Protocol(self.steps, every, network="linear")
+            return Protocol(steps=self.steps, record_every=every, network="linear")
         return Protocol(
-            self.steps,
-            every,
+            steps=self.steps,
+            record_every=every,
             network=self.backbone,
             weights="imagenet",
             precision=self.precision,
@@ -80,18 +90,26 @@ class FitSetup:
         tests: tuple[str, ...],
         trial: int,
     ) -> Run:
-        """Return the run of a method, by the defaults of its hyperparameters.
+        """Return the run of a method with its default hyperparameters.
 
         Args:
-            dataset: what the runs see: images, or vectors.
+            dataset: the runs' inputs: images, or vectors.
+            tests: the held-out domains.
         """
         scale = "large" if self.kind == "images" and not self.frozen else "small"
-        hparams = hparams_for(method, scale, self.steps, _known(method, self.settings))
-        protocol = self.protocol
-        return Run(dataset.name, dataset.fingerprint, name, tests, trial, 0, hparams, protocol)
+        return Run(
+            dataset=dataset.name,
+            fingerprint=dataset.fingerprint,
+            algorithm=name,
+            test_domains=tests,
+            trial=trial,
+            draw=0,
+            hparams=hparams_for(method, scale, self.steps, _known(method, self.settings)),
+            protocol=self.protocol,
+        )
 
-    def keep(self, out: Path) -> None:
-        """Write the setup to ``out``; raise where there are runs of another one."""
+    def save(self, out: Path) -> None:
+        """Write the setup to ``out``; raise if there are runs of another one."""
         path, mine = out / SETUP, asdict(self) | {"settings": dict(self.settings)}
         found = read_json(path) if path.exists() else {}
         if not found or not any((out / RUNS).glob("*")):
@@ -100,16 +118,16 @@ class FitSetup:
         other = [key for key in mine if key != "examples" and found.get(key) != mine[key]]
         if other:
             raise ValueError(
-                f"{out} is of another fit ({self._differs(found, other)}); choose another --out, "
-                f"such as {_free(out)}"
+                f"{out} holds another fit ({self._differences(found, other)}); choose another "
+                f"--out, such as {_free_folder(out)}"
             )
 
-    def _differs(self, found: Mapping[str, Any], keys: Sequence[str]) -> str:
-        """Return how this differs from what was found, in these of its fields."""
+    def _differences(self, found: Mapping[str, Any], keys: Sequence[str]) -> str:
+        """Return how these fields of a saved setup differ from this one's, as text."""
         if keys != ["fingerprint"]:
             mine = asdict(self)
             return "; ".join(
-                f"{key} {_told(found.get(key))}, not {_told(mine[key])}" for key in keys[:3]
+                f"{key} {_as_text(found.get(key))}, not {_as_text(mine[key])}" for key in keys[:3]
             )
         then, now, kind = found.get("examples"), self.examples, self.kind
         counts = f": {then:,} then, {now:,} now" if then and now else ""
@@ -117,29 +135,66 @@ class FitSetup:
         return f"the {'rows' if kind == 'table' else kind} have changed since{read}{counts}"
 
 
-def _told(value: Any) -> str:
-    """Return a field as a user would write it."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}={text}" for name, text in value.items()) or "none"
-    return str(value)
-
-
-def _free(out: Path) -> Path:
-    """Return a folder beside ``out`` that is not there."""
-    names = (out.with_name(f"{out.name}-{number}") for number in count(2))
-    return next(path for path in names if not path.exists())
-
-
-def kept_setup(out: Path) -> dict[str, Any] | None:
-    """Return what an earlier command chose for ``out``; None where there was none."""
+def saved_setup(out: Path) -> dict[str, Any] | None:
+    """Return the setup of the runs in ``out``, as plain values; None if there are no runs."""
     path = out / SETUP
     begun = path.exists() and any((out / RUNS).glob("*"))
     found: dict[str, Any] | None = read_json(path) if begun else None
     return found
 
 
+def choose_setup(
+    data: FitData,
+    out: Path,
+    device: torch.device,
+    train: str,
+    backbone: str,
+    steps: int | None,
+    settings: Mapping[str, str],
+) -> FitSetup:
+    """Return the setup for this data; choices of an earlier command on ``out`` are kept.
+
+    Args:
+        train: one of ``TRAINED``, or "auto": all weights on a GPU, the head on a CPU.
+        steps: None for the default number of updates.
+    """
+    before = saved_setup(out) or {}
+    gpu = device.type == "cuda"
+    trained = train
+    if trained == "auto":
+        trained = before.get("trained", "all" if gpu or data.kind == "table" else "head")
+    default_steps = STEPS[trained]
+    if data.kind == "table":
+        default_steps = table_length([len(domain) for domain in data.dataset.domains])
+    return FitSetup(
+        dataset=data.dataset.name,
+        fingerprint=data.dataset.fingerprint,
+        kind=data.kind,
+        trained=trained,
+        backbone=backbone_name(backbone) if data.kind == "images" else None,
+        steps=steps or before.get("steps", default_steps),
+        precision=before.get("precision", "bf16" if gpu and trained == "all" else "float32"),
+        settings=settings,
+        examples=sum(map(len, data.dataset.domains)),
+    )
+
+
+def table_length(rows: Sequence[int]) -> int:
+    """Return the number of updates for an MLP, given the number of rows in each domain."""
+    steps = EPOCHS * sum(rows) / (len(rows) * BATCH)
+    return round(min(max(steps, FEWEST), MOST))
+
+
+def find_method(name: str) -> MethodChoice:
+    """Return a method or variant of the registry, and the hyperparameters that its name sets."""
+    if name in VARIANTS:
+        variant = VARIANTS[name]
+        return find(variant.algorithm), dict(variant.settings)
+    return find(name), {}
+
+
 def check_settings(settings: Mapping[str, str], methods: Mapping[str, MethodChoice]) -> None:
-    """Raise where no method has a hyperparameter of this name, or one cannot have this value."""
+    """Raise if no method has a hyperparameter of this name, or its value is wrong."""
     declared = {f.name for kind, _ in methods.values() for f in fields(kind.Hparams)}
     for name in settings:
         choose("hyperparameter", name, declared)
@@ -148,7 +203,7 @@ def check_settings(settings: Mapping[str, str], methods: Mapping[str, MethodChoi
 
 
 def _known(method: MethodChoice, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that a method has: what one has need not be known to the others."""
+    """Return the settings that a method has; the others are for other methods."""
     declared = {f.name for f in fields(method[0].Hparams)}
     return {key: text for key, text in settings.items() if key in declared}
 
@@ -156,9 +211,9 @@ def _known(method: MethodChoice, settings: Mapping[str, str]) -> dict[str, str]:
 def hparams_for(
     method: MethodChoice, scale: str, steps: int, given: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the defaults of a method's hyperparameters in a run of so many updates.
+    """Return the default hyperparameters of a method for a run of ``steps`` updates.
 
-    A warm-up is the same share of the run as in a usual one.
+    The warm-up is the same share of the run as in a run of the usual length.
     """
     kind, settings = method
     warmup = searches(kind.Hparams, scale).get("warmup_steps")
@@ -168,32 +223,44 @@ def hparams_for(
     return asdict(draw(kind.Hparams, scale, 0, 0, {**shorter, **settings, **given}))
 
 
-# What a command may have left behind that was refused before its first run.
+# The one file that a command leaves behind if it fails before its first run.
 INSPECTION = "inspection.json"
 
 
-def folder_for(data: Path) -> Path:
-    """Return where a fit to ``data`` is written if nobody says where."""
+def default_folder(data: Path) -> Path:
+    """Return the folder that a fit to ``data`` is written to by default."""
     return Path("out") / f"{name_of(data) if data.is_dir() else data.stem}-fit"
 
 
-def check_place(out: Path, data: Path) -> None:
-    """Raise where ``out`` lies in the data, holds something else, or cannot be written."""
+def check_folder(out: Path, data: Path) -> None:
+    """Raise if ``out`` is inside the data, holds something else, or cannot be written."""
     if data.is_dir() and out.resolve().is_relative_to(data.resolve()):
         raise ValueError(
-            f"{out} lies in the data, {data}, and would be taken for a domain of it; choose "
-            "another --out"
+            f"{out} is inside the data, {data}, and would be read as a domain; choose another --out"
         )
     if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file; choose another --out")
+        raise ValueError(f"{out} is a file, expected a folder; choose another --out")
     if out.is_dir() and not (out / SETUP).exists():
         there = sorted(p.name for p in out.iterdir() if not p.name.startswith("."))
         strange = [name for name in there if name != INSPECTION]
         if strange:
             raise ValueError(
-                f"{out} holds {', '.join(strange[:5])} and is no folder of a fit; choose another "
-                "--out"
+                f"{out} holds {', '.join(strange[:5])} and is not the folder of a fit; choose "
+                "another --out"
             )
     parent = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise OSError(f"{parent} cannot be written; make it writable, or choose another --out")
+        raise OSError(f"{parent} is not writable; make it writable, or choose another --out")
+
+
+def _as_text(value: Any) -> str:
+    """Return a field as a user would type it."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={text}" for name, text in value.items()) or "none"
+    return str(value)
+
+
+def _free_folder(out: Path) -> Path:
+    """Return a path next to ``out`` that does not exist."""
+    names = (out.with_name(f"{out.name}-{number}") for number in count(2))
+    return next(path for path in names if not path.exists())

@@ -1,4 +1,4 @@
-"""Which method to deploy, and how sure that is: from runs that left each domain out in turn."""
+"""Verdict: the method to deploy and how certain that is, from leave-one-domain-out runs."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -8,26 +8,30 @@ from typing import Any
 
 import torch
 
+from ..catalogue import title_of
 from ..datasets import DomainDataset, splits
 from ..results.aggregation import Comparison, MethodRow, TrialMean, compare, rows_of
 from ..results.records import HELD_OUT, KEPT, RunResult
 from ..results.selection import Choice, choose_runs
 
 BASELINE = "erm"
-GUESS = "most frequent class"
-# Student's t: beyond so many standard errors are 2.5 % of differences of nothing, by the domains.
+MAJORITY = "most frequent class"
+# Student's t by the number of domains: if two methods are equal, 2.5 % of the differences are
+# larger than this many standard errors.
 STUDENT = {2: 12.7, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
 MANY = 2.2
-# Accuracies are shares of examples in float64: what is nearer than this is equal.
+# Accuracies are shares of examples in float64; closer than this, they are equal.
 ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Guess:
-    """What always saying the most frequent class of the other domains gives, without any model.
+class MajorityClass:
+    """The baseline without a model: always predict the other domains' most frequent class.
 
-    ``gain`` is how much better the deployed method is, None on one domain; ``beaten`` is whether
-    that is more than its error.
+    Args:
+        row: its accuracies.
+        gain: the deployed method minus this baseline; None on one domain.
+        beaten: whether the gain is larger than its error.
     """
 
     row: MethodRow
@@ -35,25 +39,30 @@ class Guess:
     beaten: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Estimates of all methods, how each compares to ERM, and what follows.
+    """Accuracies of all methods on unseen domains, and the method to deploy.
 
-    ``inside`` is the accuracy on held-out examples of the domains that were trained on, by method,
-    None where there are too few; ``sure`` is "clear", "likely", "undecided" or "untested".
+    Args:
+        comparisons: each method minus ERM.
+        inside: accuracy on held-out examples of the training domains, by method; None if there
+            are too few.
+        deploy: the chosen method.
+        sure: "clear", "likely", "undecided" or "untested".
+        sentences: the verdict in words.
     """
 
     rows: tuple[MethodRow, ...]
     comparisons: dict[str, Comparison]
     inside: dict[str, float | None]
-    guess: Guess
+    majority: MajorityClass
     deploy: str
     sure: str
     sentences: tuple[str, ...]
     trials: int
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
+        """Return the verdict as plain values."""
         return {
             "deploy": self.deploy,
             "sure": self.sure,
@@ -69,9 +78,9 @@ class Verdict:
             },
             "differences": {name: asdict(one) for name, one in self.comparisons.items()},
             "most_frequent_class": {
-                **_cells(self.guess.row),
-                "gain": _plain(self.guess.gain),
-                "beaten": self.guess.beaten,
+                **_cells(self.majority.row),
+                "gain": _plain(self.majority.gain),
+                "beaten": self.majority.beaten,
             },
         }
 
@@ -88,29 +97,43 @@ def _plain(one: TrialMean | Comparison | None) -> dict[str, Any] | None:
     return None if one is None else asdict(one)
 
 
-def verdict_of(runs: Sequence[RunResult], dataset: DomainDataset, holdout: float) -> Verdict:
-    """Return what runs with one domain left out say, after their last update."""
+def decide(runs: Sequence[RunResult], dataset: DomainDataset, holdout: float) -> Verdict:
+    """Return the verdict from leave-one-domain-out runs, after their last update.
+
+    Args:
+        holdout: the share of each domain that the runs held out.
+    """
     # With one draw there is nothing to select: this rule reads the last record.
-    choices = [_whole(one, dataset, holdout) for one in choose_runs(runs, "test-domain")]
+    choices = [_on_whole_domain(one, dataset, holdout) for one in choose_runs(runs, "test-domain")]
     domains = [name for name in dataset.names if any(c.test_domain == name for c in choices)]
     rows = tuple(rows_of(choices, {dataset.name: domains}))
-    compared = _compared(choices, [row.algorithm for row in rows])
+    comparisons = _compare_with_erm(choices, [row.algorithm for row in rows])
     inside = {
         row.algorithm: _inside([c for c in choices if c.algorithm == row.algorithm]) for row in rows
     }
-    deploy, sure = _decided(rows, compared)
+    deploy, sure = _choose(rows, comparisons)
     trials = len({choice.trial for choice in choices})
     share = f"{len(domains)} of {len(dataset.names)}" if len(domains) < len(dataset.names) else ""
-    measured = f"{share or len(domains)} domains left out, {trials} trial{'s' * (trials > 1)}"
-    guess = _guess([one for one in choices if one.algorithm == deploy], dataset, domains)
-    sentences = _sentences(deploy, sure, compared, rows, guess, measured)
-    return Verdict(rows, compared, inside, guess, deploy, sure, sentences, trials)
+    measured = f"{share or len(domains)} domains held out, {trials} split{'s' * (trials > 1)}"
+    deployed = [one for one in choices if one.algorithm == deploy]
+    majority = _majority_class(deployed, dataset, domains)
+    return Verdict(
+        rows=rows,
+        comparisons=comparisons,
+        inside=inside,
+        majority=majority,
+        deploy=deploy,
+        sure=sure,
+        sentences=_sentences(deploy, sure, comparisons, rows, majority, measured),
+        trials=trials,
+    )
 
 
-def _compared(choices: Sequence[Choice], names: Sequence[str]) -> dict[str, Comparison]:
-    """Return how each method compares to ERM, on the trials that both have; a pair is a domain.
+def _compare_with_erm(choices: Sequence[Choice], names: Sequence[str]) -> dict[str, Comparison]:
+    """Return each method minus ERM, on the trials that both have; a pair is a domain.
 
-    Trials of one domain are no new domains: to count them as such would be surer than one can be.
+    Trials of one domain are averaged: they are no new domains, and to count them as such would
+    make the error too small.
     """
     places = {
         name: {(one.test_domain, one.trial) for one in choices if one.algorithm == name}
@@ -131,7 +154,7 @@ def _compared(choices: Sequence[Choice], names: Sequence[str]) -> dict[str, Comp
 def _mean(
     choices: Sequence[Choice], algorithm: str, domain: str, places: Collection[tuple[str, int]]
 ) -> Choice:
-    """Return a choice with the mean accuracy of those of a method on a domain."""
+    """Return a choice with the mean accuracy of a method's choices on a domain."""
     mine = [
         one
         for one in choices
@@ -142,35 +165,35 @@ def _mean(
     return replace(mine[0], trial=0, accuracy=fmean(one.accuracy for one in mine))
 
 
-def _guess(deployed: Sequence[Choice], dataset: DomainDataset, domains: Sequence[str]) -> Guess:
-    """Return the guess on each domain left out, compared with the choices of the deployed method.
+def _majority_class(
+    deployed: Sequence[Choice], dataset: DomainDataset, domains: Sequence[str]
+) -> MajorityClass:
+    """Return the baseline on each held-out domain, compared with the deployed method's choices.
 
-    A pair is a domain, as in ``_compared``.
+    A pair is a domain, as in ``_compare_with_erm``.
     """
-    accuracy = {name: _guessed(dataset, name) for name in domains}
+    accuracy = {name: _majority_accuracy(dataset, name) for name in domains}
     cells = {name: TrialMean.of([value]) for name, value in accuracy.items()}
-    average, worst = (
-        TrialMean.of([fmean(accuracy.values())]),
-        TrialMean.of([min(accuracy.values())]),
-    )
-    row = MethodRow(dataset.name, GUESS, cells, average, worst, None)
+    average = TrialMean.of([fmean(accuracy.values())])
+    worst = TrialMean.of([min(accuracy.values())])
+    row = MethodRow(dataset.name, MAJORITY, cells, average, worst, None)
     name = deployed[0].algorithm
     places = {(one.test_domain, one.trial) for one in deployed}
     means = [_mean(deployed, name, domain, places) for domain in sorted({d for d, _ in places})]
-    guesses = [replace(m, algorithm=GUESS, accuracy=accuracy[m.test_domain]) for m in means]
+    baseline = [replace(m, algorithm=MAJORITY, accuracy=accuracy[m.test_domain]) for m in means]
     if len(means) < 2:
-        return Guess(row, None, means[0].accuracy - guesses[0].accuracy > ROUNDING)
-    gain = compare([*means, *guesses], name, GUESS)
-    return Guess(row, gain, gain.difference - gain.error > ROUNDING)
+        return MajorityClass(row, None, means[0].accuracy - baseline[0].accuracy > ROUNDING)
+    gain = compare([*means, *baseline], name, MAJORITY)
+    return MajorityClass(row, gain, gain.difference - gain.error > ROUNDING)
 
 
-def _guessed(dataset: DomainDataset, domain: str) -> float:
-    """Return the share of a domain that is of the most frequent class of the others."""
+def _majority_accuracy(dataset: DomainDataset, domain: str) -> float:
+    """Return the share of a domain that belongs to the most frequent class of the others."""
     others = torch.cat([one.labels for one in dataset.domains if one.name != domain])
     return float((dataset[domain].labels == others.bincount().argmax()).double().mean())
 
 
-def _whole(choice: Choice, dataset: DomainDataset, holdout: float) -> Choice:
+def _on_whole_domain(choice: Choice, dataset: DomainDataset, holdout: float) -> Choice:
     """Return the choice with the accuracy on all examples of its test domain."""
     name = choice.test_domain
     parts = splits(dataset, choice.trial, holdout)[name]
@@ -181,6 +204,7 @@ def _whole(choice: Choice, dataset: DomainDataset, holdout: float) -> Choice:
 
 
 def _inside(choices: Sequence[Choice]) -> float | None:
+    """Return the mean accuracy on held-out examples of the training domains."""
     found = []
     for choice in choices:
         measured = next(one for one in choice.run.measured if one.step == choice.step)
@@ -193,13 +217,13 @@ def _inside(choices: Sequence[Choice]) -> float | None:
     return fmean(known) if known else None
 
 
-def _decided(rows: Sequence[MethodRow], compared: dict[str, Comparison]) -> tuple[str, str]:
-    """Return what to deploy and how sure that is; ERM, where no method is better for certain."""
+def _choose(rows: Sequence[MethodRow], comparisons: dict[str, Comparison]) -> tuple[str, str]:
+    """Return the method to deploy and how sure that is; ERM if no method is reliably better."""
     known = {row.algorithm for row in rows}
-    if BASELINE not in known or not compared:
+    if BASELINE not in known or not comparisons:
         best = max(rows, key=lambda row: fmean(cell.mean for cell in row.domains.values()))
         return best.algorithm, "untested"
-    better = {name: one for name, one in compared.items() if one.difference > one.error}
+    better = {name: one for name, one in comparisons.items() if one.difference > one.error}
     if not better:
         return BASELINE, "undecided"
     name = max(better, key=lambda one: better[one].difference)
@@ -210,63 +234,77 @@ def _decided(rows: Sequence[MethodRow], compared: dict[str, Comparison]) -> tupl
 def _sentences(
     deploy: str,
     sure: str,
-    compared: dict[str, Comparison],
+    comparisons: dict[str, Comparison],
     rows: Sequence[MethodRow],
-    guess: Guess,
+    majority: MajorityClass,
     measured: str,
 ) -> tuple[str, ...]:
     row = next(row for row in rows if row.algorithm == deploy)
-    mean = fmean(cell.mean for cell in row.domains.values())
-    low = min(row.domains, key=lambda name: row.domains[name].mean)
-    found = [f"Deploy {deploy}."] if guess.beaten else _useless(row, mean, guess)
+    baseline, title = title_of(BASELINE), title_of(deploy)
+    found = [f"Deploy {title}."] if majority.beaten else _useless(row, majority)
     if sure == "untested":
-        found.append(f"It was not compared with {BASELINE}: {measured}.")
+        found.append(f"{title} was not compared with {baseline} ({measured}).")
     elif sure == "undecided":
         found.append(
-            f"No method beats {BASELINE} by more than its error, so the simplest one is as good "
+            f"No method is reliably better than plain training ({baseline}), so we keep {baseline} "
             f"({measured})."
         )
     else:
-        one = compared[deploy]
-        strength = "clearly better" if sure == "clear" else "probably better, not certainly"
+        one = comparisons[deploy]
+        strength = "clearly" if sure == "clear" else "probably, but not certainly,"
         found.append(
-            f"It is {strength}: {_points(one)} over {BASELINE}, on {one.wins} of {one.pairs} "
-            f"domains ({measured})."
+            f"{title} is {strength} better than {baseline}: {_points(one)}, better on {one.wins} "
+            f"of {one.pairs} domains ({measured})."
         )
     found += [
-        f"{name}: {_points(one)} against {BASELINE}, better on {one.wins} of {one.pairs} domains."
-        for name, one in compared.items()
+        f"{title_of(name)} compared with {baseline}: {_points(one)}, better on {one.wins} of "
+        f"{one.pairs} domains."
+        for name, one in comparisons.items()
         if name != deploy
     ]
-    if guess.beaten:
+    if majority.beaten:
+        found.append(_expected(row))
         found.append(
-            f"On a domain like these that it never saw, expect about {100 * mean:.1f} % right; it "
-            f"was {100 * row.domains[low].mean:.1f} % on the hardest, {low!r}."
+            "For comparison: always predicting the other domains' most common class scores "
+            f"{_majority_score(row, majority)}."
         )
+    if len(comparisons) > 1 and sure in ("clear", "likely"):
         found.append(
-            f"Always saying the most frequent class of the other domains is {_right(row, guess)}."
+            f"Picking the best of {len(comparisons)} methods makes its score slightly optimistic."
         )
-    if len(compared) > 1 and sure in ("clear", "likely"):
-        found.append(f"The best of {len(compared)} methods looks a little better than it is.")
     return tuple(found)
 
 
-def _useless(row: MethodRow, mean: float, guess: Guess) -> list[str]:
-    """Return what to say in place of a recommendation."""
-    gain = f" ({_points(guess.gain)})" if guess.gain else ""
+def _expected(row: MethodRow) -> str:
+    """Return the sentence on the accuracy to expect, from a method's accuracy on each domain."""
+    means = {name: cell.mean for name, cell in row.domains.items()}
+    lowest = min(means, key=means.__getitem__)
+    low, high = f"{100 * means[lowest]:.0f}", f"{100 * max(means.values()):.0f}"
+    tested = f"tested only on {lowest!r}"
+    if len(means) > 1:
+        span = low if low == high else f"{low}–{high}"
+        tested = f"{span} % across the {len(means)} tested, lowest on {lowest!r}"
+    average = fmean(means.values())
+    return f"Expected accuracy on a new domain: about {100 * average:.0f} % ({tested})."
+
+
+def _useless(row: MethodRow, majority: MajorityClass) -> list[str]:
+    """Return the sentences that replace a recommendation."""
+    title, mean = title_of(row.algorithm), fmean(cell.mean for cell in row.domains.values())
+    gain = f" ({_points(majority.gain)})" if majority.gain else ""
     return [
         "Nothing useful was learned for an unseen domain.",
-        f"{row.algorithm} is {100 * mean:.1f} % right there, and always saying the most frequent "
-        f"class of the other domains is {_right(row, guess)}{gain}. Check the labels and the "
-        "layout (--layout for folders, --class-column and --domain-column for a table); where "
-        "there are few examples, fewer updates may do better (--steps).",
-        f"Deploy none of these models; the one that was written is of {row.algorithm}.",
+        f"{title} scores {100 * mean:.1f} % there, but always predicting the other domains' most "
+        f"common class scores {_majority_score(row, majority)}{gain}. Check the labels and the "
+        "layout (--layout for folders, --class-column and --domain-column for a table); with few "
+        "examples, fewer updates (--steps) may do better.",
+        f"Deploy none of these models; the one that was written is {title}'s.",
     ]
 
 
-def _right(row: MethodRow, guess: Guess) -> str:
-    """Return how often the guess is right, on the domains of a method's row."""
-    return f"{100 * fmean(guess.row.domains[name].mean for name in row.domains):.1f} % right"
+def _majority_score(row: MethodRow, majority: MajorityClass) -> str:
+    """Return the baseline's accuracy on the domains of a method's row."""
+    return f"{100 * fmean(majority.row.domains[name].mean for name in row.domains):.1f} %"
 
 
 def _points(one: Comparison) -> str:

@@ -51,7 +51,7 @@ def chart(content: Mapping[str, Any]) -> str:
 def _drawing(lines: Lines, frame: ChartFrame) -> str:
     height = TOP + ROW * len(lines) + 26
     parts = "".join([*_grid(frame, height), *_lines(lines, frame)])
-    label = "Accuracy on each domain left out, by method"
+    label = "Accuracy on each held-out domain, by method"
     return (
         f'<svg class="{frame.name}" viewBox="0 0 {frame.width} {height}" role="img" '
         f'aria-label="{label}">{parts}</svg>'
@@ -119,8 +119,7 @@ def check_drawing() -> None:
         import jinja2  # noqa: F401
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "the page of a fit is made by jinja2, which is not installed: "
-            "pip install 'shoal[report]'",
+            "the report page needs jinja2, which is not installed: pip install 'shoal[report]'",
             name="jinja2",
         ) from error
 
