@@ -12,8 +12,7 @@ from PIL import Image
 
 from shoal.cli import main
 from shoal.cli.progress import AmountProgress
-from shoal.datasets import DATASETS, PUBLISHED
-from shoal.datasets.sources import SOURCES
+from shoal.datasets import DATASETS, PUBLISHED, SOURCES
 from tests.datasets.pictures import picture, tree
 from tests.datasets.server import serving, status
 from tests.datasets.test_fetch import images
@@ -142,7 +141,7 @@ def test_a_wrong_sum(tmp_path: Path, capsys: Output) -> None:
 def test_a_download_by_hand(tmp_path: Path, capsys: Output) -> None:
     assert run("download", "pacs", "--data", tmp_path) == 2
     err = capsys.readouterr().err
-    assert "shoal: PACS.zip has to be fetched by hand: it lies on Google Drive" in err
+    assert "shoal: PACS.zip has to be fetched by hand: it is on Google Drive" in err
     assert PACS.page in err and f"{tmp_path}/downloads/PACS.zip" in err
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from shoal.datasets import SOURCES, find
 from shoal.datasets import fetch as module
-from shoal.datasets import find
 from shoal.datasets.download import ATTEMPTS, DownloadError, Unavailable
 from shoal.datasets.fetch import fetch, recorded
-from shoal.datasets.sources import SOURCES, DatasetSource, File
+from shoal.datasets.sources import DatasetSource, File
 from tests.datasets.server import Served, drop, serving, status
 from tests.datasets.test_unpack import tarred, zipped
 
@@ -165,7 +165,7 @@ def test_by_hand(tmp_path: Path) -> None:
         fetch("pacs", tmp_path)
     message = str(caught.value)
     for part in (
-        "PACS.zip has to be fetched by hand: it lies on Google Drive",
+        "PACS.zip has to be fetched by hand: it is on Google Drive",
         PACS.page,
         f"{tmp_path}/downloads/PACS.zip  https://drive.google.com/uc?id=",
         "run the same command again",
@@ -198,7 +198,7 @@ def test_by_hand_with_another_file_than_before(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["vlcs", "pacs", "office-home"])
 def test_sets_that_people_must_fetch(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Unavailable, match="has to be fetched by hand: it "):
+    with pytest.raises(Unavailable, match="has to be fetched by hand: it"):
         fetch(name, tmp_path)
     source = SOURCES[name]
     (tmp_path / "downloads").mkdir(exist_ok=True)
@@ -316,7 +316,7 @@ def test_terra_incognita(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     for file in SORTED:
         assert (tmp_path / "terra_incognita" / file).read_text() == Path(file).stem
     assert told[-2:] == [
-        "images left out because they show two of the classes: 1",
+        "images skipped because they show two of the classes: 1",
         "images that are annotated, but not in the archive: 1",
     ]
 
@@ -395,7 +395,7 @@ def test_domainnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving() as served:
         from_server(monkeypatch, "domainnet", served, domainnet())
         fetch("domainnet", tmp_path, tell=told.append)
-    assert told[-1] == "duplicates left out, which the authors' lists do not name: 6"
+    assert told[-1] == "duplicates ignored, which the authors' lists do not name: 6"
     dataset = find("domainnet")(tmp_path, 0)
     for domain in dataset.domains:
         assert [path.name for path in domain.images] == ["test.jpg", "train.jpg"]
@@ -446,7 +446,7 @@ def test_lists_of_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_published_md5_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(zipped(images(PACS))) as served:
-        file = File("PACS.zip", served.url, md5="0" * 32)
+        file = File(name="PACS.zip", url=served.url, md5="0" * 32)
         monkeypatch.setitem(SOURCES, "pacs", replace(PACS, files=(file,), by_hand=""))
         with pytest.raises(DownloadError, match=r"MD5 sum .*, expected 0+; what came was deleted"):
             fetch("pacs", tmp_path)

@@ -1,9 +1,14 @@
 """The published data sets: names, domains in order, where their files go, and how many."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import shoal
 from shoal.catalogue import DATASETS as FACTS
 from shoal.datasets import DATASETS, PUBLISHED, decode, find, splits, verify
 from tests.datasets.pictures import picture, tree
@@ -103,6 +108,83 @@ def test_a_list_of_something_else_is_refused(tmp_path: Path, line: str, message:
     (root / "domain_net" / "duplicates.txt").write_text(f"clipart/cat/a.jpg\n{line}\n")
     with pytest.raises(ValueError, match=message):
         find("domainnet")(root, 0)
+
+
+TOYS = '''"""Toys: a data set of this test."""
+
+from pathlib import Path
+
+from .base import DomainDataset
+from .sources import DatasetSource, File
+
+SOURCE = DatasetSource(
+    name="toy-set",
+    classes=2,
+    published={"red": 2, "blue": 2},
+    terms="none",
+    folder="toys",
+    page="https://toys.example",
+    files=(File(name="toys.zip"),),
+    by_hand="it is a toy",
+)
+
+
+def load(root: Path | None, trial: int) -> DomainDataset:
+    return SOURCE.load(root)
+'''
+FACTS_OF_TOYS = 'DatasetFacts(title="Toys", domainbed="Toys", domains=("red", "blue"))'
+USE_TOYS = """
+import sys
+from pathlib import Path
+from shoal.cli import main
+from shoal.datasets import load_dataset
+
+assert load_dataset("toy-set", Path(sys.argv[1])).names == ("red", "blue")
+assert main(["data", "verify", "toy-set", "--data", sys.argv[1]]) == 0
+assert main(["data", "download", "toy-set", "--data", sys.argv[1] + "/elsewhere"]) == 2
+assert main(["data", "list", "--json", "--data", sys.argv[1]]) == 0
+"""
+
+
+def test_a_new_set_is_one_file_and_one_line_of_the_catalogue(tmp_path: Path) -> None:
+    (source,) = shoal.__path__
+    package = tmp_path / "src" / "shoal"
+    (package / "datasets").mkdir(parents=True)
+    for folder in (Path(source), Path(source) / "datasets"):
+        for path in folder.iterdir():
+            if path.name not in ("datasets", "catalogue.py"):
+                (package / path.relative_to(source)).symlink_to(path)
+    catalogue = (Path(source) / "catalogue.py").read_text()
+    line = f'DATASETS = {{\n    "toy-set": {FACTS_OF_TOYS},\n'
+    assert catalogue.count("\nDATASETS = {\n") == 1
+    (package / "catalogue.py").write_text(catalogue.replace("DATASETS = {\n", line))
+    (package / "datasets" / "toy_set.py").write_text(TOYS)
+    files = {"car": ["1.png"], "kite": ["2.png"]}
+    tree(tmp_path / "data" / "toys", {"red": files, "blue": files})
+    done = subprocess.run(
+        [sys.executable, "-c", USE_TOYS, str(tmp_path / "data")],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "src"), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "toys.zip has to be fetched by hand: it is a toy" in done.stderr
+    shown, _, listed = done.stdout.partition("\n[")
+    assert "Good: every image can be read, and the counts are the published ones" in shown
+    assert json.loads("[" + listed)[0] == {
+        "name": "toy-set",
+        "domains": ["red", "blue"],
+        "classes": 2,
+        "images": 4,
+        "present": True,
+        "embedded": False,
+        "download_bytes": None,
+        "by_hand": True,
+        "terms": "none",
+        "page": "https://toys.example",
+    }
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from shoal.datasets import DATASETS, PUBLISHED, find
-from shoal.datasets.sources import SOURCES, source_of, survey
+from shoal.datasets import DATASETS, PUBLISHED, SOURCES, find
+from shoal.datasets.fetch import find_source
 from tests.datasets.pictures import picture, tree
 
 FETCHED = [name for name in SOURCES if name in PUBLISHED]
@@ -62,12 +62,12 @@ def test_embedded_sets_are_what_they_are_said_to_be(name: str) -> None:
     assert source.images == sum(map(len, dataset.domains))
     assert source.present(Path("nowhere"))
     with pytest.raises(ValueError, match=f"{name} comes with shoal: there is nothing to download"):
-        source_of(name)
+        find_source(name)
 
 
 def test_an_unknown_name() -> None:
     with pytest.raises(ValueError, match="unknown data set 'pasc'; did you mean 'pacs'"):
-        source_of("pasc")
+        find_source("pasc")
 
 
 def test_a_survey_tells_all_faults_and_keeps_the_rest(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_survey_tells_all_faults_and_keeps_the_rest(tmp_path: Path) -> None:
     (root / "painting" / "emu").mkdir()
     (root / "extra").mkdir()
     picture(root / "loose.png")
-    dataset, faults = survey("domainnet", tmp_path)
+    dataset, faults = source.survey(tmp_path)
     assert dataset is not None
     assert dataset.names == ("clipart", "infograph", "painting", "quickdraw", "sketch")
     assert [len(domain) for domain in dataset.domains] == [2, 3, 3, 3, 3]

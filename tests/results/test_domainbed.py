@@ -9,8 +9,7 @@ import pytest
 from shoal import catalogue
 from shoal.algorithms import ALGORITHMS
 from shoal.cli.report import finished_runs
-from shoal.datasets import DATASETS
-from shoal.datasets.sources import SOURCES
+from shoal.datasets import DATASETS, SOURCES
 from shoal.results.domainbed import read_domainbed
 from shoal.results.selection import choose_runs
 

@@ -73,7 +73,7 @@ def _add_cache(actions: Any) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from ..datasets.sources import SOURCES
+    from ..datasets import SOURCES
 
     if options.json:
         rows = [
@@ -121,8 +121,8 @@ def _list(options: argparse.Namespace) -> int:
 
 def _download(options: argparse.Namespace) -> int:
     from ..choices import choose
+    from ..datasets import SOURCES
     from ..datasets.fetch import fetch
-    from ..datasets.sources import SOURCES
 
     if options.sha256 and not options.url:
         raise ValueError("--sha256 is the sum of --url, and no --url was given")
@@ -138,11 +138,11 @@ def _download(options: argparse.Namespace) -> int:
         folder = fetch(
             options.name,
             options.data,
-            options.url,
-            options.sha256,
-            options.keep_archive,
-            shown,
-            shown.say,
+            url=options.url,
+            sha256=options.sha256,
+            keep_archive=options.keep_archive,
+            progress=shown,
+            tell=shown.say,
         )
     check = f"shoal data verify {options.name} --data {options.data}"
     print(f"{options.name} is at {folder}; to read every image: {check}")

@@ -1,4 +1,8 @@
-"""Data sets as ordered, named domains: one file and one line here for each; MNIST is embedded."""
+"""Data sets: ordered, named domains with shared classes.
+
+A published data set is one file, with a ``load`` and a ``SOURCE``, and one line in
+``shoal.catalogue.DATASETS``.
+"""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -12,10 +16,12 @@ from .folders import image_folders, name_of
 from .images import Published, Verification, decode, verify
 from .manifest import image_manifest, is_manifest
 from .mnist import Digits, test_digits, train_digits
+from .sources import DatasetSource
 
 __all__ = [
     "DATASETS",
     "PUBLISHED",
+    "SOURCES",
     "Digits",
     "Domain",
     "DomainDataset",
@@ -35,21 +41,24 @@ __all__ = [
     "verify",
 ]
 
-# From the folder that holds all data sets (None where it is embedded) and the trial.
+# From the folder that holds all data sets (None if the set is embedded) and the trial.
 Loader = Callable[[Path | None, int], DomainDataset]
 
 _MODULES = {name: import_module(f".{module_of(name)}", __name__) for name in catalogue.DATASETS}
 
 DATASETS: dict[str, Loader] = {name: module.load for name, module in _MODULES.items()}
 
-# How many images there should be, for ``verify``.
+# Where each data set comes from.
+SOURCES: dict[str, DatasetSource] = {name: module.SOURCE for name, module in _MODULES.items()}
+
+# The number of images that ``verify`` expects of each set that is downloaded.
 PUBLISHED: dict[str, Published] = {
-    name: module.PUBLISHED for name, module in _MODULES.items() if hasattr(module, "PUBLISHED")
+    name: source.published for name, source in SOURCES.items() if not source.embedded
 }
 
 
 def find(name: str) -> Loader:
-    """Return the loader of this name; an unknown one gets the nearest."""
+    """Return the loader of this name; the error for an unknown name suggests the nearest."""
     return DATASETS[choose("data set", name, DATASETS)]
 
 

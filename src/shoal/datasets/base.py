@@ -237,8 +237,8 @@ def _stamp(path: Path) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def checked_trial(trial: int) -> int:
-    """Return the trial as a plain int, since a seed is made of its text; raise below 0."""
+def check_trial(trial: int) -> int:
+    """Return the trial as a plain int, because its text is part of seeds; raise below 0."""
     if operator.index(trial) < 0:
         raise ValueError(f"trial must be 0 or more, got {trial}")
     return operator.index(trial)
@@ -271,6 +271,6 @@ def split(n: int, trial: int, place: int, holdout: float = HOLDOUT) -> Split:
     if not 0 <= holdout < 1:
         raise ValueError(f"holdout must be 0 or more and below 1, got {holdout}")
     order = np.arange(n)
-    np.random.RandomState(domainbed_hash(checked_trial(trial), int(place))).shuffle(order)
+    np.random.RandomState(domainbed_hash(check_trial(trial), int(place))).shuffle(order)
     held_out, kept = np.split(order, [int(n * holdout)])
     return Split(torch.from_numpy(kept), torch.from_numpy(held_out))

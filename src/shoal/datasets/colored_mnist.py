@@ -1,7 +1,7 @@
 """Colored MNIST as DomainBed has it: 70,000 digits in two colours, 3 domains, 2 classes.
 
-The label says whether the digit is below 5, and a quarter of the labels is wrong; the colour agrees
-with the label in 90 %, 80 % and 10 % of the images ("-90%": it speaks for the other class).
+The label is whether the digit is below 5, and a quarter of the labels are wrong. The colour agrees
+with the label in 90 %, 80 % and 10 % of the images ("-90%": it points to the other class).
 """
 
 from pathlib import Path
@@ -10,27 +10,29 @@ import torch
 from torch import Tensor
 
 from ..randomness import stream
-from .base import Domain, DomainDataset, checked_trial
-from .mnist import dealt_digits
+from .base import Domain, DomainDataset, check_trial
+from .mnist import TERMS, deal_digits
+from .sources import DatasetSource
 
 NAME = "colored-mnist"
 # How often the colour disagrees with the label.
 DOMAINS = {"+90%": 0.1, "+80%": 0.2, "-90%": 0.9}
 CLASSES = ("5-9", "0-4")
 LABEL_NOISE = 0.25
+SOURCE = DatasetSource(name=NAME, classes=len(CLASSES), published=70_000, terms=TERMS)
 
 
 def load(root: Path | None, trial: int) -> DomainDataset:
-    """Return the trial's Colored MNIST, uint8 ``[n, 2, 28, 28]``; it is embedded: no root needed.
+    """Return the trial's Colored MNIST, uint8 ``[n, 2, 28, 28]``; embedded, so ``root`` is unused.
 
     DomainBed draws order, noise and colours from the run's seed, so that two runs of a trial differ
     in their data; here they depend on the trial alone.
     """
-    trial = checked_trial(trial)
-    dealt = dealt_digits(NAME, trial, len(DOMAINS))
+    trial = check_trial(trial)
+    hands = deal_digits(NAME, trial, len(DOMAINS))
     domains = (
         _domain(name, trial, images, digits, flip)
-        for (name, flip), (images, digits) in zip(DOMAINS.items(), dealt, strict=True)
+        for (name, flip), (images, digits) in zip(DOMAINS.items(), hands, strict=True)
     )
     return DomainDataset(NAME, CLASSES, tuple(domains))
 

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..choices import choose
 from ..storage import read_json, write_json
+from . import SOURCES
 from .download import DownloadError, Tell, Unavailable, download
 from .folders import expected_at
 from .partial_file import sums_of
-from .sources import DatasetSource, File, by_domains, source_of, survey
+from .sources import DatasetSource, File, move_domains
 from .unpack import unpack
 
 # Called with what is being done, how much of it is done, and of how much.
@@ -40,7 +42,7 @@ def fetch(
         url: an archive of the whole set in place of the source's files, with its sum if known.
         tell: called with every line that a user may want to read.
     """
-    source = source_of(name)
+    source = find_source(name)
     tell = tell or (lambda line: None)
     progress = progress or (lambda *done: None)
     target = root / source.folder
@@ -52,7 +54,7 @@ def fetch(
             f"{target} is there, but lacks {', '.join(lacking)}; complete it, or move it away"
         )
     if url is not None:
-        source = replace(source, files=(_archive_at(url, sha256, name),), arrange=by_domains)
+        source = replace(source, files=(_archive_at(url, sha256, name),), arrange=move_domains)
     work = root / DOWNLOADS / f"{name}.unpacked"
     try:
         fetched = {
@@ -61,7 +63,7 @@ def fetch(
         }
     except Unavailable as error:
         why = f": {source.by_hand}" if source.by_hand and url is None else ""
-        raise Unavailable(f"{error}{why}\n\n{by_hand(name, source, root)}") from error
+        raise Unavailable(f"{error}{why}\n\n{by_hand(source, root)}") from error
     arranged = root / DOWNLOADS / f"{name}.arranged"
     try:
         remarks = source.arrange(fetched, arranged, source.domains)
@@ -77,16 +79,25 @@ def fetch(
 
 def _archive_at(url: str, sha256: str | None, name: str) -> File:
     called = Path(urlsplit(url).path).name
-    return File(f"{name}.archive" if called in ("", "..") else called, url, sha256=sha256)
+    called = f"{name}.archive" if called in ("", "..") else called
+    return File(name=called, url=url, sha256=sha256)
 
 
-def by_hand(name: str, source: DatasetSource, root: Path) -> str:
+def find_source(name: str) -> DatasetSource:
+    """Return the source of a data set that has to be downloaded."""
+    source = SOURCES[choose("data set", name, SOURCES)]
+    if source.embedded:
+        raise ValueError(f"{name} comes with shoal: there is nothing to download")
+    return source
+
+
+def by_hand(source: DatasetSource, root: Path) -> str:
     """Return what a person has to fetch, and where it goes."""
     places = {str(root / DOWNLOADS / file.name): file.url or file.page for file in source.files}
     width = max(map(len, places))
     return "\n".join(
         [
-            f"{name} can be fetched by hand; its page is",
+            f"{source.name} can be fetched by hand; its page is",
             f"  {source.page}",
             "Save what you find there (left: as which file; right: from where)",
             *(f"  {place:{width}}  {page}".rstrip() for place, page in places.items()),
@@ -179,7 +190,7 @@ def _clean(files: Iterable[Path], work: Path) -> None:
 
 
 def _record_set(name: str, root: Path) -> None:
-    dataset, _ = survey(name, root)
+    dataset, _ = SOURCES[name].survey(root)
     if dataset is not None:
         record = recorded(root)
         record["sets"][name] = {"fingerprint": dataset.fingerprint}

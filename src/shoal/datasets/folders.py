@@ -188,27 +188,6 @@ def of_files(
     return DomainDataset(name, tuple(classes), tuple(found))
 
 
-def benchmark_folders(
-    name: str,
-    root: Path | None,
-    folder: str,
-    domains: Sequence[str],
-    leave_out: Collection[str] = (),
-) -> DomainDataset:
-    """Return a published data set, whose images lie at ``root/folder/domain/class/file``."""
-    if root is None:
-        raise ValueError(
-            f"{name} does not come with shoal: put its files at {expected_at(Path(folder))}, "
-            f"with the domains {', '.join(domains)}, and give the folder that holds {folder}/"
-        )
-    if not (root / folder).is_dir() and all((root / domain).is_dir() for domain in domains):
-        raise ValueError(
-            f"{root} is {name} itself; give the folder that holds it, "
-            f"in which it must be called {folder}"
-        )
-    return image_folders(name, root / folder, domains, leave_out)
-
-
 def _files(
     root: Path, domains: Sequence[str], leave_out: Collection[str], faults: Faults
 ) -> dict[str, list[tuple[str, Path]]]:

@@ -1,10 +1,10 @@
 """MNIST (LeCun, Cortes and Burges): 70,000 digits, embedded, so that nothing is downloaded.
 
 Four pixels in five are blank, so the images are stored as two files: ``.ink.xz`` holds one bit a
-pixel (is it above zero?) and ``.grey.gz`` the values of those that are. That unpacks more than
+pixel (is it above zero?) and ``.grey.gz`` the values of those that are. This unpacks more than
 twice as fast as the idx files under xz, for a few per cent more bytes: most of the bytes are grey
-values, on which xz is slow and gains little. The original idx files come back byte for byte, and
-their MD5 sums are checked whenever they are loaded. Licence: CC BY-SA 3.0.
+values, on which xz is slow and gains little. The original idx files are restored byte for byte, and
+their MD5 sums are checked at every load.
 """
 
 import gzip
@@ -25,8 +25,9 @@ from torch import Tensor
 from ..randomness import stream
 
 FOLDER = Path(__file__).parent / "embedded"
+TERMS = "CC BY-SA 3.0"
 SIDE = 28
-# What an idx file starts with: its kind, then its shape, four bytes each.
+# An idx file starts with its kind, then its shape, four bytes each.
 IMAGES_MAGIC = 2051
 LABELS_HEADER_BYTES = 8
 
@@ -39,7 +40,7 @@ class Digits(NamedTuple):
 
 
 class IdxFiles(NamedTuple):
-    """One half of MNIST: how its files begin, and the MD5 sums of the original idx files."""
+    """One half of MNIST: the prefix of its file names, and the MD5 sums of the original files."""
 
     name: str
     images_md5: str
@@ -74,22 +75,22 @@ def test_digits() -> Digits:
     return Digits(_images(TEST), _labels(TEST))
 
 
-# Its name is the data set's; pytest must not take it for a test where it is imported.
+# pytest must not collect it as a test in modules that import it.
 test_digits.__test__ = False  # type: ignore[attr-defined]
 
 
-def dealt_digits(name: str, trial: int, num_domains: int) -> list[tuple[Tensor, Tensor]]:
+def deal_digits(name: str, trial: int, num_domains: int) -> list[tuple[Tensor, Tensor]]:
     """Return all 70,000 digits in the trial's order, dealt like cards to the domains.
 
-    Each domain gets images ``[n, 28, 28]`` and digits ``[n]``. The order is the stream's that
-    ``name`` and ``trial`` name.
+    Each domain gets images ``[n, 28, 28]`` and digits ``[n]``. ``name`` and ``trial`` seed the
+    order.
     """
     halves = train_digits(), test_digits()
     images = torch.from_numpy(np.concatenate([half.images for half in halves]))
     digits = torch.from_numpy(np.concatenate([half.labels for half in halves]))
     order = torch.randperm(len(digits), generator=stream(name, "domainbed", trial))
-    dealt = [order[start::num_domains] for start in range(num_domains)]
-    return [(images[which], digits[which]) for which in dealt]
+    hands = [order[start::num_domains] for start in range(num_domains)]
+    return [(images[hand], digits[hand]) for hand in hands]
 
 
 def _images(source: IdxFiles) -> NDArray[np.uint8]:
@@ -110,7 +111,7 @@ def _images(source: IdxFiles) -> NDArray[np.uint8]:
 def _labels(source: IdxFiles) -> NDArray[np.int64]:
     content = _unpack(source.labels, lzma.decompress, source.labels_md5)
     _check(str(source.labels), source.labels_md5, content)
-    # int64, because a class index is what a loss asks for.
+    # Losses take class indices as int64.
     labels = np.frombuffer(content, np.uint8, offset=LABELS_HEADER_BYTES).astype(np.int64)
     labels.setflags(write=False)
     return labels
@@ -120,7 +121,7 @@ def _unpack(path: Path, decompress: Callable[[bytes], bytes], expected: str) -> 
     try:
         return decompress(path.read_bytes())
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise _damaged(str(path), expected, f"nothing that unpacks ({error})") from error
+        raise _damage(str(path), expected, f"a file that cannot be unpacked ({error})") from error
 
 
 def _check(where: str, expected: str, *content: bytes | memoryview) -> None:
@@ -129,10 +130,10 @@ def _check(where: str, expected: str, *content: bytes | memoryview) -> None:
     for part in content:
         md5.update(part)
     if md5.hexdigest() != expected:
-        raise _damaged(where, expected, md5.hexdigest())
+        raise _damage(where, expected, md5.hexdigest())
 
 
-def _damaged(where: str, expected: str, found: str) -> RuntimeError:
+def _damage(where: str, expected: str, found: str) -> RuntimeError:
     return RuntimeError(
         f"the embedded MNIST is damaged: {where} should unpack to the original with MD5 sum "
         f"{expected}, found {found}; reinstall: pip install --force-reinstall --no-deps shoal"

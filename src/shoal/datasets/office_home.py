@@ -3,13 +3,20 @@
 from pathlib import Path
 
 from .base import DomainDataset
-from .folders import benchmark_folders
+from .sources import DatasetSource, File
 
-# Folders, and what tables call them.
-DOMAINS = {"Art": "A", "Clipart": "C", "Product": "P", "Real World": "R"}
-PUBLISHED = 15_588
+SOURCE = DatasetSource(
+    name="office-home",
+    classes=65,
+    published=15_588,
+    terms="fair use, non-commercial research",
+    folder="office_home",
+    page="https://www.hemanthdv.org/officeHomeDataset.html",
+    files=(File(name="OfficeHomeDataset_10072016.zip"),),
+    by_hand="it is on Google Drive, which asks for confirmation in a browser",
+)
 
 
 def load(root: Path | None, trial: int) -> DomainDataset:
     """Return OfficeHome from ``root/office_home``, the same in every trial."""
-    return benchmark_folders("office-home", root, "office_home", tuple(DOMAINS))
+    return SOURCE.load(root)

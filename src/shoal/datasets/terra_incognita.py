@@ -1,16 +1,14 @@
 """Terra Incognita (Beery et al., 2018), DomainBed's part: 24,788 images, 4 cameras, 10 classes."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ..storage import read_json
 from .base import DomainDataset
-from .folders import benchmark_folders
+from .sources import DatasetSource, File
 
-# Folders, and what tables call them.
-DOMAINS = {"location_100": "L100", "location_38": "L38", "location_43": "L43", "location_46": "L46"}
 CLASSES = (
     "bird",
     "bobcat",
@@ -23,25 +21,30 @@ CLASSES = (
     "raccoon",
     "squirrel",
 )
-# Of the download that the published numbers were made with; a later one has 24,330.
-PUBLISHED = {
-    "location_100": 4_879,
-    "location_38": 9_767,
-    "location_43": 4_020,
-    "location_46": 6_122,
-}
+ADDRESS = "https://storage.googleapis.com/public-datasets-lila/caltechcameratraps"
+# The lists of an annotation file in the COCO Camera Traps format.
+LISTS = ("images", "annotations", "categories")
 
 
 def load(root: Path | None, trial: int) -> DomainDataset:
     """Return Terra Incognita from ``root/terra_incognita``, the same in every trial."""
-    return benchmark_folders("terra-incognita", root, "terra_incognita", tuple(DOMAINS))
+    return SOURCE.load(root)
 
 
-LISTS = ("images", "annotations", "categories")
+def arrange(fetched: Mapping[str, Path], target: Path, domains: Sequence[str]) -> list[str]:
+    """Sort the images of the domains' locations by their annotations; return remarks."""
+    annotations, images = (fetched[name] for name in fetched)
+    locations = {domain.removeprefix("location_"): domain for domain in domains}
+    unplaced = sort_images(images, sorted(annotations.rglob("*.json")), target, locations, CLASSES)
+    remarks = {
+        "images skipped because they show two of the classes": unplaced.ambiguous,
+        "images that are annotated, but not in the archive": unplaced.missing,
+    }
+    return [f"{remark}: {count:,}" for remark, count in remarks.items() if count]
 
 
 class UnplacedImages(NamedTuple):
-    """How many images found no place: with two labels, or listed but not there."""
+    """The number of images with two labels, and of images that are listed but do not exist."""
 
     ambiguous: int
     missing: int
@@ -56,8 +59,8 @@ def sort_images(
 ) -> UnplacedImages:
     """Move the images of these locations and classes to ``target/domain/class``.
 
-    An image of two classes is left out: it could be trained on as one and tested as the other.
-    What is in place already stays, so that an interrupted call can be made again.
+    An image of two classes is skipped: it could be trained on as one and tested as the other.
+    Images that are in place already stay, so that the call can be repeated after an interruption.
 
     Args:
         annotations: JSON files in the COCO Camera Traps format.
@@ -103,3 +106,32 @@ def _labels(path: Path) -> Iterator[tuple[str, str, str]]:
             yield name, str(image["location"]), kinds[entry["category_id"]]
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is not in the COCO Camera Traps format: no {error}") from error
+
+
+SOURCE = DatasetSource(
+    name="terra-incognita",
+    classes=len(CLASSES),
+    published={
+        "location_100": 4_879,
+        "location_38": 9_767,
+        "location_43": 4_020,
+        "location_46": 6_122,
+    },
+    terms="CDLA-Permissive-1.0",
+    folder="terra_incognita",
+    page="https://lila.science/datasets/caltech-camera-traps",
+    files=(
+        File(
+            name="eccv_18_annotations.tar.gz",
+            url=f"{ADDRESS}/eccv_18_annotations.tar.gz",
+            size=3_000_000,
+        ),
+        File(
+            name="eccv_18_all_images_sm.tar.gz",
+            url=f"{ADDRESS}/eccv_18_all_images_sm.tar.gz",
+            size=6_500_000_000,
+        ),
+    ),
+    remark="today's download has about 24,330 images; the published results used 24,788",
+    arrange=arrange,
+)

@@ -4,13 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import PUBLISHED, find
+from . import PUBLISHED, SOURCES, find
 from .base import HOLDOUT, Domain, DomainDataset
 from .fetch import RECORD, recorded
 from .folders import Faults, name_of, some, survey_folders
 from .images import Published, Verification, verify
 from .manifest import is_manifest, survey_manifest
-from .sources import SOURCES, survey
 
 # So many classes or domains get a line each; more would flood a terminal.
 FEW = 3
@@ -49,13 +48,14 @@ def examine(
         dataset, faults = survey_folders(name, path)
         return _examination(name, asked, dataset, faults, None, progress)
     load = find(asked)
-    if SOURCES[asked].embedded:
+    source = SOURCES[asked]
+    if source.embedded:
         dataset, faults = load(None, 0), Faults()
         return _examination(asked, "embedded", dataset, faults, None, progress)
-    folder = root / SOURCES[asked].folder
+    folder = root / source.folder
     if not folder.is_dir():
         raise ValueError(f"{asked} is not at {folder}; to fetch it: shoal data download {asked}")
-    dataset, faults = survey(asked, root)
+    dataset, faults = source.survey(root)
     if dataset is not None and _changed(dataset, root):
         faults.changed.append(str(root / RECORD))
     return _examination(asked, str(folder), dataset, faults, PUBLISHED[asked], progress)

@@ -3,13 +3,20 @@
 from pathlib import Path
 
 from .base import DomainDataset
-from .folders import benchmark_folders
+from .sources import DatasetSource, File
 
-# Folders, and what tables call them.
-DOMAINS = {"Caltech101": "C", "LabelMe": "L", "SUN09": "S", "VOC2007": "V"}
-PUBLISHED = {"Caltech101": 1_415, "LabelMe": 2_656, "SUN09": 3_282, "VOC2007": 3_376}
+SOURCE = DatasetSource(
+    name="vlcs",
+    classes=5,
+    published={"Caltech101": 1_415, "LabelMe": 2_656, "SUN09": 3_282, "VOC2007": 3_376},
+    terms="those of Caltech101, LabelMe, SUN09 and PASCAL VOC 2007",
+    folder="VLCS",
+    page="https://github.com/facebookresearch/DomainBed/issues/165",
+    files=(File(name="VLCS.tar.gz"),),
+    by_hand="its own page is gone, and people share copies",
+)
 
 
 def load(root: Path | None, trial: int) -> DomainDataset:
     """Return VLCS from ``root/VLCS``, the same in every trial."""
-    return benchmark_folders("vlcs", root, "VLCS", tuple(DOMAINS))
+    return SOURCE.load(root)
