@@ -1,12 +1,15 @@
 """``shoal report``: the paper's main tables in every format."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from shoal.cli import main
 from tests.reference.latex import latex_rows
+from tests.report.made_up import make_run, write_run
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ("report", "--published")
@@ -75,3 +78,18 @@ def test_a_file_holds_what_would_be_printed(
     path = tmp_path / "new" / "report"
     assert output(capsys, "--format", name, "--out", str(path)) == f"wrote {path}\n"
     assert path.read_text("utf-8") == printed
+
+
+def test_a_report_of_a_sweep_loads_no_torch(tmp_path: Path) -> None:
+    """The sweep wrote which hyperparameters were set, so that the search is not drawn again."""
+    run = write_run(tmp_path / "runs", make_run("colored-mnist", "erm", ("-90%",), 0, 0))
+    assert run.path is not None
+    (tmp_path / "set_hparams.json").write_text(json.dumps({run.path.name: {"lr": 0.5}}))
+    code = (
+        "import sys; from shoal.cli import main; main(['report', sys.argv[1]]); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode == 0, found.stderr
+    assert "lr set to 0.5" in " ".join(found.stdout.split())

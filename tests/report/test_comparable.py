@@ -13,13 +13,11 @@ from shoal.report.comparable import (
     departures,
     network_of,
     not_compared,
-    were_set,
 )
 from shoal.report.published import published_benchmark
-from shoal.report.sweep import not_searched
 from shoal.results.records import Record, RunResult
 from shoal.runs.run import Protocol
-from shoal.sweeps.plan import searched
+from shoal.sweeps.plan import set_hparams, with_search
 
 
 def made(dataset: str, **protocol: Any) -> RunResult:
@@ -37,7 +35,8 @@ def made(dataset: str, **protocol: Any) -> RunResult:
     ],
 )
 def test_runs_as_behind_the_published_cells(run: RunResult) -> None:
-    assert departures(run, 20, searched) == []
+    (run,) = with_search([run])
+    assert departures(run, 20) == []
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,8 @@ def test_runs_as_behind_the_published_cells(run: RunResult) -> None:
 def test_what_is_not_as_behind_the_published_cells(
     run: RunResult, draws: int, said: list[str]
 ) -> None:
-    (line,) = not_compared({("set", "erm"): departures(run, draws, searched)})
+    (run,) = with_search([run])
+    (line,) = not_compared({("set", "erm"): departures(run, draws)})
     assert line == f"Not compared with the published cells: set: erm ({', '.join(said)})"
 
 
@@ -139,7 +139,8 @@ def domainbeds(dataset: str, *steps: int) -> RunResult:
 def test_of_domainbeds_runs_the_records_are_looked_at(
     run: RunResult, draws: int, said: list[Departure]
 ) -> None:
-    assert departures(run, draws, searched) == said
+    (run,) = with_search([run])
+    assert departures(run, draws) == said
 
 
 @pytest.mark.parametrize("algorithm", ["fishr", "iga-head"])
@@ -148,14 +149,13 @@ def test_what_the_search_draws_was_not_set(algorithm: str) -> None:
     method, settings = with_settings(algorithm)
     hparams = plain(draw(method.Hparams, "small", 1, 7, settings))
     run = replace(made("colored-mnist"), algorithm=algorithm, trial=1, draw=7, hparams=hparams)
-    assert were_set(run, searched) == {}
+    assert set_hparams(run) == {}
     for other in (replace(run, draw=8), replace(run, trial=0)):
-        assert {"lr", "batch_size"} <= were_set(other, searched).keys()
-    assert were_set(replace(run, hparams={**hparams, "lr": 1.0}), searched) == {"lr": 1.0}
-    assert were_set(replace(run, algorithm="mine.py:Mine@01", draw=8), searched) == {}
-    assert were_set(replace(run, draw=8), not_searched) == {}
+        assert {"lr", "batch_size"} <= set_hparams(other).keys()
+    assert set_hparams(replace(run, hparams={**hparams, "lr": 1.0})) == {"lr": 1.0}
+    assert set_hparams(replace(run, algorithm="mine.py:Mine@01", draw=8)) == {}
     # A fit has defaults of its own for a user's data.
-    assert were_set(replace(run, dataset="mine"), searched) == {}
+    assert set_hparams(replace(run, dataset="mine")) == {}
 
 
 def test_every_published_data_set_has_its_network() -> None:

@@ -19,7 +19,7 @@ from shoal.report.page import page_data
 from shoal.report.sweep import chapters
 from shoal.results.aggregation import Mark
 from shoal.results.records import Failure, Record, RunResult
-from shoal.sweeps.plan import searched
+from shoal.sweeps.plan import with_search
 
 DOMAINS = ("+90%", "+80%", "-90%")
 
@@ -268,7 +268,7 @@ def test_data_sets_of_one_setup_are_told_together() -> None:
 
 def test_what_was_set_is_told_and_not_compared() -> None:
     runs = [replace(one, hparams={"lr": 0.01}) for one in drawn(record_every=300)]
-    (chapter,) = chapters(runs, ["test-domain"], searched=searched)
+    (chapter,) = chapters(with_search(runs), ["test-domain"])
     assert len(chapter.tables) == 1
     trained, why = chapter.about
     assert trained.endswith("bf16, a record every 300 steps, lr set to 0.01, 3 trials, 20 draws")
@@ -277,7 +277,7 @@ def test_what_was_set_is_told_and_not_compared() -> None:
         one if (one.draw, one.algorithm) == (7, "fishr") else replace(one, hparams={})
         for one in runs
     ]
-    (chapter,) = chapters(some, ["test-domain"], searched=searched)  # also where it is not chosen
+    (chapter,) = chapters(with_search(some), ["test-domain"])  # also where it is not chosen
     assert ", lr of fishr set to 0.01, " in chapter.about[0]
     assert "lr 0.01 instead of what the search draws" in chapter.about[1]
 

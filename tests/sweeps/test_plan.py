@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from shoal.algorithms import find
-from shoal.results.records import failure_of, failures
+from shoal.results.records import SET_HPARAMS, failure_of, failures
 from shoal.runs.folder import opened
 from shoal.runs.run import Run
+from shoal.storage import read_json
 from shoal.sweeps import attempt as attempts
 from shoal.sweeps import status as standings
 from shoal.sweeps.attempt import DEATHS, DeviceLost, RunState, attempt, state_of, try_again
@@ -66,6 +67,20 @@ def test_a_plan_has_every_combination_once() -> None:
     assert next(run for run in runs if run.dataset == "squares").protocol.record_every == 300
     drawn = [run.hparams["lr"] for run in runs if (run.draw, run.trial) == (2, 1)]
     assert len(set(drawn)) == 2  # one for each scale, the same for all methods and test domains
+
+
+def test_a_plan_says_which_hyperparameters_were_set(tmp_path: Path) -> None:
+    """Of published data sets, where a report compares only what the search drew."""
+    sweep = Sweep(("erm", "fishr"), ("colored-mnist",), 1, 2, settings={"lr": "0.5"})
+    runs = runs_of(sweep, Squares().method, lambda name, trial: squares(name=name))
+    write_plan(tmp_path, runs)
+    found = read_json(tmp_path / SET_HPARAMS)
+    assert found == {folder_of(tmp_path, run).name: {"lr": 0.5} for run in runs}
+    (tmp_path / SET_HPARAMS).unlink()
+    write_plan(tmp_path, runs)  # a plan of a version that did not write them
+    assert read_json(tmp_path / SET_HPARAMS) == found
+    planned(tmp_path / "own")
+    assert not (tmp_path / "own" / SET_HPARAMS).exists()
 
 
 def test_two_domains_have_no_pairs() -> None:

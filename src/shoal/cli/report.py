@@ -27,15 +27,34 @@ def finished_runs(folders: Sequence[Path]) -> list[Any]:
         why = f"; {failed:,} failed, and 'shoal status {folders[0]}' says why" if failed else ""
         raise ValueError(f"no finished run in {', '.join(map(str, folders))}{why}")
     note_twins(runs)
-    return runs
+    return _with_search(runs)
+
+
+def _with_search(runs: list[Any]) -> list[Any]:
+    """Return the runs with the hyperparameters that were set by hand.
+
+    A sweep writes them when it is planned. For single runs, and sweeps of versions before that,
+    they are computed from the search distributions, which loads the methods and with them torch.
+    """
+    from ..catalogue import DATASETS
+
+    published = [run for run in runs if run.protocol and run.dataset in DATASETS]
+    if all(run.set_hparams is not None for run in published):
+        return runs
+    from ..sweeps.plan import with_search
+
+    return with_search(runs)
 
 
 def failed_runs(folders: Sequence[Path]) -> list[Any]:
     """Return the failed runs, each once, but for those whose data have changed since."""
     from ..results.records import failures
-    from ..sweeps.status import left_behind
 
     found = {one.path.resolve(): one for one in failures(folders)}
+    if not found:
+        return []
+    from ..sweeps.status import left_behind
+
     gone = {path.resolve() for at in sweeps_of(found.values()) for path in left_behind(at)}
     return [one for path, one in found.items() if path not in gone]
 
@@ -142,14 +161,13 @@ def _run(options: argparse.Namespace) -> int:
 def _page(options: argparse.Namespace) -> int:
     from ..report.page import sweep_page
     from ..storage import write_text
-    from ..sweeps.plan import searched
     from .samples import samples_of
 
     if options.compare:
         raise ValueError("the page compares any two methods: --compare is for the other formats")
     out, runs = options.out or Path(PAGE), finished_runs(options.folders)
     failed, samples = failed_runs(options.folders), samples_of(runs, options)
-    write_text(out, sweep_page(runs, _rules(options), failed, samples, searched))
+    write_text(out, sweep_page(runs, _rules(options), failed, samples))
     print(f"wrote {out}")
     return 0
 
@@ -222,10 +240,9 @@ def _rules(options: argparse.Namespace) -> tuple[str, ...]:
 
 def _chapters(options: argparse.Namespace, failed: list[Any]) -> list[Any]:
     from ..report.sweep import chapters, nothing_chosen
-    from ..sweeps.plan import searched
 
     runs, rules = finished_runs(options.folders), _rules(options)
-    found = chapters(runs, rules, _compared(options.compare, runs), failed, searched)
+    found = chapters(runs, rules, _compared(options.compare, runs), failed)
     if not found:
         raise ValueError(nothing_chosen(len(runs), rules))
     return found
@@ -246,6 +263,8 @@ def _compared(asked: list[list[str]], runs: list[Any]) -> list[tuple[str, str]]:
 
 def _failed(failed: list[Any], written: Callable[[str], str] = str) -> list[str]:
     """Return what to know of the runs that failed, as ``written``, and what to do."""
+    if not failed:
+        return []
     from ..fitting.setup import SETUP
     from ..report.notes import advice_lines, failure_lines
 

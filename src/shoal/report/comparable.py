@@ -1,26 +1,12 @@
 """In what runs are not made as those behind the published cells, which are then not set beside."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..catalogue import DATASETS, record_every
 from ..results.records import RunResult
 from ..results.selection import Choice
 from .grid import Benchmark
-
-__all__ = [
-    "Departure",
-    "Searched",
-    "departed",
-    "departures",
-    "network_of",
-    "not_compared",
-    "spread_of",
-    "were_set",
-]
 
 # How the runs behind the published cells were made, by the names of our protocol; of how many
 # draws; and their networks.
@@ -39,26 +25,11 @@ LAST = 5000
 """The step of the last update, counted from 0."""
 SEARCH = "what the search draws"
 
-# From a run to what the random search draws for it; None where that is not known.
-Searched = Callable[[RunResult], Mapping[str, Any] | None]
-
 
 def network_of(run: RunResult) -> str | None:
     """Return the network's name; None where it was chosen by the shape of a user's own data."""
     facts = DATASETS.get(run.dataset)
     return run.protocol.get("network") or (facts.network if facts else None)
-
-
-def were_set(run: RunResult, searched: Searched) -> dict[str, Any]:
-    """Return the hyperparameters of a run that are not what the search draws."""
-    drawn = searched(run)
-    if drawn is None:
-        return {}
-    return {
-        name: value
-        for name, value in run.hparams.items()
-        if name not in drawn or drawn[name] != value
-    }
 
 
 @dataclass(frozen=True)
@@ -70,7 +41,7 @@ class Departure:
     theirs: object
 
 
-def departures(run: RunResult, draws: int, searched: Searched) -> list[Departure]:
+def departures(run: RunResult, draws: int) -> list[Departure]:
     """Return in what a run, one of so many draws, is not as those behind the published cells.
 
     Its precision does not matter. Of a run without a protocol, as DomainBed's own, it is looked at
@@ -83,7 +54,7 @@ def departures(run: RunResult, draws: int, searched: Searched) -> list[Departure
     facts = DATASETS[run.dataset]
     network = {"network": facts.network, "weights": facts.weights}
     theirs = {**network, **PUBLISHED, **every, "draws": DRAWS}
-    given = were_set(run, searched)
+    given = run.set_hparams or {}
     return [
         *_different(ours, theirs),
         *(Departure(name, value, SEARCH) for name, value in given.items()),
@@ -113,7 +84,6 @@ def departed(
     published: Benchmark | None,
     by_domain: Mapping[str, Benchmark | None],
     doubled: Collection[tuple[str, str]],
-    searched: Searched,
 ) -> dict[tuple[str, str], list[Departure]]:
     """Return in what the runs of data sets and methods are not as those of the published cells.
 
@@ -130,7 +100,7 @@ def departed(
                 [Departure("runs", len(choice.candidates), "one a draw")] if key in doubled else []
             )
             for run in choice.candidates:
-                mine += departures(run, choice.draws, searched)
+                mine += departures(run, choice.draws)
             if mine:
                 found.setdefault(key, []).extend(mine)
     return found

@@ -11,14 +11,14 @@ from ..catalogue import record_every
 from ..results.aggregation import MethodRow
 from ..results.records import Failure, RunResult, failure_of
 from ..results.selection import Choice, ChoiceKey
-from .comparable import Searched, network_of, spread_of, were_set
+from .comparable import network_of, spread_of
 
 # A chosen network that is right on its training domains so much less often than the best of other
 # draws has hardly learned from them.
 FAR_BELOW = 2 / 3
 
 
-def trained(choices: Sequence[Choice], searched: Searched) -> str:
+def trained(choices: Sequence[Choice]) -> str:
     """Return what was trained, data sets of the same setup together."""
     setups: dict[str, list[str]] = {}
     for dataset, mine in _grouped(choices, "dataset").items():
@@ -26,7 +26,7 @@ def trained(choices: Sequence[Choice], searched: Searched) -> str:
         methods = _grouped(mine, "algorithm")
         trials = {name: _trials(own) for name, own in methods.items()}
         draws = {name: _draws(own) for name, own in methods.items()}
-        parts = [*_made(runs), *_set(runs, searched), _each(trials), _each(draws)]
+        parts = [*_made(runs), *_set(runs), _each(trials), _each(draws)]
         setups.setdefault(", ".join(parts), []).append(dataset)
     return "Trained " + "; ".join(f"on {', '.join(sets)}: {text}" for text, sets in setups.items())
 
@@ -74,12 +74,12 @@ def _protocol(run: RunResult) -> str:
     return text if every == usual else f"{text}, a record every {every:,} steps"
 
 
-def _set(runs: Sequence[RunResult], searched: Searched) -> Iterable[str]:
+def _set(runs: Sequence[RunResult]) -> Iterable[str]:
     """Yield which hyperparameters were set, and to what; where not of all methods, of which."""
     values: dict[str, dict[object, None]] = {}
     methods: dict[str, dict[str, None]] = {}
     for run in runs:
-        for name, value in were_set(run, searched).items():
+        for name, value in (run.set_hparams or {}).items():
             values.setdefault(name, {})[value] = None
             methods.setdefault(name, {})[run.algorithm] = None
     every = {run.algorithm for run in runs}

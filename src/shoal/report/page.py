@@ -18,7 +18,6 @@ from typing import Any
 from ..catalogue import in_order
 from ..results.records import Failure, Record, RunResult, RunTiming, timing_of
 from ..results.selection import WORDS, choose_runs
-from .comparable import Searched
 from .grid import BASELINE, Grid, GridEntry
 from .sweep import (
     FURTHER,
@@ -27,7 +26,6 @@ from .sweep import (
     against_each,
     chapters,
     domains_of,
-    not_searched,
     nothing_chosen,
 )
 
@@ -121,11 +119,10 @@ def page_data(
     rules: Iterable[str],
     failed: Sequence[Failure] = (),
     samples: Samples | None = None,
-    searched: Searched = not_searched,
 ) -> dict[str, Any]:
     """Return what the page shows; lists of runs go by their place in the order of tables."""
     runs, rules = in_order(runs), tuple(rules)
-    shown = [_chapter(one, runs) for one in chapters(runs, rules, (), failed, searched)]
+    shown = [_chapter(one, runs) for one in chapters(runs, rules, (), failed)]
     if not shown:
         raise ValueError(nothing_chosen(len(runs), rules))
     curves, steps = curves_of(runs)
@@ -252,7 +249,6 @@ def sweep_page(
     rules: Iterable[str],
     failed: Sequence[Failure] = (),
     samples: Samples | None = None,
-    searched: Searched = not_searched,
 ) -> str:
     """Return the sweep as one HTML page that needs no other file and no network."""
     import jinja2
@@ -263,7 +259,7 @@ def sweep_page(
     )
     return environment.from_string(_file("sweep.html.jinja")).render(
         title=f"Sweep of {len(runs):,} {'run' if len(runs) == 1 else 'runs'}",
-        data=_block(page_data(runs, rules, failed, samples, searched)),
+        data=_block(page_data(runs, rules, failed, samples)),
         style=_file("sweep.css"),
         script=script,
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

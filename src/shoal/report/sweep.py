@@ -10,7 +10,7 @@ from ..catalogue import by_method, in_order
 from ..results.aggregation import Comparison, MethodRow, TrialMean, compare, printed, rows_of
 from ..results.records import Failure, RunResult
 from ..results.selection import Choice, Selection, select
-from .comparable import Searched, departed, not_compared
+from .comparable import departed, not_compared
 from .grid import (
     BASELINE,
     Accuracy,
@@ -131,23 +131,17 @@ class RuleReport:
         return (*self.tables, *self.by_domain, *self.paired)
 
 
-def not_searched(run: RunResult) -> None:
-    """Know nothing of what the random search draws: no hyperparameter counts as set."""
-
-
 def chapters(
     runs: Iterable[RunResult],
     rules: Iterable[str],
     compared: Sequence[MethodPair] = (),
     failed: Iterable[Failure] = (),
-    searched: Searched = not_searched,
 ) -> list[RuleReport]:
     """Return a chapter for each rule that these runs have something for.
 
     Args:
         compared: methods to compare with each other, beside all with the baseline.
         failed: runs that failed; those that did so by themselves count as tried.
-        searched: what the random search draws for a run.
     """
     runs = in_order(runs)
     domains, both, given_up = domains_of(runs), twins(runs), lost_by_themselves(failed)
@@ -155,7 +149,7 @@ def chapters(
     for rule in rules:
         selected = select(runs, rule, given_up)
         if selected.choices:
-            found.append(_chapter(rule, selected, domains, compared, both, searched))
+            found.append(_chapter(rule, selected, domains, compared, both))
     return found
 
 
@@ -182,13 +176,12 @@ def _chapter(
     domains: Mapping[str, Sequence[str]],
     compared: Sequence[MethodPair],
     both: Twins,
-    searched: Searched,
 ) -> RuleReport:
     choices, rows = _ordered(selected.choices, domains), _rows(selected, domains)
     whole, names = _benchmark(rule, rows), dict.fromkeys(row.dataset for row in rows)
     published = published_cells(rule)
     published_by_domain = {name: published_domains(name, rule) for name in names}
-    different = departed(choices, published, published_by_domain, doubled(both), searched)
+    different = departed(choices, published, published_by_domain, doubled(both))
     alike = [row for row in rows if (row.dataset, row.algorithm) not in different]
     tables = [grid(whole), *_beside(_benchmark(rule, alike), published)]
     by_domain: list[Grid] = []
@@ -197,7 +190,7 @@ def _chapter(
         further = [_worst(mine), _calibration(mine)]
         by_domain.append(grid(_by_domain(name, mine, domains[name]), further=further))
         by_domain += _beside(_by_domain(name, own, domains[name]), theirs)
-    about = [trained(choices, searched), *not_compared(different)]
+    about = [trained(choices), *not_compared(different)]
     about += [*_remarks([*tables, *by_domain]), *lost(choices)]
     about += [*undecided(selected.undecided), *no_number(choices), *no_average(rows)]
     about += _without_colored_mnist(whole)

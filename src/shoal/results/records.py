@@ -47,6 +47,8 @@ def _is_indented(line: str) -> bool:
 RUN, RECORDS, DONE = "run.json", "records.jsonl", "done"
 TIMING, FAILED, BEGUN = "timing.json", "failed.json", "begun.json"
 KEPT, HELD_OUT = "kept", "held_out"
+# In a sweep's folder: the hyperparameters that were set by hand, by the folder of each run.
+SET_HPARAMS = "set_hparams.json"
 IDENTIFYING = ("dataset", "algorithm", "test_domains", "trial", "draw", "hparams")
 
 
@@ -85,6 +87,8 @@ class RunResult:
     """A run, by what selection groups runs by, and all that it recorded.
 
     ``protocol`` is how it was made; empty where that was not written down, as by DomainBed.
+    ``set_hparams`` are the hyperparameters that were set by hand instead of drawn; None if that is
+    not known.
     """
 
     dataset: str
@@ -97,6 +101,7 @@ class RunResult:
     path: Path | None = None
     fingerprint: str = ""
     protocol: Mapping[str, Any] = field(default_factory=dict)
+    set_hparams: Mapping[str, Any] | None = None
 
     @cached_property
     def inside(self) -> tuple[float, ...]:
@@ -181,13 +186,17 @@ def read_runs(folders: Sequence[Path]) -> list[RunResult]:
     named twice, or lies in another, is read once.
     """
     found: dict[Path, RunResult] = {}
+    sweeps: dict[Path, Mapping[str, Any]] = {}
     with _uncollected():
         for folder in folders:
             if not folder.is_dir():
                 raise ValueError(f"there is no folder {folder}")
             for path in sorted(folder.rglob(RUN)):
                 if (path.parent / DONE).exists() and path.resolve() not in found:
-                    found[path.resolve()] = _read(path.parent)
+                    sweep = path.parent.parent.parent
+                    if sweep not in sweeps:
+                        sweeps[sweep] = _read_set_hparams(sweep)
+                    found[path.resolve()] = _read(path.parent, sweeps[sweep])
     return list(found.values())
 
 
@@ -256,7 +265,14 @@ def read_timing(folder: Path) -> RunTiming | None:
         return None
 
 
-def _read(folder: Path) -> RunResult:
+def _read_set_hparams(sweep: Path) -> Mapping[str, Any]:
+    """Return what ``sweeps.plan`` wrote; empty if it did not, or the file is damaged."""
+    path = sweep / SET_HPARAMS
+    found = _object(path.read_text("utf-8", errors="replace")) if path.is_file() else None
+    return found or {}
+
+
+def _read(folder: Path, set_hparams: Mapping[str, Any]) -> RunResult:
     run = _run(folder)
     measured = tuple(_measured(folder / RECORDS, run["test_domains"]))
     return RunResult(
@@ -270,6 +286,7 @@ def _read(folder: Path) -> RunResult:
         folder,
         run.get("fingerprint", ""),
         run.get("protocol", {}),
+        set_hparams.get(folder.name),
     )
 
 

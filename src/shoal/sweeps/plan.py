@@ -14,7 +14,7 @@ from ..catalogue import DATASETS, TEST_DOMAINS, record_every, scale_of
 from ..choices import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
-from ..results.records import RunResult
+from ..results.records import SET_HPARAMS, RunResult
 from ..runs.run import Protocol, Run
 from ..storage import hold_lock, read_json, write_json
 
@@ -133,8 +133,22 @@ def write_plan(out: Path, runs: Iterable[Run]) -> None:
         for run in replaced(list(wanted.values())):
             if run.identity in asked:  # its data are again what they were
                 wanted[run.identity] = wanted.pop(run.identity)
-        if list(wanted) != list(known):
+        grown = list(wanted) != list(known)
+        if grown:
             write_json(out / PLAN, [run.canonical() for run in wanted.values()])
+        if grown or not (out / SET_HPARAMS).exists():
+            _write_set_hparams(out, list(wanted.values()))
+
+
+def _write_set_hparams(out: Path, runs: Sequence[Run]) -> None:
+    """Write which hyperparameters of each run were set by hand.
+
+    A report prints them and compares only drawn ones with published cells. Search distributions are
+    declared next to the methods, which import torch: with this file a report needs neither.
+    """
+    found = {folder_of(out, run).name: set_hparams(run) for run in runs if run.dataset in DATASETS}
+    if found:
+        write_json(out / SET_HPARAMS, found)
 
 
 def replaced(runs: Sequence[Run]) -> list[Run]:
@@ -157,15 +171,30 @@ def read_plan(out: Path) -> list[Run]:
     return [Run.from_json(one) for one in values]
 
 
-def searched(run: RunResult) -> Mapping[str, Any] | None:
-    """Return the hyperparameters of the run's draw where none is set.
+def with_search(runs: Iterable[RunResult]) -> list[RunResult]:
+    """Return the runs with their ``set_hparams``, computed if the sweep did not write them."""
+    return [
+        run if run.set_hparams is not None else replace(run, set_hparams=set_hparams(run))
+        for run in runs
+    ]
 
-    None where the method is not of the registry, on a user's own data, for which ``shoal fit``
-    has other defaults, or where how the run was made was not written down, as by DomainBed.
+
+def set_hparams(run: Run | RunResult) -> dict[str, Any]:
+    """Return the hyperparameters of the run that are not as the random search draws them.
+
+    Empty if the method is not in the registry, for a user's own data, for which ``shoal fit`` has
+    other defaults, and for runs without a protocol, such as DomainBed's.
     """
     if not run.protocol or run.dataset not in DATASETS:
-        return None
-    return _drawn(run.algorithm, scale_of(run.dataset), run.trial, run.draw)
+        return {}
+    drawn = _drawn(run.algorithm, scale_of(run.dataset), run.trial, run.draw)
+    if drawn is None:
+        return {}
+    return {
+        name: value
+        for name, value in run.hparams.items()
+        if name not in drawn or drawn[name] != value
+    }
 
 
 @cache
