@@ -11,6 +11,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -25,7 +26,6 @@ from shoal.runs.run import Run
 from shoal.sweeps.attempt import RunState, attempt, state_of
 from shoal.sweeps.plan import folder_of, read_plan, write_plan
 from tests.fitting.made import write_images
-from tests.runs.small import squares
 from tests.sweeps.workspaces import Squares, planned
 
 PLAN = ("sweep", "--datasets", "colored-mnist", "--plan-only", "--trials", "1", "--draws", "2")
@@ -240,14 +240,12 @@ def test_status_counts_and_names_failures(
     first, second, *_ = read_plan(tmp_path)
     world = Squares()
 
-    def broken() -> None:
-        raise ValueError("cannot read cat.png")
+    class Broken(Squares):
+        def data(self, name: str, trial: int) -> Any:
+            raise ValueError("cannot read cat.png")
 
-    data = lambda: (squares(), None)  # noqa: E731
-    method = lambda: world.method("erm")[0]  # noqa: E731
-    one, two = folder_of(tmp_path, first), folder_of(tmp_path, second)
-    assert attempt(first, method, data, one, world.machine()) is RunState.DONE
-    assert attempt(second, method, broken, two, world.machine()) is RunState.FAILED  # type: ignore[arg-type]
+    assert attempt(first, world, tmp_path, world.machine()) is RunState.DONE
+    assert attempt(second, Broken(), tmp_path, world.machine()) is RunState.FAILED
     assert main(["status", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     expected = {"updates": 12, "done": 1, "running": 0, "failed": 1, "waiting": 4}
@@ -262,8 +260,7 @@ def test_status_counts_and_names_failures(
         "squares erm": "1 – 1 4",
     }
     third = read_plan(tmp_path)[2]
-    path = folder_of(tmp_path, third)
-    assert attempt(third, method, broken, path, world.machine()) is RunState.FAILED  # type: ignore[arg-type]
+    assert attempt(third, Broken(), tmp_path, world.machine()) is RunState.FAILED
     assert main(["status", str(tmp_path)]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "and 1 more: ValueError: cannot read cat.png" in told and told.count("cat.png") == 1

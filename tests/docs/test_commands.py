@@ -6,7 +6,6 @@ import tarfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from shoal.networks import Network, registry
 from shoal.networks.small import mnist_cnn
 from shoal.runs.run import Run
 from shoal.sweeps.attempt import RunState, attempt
-from shoal.sweeps.plan import folder_of
 from tests.docs.test_documents import DOCUMENTS, ELSEWHERE, ROOT, commands
 from tests.fitting.made import write_images
 from tests.results.test_domainbed import accuracies, record
@@ -78,14 +76,8 @@ def carry_out(out: Path, runs: Sequence[Run], world: Any, *_: object) -> Counter
     """Carry out the first runs of some methods in this process, which knows the small data."""
     first = {run.algorithm: run for run in reversed(runs)}
     for run in list(first.values())[-MOST:]:
-        method, data = world.method(run.algorithm)[0], partial(world.data, run.dataset, run.trial)
-        path = folder_of(out, run)
-        assert attempt(run, partial(_same, method), data, path, world.machine()) is RunState.DONE
+        assert attempt(run, world, out, world.machine()) is RunState.DONE
     return Counter({RunState.DONE: len(runs)})
-
-
-def _same(method: Any) -> Any:
-    return method
 
 
 @pytest.fixture

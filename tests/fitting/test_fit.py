@@ -14,6 +14,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from shoal.cli import main
 from shoal.cli.fit import tell
 from shoal.datasets.cache import build
 from shoal.fitting import fit, leave_one_out, lengths, page_content
+from shoal.fitting.budget import FitProgress
 from shoal.fitting.frozen_features import frozen_features, pretrained
 from shoal.fitting.inspection import inspect_data
 from shoal.fitting.onnx_export import describe_onnx
@@ -332,15 +334,15 @@ def test_an_interrupted_fit_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: Out
     without_onnx(monkeypatch)
     write_table(Path("t.csv"))
     begun: list[str] = []
-    real = leave_one_out._tried
+    real = leave_one_out._attempt
 
-    def interrupted(hand, run, told, begin):  # type: ignore[no-untyped-def]
+    def interrupted(worker, run, watcher):  # type: ignore[no-untyped-def]
         begun.append(run.identity)
         if len(begun) == 4:
             raise KeyboardInterrupt
-        return real(hand, run, told, begin)
+        return real(worker, run, watcher)
 
-    monkeypatch.setattr(leave_one_out, "_tried", interrupted)
+    monkeypatch.setattr(leave_one_out, "_attempt", interrupted)
     assert main(list(TABLE)) == 130
     assert "the same command goes on from here" in capsys.readouterr().err
     done = {path.parent.name for path in Path("out/runs").glob("*/done")}
@@ -544,10 +546,12 @@ def test_a_run_that_another_command_is_at_is_waited_for_in_the_end(
     runs = [Run("x", "", name, ("a",)) for name in ("erm", "fishr", "coral")]
     tried: list[str] = []
 
-    def hand(run: Run, told: object, begin: object) -> RunState:
+    def attempt(run: Run, watcher: object) -> RunState:
         tried.append(run.algorithm)
         return RunState.RUNNING if run.algorithm == "erm" and len(tried) < 4 else RunState.DONE
 
     monkeypatch.setattr(leave_one_out, "LOOK", 0.0)
-    leave_one_out.run_group(hand, runs, lambda *_: None)  # type: ignore[arg-type]
+    worker: Any = SimpleNamespace(attempt=attempt)
+    forecast = FitProgress(0, 3, None)
+    leave_one_out.run_group(worker, runs, leave_one_out.FitWatcher(), lambda *_: forecast)
     assert tried == ["erm", "fishr", "coral", "erm"]

@@ -8,10 +8,12 @@ import torch
 from shoal.algorithms import find
 from shoal.datasets import Domain, DomainDataset
 from shoal.fitting import leave_one_out
+from shoal.fitting.leave_one_out import FitWorkspace
 from shoal.runs.machine import Machine
 from shoal.runs.run import Run
 from shoal.sweeps import attempt as attempts
 from shoal.sweeps.attempt import RunState, attempt
+from tests.training.little import watching
 
 
 def test_the_others_take_part_in_what_begins_and_outlive_what_fails(
@@ -56,14 +58,10 @@ def test_what_fails_in_one_process_ends_all(
     monkeypatch.setattr(attempts, "processes", lambda: processes)
 
     def tried() -> RunState:
-        return attempt(
-            run,
-            lambda: find("erm"),
-            lambda: (data, None),
-            tmp_path / "run",
-            Machine(torch.device("cpu"), "eager"),
-            begin=lambda: begun.append(1),
-        )
+        machine = Machine(torch.device("cpu"), "eager")
+        workspace = FitWorkspace({"erm": (find("erm"), {})}, data, None, machine)
+        watcher = watching(starts=lambda: begun.append(1))
+        return attempt(run, workspace, tmp_path, machine, watcher=watcher)
 
     if raised:
         with pytest.raises(RuntimeError, match="alone"):

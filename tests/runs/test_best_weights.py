@@ -21,6 +21,7 @@ from shoal.sweeps.worker import Worker
 from tests.runs.small import CPU, carry_out, tiny, tiny_run
 from tests.runs.test_execute import Killed
 from tests.sweeps.workspaces import Squares
+from tests.training.little import watching
 
 
 def kept(path: Path) -> list[str]:
@@ -128,12 +129,14 @@ def test_a_run_that_was_killed_keeps_the_same(tmp_path: Path) -> None:
                 raise Killed
 
         with pytest.raises(Killed):
-            carry_out(tmp_path / "killed", run, 0.0, recorded=recorded, machine=machine)
+            carry_out(
+                tmp_path / "killed", run, 0.0, watcher=watching(records=recorded), machine=machine
+            )
     half = tmp_path / "killed" / "kept" / "step-0000000"
     half.mkdir(exist_ok=True)  # as if it had been killed while it was written
     (half / f".model.json.1.{0:08x}").touch()
     told: list[str] = []
-    carry_out(tmp_path / "killed", run, 0.0, machine=machine, noted=told.append)
+    carry_out(tmp_path / "killed", run, 0.0, machine=machine, watcher=watching(note=told.append))
     assert told == []
     assert kept(tmp_path / "killed") == kept(tmp_path / "whole") != []
     for name in kept(tmp_path / "whole"):
@@ -146,7 +149,12 @@ def test_a_run_that_was_killed_keeps_the_same(tmp_path: Path) -> None:
 def test_what_was_not_kept_is_said(tmp_path: Path) -> None:
     run, told = tiny_run("erm", steps=12), list[str]()
     carry_out(tmp_path, run)
-    carry_out(tmp_path, run, machine={"keep_best": ("leave-one-domain-out",)}, noted=told.append)
+    carry_out(
+        tmp_path,
+        run,
+        machine={"keep_best": ("leave-one-domain-out",)},
+        watcher=watching(note=told.append),
+    )
     (line,) = told
     assert "(step 0, 5, 10): the run was begun without keeping them" in line
     choices = choose_runs(read_runs([tmp_path]), "training-domain")
@@ -181,9 +189,9 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
         def data(self, name: str, trial: int) -> Any:
             return tiny(), None
 
-    hand = Worker(out, World())
+    worker = Worker(out, World())
     for run in read_plan(out):
-        hand(run)
+        worker.attempt(run)
     return out
 
 

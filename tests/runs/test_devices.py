@@ -9,7 +9,7 @@ import torch
 from shoal.runs.machine import dealt, different, mark_of
 from shoal.storage import hold_lock
 from shoal.sweeps.attempt import RunState, attempt
-from shoal.sweeps.plan import folder_of, read_plan
+from shoal.sweeps.plan import LoadedData, read_plan
 from shoal.sweeps.worker import Worker
 from tests.sweeps.workspaces import Squares, planned, pretend_gpus
 
@@ -64,21 +64,20 @@ def test_who_is_alone_waits_for_nobody_on_another_device(
 ) -> None:
     planned(tmp_path, ("erm",), steps=2)
     run, *_ = read_plan(tmp_path)
-    hand = Worker(tmp_path, Squares())
+    worker = Worker(tmp_path, Squares())
     marks = iter(["A", "B"])
     monkeypatch.setattr("shoal.sweeps.worker.mark_of", lambda _: next(marks))
     monkeypatch.setattr("shoal.sweeps.worker.platform.node", lambda: "here")
 
-    def exhausted() -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+    class Exhausted(Squares):
+        def data(self, name: str, trial: int) -> LoadedData:
+            raise torch.OutOfMemoryError("CUDA out of memory")
 
-    method = lambda: Squares().method("erm")[0]  # noqa: E731
-    place, machine = folder_of(tmp_path, run), Squares().machine()
-    attempt(run, method, exhausted, place, machine)  # type: ignore[arg-type]
+    attempt(run, Exhausted(), tmp_path, Squares().machine())
     with hold_lock(tmp_path / "alone-here-A.lock"):
-        first = threading.Thread(target=hand, args=(run, True), daemon=True)
+        first = threading.Thread(target=worker.attempt, args=(run, True), daemon=True)
         first.start()
         first.join(1.0)
         assert first.is_alive()  # it waits for us
-        assert hand(run, alone=True) is RunState.DONE
+        assert worker.attempt(run, alone=True) is RunState.DONE
     first.join()

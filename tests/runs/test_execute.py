@@ -21,6 +21,7 @@ from shoal.runs.machine import Machine, processor
 from shoal.runs.prepare import notes, prepare
 from shoal.runs.run import Run
 from shoal.training.checkpoints import Checkpoints
+from tests.training.little import watching
 
 from .small import CPU, carry_out, tiny, tiny_run
 
@@ -157,7 +158,9 @@ def test_no_predictions_unless_asked(tmp_path: Path) -> None:
     carry_out(tmp_path, tiny_run())
     assert not (tmp_path / "predictions.jsonl").exists()
     told: list[str] = []
-    carry_out(tmp_path, tiny_run(), machine={"predictions": True}, noted=told.append)
+    carry_out(
+        tmp_path, tiny_run(), machine={"predictions": True}, watcher=watching(note=told.append)
+    )
     assert told == [f"{tmp_path} is of a run that was made without predictions, and is done"]
 
 
@@ -171,7 +174,7 @@ def test_a_run_that_is_done_returns_at_once(
     before = {name: (tmp_path / name).read_bytes() for name in names(tmp_path)}
     monkeypatch.setattr("shoal.runs.execute.prepare", None)
     seen: list[Any] = []
-    again = carry_out(tmp_path, tiny_run(), recorded=seen.append)
+    again = carry_out(tmp_path, tiny_run(), watcher=watching(records=seen.append))
     assert again.records == first.records
     assert again.timing is None
     assert seen == [first.records]  # curves can be drawn afterwards
@@ -210,7 +213,7 @@ def killed_after(path: Path, run: Run, step: int) -> None:
             raise Killed
 
     with pytest.raises(Killed):
-        carry_out(path, run, every=0.0, recorded=recorded)
+        carry_out(path, run, every=0.0, watcher=watching(records=recorded))
 
 
 def test_a_damaged_checkpoint_is_told_at_once_and_the_one_before_used(tmp_path: Path) -> None:
@@ -224,8 +227,7 @@ def test_a_damaged_checkpoint_is_told_at_once_and_the_one_before_used(tmp_path: 
     result = carry_out(
         tmp_path / "killed",
         run,
-        noted=told.append,
-        recorded=lambda _: began.append(len(told)),
+        watcher=watching(note=told.append, records=lambda _: began.append(len(told))),
     )
     assert told == [f"{newest} is truncated or damaged; it is left aside"]
     assert began[0] == 1  # before the first update
@@ -243,7 +245,9 @@ def test_records_beyond_the_checkpoint_are_made_again(tmp_path: Path) -> None:
         path.unlink()
     assert len(RunFolder(tmp_path / "killed").records()) == 4
     seen: list[int] = []
-    result = carry_out(tmp_path / "killed", run, recorded=lambda r: seen.append(len(r)))
+    result = carry_out(
+        tmp_path / "killed", run, watcher=watching(records=lambda r: seen.append(len(r)))
+    )
     assert seen[0] == 0
     assert result.records == expected.records
 
@@ -351,7 +355,7 @@ def test_one_image_in_a_domain(tmp_path: Path, test_domains: tuple[str, ...]) ->
     dataset = with_domain(tiny(), 1)
     run = replace(tiny_run(), fingerprint=dataset.fingerprint, test_domains=test_domains)
     noted: list[str] = []
-    result = carry_out(tmp_path, run, dataset=dataset, noted=noted.append)
+    result = carry_out(tmp_path, run, dataset=dataset, watcher=watching(note=noted.append))
     found = result.records[-1]["accuracy"]
     assert found.get("few", {}).keys() == ({"kept"} if test_domains == ("few",) else set())
     assert any("too few to hold any out" in note for note in noted)
@@ -359,7 +363,9 @@ def test_one_image_in_a_domain(tmp_path: Path, test_domains: tuple[str, ...]) ->
 
 def test_nothing_held_out_at_all(tmp_path: Path) -> None:
     noted: list[str] = []
-    result = carry_out(tmp_path, tiny_run(holdout=0.0, test_domains=()), noted=noted.append)
+    result = carry_out(
+        tmp_path, tiny_run(holdout=0.0, test_domains=()), watcher=watching(note=noted.append)
+    )
     assert noted == ["holdout is 0: nothing is held out, so that no rule can select a model"]
     assert result.records[-1]["accuracy"] == {}
     assert json.loads((tmp_path / "model.json").read_text())["accuracy"] == {}

@@ -17,6 +17,7 @@ from shoal.runs.model import load
 from shoal.runs.prepare import prepare
 from shoal.training.batches import scaled
 from shoal.training.evaluation import Evaluation, HeadPass, classifier_of, head_passes
+from tests.training.little import watching
 
 from .small import CPU, carry_out, tiny, tiny_run
 
@@ -117,7 +118,13 @@ def test_resumed_records_are_those_of_a_run_that_was_not_stopped(tmp_path: Path)
             raise Kill
 
     with pytest.raises(Kill):
-        carry_out(tmp_path / "cut", tiny_run(), 0.0, machine={"log": "gaps"}, recorded=kill)
+        carry_out(
+            tmp_path / "cut",
+            tiny_run(),
+            0.0,
+            machine={"log": "gaps"},
+            watcher=watching(records=kill),
+        )
     resumed = carry_out(tmp_path / "cut", tiny_run(), 0.0, machine={"log": "gaps"}).records
     assert resumed == whole
 

@@ -16,7 +16,7 @@ from tests.sweeps.workspaces import Squares
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # How the command line of a worker looks, by engine.
-WORKERS = {"local": b"spawn_main", "ray": b"ray::_one"}
+WORKERS = {"local": b"spawn_main", "ray": b"ray::_attempt"}
 
 
 def drive(out: Path, engine: str) -> "subprocess.Popen[bytes]":

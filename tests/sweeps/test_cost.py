@@ -15,7 +15,7 @@ import torch
 
 from shoal.algorithms import find
 from shoal.cli import main
-from shoal.cli.engine import _here, _Teller
+from shoal.cli.engine import _here, _watcher
 from shoal.cli.status import time_left, told_left
 from shoal.datasets import Domain, DomainDataset
 from shoal.runs.folder import opened
@@ -398,10 +398,10 @@ def test_now_and_then_a_sweep_tells_how_long_all_workers_take(
     run, *_ = runs = read_plan(tmp_path)
     wrote(tmp_path, run, processor(), updating=60.0)
     options = Namespace(out=tmp_path, engine="local", device="cpu")
-    tell = _Teller(options, runs)
+    watcher = _watcher(options, runs)
     for seconds, workers, running in ((1, 2, 2), (20, 2, 2), (25, 2, 2), (40, 2, 5)):
         now[0] = float(seconds)
-        tell(Counter({RunState.DONE: 1, RunState.RUNNING: running}), workers)
+        watcher.status(Counter({RunState.DONE: 1, RunState.RUNNING: running}), workers)
     assert capsys.readouterr().err.splitlines() == [
         "1 done, 2 running. About 3 min 0 s left, with 2 workers",
         "1 done, 5 running. About 1 min 0 s left, with 5 workers",

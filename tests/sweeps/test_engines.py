@@ -22,11 +22,12 @@ from shoal.runs.folder import opened
 from shoal.sweeps.attempt import BEGUN, RunState, state_of
 from shoal.sweeps.local import run_locally
 from shoal.sweeps.plan import folder_of, read_plan
-from shoal.sweeps.ray_engine import _at_once, _first, _gpus, _hand, _reach, _Tasks, run_on_ray
-from shoal.sweeps.status import count_states
+from shoal.sweeps.ray_engine import _at_once, _first, _gpus, _reach, _Tasks, _worker, run_on_ray
+from shoal.sweeps.status import SweepWatcher, count_states
 from shoal.sweeps.worker import Stopped, Worker
 from tests.sweeps.driving import ROOT, drive, until_running, workers_of
 from tests.sweeps.workspaces import Broken, Full, Shared, Squares, Tight, contents, planned
+from tests.training.little import watching
 
 pytestmark = pytest.mark.timeout(240)
 HAS_RAY = importlib.util.find_spec("ray") is not None
@@ -37,8 +38,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes
     """What an undisturbed sweep leaves, one run after the other in this process."""
     out = tmp_path_factory.mktemp("whole")
     planned(out)
-    hand = Worker(out, Squares())
-    assert [hand(run) for run in read_plan(out)] == [RunState.DONE] * 12
+    worker = Worker(out, Squares())
+    assert [worker.attempt(run) for run in read_plan(out)] == [RunState.DONE] * 12
     return contents(out)
 
 
@@ -112,8 +113,9 @@ def test_out_of_memory_is_tried_again_at_the_end(
     planned(tmp_path, ("erm",))
     runs, seen = read_plan(tmp_path)[:2], []
     world = Tight(tmp_path)
-    told = lambda found, workers: seen.append((found[RunState.FAILED], workers))  # noqa: E731
-    assert run_locally(tmp_path, runs, world, 2, told) == {RunState.DONE: 2}
+    report = lambda counts, workers: seen.append((counts[RunState.FAILED], workers))  # noqa: E731
+    watcher = watching(SweepWatcher, status=report)
+    assert run_locally(tmp_path, runs, world, 2, watcher) == {RunState.DONE: 2}
     assert (1, 2) in seen and seen[-1] == (0, 2)
     assert contents(tmp_path, runs) == {run.identity: whole[run.identity] for run in runs}
 
@@ -125,7 +127,8 @@ def test_workers_are_dealt_over_gpus_and_are_alone_on_each_in_the_end(
         monkeypatch.setattr(torch.cuda, name, getattr(torch.cuda, name))  # undone in the end
     planned(tmp_path, ("erm",))
     runs, told = read_plan(tmp_path)[:3], set[int]()
-    found = run_locally(tmp_path, runs, Full(tmp_path), 3, lambda _, workers: told.add(workers))
+    watcher = watching(SweepWatcher, status=lambda _, workers: told.add(workers))
+    found = run_locally(tmp_path, runs, Full(tmp_path), 3, watcher)
     assert found == {RunState.FAILED: 3}
     # Three workers, and then one for each of the two, between whom the runs are divided.
     devices = (tmp_path / "devices").read_text().split()
@@ -189,8 +192,9 @@ def test_a_cluster_by_its_address_shares_gpus_and_tries_again_alone(
 ) -> None:
     planned(tmp_path, ("erm",))
     runs = read_plan(tmp_path)[:2]
-    told, tell = set[int](), lambda _, workers: told.add(workers)
-    found = run_on_ray(tmp_path, runs, Shared(tmp_path), cluster, 0.5, tell)
+    told = set[int]()
+    watcher = watching(SweepWatcher, status=lambda _, workers: told.add(workers))
+    found = run_on_ray(tmp_path, runs, Shared(tmp_path), cluster, 0.5, watcher)
     assert found == {RunState.DONE: 2} and told == {2}  # two halves of its GPU
     assert contents(tmp_path, runs) == {run.identity: whole[run.identity] for run in runs}
     # What ran out of memory came again with a whole GPU.
@@ -295,9 +299,9 @@ def test_a_worker_of_ray_s_is_where_the_command_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir("/")
-    _hand(pickle.dumps((tmp_path, tmp_path / "out", Squares())))
+    _worker(pickle.dumps((tmp_path, tmp_path / "out", Squares())))
     assert Path.cwd() == tmp_path
-    _hand(pickle.dumps((tmp_path / "not here", tmp_path / "out", Squares())))
+    _worker(pickle.dumps((tmp_path / "not here", tmp_path / "out", Squares())))
     assert Path.cwd() == tmp_path
 
 

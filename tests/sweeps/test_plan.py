@@ -1,9 +1,11 @@
 """Sweeps: the runs of a plan, and what becomes of each, whatever happens to who carries it out."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,8 +41,9 @@ def data() -> Any:
     return squares(), None
 
 
-def fishr() -> Any:
-    return find("fishr")
+def loading(data: Callable[[], Any]) -> Any:
+    """Return a workspace with these data, by whatever name."""
+    return SimpleNamespace(method=lambda name: (find(name), {}), data=lambda *_: data())
 
 
 def failed(path: Path) -> dict[str, Any]:
@@ -158,80 +161,87 @@ def test_shards_are_the_plan() -> None:
 
 
 def test_a_run_is_carried_out_once(tmp_path: Path) -> None:
-    run, path = small_run(steps=2), tmp_path / "run"
+    run = small_run(steps=2)
+    path = folder_of(tmp_path, run)
     assert state_of(path) is RunState.WAITING
-    assert attempt(run, fishr, data, path, MACHINE()) is RunState.DONE
+    assert attempt(run, loading(data), tmp_path, MACHINE()) is RunState.DONE
     assert state_of(path) is RunState.DONE
 
     def never() -> Any:
         raise AssertionError("a run that is done is made again")
 
-    assert attempt(run, never, never, path, MACHINE()) is RunState.DONE
+    assert attempt(run, loading(never), tmp_path, MACHINE()) is RunState.DONE
 
 
 def test_a_run_in_use_is_left_alone(tmp_path: Path) -> None:
     run = small_run(steps=2)
-    with opened(tmp_path / "run", run):
-        assert state_of(tmp_path / "run") is RunState.RUNNING
-        assert attempt(run, fishr, data, tmp_path / "run", MACHINE()) is RunState.RUNNING
-    assert state_of(tmp_path / "run") is RunState.WAITING
+    path = folder_of(tmp_path, run)
+    with opened(path, run):
+        assert state_of(path) is RunState.RUNNING
+        assert attempt(run, loading(data), tmp_path, MACHINE()) is RunState.RUNNING
+    assert state_of(path) is RunState.WAITING
 
 
 def test_a_failure_is_written_down_and_not_repeated(tmp_path: Path) -> None:
-    run, path = small_run(steps=4, lr=1e30), tmp_path / "run"
-    assert attempt(run, fishr, data, path, MACHINE()) is RunState.FAILED
+    run = small_run(steps=4, lr=1e30)
+    path = folder_of(tmp_path, run)
+    assert attempt(run, loading(data), tmp_path, MACHINE()) is RunState.FAILED
     failure = failure_of(path)
     assert failure and failure["kind"] == "FloatingPointError" and not failure["memory"]
     assert "was not finite at step" in failure["reason"]
-    assert attempt(run, fishr, data, path, MACHINE()) is RunState.FAILED
+    assert attempt(run, loading(data), tmp_path, MACHINE()) is RunState.FAILED
     assert state_of(path) is RunState.FAILED
 
 
 def test_out_of_memory_is_tried_again_where_asked(tmp_path: Path) -> None:
-    run, path, tried = small_run(steps=2), tmp_path / "run", []
+    run = small_run(steps=2)
+    path, tried = folder_of(tmp_path, run), []
 
     def exhausted() -> Any:
         tried.append(1)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    assert attempt(run, fishr, exhausted, path, MACHINE()) is RunState.FAILED
+    assert attempt(run, loading(exhausted), tmp_path, MACHINE()) is RunState.FAILED
     assert failed(path)["memory"]
-    assert attempt(run, fishr, exhausted, path, MACHINE()) is RunState.FAILED
+    assert attempt(run, loading(exhausted), tmp_path, MACHINE()) is RunState.FAILED
     assert len(tried) == 1
-    again = attempt(run, fishr, data, path, MACHINE(), lambda failure: bool(failure["memory"]))
+    again = attempt(run, loading(data), tmp_path, MACHINE(), retry_out_of_memory=True)
     assert again is RunState.DONE and not (path / attempts.FAILED).exists()
 
 
 def test_a_run_that_kills_its_process_again_and_again_has_failed(tmp_path: Path) -> None:
-    run, path = small_run(steps=2), tmp_path / "run"
+    run = small_run(steps=2)
+    path = folder_of(tmp_path, run)
 
     def die() -> Any:
         raise Killed
 
     for _ in range(DEATHS):
         with pytest.raises(Killed):
-            attempt(run, fishr, die, path, MACHINE())
-    assert attempt(run, fishr, data, path, MACHINE()) is RunState.FAILED
+            attempt(run, loading(die), tmp_path, MACHINE())
+    assert attempt(run, loading(data), tmp_path, MACHINE()) is RunState.FAILED
     assert "died 5 times" in failed(path)["reason"]
     with opened(path, run):
         try_again(path, run)
     assert state_of(path) is RunState.FAILED  # somebody was at it
     try_again(path, run)
-    assert attempt(run, fishr, data, path, MACHINE()) is RunState.DONE
+    assert attempt(run, loading(data), tmp_path, MACHINE()) is RunState.DONE
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "\udcff"])
 def test_a_damaged_failure_is_one(content: str, tmp_path: Path) -> None:
-    run, path = small_run(steps=2), tmp_path / "run"
+    run = small_run(steps=2)
+    path = folder_of(tmp_path, run)
     with opened(path, run):
         (path / attempts.FAILED).write_bytes(content.encode(errors="surrogateescape"))
-    assert attempt(run, fishr, data, path, MACHINE()) is RunState.FAILED
+    assert attempt(run, loading(data), tmp_path, MACHINE()) is RunState.FAILED
     assert failed(path)["reason"] == "no reason was written down"
     assert [one.reason for one in failures([tmp_path])] == ["no reason was written down"]
 
 
 def test_a_run_that_gets_further_between_its_deaths_goes_on(tmp_path: Path) -> None:
-    run, path = small_run(steps=2), tmp_path / "run"
+    run = small_run(steps=2)
+    path = folder_of(tmp_path, run)
 
     def die(step: int) -> Any:
         (path / "checkpoints").mkdir(exist_ok=True)
@@ -240,21 +250,21 @@ def test_a_run_that_gets_further_between_its_deaths_goes_on(tmp_path: Path) -> N
 
     for step in range(2 * DEATHS):
         with pytest.raises(Killed):
-            attempt(run, fishr, lambda step=step: die(step), path, MACHINE())
+            attempt(run, loading(lambda step=step: die(step)), tmp_path, MACHINE())
     assert state_of(path) is RunState.WAITING
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_a_run_that_is_asked_to_end_did_not_die(tmp_path: Path, kind: Any) -> None:
-    run, path = small_run(steps=2), tmp_path / "run"
+    run = small_run(steps=2)
 
     def end() -> Any:
         raise kind
 
     for _ in range(DEATHS + 1):
         with pytest.raises(kind):
-            attempt(run, fishr, end, path, MACHINE())
-    assert attempt(run, fishr, data, path, MACHINE()) is RunState.DONE
+            attempt(run, loading(end), tmp_path, MACHINE())
+    assert attempt(run, loading(data), tmp_path, MACHINE()) is RunState.DONE
 
 
 @pytest.mark.parametrize(
@@ -273,8 +283,8 @@ def test_what_fails_and_what_is_memory(tmp_path: Path, error: Exception, memory:
     def fail() -> Any:
         raise error
 
-    path = tmp_path / "run"
-    assert attempt(small_run(steps=2), fishr, fail, path, MACHINE()) is RunState.FAILED
+    path = folder_of(tmp_path, small_run(steps=2))
+    assert attempt(small_run(steps=2), loading(fail), tmp_path, MACHINE()) is RunState.FAILED
     assert failed(path)["memory"] is memory
     assert failed(path)["kind"] == type(error).__name__
 
@@ -287,27 +297,30 @@ def test_a_device_that_is_lost_ends_the_process_and_not_the_next_runs(
 
     monkeypatch.setattr(attempts, "_lost", lambda device: True)
     with pytest.raises(DeviceLost):
-        attempt(small_run(steps=2), fishr, fail, tmp_path / "run", MACHINE())
+        attempt(small_run(steps=2), loading(fail), tmp_path, MACHINE())
     told = "RuntimeError: CUDA error: an illegal memory access was encountered"
-    assert failed(tmp_path / "run")["reason"] == told
-    assert "For debugging" in (tmp_path / "run" / "failed.json").read_text("utf-8")
+    path = folder_of(tmp_path, small_run(steps=2))
+    assert failed(path)["reason"] == told
+    assert "For debugging" in (path / "failed.json").read_text("utf-8")
 
 
 def test_a_damaged_folder_is_a_failure_of_its_run(tmp_path: Path) -> None:
-    run, path = small_run(steps=2), tmp_path / "run"
-    path.mkdir()
+    run = small_run(steps=2)
+    path = folder_of(tmp_path, run)
+    path.mkdir(parents=True)
     (path / "run.json").write_text("{")
-    assert attempt(run, fishr, data, path, MACHINE()) is RunState.FAILED
+    assert attempt(run, loading(data), tmp_path, MACHINE()) is RunState.FAILED
     assert "run.json cannot be read" in failed(path)["reason"]
 
 
 def test_what_a_kill_after_the_end_left_is_deleted(tmp_path: Path) -> None:
-    run, path = small_run(steps=2), tmp_path / "run"
-    assert attempt(run, fishr, data, path, MACHINE()) is RunState.DONE
+    run = small_run(steps=2)
+    path = folder_of(tmp_path, run)
+    assert attempt(run, loading(data), tmp_path, MACHINE()) is RunState.DONE
     (path / "checkpoints").mkdir()
     (path / "checkpoints" / f"step-0000002-{0:016x}.pt").touch()
     (path / attempts.BEGUN).write_text("{}")
-    assert attempt(run, fishr, data, path, MACHINE()) is RunState.DONE
+    assert attempt(run, loading(data), tmp_path, MACHINE()) is RunState.DONE
     assert not (path / "checkpoints").exists() and not (path / attempts.BEGUN).exists()
 
 
@@ -323,8 +336,8 @@ def test_only_what_can_have_changed_is_looked_at(
     monkeypatch.setattr(standings, "state_of", lambda path: [seen.append(path), state_of(path)][1])
     watched = SweepStatus(tmp_path, runs)
     expected = {RunState.DONE: 1, RunState.FAILED: 1, RunState.WAITING: 2}
-    assert watched.look() == expected and seen == paths[:3]
-    assert watched.look() == expected and seen[3:] == paths[1:3]
+    assert watched.refresh() == expected and seen == paths[:3]
+    assert watched.refresh() == expected and seen[3:] == paths[1:3]
     assert watched.waiting() == runs[2:]
 
 
@@ -340,7 +353,7 @@ def test_looks_are_seldom_where_they_are_slow(
         now[0] += 3.0  # so long does it take
 
     for _ in range(200):
-        watched.look_if_due(tell)
+        watched.refresh_if_due(tell)
         now[0] += 1.0
     gaps = [later - sooner for sooner, later in pairwise(told)]
     assert gaps and min(gaps) >= 3.0 * standings.SPARING
@@ -355,9 +368,9 @@ def test_a_broken_image_is_the_reason_of_every_run_and_is_read_once(tmp_path: Pa
             tried.append(trial)
             raise ValueError("cannot read cat.png: it is no image")
 
-    hand = Worker(tmp_path, Unreadable())
+    worker = Worker(tmp_path, Unreadable())
     runs = read_plan(tmp_path)
-    assert {hand(run) for run in runs} == {RunState.FAILED}
+    assert {worker.attempt(run) for run in runs} == {RunState.FAILED}
     assert tried == [0]
     reasons = {failed(folder_of(tmp_path, run))["reason"] for run in runs}
     assert reasons == {"ValueError: cannot read cat.png: it is no image"}
@@ -365,9 +378,10 @@ def test_a_broken_image_is_the_reason_of_every_run_and_is_read_once(tmp_path: Pa
 
 def test_other_data_than_planned_is_refused(tmp_path: Path) -> None:
     run = small_run(steps=2)
-    state = attempt(run, fishr, lambda: (squares((41, 50, 30)), None), tmp_path, MACHINE())
-    assert state is RunState.FAILED
-    assert "not what it was when the sweep was planned" in failed(tmp_path)["reason"]
+    other = loading(lambda: (squares((41, 50, 30)), None))
+    assert attempt(run, other, tmp_path, MACHINE()) is RunState.FAILED
+    reason = failed(folder_of(tmp_path, run))["reason"]
+    assert "not what it was when the sweep was planned" in reason
 
 
 def test_a_full_disk_stops_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,5 +390,5 @@ def test_a_full_disk_stops_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(attempts, "execute", full)
     with pytest.raises(OSError, match="No space left"):
-        attempt(small_run(steps=2), fishr, data, tmp_path / "run", MACHINE())
-    assert state_of(tmp_path / "run") is RunState.WAITING
+        attempt(small_run(steps=2), loading(data), tmp_path, MACHINE())
+    assert state_of(folder_of(tmp_path, small_run(steps=2))) is RunState.WAITING

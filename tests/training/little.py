@@ -12,9 +12,17 @@ from shoal.training.batches import Batches, Normalise, scaled
 from shoal.training.evaluation import Evaluation
 from shoal.training.placement import DataRequest, RunData, place
 from shoal.training.step import Update
+from shoal.training.watcher import Watcher
 from tests.algorithms.test_contract import CHANNELS, CLASSES, SIDE, make
 
 CPU = torch.device("cpu")
+
+
+def watching(kind: type[Watcher] = Watcher, **methods: Any) -> Any:
+    """Return a watcher with these methods, by name."""
+    watcher = kind()
+    vars(watcher).update(methods)
+    return watcher
 
 
 def little(sizes: tuple[int, ...] = (23, 31, 27, 20)) -> DomainDataset:

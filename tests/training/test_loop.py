@@ -16,11 +16,12 @@ from shoal.algorithms.base import Algorithm
 from shoal.catalogue import StepKind
 from shoal.training import checkpoints, loop
 from shoal.training.checkpoints import Checkpoints
-from shoal.training.loop import Progress, Record, Schedule, train
+from shoal.training.loop import Schedule, train
 from shoal.training.step import Update
+from shoal.training.watcher import Progress, Record
 from tests.algorithms.test_contract import make
 
-from .little import training
+from .little import training, watching
 from .test_evaluation import forgetful
 
 SCHEDULE = Schedule(11, 4)
@@ -67,7 +68,11 @@ def test_records(tmp_path: Path) -> None:
     update, evaluate = training("fishr")
     seen: list[list[Record]] = []
     records, timing = train(
-        update, evaluate, SCHEDULE, "eager", recorded=lambda r: seen.append(list(r))
+        update,
+        evaluate,
+        SCHEDULE,
+        "eager",
+        watcher=watching(records=lambda r: seen.append(list(r))),
     )
     assert [record["step"] for record in records] == [0, 4, 8, 10]
     assert [len(some) for some in seen] == [0, 1, 2, 3, 4]
@@ -134,7 +139,13 @@ def test_nan_stops_with_the_methods_message_and_keeps_the_records() -> None:
     break_at(6, update.algorithm)
     seen: list[list[Record]] = []
     with pytest.raises(FloatingPointError) as caught:
-        train(update, evaluate, SCHEDULE, "eager", recorded=lambda r: seen.append(list(r)))
+        train(
+            update,
+            evaluate,
+            SCHEDULE,
+            "eager",
+            watcher=watching(records=lambda r: seen.append(list(r))),
+        )
     assert str(caught.value) == (
         "Fishr: loss was not finite at step 6, and no later step has moved a weight; try a smaller "
         "learning rate or penalty weight"
@@ -179,7 +190,14 @@ def stopped_and_gone_on(
     """Stop a training after the record of step 8, begin anew from the checkpoint before."""
     update, evaluate = build()
     with pytest.raises(Stopped):
-        train(update, evaluate, SCHEDULE, kind, At(folder, update, at), recorded=stop_after(8))
+        train(
+            update,
+            evaluate,
+            SCHEDULE,
+            kind,
+            At(folder, update, at),
+            watcher=watching(records=stop_after(8)),
+        )
     update, evaluate = build()
     seen: list[list[Record]] = []
     records, timing = train(
@@ -188,7 +206,7 @@ def stopped_and_gone_on(
         SCHEDULE,
         kind,
         At(folder, update),
-        recorded=lambda r: seen.append(list(r)),
+        watcher=watching(records=lambda r: seen.append(list(r))),
     )
     assert timing.updates == SCHEDULE.steps - at
     return update, records, seen
@@ -310,7 +328,14 @@ def test_interrupted_in_the_middle_of_a_checkpoint(
     monkeypatch.setattr(loop, "LOOK", 0.0)
     update, evaluate = training()
     with pytest.raises(KeyboardInterrupt):
-        train(update, evaluate, Schedule(10_000, 5000), "eager", At(tmp_path, update, 5), interrupt)
+        train(
+            update,
+            evaluate,
+            Schedule(10_000, 5000),
+            "eager",
+            At(tmp_path, update, 5),
+            watching(progress=interrupt),
+        )
     found = Checkpoints(tmp_path, "a run").latest()
     assert found is not None
     assert found["step"] == 5
@@ -349,7 +374,7 @@ def test_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "LOOK", 0.0)
     update, evaluate = training()
     told: list[Progress] = []
-    records, _ = train(update, evaluate, SCHEDULE, "eager", told=told.append)
+    records, _ = train(update, evaluate, SCHEDULE, "eager", watcher=watching(progress=told.append))
     assert [one.done for one in told] == list(range(12))
     assert {one.steps for one in told} == {11}
     first, last = told[0], told[-1]
@@ -365,7 +390,7 @@ def test_it_looks_only_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "LOOK", 1000.0)
     update, evaluate = training()
     told: list[Progress] = []
-    train(update, evaluate, SCHEDULE, "eager", told=told.append)
+    train(update, evaluate, SCHEDULE, "eager", watcher=watching(progress=told.append))
     assert [one.done for one in told] == [0, 1, 5, 9, 11]
 
 
@@ -389,7 +414,9 @@ def test_the_rate_is_of_updates_and_the_time_left_of_everything(
     monkeypatch.setattr(Update, "forward", slow)
     monkeypatch.setattr(type(evaluate), "__call__", slower)
     told: list[Progress] = []
-    _, timing = train(update, evaluate, Schedule(4, 2), "eager", told=told.append)
+    _, timing = train(
+        update, evaluate, Schedule(4, 2), "eager", watcher=watching(progress=told.append)
+    )
     assert told[-1].rate == 3 * 5 / 2
     assert [(one.done, one.seconds_left) for one in told] == [
         (0, None),

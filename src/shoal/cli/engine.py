@@ -11,10 +11,8 @@ from typing import Any
 
 from ..catalogue import STEP_KINDS
 from .options import add_keep_best, add_log, device, positive, share
+from .progress import QUIET
 from .status import run_rows, run_table, show_standing, told_left
-
-# Seconds between two lines of how runs stand.
-QUIET = 15.0
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +86,7 @@ def run_sweep(options: argparse.Namespace, runs: Sequence[Any], world: Any) -> i
         _tell_cost(options, plan, world, found[RunState.RUNNING])
     if options.plan_only:
         return 0
-    ended = _engine(options)(options.out, plan, world, _Teller(options, plan))
+    ended = _engine(options)(options.out, plan, world, _watcher(options, plan))
     show_standing(options.out, plan)
     return 0 if ended[RunState.DONE] == len(plan) else 1
 
@@ -134,11 +132,15 @@ def _engine(options: argparse.Namespace) -> Any:
     if options.engine == "local":
         from ..sweeps.local import run_locally
 
-        return lambda out, runs, world, told: run_locally(out, runs, world, options.workers, told)
+        return lambda out, runs, world, watcher: run_locally(
+            out, runs, world, options.workers, watcher
+        )
     from ..sweeps.ray_engine import run_on_ray
 
     gpus = 0.0 if options.device == "cpu" else options.gpus_per_run
-    return lambda out, runs, world, told: run_on_ray(out, runs, world, options.address, gpus, told)
+    return lambda out, runs, world, watcher: run_on_ray(
+        out, runs, world, options.address, gpus, watcher
+    )
 
 
 def _shard(text: str) -> Any:
@@ -150,22 +152,25 @@ def _shard(text: str) -> Any:
     return Shard(int(index), int(count))
 
 
-class _Teller:
-    """Says now and then how runs stand, and how long what is left takes all who are at it."""
+def _watcher(options: argparse.Namespace, plan: Any) -> Any:
+    """Return a watcher that prints the states of runs and the time left, every 15 s."""
+    from ..sweeps.attempt import RunState
+    from ..sweeps.cost import left_of
+    from ..sweeps.status import SweepWatcher
 
-    def __init__(self, options: argparse.Namespace, plan: Any) -> None:
-        self.options, self.plan, self.told = options, plan, time.monotonic()
+    printed = time.monotonic()
 
-    def __call__(self, found: Any, workers: int) -> None:
-        from ..sweeps.attempt import RunState
-        from ..sweeps.cost import left_of
+    class StatusLines(SweepWatcher):
+        def status(self, counts: Any, workers: int) -> None:
+            nonlocal printed
+            if time.monotonic() - printed < QUIET:
+                return
+            printed = time.monotonic()
+            left = left_of(options.out, plan, _here(options))
+            line = [_counts(counts), told_left(left, max(workers, counts[RunState.RUNNING]))]
+            print(". ".join(filter(None, line)), file=sys.stderr)
 
-        if time.monotonic() - self.told < QUIET:
-            return
-        self.told = time.monotonic()
-        left = left_of(self.options.out, self.plan, _here(self.options))
-        told = [_counts(found), told_left(left, max(workers, found[RunState.RUNNING]))]
-        print(". ".join(filter(None, told)), file=sys.stderr)
+    return StatusLines()
 
 
 def _here(options: argparse.Namespace) -> tuple[str, ...]:

@@ -254,9 +254,9 @@ def _fit(options: argparse.Namespace, on: Any) -> None:
     from ..datasets.cache import cache_folder
     from ..distributed import in_turn, rank
     from ..fitting.budget import Budget
-    from ..fitting.fit import Told, fit
+    from ..fitting.fit import fit
     from ..fitting.inspection import inspect_data
-    from ..fitting.leave_one_out import FitWorkspace
+    from ..fitting.leave_one_out import FitWatcher, FitWorkspace
     from ..fitting.setup import (
         INSPECTION,
         check_folder,
@@ -300,10 +300,9 @@ def _fit(options: argparse.Namespace, on: Any) -> None:
             steps=options.steps,
             settings=settings(options.set),
         )
-        world, told = FitWorkspace(methods, material.dataset, None, machine), Told()
-        if progress:
-            told = Told(progress.amount, progress.run, progress.note)
-        setup = with_length(options, setup, world, out, left, told.note)
+        world = FitWorkspace(methods, material.dataset, None, machine)
+        watcher = progress or FitWatcher()
+        setup = with_length(options, setup, world, out, left, watcher.note)
         if first:
             tell(options, setup, on, material, len(methods), seconds)
         fitted = fit(
@@ -315,7 +314,7 @@ def _fit(options: argparse.Namespace, on: Any) -> None:
             cache_folder(material.dataset, options.cache),
             budget,
             options.trials,
-            told,
+            watcher,
         )
     if fitted is not None:
         show_verdict(fitted, out, time.monotonic() - begin)

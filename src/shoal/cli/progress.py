@@ -7,18 +7,39 @@ from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
+from ..training.watcher import Progress, Watcher
 from .terminal import format_duration
 
 # Seconds between two lines where there is no terminal.
 QUIET = 15.0
 
 
+class RunProgressBar:
+    """Shows a run on stderr: a bar on a terminal, a line every 15 s elsewhere."""
+
+    def __init__(self, title: str, bar: Any, below: Any) -> None:
+        self._title, self._bar, self._below = title, bar, below
+        self._task = bar.add_task(title, total=None, speed="preparing")
+        self._printed = time.monotonic()
+
+    def show(self, progress: Progress) -> None:
+        speed, record = _speed(progress), _summary(progress.record)
+        self._bar.update(self._task, completed=progress.done, total=progress.steps, speed=speed)
+        self._below.plain = record
+        late = time.monotonic() - self._printed > QUIET
+        if not self._bar.console.is_terminal and (late or progress.done == progress.steps):
+            self._printed = time.monotonic()
+            line = f"{self._title}: step {progress.done} of {progress.steps}, {speed}, {record}"
+            print(line, file=sys.stderr)
+
+
 @contextmanager
-def run_progress(title: str) -> Iterator[Any]:
-    """Yield a function of ``Progress`` that shows it on stderr; lines where it is no terminal."""
+def run_progress(title: str) -> Iterator[RunProgressBar]:
+    """Yield a bar for a run."""
     from rich.console import Console, Group
     from rich.live import Live
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bars
     from rich.text import Text
 
     console = Console(stderr=True)
@@ -28,28 +49,15 @@ def run_progress(title: str) -> Iterator[Any]:
         MofNCompleteColumn(),
         TextColumn("{task.fields[speed]}"),
     )
-    bar = Progress(*columns, console=console)
-    task = bar.add_task(title, total=None, speed="preparing")
-    found = Text()  # below the bar: names of domains are long
-    told = time.monotonic()
-
-    def show(progress: Any) -> None:
-        nonlocal told
-        speed, record = _speed(progress), _summary(progress.record)
-        bar.update(task, completed=progress.done, total=progress.steps, speed=speed)
-        found.plain = record
-        late = time.monotonic() - told > QUIET
-        if not console.is_terminal and (late or progress.done == progress.steps):
-            told = time.monotonic()
-            line = f"{title}: step {progress.done} of {progress.steps}, {speed}, {record}"
-            print(line, file=sys.stderr)
-
-    live = Live(Group(bar, found), console=console) if console.is_terminal else nullcontext()
+    bar = Bars(*columns, console=console)
+    below = Text()  # names of domains are long
+    run_bar = RunProgressBar(title, bar, below)
+    live = Live(Group(bar, below), console=console) if console.is_terminal else nullcontext()
     with live:
-        yield show
+        yield run_bar
 
 
-def _speed(progress: Any) -> str:
+def _speed(progress: Progress) -> str:
     """Return images a second and the time left."""
     if progress.seconds_left is None:
         return "preparing"
@@ -69,11 +77,8 @@ def _summary(record: Any) -> str:
     return f"loss {loss:.3g}; {accuracies}" if loss is not None else accuracies
 
 
-# Seconds between two lines where there is no terminal.
-
-
-class FitProgressBars:
-    """Bars on a terminal, lines elsewhere."""
+class FitProgressBars(Watcher):
+    """Shows a fit on stderr: bars on a terminal, lines elsewhere."""
 
     def __init__(self, bars: Any) -> None:
         self._bars = bars
@@ -81,14 +86,12 @@ class FitProgressBars:
         self._told = time.monotonic()
 
     def amount(self, name: str, done: int, total: int) -> None:
-        """Show that so many images are done."""
         self._show(name, done, total, "images")
         if done == total:
             self._bars.remove_task(self._tasks.pop(name))
             self.note(f"{name}: {total:,} images")
 
-    def run(self, title: str, progress: Any, ahead: Any) -> None:
-        """Show a run of a fit, and the fit."""
+    def run(self, title: str, progress: Progress | None, ahead: Any) -> None:
         left = f"about {format_duration(ahead.left)} left" if ahead.left else ""
         done, total = (progress.done, progress.steps) if progress else (0, None)
         if ahead.total > 1 and not self._bars.disable:
@@ -107,7 +110,6 @@ class FitProgressBars:
             self.note(f"{title}: {done:,} updates, {speed}")
 
     def note(self, line: str) -> None:
-        """Show a line of its own."""
         if self._bars.disable:
             print(line, file=sys.stderr)
         else:
@@ -124,10 +126,11 @@ class FitProgressBars:
 
 
 @contextmanager
-def fit_progress() -> Iterator[FitProgressBars]:
-    """Yield what shows how a fit stands."""
+def fit_progress() -> Iterator[Any]:
+    """Yield a ``FitWatcher`` that shows a fit on stderr."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bars
 
     console = Console(stderr=True)
     columns = (
@@ -136,11 +139,8 @@ def fit_progress() -> Iterator[FitProgressBars]:
         MofNCompleteColumn(),
         TextColumn("{task.fields[words]}", markup=False),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+    with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
         yield FitProgressBars(bars)
-
-
-# Seconds between two lines where there is no terminal.
 
 
 class AmountProgress:
@@ -198,11 +198,11 @@ def amounts(unit: str) -> Iterator[AmountProgress]:
         BarColumn,
         DownloadColumn,
         MofNCompleteColumn,
-        Progress,
         TextColumn,
         TimeRemainingColumn,
         TransferSpeedColumn,
     )
+    from rich.progress import Progress as Bars
 
     counted = (
         (DownloadColumn(), TransferSpeedColumn())
@@ -211,7 +211,7 @@ def amounts(unit: str) -> Iterator[AmountProgress]:
     )
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), *counted)
-    with Progress(
+    with Bars(
         *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
     ) as bars:
         yield AmountProgress(bars, unit)

@@ -3,14 +3,16 @@
 import argparse
 import hashlib
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from ..training.watcher import Progress, Record, Watcher
 from .loading import decode_with_progress, load_and_report
 from .options import add_run_options, device, settings
-from .progress import run_progress
+from .progress import RunProgressBar, run_progress
 from .terminal import table
 
 
@@ -36,7 +38,6 @@ def _run(options: argparse.Namespace) -> int:
 
 def _train(options: argparse.Namespace, on: Any) -> int:
     import json
-    import sys
 
     from ..catalogue import scale_of
     from ..distributed import in_turn, rank
@@ -92,18 +93,9 @@ def _train(options: argparse.Namespace, on: Any) -> int:
             return 0
         board = Board(out / "tensorboard") if options.tensorboard else None
         title = f"{run.algorithm} on {run.dataset}"
-        with nullcontext() if folder.done else run_progress(title) as shown:
-            result = execute(
-                run,
-                method,
-                dataset,
-                cache,
-                folder,
-                machine,
-                shown or (lambda _: None),
-                board or (lambda _: None),
-                lambda note: print(f"shoal: {note}", file=sys.stderr),
-            )
+        with nullcontext() if folder.done else run_progress(title) as bar:
+            watcher = RunWatcher(bar, board)
+            result = execute(run, method, dataset, cache, folder, machine, watcher)
     if options.json:
         print(json.dumps(result.records[-1]))
     else:
@@ -248,8 +240,26 @@ def _error(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
+class RunWatcher(Watcher):
+    """Shows progress and notes on stderr, and draws records in TensorBoard."""
+
+    def __init__(self, bar: RunProgressBar | None, board: "Board | None") -> None:
+        self._bar, self._board = bar, board
+
+    def progress(self, progress: Progress) -> None:
+        if self._bar is not None:
+            self._bar.show(progress)
+
+    def records(self, records: Sequence[Record]) -> None:
+        if self._board is not None:
+            self._board.draw(records)
+
+    def note(self, line: str) -> None:
+        print(f"shoal: {line}", file=sys.stderr)
+
+
 class Board:
-    """Call with all records so far: the new ones are added to the curves."""
+    """Curves in TensorBoard: of each call of ``draw``, those records that are new."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -263,7 +273,7 @@ class Board:
         self._writer: Any = SummaryWriter(str(folder))
         self._seen = 0
 
-    def __call__(self, records: list[dict[str, Any]]) -> None:
+    def draw(self, records: Sequence[Record]) -> None:
         for record in records[self._seen :]:
             for name, value in record["terms"].items():
                 self._writer.add_scalar(f"terms/{name}", value, record["step"])

@@ -12,7 +12,7 @@ from time import monotonic
 from ..results.records import DONE, RunTiming, read_timing
 from ..runs.run import Run
 from ..sweeps.plan import folder_of
-from ..training.loop import Progress
+from ..training.watcher import Progress
 
 # Domains that every method is measured on at least, or nothing could be compared.
 LEAST = 2

@@ -1,6 +1,6 @@
 """From data to a model for a new domain: inspected, estimated, chosen, trained and written down."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,8 @@ from ..storage import read_json, write_json, write_text
 from ..sweeps.attempt import RunState, state_of
 from ..sweeps.plan import MethodChoice, folder_of, write_plan
 from ..sweeps.worker import Worker
-from ..training.loop import Progress
 from ..training.pillow import exact_evaluation
+from ..training.watcher import Progress
 from .budget import Budget, FitProgress
 from .frozen_features import (
     FEATURES,
@@ -34,7 +34,16 @@ from .frozen_features import (
     whole_network,
 )
 from .inspection import FitData
-from .leave_one_out import FitWorkspace, agreed, estimate, failures, finished, groups_of, run_group
+from .leave_one_out import (
+    FitWatcher,
+    FitWorkspace,
+    agreed,
+    estimate,
+    failures,
+    finished,
+    groups_of,
+    run_group,
+)
 from .onnx_export import ONNX, describe_onnx, onnx_missing, write_onnx
 from .page_content import build_page_content
 from .predictor import Predictor, load
@@ -126,21 +135,6 @@ ESTIMATE, PAGE = "estimate.json", "report.html"
 
 
 @dataclass(frozen=True)
-class Told:
-    """What is called while a model is fitted, all of it optional.
-
-    Args:
-        amount: with a name, how much of it is done, of how much.
-        run: with a title, how the run stands, and where the whole stands.
-        note: with what a user should know, a line.
-    """
-
-    amount: Callable[[str, int, int], object] = lambda *_: None
-    run: Callable[[str, Progress | None, FitProgress], object] = lambda *_: None
-    note: Callable[[str], object] = lambda _: None
-
-
-@dataclass(frozen=True)
 class Fitted:
     """What came of it: the verdict, and the runs that failed."""
 
@@ -157,7 +151,7 @@ def fit(
     cache_folder: Path,
     budget: Budget,
     trials: int,
-    told: Told,
+    watcher: FitWatcher,
 ) -> Fitted | None:
     """Fit a model into the folder ``out``; the same again goes on where it was stopped.
 
@@ -178,14 +172,14 @@ def fit(
     with in_turn():
         if rank() == 0:
             setup.save(out)
-        world = _surroundings(material, setup, methods, out, machine, cache_folder, told)
+        world = _surroundings(material, setup, methods, out, machine, cache_folder, watcher)
     groups = groups_of(setup, world, trials)
     if kept := finished(out, [run for group in groups for run in group]):
         runs = "1 run is" if len(kept) == 1 else f"{len(kept)} runs are"
-        told.note(f"{runs} there already, and not made again")
+        watcher.note(f"{runs} there already, and not made again")
     vectors = setup.frozen or setup.kind == "table"
     with one_thread() if vectors and machine.device.type == "cpu" else nullcontext():
-        return _fitted(material, setup, world, groups, out, budget, told)
+        return _fitted(material, setup, world, groups, out, budget, watcher)
 
 
 def _fitted(
@@ -195,17 +189,9 @@ def _fitted(
     groups: list[list[Run]],
     out: Path,
     budget: Budget,
-    told: Told,
+    watcher: FitWatcher,
 ) -> Fitted | None:
-    estimated = estimate(
-        out,
-        groups,
-        world,
-        budget,
-        lambda run, progress, ahead: told.run(
-            f"{run.algorithm} without {run.test_domains[0]}, trial {run.trial}", progress, ahead
-        ),
-    )
+    estimated = estimate(out, groups, world, budget, watcher)
     verdict = decide(estimated, world.dataset, setup.protocol.holdout) if estimated else None
     names = list(world.methods)
     deploy = names[agreed(lambda: names.index(verdict.deploy) if verdict else 0)]
@@ -213,14 +199,14 @@ def _fitted(
     failed = failures(out, [run for group in groups for run in group])
     if verdict is not None:
         for line in failed:
-            told.note(f"failed: {line}")
+            watcher.note(f"failed: {line}")
         write_json(out / ESTIMATE, verdict.as_json())
         write_plan(out, [run])
-    _train(out, run, world, told)
+    _train(out, run, world, watcher)
     if verdict is None:
         return None
     write_model(out, run, world.methods[deploy], setup, material, verdict)
-    told.note(write_checked_onnx(out, world.methods[deploy][0], material))
+    watcher.note(write_checked_onnx(out, world.methods[deploy][0], material))
     onnx = (out / ONNX).exists()
     content = build_page_content(material, setup, verdict, estimated, failed, onnx)
     _write_page(out / PAGE, content)
@@ -234,12 +220,12 @@ def _surroundings(
     out: Path,
     machine: Machine,
     cache_folder: Path,
-    told: Told,
+    watcher: FitWatcher,
 ) -> FitWorkspace:
     dataset = material.dataset
 
     def cache() -> ImageCache:
-        return build(dataset, cache_folder, lambda *at: told.amount("decoding", *at))
+        return build(dataset, cache_folder, lambda *at: watcher.amount("decoding", *at))
 
     if setup.kind == "table":
         return FitWorkspace(methods, dataset, None, machine)
@@ -250,20 +236,19 @@ def _surroundings(
             setup.backbone,
             machine.device,
             out / FEATURES,
-            lambda *at: told.amount("features", *at),
+            lambda *at: watcher.amount("features", *at),
         )
         return FitWorkspace(methods, vectors, None, machine)
     return FitWorkspace(methods, dataset, cache(), machine)
 
 
-def _train(out: Path, run: Run, world: FitWorkspace, told: Told) -> None:
+def _train(out: Path, run: Run, world: FitWorkspace, watcher: FitWatcher) -> None:
     """Train what is to be deployed on all domains."""
-    title = f"{run.algorithm} on all domains"
 
-    def show(_: Run, at: Progress | None) -> None:
-        told.run(title, at, FitProgress(0, 1, at.seconds_left if at else None))
+    def forecast(_: Run, progress: Progress | None) -> FitProgress:
+        return FitProgress(0, 1, progress.seconds_left if progress else None)
 
-    run_group(Worker(out, world), [run], show)
+    run_group(Worker(out, world), [run], watcher, forecast)
     if rank() == 0 and state_of(folder_of(out, run)) is not RunState.DONE:
         why = "; ".join(failures(out, [run])) or f"see {folder_of(out, run)}"
         raise ValueError(f"the model could not be trained on all domains: {why}")

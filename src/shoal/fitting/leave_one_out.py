@@ -22,7 +22,7 @@ from ..runs.run import Run
 from ..sweeps.attempt import EVERYWHERE, RunState
 from ..sweeps.plan import LoadedData, MethodChoice, folder_of, write_plan
 from ..sweeps.worker import Worker
-from ..training.loop import Progress
+from ..training.watcher import Progress, Watcher
 from .budget import Budget, FitForecast, FitProgress
 from .setup import FitSetup
 
@@ -42,19 +42,48 @@ def say(number: int) -> None:
     agreed(lambda: number)
 
 
-def follow(hand: Worker, runs: Sequence[Run]) -> None:
+def follow(worker: Worker, runs: Sequence[Run]) -> None:
     """Take part in those of the runs that the first process carries out, until it says ``END``."""
     while (number := agreed(lambda: END)) != END:
         with suppress(*EVERYWHERE):  # which the first process writes down
-            hand.assist(runs[number])
+            worker.assist(runs[number])
 
 
 # Seconds between two looks at a run that another command carries out.
 LOOK = 1.0
+# Of a fit, from the run at hand and its progress.
+Forecast = Callable[[Run, Progress | None], FitProgress]
 
 
-# From a run, how it stands (None: it begins), and where the whole stands.
-Told = Callable[[Run, Progress | None, FitProgress], object]
+class FitWatcher(Watcher):
+    """Follows a fit: what is read or computed before its runs, and every run of it."""
+
+    def amount(self, name: str, done: int, total: int) -> None:
+        """Called while images are read, decoded or turned into features."""
+
+    def run(self, title: str, progress: Progress | None, forecast: FitProgress) -> None:
+        """Called while a run is trained, with the forecast of the fit; None: the run begins."""
+
+
+class _RunWatcher(Watcher):
+    """Follows one run of a fit for ``watcher``, and announces it to the other processes."""
+
+    def __init__(self, run: Run, number: int, watcher: FitWatcher, forecast: Forecast) -> None:
+        self.watched, self.number, self.watcher, self.forecast = run, number, watcher, forecast
+
+    def starts(self) -> None:
+        say(self.number)
+
+    def progress(self, progress: Progress | None) -> None:
+        forecast = self.forecast(self.watched, progress)
+        self.watcher.run(run_title(self.watched), progress, forecast)
+
+
+def run_title(run: Run) -> str:
+    """Return a few words for progress lines."""
+    if not run.test_domains:
+        return f"{run.algorithm} on all domains"
+    return f"{run.algorithm} without {run.test_domains[0]}, trial {run.trial}"
 
 
 @dataclass(frozen=True)
@@ -90,17 +119,17 @@ def groups_of(setup: FitSetup, world: FitWorkspace, trials: int) -> list[list[Ru
 
 
 def estimate(
-    out: Path, groups: list[list[Run]], world: FitWorkspace, budget: Budget, told: Told
+    out: Path, groups: list[list[Run]], world: FitWorkspace, budget: Budget, watcher: FitWatcher
 ) -> list[RunResult]:
     """Carry out the groups that the budget allows, in order; return the runs that are done."""
-    hand, asked = Worker(out, world), list[Run]()
-    outlook = FitForecast(out, groups, budget)
+    worker, asked = Worker(out, world), list[Run]()
+    forecast = FitForecast(out, groups, budget)
     for number, group in enumerate(groups):
         if not agreed(partial(budget.allows, out, groups, number)):
             break
         if rank() == 0:
             write_plan(out, group)
-        run_group(hand, group, lambda run, at: told(run, at, outlook(run, at)))
+        run_group(worker, group, watcher, forecast)
         asked += group
     if rank() > 0:
         return []  # what came of it is for the first process to say
@@ -110,34 +139,27 @@ def estimate(
     return found
 
 
-def run_group(
-    hand: Worker, runs: Sequence[Run], told: Callable[[Run, Progress | None], object]
-) -> None:
+def run_group(worker: Worker, runs: Sequence[Run], watcher: FitWatcher, forecast: Forecast) -> None:
     """Carry out some runs; those that another command is at are waited for in the end."""
     if rank() > 0:
-        return follow(hand, runs)
+        return follow(worker, runs)
     waiting = list(runs)
     while waiting:
         for run in tuple(waiting):
-            begin = partial(say, runs.index(run))
-            if _tried(hand, run, partial(told, run), begin) is not RunState.RUNNING:
+            follows = _RunWatcher(run, runs.index(run), watcher, forecast)
+            if _attempt(worker, run, follows) is not RunState.RUNNING:
                 waiting.remove(run)
         if waiting:
             time.sleep(LOOK)
     return say(END)
 
 
-def _tried(
-    hand: Worker,
-    run: Run,
-    told: Callable[[Progress | None], object],
-    begin: Callable[[], object],
-) -> RunState:
-    told(None)
-    state = hand(run, told=told, begin=begin)
-    if state is RunState.FAILED and (failure_of(folder_of(hand.out, run)) or {}).get("memory"):
+def _attempt(worker: Worker, run: Run, watcher: _RunWatcher) -> RunState:
+    watcher.progress(None)
+    state = worker.attempt(run, watcher=watcher)
+    if state is RunState.FAILED and (failure_of(folder_of(worker.out, run)) or {}).get("memory"):
         # What did not fit beside another program may fit now.
-        state = hand(run, alone=True, told=told, begin=begin)
+        state = worker.attempt(run, alone=True, watcher=watcher)
     return state
 
 

@@ -25,6 +25,7 @@ from ..results.selection import (
 from ..results.selection import training_accuracy as accuracy_of
 from ..results.selection import training_calibration as error_of
 from ..storage import read_json, remove_asides, write_aside, write_json
+from ..training.watcher import Watcher
 from .model import CARD, MODEL
 from .run import Run
 
@@ -110,11 +111,11 @@ class WeightKeeper:
             else:
                 shutil.rmtree(path)
 
-    def note(self, records: Sequence[RecordFields], noted: Callable[[str], object]) -> None:
-        """Tell which weights a rule may choose that are not there."""
+    def report_missing(self, records: Sequence[RecordFields], watcher: Watcher) -> None:
+        """Report the weights that a rule may choose and that were not kept."""
         wanted = self._wanted(records)
         if missing := [step for step in wanted if not kept_model(self.folder, step).is_dir()]:
-            noted(
+            watcher.note(
                 f"weights of {self.folder} that a rule may choose were not kept (step "
                 f"{', '.join(map(str, missing))}): the run was begun without keeping them"
             )

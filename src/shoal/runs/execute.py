@@ -1,6 +1,6 @@
 """Carry out a run in its folder: from the data to records and a model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from ..results.records import TIMING
 from ..storage import explain_write_errors, write_json
 from ..training.checkpoints import Checkpoints
 from ..training.evaluation import Evaluation
-from ..training.loop import Progress, Schedule, Timing, train
+from ..training.loop import Schedule, Timing, train
 from ..training.placement import RunData
 from ..training.step import Update
+from ..training.watcher import SILENT, Progress, Watcher
 from . import model
 from .best_weights import WeightKeeper
 from .diagnosis import Diagnoses, Gaps
@@ -44,9 +45,7 @@ def execute(
     cache: ImageCache | None,
     folder: RunFolder,
     machine: Machine,
-    told: Callable[[Progress], object] = lambda _: None,
-    recorded: Callable[[list[Record]], object] = lambda _: None,
-    noted: Callable[[str], object] = lambda _: None,
+    watcher: Watcher = SILENT,
 ) -> ExecutionResult:
     """Train to the end, from where the folder is, and leave records and model in it.
 
@@ -54,8 +53,6 @@ def execute(
 
     Args:
         method: the class that ``run.algorithm`` names.
-        told, recorded: as in ``train``.
-        noted: called with what a user should know, a line each.
     """
     if rank() > 0:
         return _assist(run, method, dataset, cache, folder, machine)
@@ -69,31 +66,29 @@ def execute(
     if folder.done:
         checkpoints.delete()  # a kill may have come before it
         if machine.predictions and not (folder.path / PREDICTIONS).exists():
-            noted(f"{folder.path} is of a run that was made without predictions, and is done")
+            watcher.note(
+                f"{folder.path} is of a run that was made without predictions, and is done"
+            )
         records = folder.records()
         if not records:
             raise ValueError(f"{folder.path} is done and has no records; move it away")
-        keep.note(records, noted)
-        recorded(records)
+        keep.report_missing(records, watcher)
+        watcher.records(records)
         return ExecutionResult(records, None)
     model.check_saving()
     trained = dataset.without(run.test_domains).names
     placed, update = prepare(run, method, dataset, cache, machine)
     for note in notes(run, dataset, update.algorithm):
-        noted(note)
-
-    def write(records: list[Record]) -> None:
-        while checkpoints.refused:
-            noted(checkpoints.refused.pop(0))
-        with explain_write_errors(folder.path):
-            keep(records)
-            folder.write_records(records)
-        recorded(records)
-
+        watcher.note(note)
     evaluate = evaluation_of_run(update, placed.parts, machine.step == "compiled")
-    measured = _measured(update, placed, machine)
     records, timing = train(
-        update, evaluate, _schedule(run), machine.step, checkpoints, told, write, measured, noted
+        update,
+        evaluate,
+        _schedule(run),
+        machine.step,
+        checkpoints,
+        _RecordWriter(folder, keep, checkpoints, watcher),
+        _extra_metrics(update, placed, machine),
     )
     # What it took, and with how many images at a time where memory did not hold all of an update.
     about = asdict(timing) | {"machine": about_machine(machine), "place": placed.where}
@@ -106,8 +101,31 @@ def execute(
         write_json(folder.path / TIMING, about)
         folder.finish()
     checkpoints.delete()
-    keep.note(records, noted)
+    keep.report_missing(records, watcher)
     return ExecutionResult(records, timing)
+
+
+class _RecordWriter(Watcher):
+    """Writes new records, and the weights that a rule may choose, before ``watcher`` sees them."""
+
+    def __init__(
+        self, folder: RunFolder, keep: WeightKeeper, checkpoints: Checkpoints, watcher: Watcher
+    ) -> None:
+        self.folder, self.keep, self.checkpoints, self.watcher = folder, keep, checkpoints, watcher
+
+    def progress(self, progress: Progress) -> None:
+        self.watcher.progress(progress)
+
+    def records(self, records: Sequence[Record]) -> None:
+        while self.checkpoints.refused:
+            self.note(self.checkpoints.refused.pop(0))
+        with explain_write_errors(self.folder.path):
+            self.keep(records)
+            self.folder.write_records(records)
+        self.watcher.records(records)
+
+    def note(self, line: str) -> None:
+        self.watcher.note(line)
 
 
 def _assist(
@@ -124,20 +142,22 @@ def _assist(
     placed, update = prepare(run, method, dataset, cache, machine)
     evaluate = evaluation_of_run(update, placed.parts, machine.step == "compiled")
     checkpoints = Checkpoints(folder.checkpoints, run.identity, writes=False)
-    measured = _measured(update, placed, machine)
+    extra = _extra_metrics(update, placed, machine)
     records, timing = train(
-        update, evaluate, _schedule(run), machine.step, checkpoints, measured=measured
+        update, evaluate, _schedule(run), machine.step, checkpoints, extra_metrics=extra
     )
     if machine.predictions:
         evaluate()
     return ExecutionResult(records, timing)
 
 
-def _measured(update: Update, placed: RunData, machine: Machine) -> Callable[[], Record]:
-    """Return what measures what records hold beside accuracies."""
+def _extra_metrics(
+    update: Update, placed: RunData, machine: Machine
+) -> Callable[[], Mapping[str, Any]]:
+    """Return a function that computes the metrics of ``machine.log``."""
     if machine.log is None:
         return dict
-    kinds: dict[str, Callable[[Evaluation], Callable[[], Record]]]
+    kinds: dict[str, Callable[[Evaluation], Callable[[], Mapping[str, Any]]]]
     kinds = {"gaps": Gaps, "diagnosis": Diagnoses}
     kind = kinds[choose("log", machine.log, LOGS)]
     return kind(evaluation_of_run(update, placed.samples, False))

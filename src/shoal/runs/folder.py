@@ -1,7 +1,7 @@
 """A run's folder: whose it is, its records, and a lock that a killed process gives back."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class RunFolder:
     def checkpoints(self) -> Path:
         return self.path / CHECKPOINTS
 
-    def write_records(self, records: list[dict[str, Any]]) -> None:
+    def write_records(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Write all records, one JSON a line."""
         lines = (json.dumps(record) + "\n" for record in records)
         write_text(self.path / RECORDS, "".join(lines))

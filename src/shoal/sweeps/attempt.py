@@ -1,15 +1,13 @@
 """One run of a sweep under the lock of its folder: all that can happen to it is decided here."""
 
 import errno
-from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import torch
 
-from ..algorithms.base import Algorithm
 from ..distributed import processes
 from ..results.records import BEGUN, DONE, FAILED, failure_of, reason_of
 from ..runs.execute import execute
@@ -18,8 +16,8 @@ from ..runs.machine import Machine
 from ..runs.run import Run
 from ..storage import read_json, write_json
 from ..training.checkpoints import Checkpoints
-from ..training.loop import Progress
-from .plan import LoadedData
+from ..training.watcher import SILENT, Watcher
+from .plan import LoadedData, MethodChoice, folder_of
 
 # A run whose process died so often without a word, and got no further, is taken for failed.
 DEATHS = 5
@@ -39,6 +37,16 @@ class RunState(Enum):
     RUNNING = "running"
     FAILED = "failed"
     WAITING = "waiting"
+
+
+class Workspace(Protocol):
+    """Methods and data by name, and the machine; every worker unpickles its own."""
+
+    def method(self, name: str) -> MethodChoice: ...
+
+    def data(self, name: str, trial: int) -> LoadedData: ...
+
+    def machine(self) -> Machine: ...
 
 
 class DeviceLost(RuntimeError):
@@ -65,26 +73,24 @@ def try_again(path: Path, run: Run) -> None:
 
 def attempt(
     run: Run,
-    method: Callable[[], type[Algorithm]],
-    data: Callable[[], LoadedData],
-    path: Path,
+    workspace: Workspace,
+    out: Path,
     machine: Machine,
-    retry: Callable[[dict[str, Any]], bool] = lambda failure: False,
-    told: Callable[[Progress], object] = lambda _: None,
-    begin: Callable[[], object] = lambda: None,
+    retry_out_of_memory: bool = False,
+    watcher: Watcher = SILENT,
 ) -> RunState:
-    """Carry out the run if nobody else does and it is not done; return how it stands then.
+    """Train a run of the sweep in ``out`` unless it is done, failed or in use; return its state.
 
-    What goes wrong with the run is written down and raises nothing: the next one goes on. What goes
-    wrong with the disk does raise, because it would go wrong for the next one too, and so does a
-    device that a failure left unusable (``DeviceLost``).
+    If the run itself fails, the reason is written to its folder, and the next run can go on. A
+    full disk does raise, because the next run would fail as well, and so does a device that a
+    failure left unusable (``DeviceLost``).
 
     Args:
-        method, data: called only where the run is to be carried out.
-        retry: whether a run that failed in this way is tried again.
-        told: as in ``train``.
-        begin: called where the run is carried out, just before.
+        workspace: asked for the method and the data only if the run is to be trained.
+        machine: where it is trained; the workspace's own machine is not used.
+        retry_out_of_memory: whether to try a run again that failed for want of memory.
     """
+    path = folder_of(out, run)
     if (path / DONE).exists() and not (path / CHECKPOINTS).exists():
         return RunState.DONE
     try:
@@ -94,13 +100,13 @@ def attempt(
                 return RunState.DONE
             failure = failure_of(path)
             if failure is not None:
-                if not retry(failure):
+                if not (retry_out_of_memory and failure["memory"]):
                     return RunState.FAILED
                 (path / BEGUN).unlink(missing_ok=True)
                 (path / FAILED).unlink()
             if not _may_begin(folder):
                 return RunState.FAILED
-            return _carried_out(run, method, data, folder, machine, told, begin)
+            return _train(run, workspace, folder, machine, watcher)
     except InUse:
         return RunState.RUNNING
     except ValueError as error:  # a folder that is not the run's, or damaged
@@ -125,22 +131,16 @@ def _place(folder: RunFolder) -> str:
     return max((path.name for path in folder.checkpoints.glob("step-*")), default="")
 
 
-def _carried_out(
-    run: Run,
-    method: Callable[[], type[Algorithm]],
-    data: Callable[[], LoadedData],
-    folder: RunFolder,
-    machine: Machine,
-    told: Callable[[Progress], object],
-    begin: Callable[[], object],
+def _train(
+    run: Run, workspace: Workspace, folder: RunFolder, machine: Machine, watcher: Watcher
 ) -> RunState:
     try:
-        dataset, cache = data()
+        dataset, cache = workspace.data(run.dataset, run.trial)
         if dataset.fingerprint != run.fingerprint:
             raise ValueError(f"{dataset.name} is not what it was when the sweep was planned")
-        algorithm = method()
-        begin()
-        execute(run, algorithm, dataset, cache, folder, machine, told)
+        method, _ = workspace.method(run.algorithm)
+        watcher.starts()
+        execute(run, method, dataset, cache, folder, machine, watcher)
     except (KeyboardInterrupt, SystemExit):
         (folder.path / BEGUN).unlink(missing_ok=True)  # it was asked to end, and is no death
         raise

@@ -17,10 +17,9 @@ from ..results.records import BEGUN, DONE, RECORDS, in_one_line, read_timing, re
 from ..runs.machine import about_machine, hardware_of
 from ..runs.run import Run
 from ..storage import read_json, write_json
-from .attempt import RunState, state_of
+from .attempt import RunState, Workspace, state_of
 from .plan import folder_of
 from .probe import ProbeSubject, Rates, probe
-from .worker import Workspace
 
 RATES = "rates.json"
 

@@ -9,7 +9,7 @@ import multiprocessing
 import signal
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -18,9 +18,9 @@ from typing import Any
 
 from ..runs.machine import different
 from ..runs.run import Run
-from .attempt import DeviceLost, RunState
-from .status import SweepStatus, Told, Watch
-from .worker import Stopped, Worker, Workspace, ending_on_sigterm
+from .attempt import DeviceLost, RunState, Workspace
+from .status import SILENT, SweepStatus, SweepWatcher
+from .worker import Stopped, Worker, ending_on_sigterm
 
 # Seconds between two looks whether workers live, and until one that was asked to end is killed.
 LIVES, GRACE = 0.2, 10.0
@@ -33,9 +33,9 @@ REPLACE = 3
 def run_locally(
     out: Path,
     runs: Sequence[Run],
-    world: Workspace,
+    workspace: Workspace,
     workers: int,
-    told: Told = lambda *_: None,
+    watcher: SweepWatcher = SILENT,
 ) -> Counter[RunState]:
     """Carry out these runs of the plan in ``out``; return how they stand in the end.
 
@@ -43,44 +43,50 @@ def run_locally(
     driver carries out are waited for, and taken over if it dies. Runs that ran out of memory are
     tried again at the end, one at a time on each device.
     """
-    watched, alone = SweepStatus(out, runs), set[str]()
+    status, tried_alone = SweepStatus(out, runs), set[str]()
     with ending_on_sigterm():
         while True:
-            _until_settled(watched, _Crew(out, runs, world, workers), lambda f: told(f, workers))
-            again = [run for run in watched.out_of_memory() if run.identity not in alone]
+            pool = _WorkerPool(out, runs, workspace, workers)
+            _until_settled(status, pool, lambda counts: watcher.status(counts, workers))
+            again = [run for run in status.out_of_memory() if run.identity not in tried_alone]
             if not again:
-                return watched.look()
-            alone |= {run.identity for run in again}
-            size = different(world.machine().device, workers)
-            crew = _Crew(out, again, world, size, alone=True)
-            tell = lambda _, size=size: told(watched.look(), size)  # noqa: E731
-            _until_settled(SweepStatus(out, again), crew, tell)
+                return status.refresh()
+            tried_alone |= {run.identity for run in again}
+            size = different(workspace.machine().device, workers)
+            pool = _WorkerPool(out, again, workspace, size, alone=True)
+
+            def report(_: object, size: int = size) -> None:
+                watcher.status(status.refresh(), size)
+
+            _until_settled(SweepStatus(out, again), pool, report)
 
 
-def _until_settled(watched: SweepStatus, crew: "_Crew", told: Watch) -> None:
-    """Return when no run waits or is carried out by anyone."""
+def _until_settled(
+    status: SweepStatus, pool: "_WorkerPool", report: Callable[[Counter[RunState]], object]
+) -> None:
+    """Return when no run waits and none is trained, here or by another driver."""
     try:
         while True:
-            crew.bury()
-            found = watched.look_if_due(told)
-            # Who lives has an eye on all that waits, save what a dead one left behind it.
-            if found is not None:
-                crew.grow(found[RunState.WAITING])
-                if not crew.living and not found[RunState.RUNNING]:
+            pool.reap()
+            counts = status.refresh_if_due(report)
+            # Living workers take what waits, except what a dead one left behind it.
+            if counts is not None:
+                pool.grow(counts[RunState.WAITING])
+                if not pool.living and not counts[RunState.RUNNING]:
                     return
             time.sleep(LIVES)
     finally:
-        crew.end()
+        pool.end()
 
 
 @dataclass
 class _WorkerProcess:
     process: Any
-    word: Connection
+    messages: Connection
     begun: bool = False
 
 
-class _Crew:
+class _WorkerPool:
     """The workers of this driver.
 
     Args:
@@ -88,16 +94,17 @@ class _Crew:
     """
 
     def __init__(
-        self, out: Path, runs: Sequence[Run], world: Workspace, size: int, alone: bool = False
+        self, out: Path, runs: Sequence[Run], workspace: Workspace, size: int, alone: bool = False
     ) -> None:
-        self.work, self.runs, self.size, self.alone = (out, world), list(runs), size, alone
+        self.out, self.workspace = out, workspace
+        self.runs, self.size, self.alone = list(runs), size, alone
         self.living: dict[int, _WorkerProcess] = {}
         self.early, self.walked, self.lost = 0, set[int](), Counter[int]()
         # A fork would take over the GPU's state, and the locks.
         self.context = multiprocessing.get_context("spawn")
 
     def grow(self, waiting: int) -> None:
-        """Start as many workers as there is work for, up to the crew's size."""
+        """Start as many workers as there is work for, up to the pool's size."""
         coming = sum(not worker.begun for worker in self.living.values())
         wanted = waiting - coming
         for number in range(self.size):
@@ -115,8 +122,8 @@ class _Crew:
             first = self.lost[number] % len(share) if share else 0
             walk = [*share[first:], *share[:first]]
         ours, theirs = self.context.Pipe(duplex=False)
-        work = (*self.work, number, walk, self.alone, theirs)
-        process = self.context.Process(target=_work, args=work)
+        arguments = (self.out, self.workspace, number, walk, self.alone, theirs)
+        process = self.context.Process(target=_work, args=arguments)
         process.start()
         theirs.close()
         return _WorkerProcess(process, ours)
@@ -124,12 +131,12 @@ class _Crew:
     def _share(self, number: int) -> list[Run]:
         return self.runs[number :: self.size]
 
-    def bury(self) -> None:
-        """Take the dead out; raise where one said that no other would do better."""
+    def reap(self) -> None:
+        """Remove dead workers; raise if one reported that no other would do better."""
         for number, worker in list(self.living.items()):
             dead = not worker.process.is_alive()
-            if said := _said(worker):
-                raise Stopped(said)
+            if message := _read_message(worker):
+                raise Stopped(message)
             if not dead:
                 continue
             del self.living[number]
@@ -156,37 +163,42 @@ class _Crew:
             worker.process.join()
 
 
-def _said(worker: _WorkerProcess) -> str:
-    """Return why the worker ended, if it said so; note that it has begun."""
+def _read_message(worker: _WorkerProcess) -> str:
+    """Return the reason for which the worker ended, if it sent one; mark it as begun."""
     try:
-        while worker.word.poll():
-            word: str = worker.word.recv()
-            if word:
-                return word
+        while worker.messages.poll():
+            message: str = worker.messages.recv()
+            if message:
+                return message
             worker.begun = True
     except (EOFError, OSError):
-        pass  # it is dead, and has said all
+        pass  # it is dead, and nothing more comes
     return ""
 
 
 def _work(
-    out: Path, world: Workspace, number: int, runs: Sequence[Run], alone: bool, word: Connection
+    out: Path,
+    workspace: Workspace,
+    number: int,
+    runs: Sequence[Run],
+    alone: bool,
+    messages: Connection,
 ) -> None:
-    """Walk once through the runs; send "" before the first, and why where no other may go on."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver gets it too, and says what follows
+    """Walk once through the runs; send "" before the first, or why no worker can go on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver gets it too, and ends its workers
     with ending_on_sigterm():
         try:
-            hand = Worker(out, world, number)
-            _say(word, "")
+            worker = Worker(out, workspace, number)
+            _send(messages, "")
             for run in runs:
-                hand(run, alone)
+                worker.attempt(run, alone)
         except DeviceLost:
             raise SystemExit(REPLACE) from None
         except Exception as error:
-            _say(word, str(error) or type(error).__name__)
+            _send(messages, str(error) or type(error).__name__)
             raise SystemExit(1) from None
 
 
-def _say(word: Connection, text: str) -> None:
-    with suppress(BrokenPipeError):  # its driver was killed, and the runs go on
-        word.send(text)
+def _send(messages: Connection, text: str) -> None:
+    with suppress(BrokenPipeError):  # the driver was killed, and the worker goes on without it
+        messages.send(text)

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ..runs.run import Run
-from .attempt import DeviceLost, RunState
-from .status import LOOK, SweepStatus, Told
-from .worker import Stopped, Worker, Workspace, ending_on_sigterm
+from .attempt import DeviceLost, RunState, Workspace
+from .status import LOOK, SILENT, SweepStatus, SweepWatcher
+from .worker import Stopped, Worker, ending_on_sigterm
 
 # How often Ray starts a task again whose worker or machine died. Deaths by the run's own doing are
 # counted in its folder; these are for those that come from outside.
@@ -30,10 +30,10 @@ PATIENCE = 10.0
 def run_on_ray(
     out: Path,
     runs: Sequence[Run],
-    world: Workspace,
+    workspace: Workspace,
     address: str | None = None,
     gpus_per_run: float | None = None,
-    told: Told = lambda *_: None,
+    watcher: SweepWatcher = SILENT,
 ) -> Counter[RunState]:
     """Carry out these runs of the plan in ``out``; return how they stand in the end.
 
@@ -53,7 +53,7 @@ def run_on_ray(
             raise Stopped(f"no Ray cluster answers at {where}: {_first(error)}") from error
         try:
             gpus = _gpus(ray, gpus_per_run, where)
-            return _settled(out, runs, _Tasks(ray, out, world, gpus), told)
+            return _settled(out, runs, _Tasks(ray, out, workspace, gpus), watcher)
         finally:
             ray.shutdown()
 
@@ -83,25 +83,31 @@ def _first(error: BaseException) -> str:
     return str(error)
 
 
-def _settled(out: Path, runs: Sequence[Run], tasks: "_Tasks", told: Told) -> Counter[RunState]:
-    watched, alone = SweepStatus(out, runs), set[str]()
+def _settled(
+    out: Path, runs: Sequence[Run], tasks: "_Tasks", watcher: SweepWatcher
+) -> Counter[RunState]:
+    status, tried_alone = SweepStatus(out, runs), set[str]()
     while True:
-        _until_settled(watched, tasks, told)
-        again = [*watched.out_of_memory(), *tasks.lost.values()]
-        again = [run for run in again if run.identity not in alone]
+        _until_settled(status, tasks, watcher)
+        again = [*status.out_of_memory(), *tasks.lost.values()]
+        again = [run for run in again if run.identity not in tried_alone]
         if not again:
-            return watched.look()
-        alone |= {run.identity for run in again}
+            return status.refresh()
+        tried_alone |= {run.identity for run in again}
         tasks.submit(again, alone=True)
 
 
-def _until_settled(watched: SweepStatus, tasks: "_Tasks", told: Told) -> None:
-    """Return when no run is carried out by anyone, and none waits that Ray has not lost."""
+def _until_settled(status: SweepStatus, tasks: "_Tasks", watcher: SweepWatcher) -> None:
+    """Return when no run is trained, here or by another driver, and Ray has lost what waits."""
+
+    def report(counts: Counter[RunState]) -> None:
+        watcher.status(counts, tasks.at_once())
+
     while True:
-        found = watched.look_if_due(lambda found: told(found, tasks.at_once()))
-        if found is not None:
-            tasks.submit([run for run in watched.waiting() if run.identity not in tasks.lost])
-            if not tasks.pending and not found[RunState.RUNNING]:
+        counts = status.refresh_if_due(report)
+        if counts is not None:
+            tasks.submit([run for run in status.waiting() if run.identity not in tasks.lost])
+            if not tasks.pending and not counts[RunState.RUNNING]:
                 return
         tasks.gather()
 
@@ -109,12 +115,12 @@ def _until_settled(watched: SweepStatus, tasks: "_Tasks", told: Told) -> None:
 class _Tasks:
     """The tasks of this driver, and the runs whose tasks Ray gave up."""
 
-    def __init__(self, ray: Any, out: Path, world: Workspace, gpus: float) -> None:
+    def __init__(self, ray: Any, out: Path, workspace: Workspace, gpus: float) -> None:
         self.ray, self.gpus = ray, gpus
-        self.work = pickle.dumps((Path.cwd(), out.absolute(), world))
+        self.work = pickle.dumps((Path.cwd(), out.absolute(), workspace))
         self.pending: dict[Any, Run] = {}
         self.lost: dict[str, Run] = {}
-        self.task = ray.remote(_one)
+        self.task = ray.remote(_attempt)
 
     def submit(self, runs: Sequence[Run], alone: bool = False) -> None:
         """Hand over the runs that are not handed over yet; alone, each with a whole GPU."""
@@ -147,21 +153,21 @@ class _Tasks:
                 self.lost[run.identity] = run
 
 
-def _one(work: bytes, run: Run, alone: bool) -> str:
-    """Carry out a run in a worker of Ray's; return how it stands."""
+def _attempt(work: bytes, run: Run, alone: bool) -> str:
+    """Attempt a run in a process of Ray's; return its state."""
     try:
-        return _hand(work)(run, alone).value
+        return _worker(work).attempt(run, alone).value
     except DeviceLost:
         os._exit(1)  # Ray starts the task again in another process, which finds the failure
 
 
 @lru_cache(maxsize=1)
-def _hand(work: bytes) -> Worker:
-    """Return what serves all runs of a sweep in this process."""
-    place, out, world = pickle.loads(work)
+def _worker(work: bytes) -> Worker:
+    """Return the worker for all runs of a sweep in this process."""
+    place, out, workspace = pickle.loads(work)
     if place.is_dir():
-        os.chdir(place)  # what the world names may be seen from where the command was given
-    return Worker(out, world)
+        os.chdir(place)  # paths in the workspace can be relative to where the command was given
+    return Worker(out, workspace)
 
 
 def _at_once(there: Mapping[str, float], gpus: float) -> int:

@@ -8,20 +8,27 @@ from pathlib import Path
 
 from ..results.records import failure_of
 from ..runs.run import Run
+from ..training.watcher import Watcher
 from .attempt import RunState, state_of
 from .plan import RUNS, folder_of, read_plan, replaced
 
 # Seconds between two looks, and how much longer than a look it is until the next.
 LOOK, SPARING = 1.0, 20
 
-# From how runs stand; and, from an engine, beside it how many runs it carries out at once.
-Watch = Callable[[Counter[RunState]], object]
-Told = Callable[[Counter[RunState], int], object]
+
+class SweepWatcher(Watcher):
+    """Follows a sweep; what its workers do is another process's."""
+
+    def status(self, counts: Counter[RunState], workers: int) -> None:
+        """Called now and then with the number of runs in each state, and of workers."""
+
+
+SILENT = SweepWatcher()
 
 
 def count_states(out: Path, runs: Sequence[Run]) -> Counter[RunState]:
     """Return how many of the runs are done, running, failed and waiting."""
-    return SweepStatus(out, runs).look()
+    return SweepStatus(out, runs).refresh()
 
 
 class SweepStatus:
@@ -33,7 +40,7 @@ class SweepStatus:
         self.states = [RunState.WAITING] * len(self.runs)
         self._next = 0.0
 
-    def look(self) -> Counter[RunState]:
+    def refresh(self) -> Counter[RunState]:
         """Return how many runs are in each state now."""
         try:
             there = set(os.listdir(self.out / RUNS))
@@ -44,13 +51,18 @@ class SweepStatus:
                 self.states[number] = state_of(path) if path.name in there else RunState.WAITING
         return Counter(self.states)
 
-    def look_if_due(self, told: Watch) -> Counter[RunState] | None:
-        """Look and tell, or return None where the last time is not long ago."""
+    def refresh_if_due(
+        self, report: Callable[[Counter[RunState]], object]
+    ) -> Counter[RunState] | None:
+        """Refresh and report; return None if the last time was a moment ago.
+
+        The slower both are, the longer it is until they are due again.
+        """
         begin = time.monotonic()
         if begin < self._next:
             return None
-        found = self.look()
-        told(found)
+        found = self.refresh()
+        report(found)
         end = time.monotonic()
         self._next = end + max(LOOK, SPARING * (end - begin))
         return found

@@ -1,104 +1,93 @@
-"""What carries out runs in one process, whichever engine started it."""
+"""A worker: one process that trains runs of a sweep, whichever engine started it."""
 
 import platform
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..runs.execute import execute
 from ..runs.folder import RunFolder
 from ..runs.machine import Machine, dealt, mark_of
 from ..runs.run import Run
 from ..storage import hold_lock
-from ..training.loop import Progress
-from .attempt import RunState, attempt
-from .plan import LoadedData, MethodChoice, folder_of
-
-
-class Workspace(Protocol):
-    """Where names become methods and data, in every process anew; it must be picklable."""
-
-    def method(self, name: str) -> MethodChoice: ...
-
-    def data(self, name: str, trial: int) -> LoadedData: ...
-
-    def machine(self) -> Machine: ...
+from ..training.watcher import SILENT, Watcher
+from .attempt import RunState, Workspace, attempt
+from .plan import LoadedData, folder_of
 
 
 class Stopped(ValueError):
-    """The sweep cannot go on as things are; the same command does so when they have changed."""
+    """The sweep cannot go on as things are; the same command resumes it when they have changed."""
+
+
+class LoadedOnce:
+    """A workspace that keeps the data of the last two trials, and remembers what is broken."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.method, self.machine = workspace.method, workspace.machine
+        self._load = lru_cache(maxsize=2)(workspace.data)
+        self._broken: dict[tuple[str, int], str] = {}
+
+    def data(self, name: str, trial: int) -> LoadedData:
+        """Return the data; if an image is broken, the next runs need not find it again."""
+        if (name, trial) in self._broken:
+            raise ValueError(self._broken[name, trial])
+        try:
+            return self._load(name, trial)
+        except ValueError as error:
+            self._broken[name, trial] = str(error)
+            raise
 
 
 class Worker:
-    """Carries out one run after another of the sweep in ``out``, with the same data and machine.
+    """Trains one run of the sweep in ``out`` after another, with the same data and machine.
 
     Args:
-        worker: which of several on this machine it is, who share its GPUs; None where it is alone.
+        number: of this worker among those that share the GPUs of this machine; None if alone.
     """
 
-    def __init__(self, out: Path, world: Workspace, worker: int | None = None) -> None:
-        self.out, self.world = out, world
-        self.data = lru_cache(maxsize=2)(world.data)
-        self.broken: dict[tuple[str, int], str] = {}
-        self.machine = world.machine()
-        if worker is not None:
-            self.machine = replace(self.machine, device=dealt(self.machine.device, worker))
+    def __init__(self, out: Path, workspace: Workspace, number: int | None = None) -> None:
+        self.out, self.workspace = out, LoadedOnce(workspace)
+        self.machine = workspace.machine()
+        if number is not None:
+            self.machine = replace(self.machine, device=dealt(self.machine.device, number))
 
-    def __call__(
-        self,
-        run: Run,
-        alone: bool = False,
-        told: Callable[[Progress], object] = lambda _: None,
-        begin: Callable[[], object] = lambda: None,
-    ) -> RunState:
-        """Return how the run stands after it, as ``attempt`` does.
+    def attempt(self, run: Run, alone: bool = False, watcher: Watcher = SILENT) -> RunState:
+        """Return the state of the run after ``attempt``.
 
         Args:
-            alone: try again what ran out of memory, one at a time on a device.
-            told: as in ``train``.
-            begin: as in ``attempt``.
+            alone: also try again what ran out of memory, one run at a time on a device.
         """
         with self._alone() if alone else nullcontext():
             return attempt(
                 run,
-                lambda: self.world.method(run.algorithm)[0],
-                lambda: self._data(run.dataset, run.trial),
-                folder_of(self.out, run),
+                self.workspace,
+                self.out,
                 self._machine(run),
-                lambda failure: alone and bool(failure["memory"]),
-                told,
-                begin,
+                retry_out_of_memory=alone,
+                watcher=watcher,
             )
 
     def _alone(self) -> AbstractContextManager[None]:
-        """Keep all others off this device who are to be alone on it."""
+        """Keep all other workers off this device that want to be alone on it."""
         return hold_lock(self.out / f"alone-{platform.node()}-{mark_of(self.machine.device)}.lock")
 
     def assist(self, run: Run) -> None:
-        """Take part in a run that the first of several processes carries out."""
-        method, folder = self.world.method(run.algorithm)[0], RunFolder(folder_of(self.out, run))
-        execute(run, method, *self._data(run.dataset, run.trial), folder, self._machine(run))
+        """Take part in a run that the first of several processes trains."""
+        method, _ = self.workspace.method(run.algorithm)
+        dataset, cache = self.workspace.data(run.dataset, run.trial)
+        folder = RunFolder(folder_of(self.out, run))
+        execute(run, method, dataset, cache, folder, self._machine(run))
 
     def _machine(self, run: Run) -> Machine:
         machine = replace(self.machine, weights=run.protocol.weights)
         if len(run.test_domains) != 1:  # no rule chooses its weights
             machine = replace(machine, keep_best=())
         return machine
-
-    def _data(self, name: str, trial: int) -> LoadedData:
-        """Return the data; where an image is broken, the next runs need not find it again."""
-        if (name, trial) in self.broken:
-            raise ValueError(self.broken[name, trial])
-        try:
-            return self.data(name, trial)
-        except ValueError as error:
-            self.broken[name, trial] = str(error)
-            raise
 
 
 @contextmanager

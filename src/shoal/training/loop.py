@@ -1,7 +1,7 @@
 """The training loop: updates, records and checkpoints, so that a killed run goes on exactly."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,22 +10,10 @@ from ..distributed import same_everywhere
 from .checkpoints import Checkpoints
 from .evaluation import Evaluation, Outcome, SplitKey
 from .step import Step, Update
+from .watcher import SILENT, Progress, Record, Watcher
 
 # Seconds between two looks at how far the device is.
 LOOK = 0.5
-
-Record = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How a training stands; ``record`` is the newest, ``rate`` the images of a second."""
-
-    done: int
-    steps: int
-    rate: float
-    seconds_left: float | None
-    record: Record | None
 
 
 @dataclass(frozen=True)
@@ -69,20 +57,16 @@ def train(
     schedule: Schedule,
     kind: StepKind,
     checkpoints: Checkpoints | None = None,
-    told: Callable[[Progress], object] = lambda _: None,
-    recorded: Callable[[list[Record]], object] = lambda _: None,
-    measured: Callable[[], Record] = dict,
-    noted: Callable[[str], object] = lambda _: None,
+    watcher: Watcher = SILENT,
+    extra_metrics: Callable[[], Mapping[str, Any]] = dict,
 ) -> tuple[list[Record], Timing]:
     """Train to the end, from the latest checkpoint where there is one.
 
     In several processes all must call it; each returns the same records.
 
     Args:
-        told: called now and then with how the training stands.
-        recorded: called with all records so far whenever there is a new one, and at the start.
-        measured: returns what else a record holds; it must leave the method as it is.
-        noted: called with what a user should know, a line each.
+        extra_metrics: returns what a record holds besides accuracies and terms, by name; it must
+            not change the method.
 
     Returns:
         The records, which depend on nothing but the run, and the time it took, which does not.
@@ -93,22 +77,24 @@ def train(
     if saved is not None:
         done, records = saved["step"], saved["records"]
         _load(update, saved)
-    recorded(records)
-    run = Step(update, kind, noted)
+    watcher.records(records)
+    run = Step(update, kind, watcher.note)
     evaluate.warm_up()
     started = time.perf_counter()
     first, looked, evaluating, newest = done, started, 0.0, 0.0
 
-    def tell() -> None:
+    def report_progress() -> None:
         made, left = done - first, schedule.steps - done
         updating = time.perf_counter() - started - evaluating
         rate = made * update.images / updating if made else 0.0
         seconds = None
         if made:  # the newest evaluation, because the first one has more to do
             seconds = left * updating / made + schedule.records_left(done) * newest
-        told(Progress(done, schedule.steps, rate, seconds, records[-1] if records else None))
+        watcher.progress(
+            Progress(done, schedule.steps, rate, seconds, records[-1] if records else None)
+        )
 
-    tell()
+    report_progress()
     try:
         while done < schedule.steps:
             run(done)
@@ -119,15 +105,15 @@ def train(
                 # What every process computes for itself may differ in the last bit.
                 same_everywhere(update.state_dict().values())
                 terms = update.means(schedule.since_record(done - 1))
-                records.append(_record(done - 1, terms, evaluate()) | measured())
-                recorded(records)
+                records.append(_record(done - 1, terms, evaluate()) | dict(extra_metrics()))
+                watcher.records(records)
                 newest = time.perf_counter() - before
                 evaluating += newest
-                tell()
+                report_progress()
             elif time.perf_counter() - looked > LOOK:
                 run.wait()
                 looked = time.perf_counter()
-                tell()
+                report_progress()
             if checkpoints and done < schedule.steps and checkpoints.due():
                 run.wait()
                 checkpoints.take(done, {"update": update.state_dict(), "records": records})

@@ -230,14 +230,14 @@ class Step:
         kind: "compiled" (the loss compiled, the update captured in a CUDA graph), "graph" or
             "eager"; a method that cannot go so far goes as far as it can. Elsewhere than on a
             CUDA device, and in several processes, nothing is captured.
-        noted: called with what a user should know, a line each.
+        note: called with a line that a user should read.
     """
 
     def __init__(
-        self, update: Update, kind: StepKind, noted: Callable[[str], object] = lambda _: None
+        self, update: Update, kind: StepKind, note: Callable[[str], object] = lambda _: None
     ) -> None:
         choose("kind of step", kind, STEP_KINDS)
-        self.update, self._asked, self._noted = update, kind, noted
+        self.update, self._asked, self._note = update, kind, note
         # Of the state before the first update: what a capture or a lack of memory undoes.
         self._before = {key: t.clone() for key, t in update.state_dict().items()}
         self._captured: CapturedStep | None = None
@@ -284,7 +284,7 @@ class Step:
                 torch.cuda.empty_cache()
             self._undo()
             size = smaller(self.update.algorithm, self.update.images)
-            self._noted(f"memory ran out: images go through the network {size} at a time")
+            self._note(f"memory ran out: images go through the network {size} at a time")
 
     def _fits(self, attempt: Callable[[], object]) -> bool:
         # In a function of its own, so that no traceback holds on to what did not fit.
