@@ -23,7 +23,7 @@ def without_onnx(own_folder: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def interrupt_after(runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, begun = leave_one_out._tried, []
+    real, begun = leave_one_out._attempt, []
 
     def tried(*arguments):  # type: ignore[no-untyped-def]
         begun.append(1)
@@ -31,7 +31,7 @@ def interrupt_after(runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(leave_one_out, "_tried", tried)
+    monkeypatch.setattr(leave_one_out, "_attempt", tried)
 
 
 def test_an_interrupted_fit(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
