@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from shoal.experiments.ablations import ablation_sheets, batch_sheet, draws_sheet
-from shoal.experiments.sheets import overhead_sheet
+from shoal.experiments.overhead import overhead_sheet
 from shoal.report.views import Sheet, power, sheet_markdown, sheet_terminal
 
 SHEET = Sheet("A title", ("Method", "|R|²"), [("ERM", "1 | 2"), ("[red]", "3")], "To know.")

@@ -61,8 +61,7 @@ def _run_hessian(options: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from ..experiments import hessian
-    from ..experiments.hessian import gap_dynamics, hessian_dynamics
-    from ..experiments.sheets import hessian_sheets
+    from ..experiments.hessian import gap_dynamics, hessian_dynamics, hessian_sheets
 
     setup, folder = _setup_and_folder(options)
     with bars("steps") as shown:
@@ -95,8 +94,7 @@ def _add_linear(experiments: Any) -> None:
 
 def _run_linear(options: argparse.Namespace) -> int:
     from ..experiments import linear
-    from ..experiments.linear import linear_window
-    from ..experiments.sheets import linear_sheets
+    from ..experiments.linear import linear_sheets, linear_window
 
     result = linear.run()
     figures = {"linear-window": linear_window(result)}
@@ -142,8 +140,7 @@ def _add_overhead(experiments: Any) -> None:
 
 
 def _run_overhead(options: argparse.Namespace) -> int:
-    from ..experiments.overhead import Work, overhead_figure, run
-    from ..experiments.sheets import overhead_sheet
+    from ..experiments.overhead import Work, overhead_figure, overhead_sheet, run
 
     work = Work(options.network, options.size, options.batch, options.rounds, options.precision)
     result = run(work, device(options.device))
@@ -191,8 +188,7 @@ def _add_pictures(experiments: Any) -> None:
 
 def _landscape(options: argparse.Namespace) -> int:
     from ..experiments import landscape
-    from ..experiments.landscape import landscape_figure
-    from ..experiments.sheets import landscape_sheet
+    from ..experiments.landscape import landscape_figure, landscape_sheet
 
     if not options.epsilon > 0:
         raise ValueError(f"--epsilon must be above 0, got {options.epsilon:g}")
@@ -207,8 +203,7 @@ def _landscape(options: argparse.Namespace) -> int:
 
 def _gradients(options: argparse.Namespace) -> int:
     from ..experiments import gradients
-    from ..experiments.gradients import gradient_scatter
-    from ..experiments.sheets import gradient_sheet
+    from ..experiments.gradients import gradient_scatter, gradient_sheet
 
     setup, folder = _setup_and_folder(options)
     with bars("steps") as shown:

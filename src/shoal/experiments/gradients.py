@@ -16,8 +16,17 @@ from torch import Tensor
 
 from ..randomness import stream
 from ..report.figures import DOMAIN_COLOURS, canvas
+from ..report.views import Sheet, power
 from .colored_mnist import Setup, Training
-from .restarts import SHOWN, RestartFolder, RestartProgress, device_name, head_inputs, trained
+from .restarts import (
+    SHOWN,
+    RestartFolder,
+    RestartProgress,
+    describe_models,
+    device_name,
+    head_inputs,
+    trained,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,6 +78,17 @@ def principal_directions(gradients: Tensor) -> tuple[Tensor, list[float]]:
     # Of either sign: so that the entry that is largest is positive.
     signs = top.gather(0, top.abs().argmax(0, keepdim=True)).sign()
     return top * signs, (values[[-1, -2]] / values.sum()).tolist()
+
+
+def gradient_sheet(result: Mapping[str, Any]) -> Sheet:
+    """Return how wide the domains' gradients are, and how far their variances are apart."""
+    rows = []
+    for name, found in result["methods"].items():
+        traces = [power(cloud["trace"], 3) for cloud in found["domains"].values()]
+        accuracies = [f"{100 * found['accuracies'][key]:.1f}" for key in ("train", "test")]
+        rows.append((name, *traces, power(found["variance_gap"]), " / ".join(accuracies)))
+    head = ("Method", "Tr C_90", "Tr C_80", "‖Var(G_90) − Var(G_80)‖²", "train / test in %")
+    return Sheet("Gradients of single examples in ω", head, rows, describe_models(result))
 
 
 MARKERS = {"90%": "o", "80%": "+"}

@@ -18,9 +18,10 @@ import torch
 from ..curvature import Diagonals, chain, head_diagonals, network_diagonals, pairs
 from ..reference import published
 from ..report.figures import INK, Look, canvas, look_of
+from ..report.views import Sheet, power
 from ..storage import read_json, write_json
 from .colored_mnist import METHODS, Setup, Training
-from .restarts import RestartFolder, RestartProgress, device_name
+from .restarts import RestartFolder, RestartProgress, describe_models, device_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -184,6 +185,81 @@ def mean_curves(records: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
     return {
         name: [statistics.fmean(v) for v in zip(*c, strict=True)] for name, c in together.items()
     }
+
+
+GAP_TITLES = {
+    "variance_gap": "‖Var(G_90) − Var(G_80)‖²",
+    "risk_gap": "|R_90 − R_80|²",
+    "hessian_gap": "‖Diag(H_90 − H_80)‖²",
+}
+LINK_TITLES = {
+    "cosine:hessian:fisher": "cos(H, F)",
+    "cosine:fisher:empirical": "cos(F, F̃)",
+    "cosine:empirical:variance": "cos(F̃, C)",
+    "cosine:hessian:variance": "cos(H, C)",
+    "gradient": "‖g_e‖² / Tr(C)",
+}
+
+
+def hessian_sheets(result: Mapping[str, Any]) -> list[Sheet]:
+    """Return the cosines of Hessians and variances, the gaps, and the links of the chain."""
+    tables = result["tables"]
+    setup, records = result["setup"], result["records"]
+    runs = len(records["ERM"])
+    about = f"{runs} restart{'s' if runs > 1 else ''}. "
+    about += describe_models({"setup": setup, "device": records["ERM"][0]["device"]})
+    cosines = [
+        (name, *[_pair(tables[COSINES][which][d], "{:.7f}") for d in DOMAINS])
+        for which, name in (("classifier", "classifier ω"), ("all", "all weights θ"))
+    ]
+    gaps = [
+        (GAP_TITLES[gap], _powers(row["ERM"]), _powers(row["Fishr"]), _times(row["times"]))
+        for gap, row in tables[GAPS].items()
+    ]
+    return [
+        Sheet(
+            f"{COSINES}: cos(Diag(H_e), Var(G_e)), ERM at the end (paper)",
+            ("Weights", *[f"e = {domain}" for domain in DOMAINS]),
+            cosines,
+            about,
+        ),
+        Sheet(
+            f"{GAPS}: gaps between the training domains at the end (paper)",
+            ("Gap, all weights θ", "ERM", "Fishr", "ERM / Fishr"),
+            gaps,
+            about,
+        ),
+        _links(records, about),
+    ]
+
+
+def _links(records: Mapping[str, Any], about: str) -> Sheet:
+    rows = []
+    for method, mine in records.items():
+        for which, name in (("classifier", "ω"), ("all", "θ")):
+            for domain in DOMAINS:
+                found = [record["links"][which][domain] for record in mine]
+                means = [sum(link[key] for link in found) / len(found) for key in LINK_TITLES]
+                cosines = [f"{mean:.5f}" for mean in means[:-1]]
+                rows.append((f"{method}, {name}, {domain}", *cosines, power(means[-1])))
+    return Sheet(
+        "Every link of H ≈ F ≈ F̃ ∝ C at the end, diagonals",
+        ("Method, weights, domain", *LINK_TITLES.values()),
+        rows,
+        about,
+    )
+
+
+def _pair(cell: Mapping[str, float], form: str) -> str:
+    return f"{form.format(cell['ours'])} ({form.format(cell['paper'])})"
+
+
+def _powers(cell: Mapping[str, float]) -> str:
+    return f"{power(cell['ours'])} ({power(cell['paper'])})"
+
+
+def _times(cell: Mapping[str, float]) -> str:
+    return f"{cell['ours']:,.0f} × ({cell['paper']:,.0f} ×)"
 
 
 Curves = Mapping[str, Sequence[float]]

@@ -18,8 +18,17 @@ from torch import Tensor
 
 from ..curvature import inconsistency, of_matrices
 from ..report.figures import DOMAIN_COLOURS, INK, canvas
+from ..report.views import Sheet
 from .colored_mnist import Setup, Training
-from .restarts import SHOWN, RestartFolder, RestartProgress, device_name, head_inputs, trained
+from .restarts import (
+    SHOWN,
+    RestartFolder,
+    RestartProgress,
+    describe_models,
+    device_name,
+    head_inputs,
+    trained,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -137,6 +146,40 @@ def level_set(risks: Tensor, epsilon: float) -> Tensor:
 def cut_at(sets: Tensor) -> Tensor:
     """Return which sets reach an end of which axis, ``[sets, 2]``."""
     return torch.stack([sets[:, [0, -1]].any((1, 2)), sets[:, :, [0, -1]].any((1, 2))], 1)
+
+
+def landscape_sheet(result: Mapping[str, Any]) -> Sheet:
+    """Return the terms of the inconsistency of every ordered pair of domains."""
+    rows = [
+        (
+            f"{name}, {pair.replace(', ', ' → ')}",
+            *[_signed(terms[key]) for key in ("R", "H", "proposition", "measured")],
+        )
+        for name, found in result["methods"].items()
+        for pair, terms in found["pairs"].items()
+    ]
+    return Sheet(
+        f"Inconsistency in the plane, ε = {result['epsilon']:g}",
+        ("Method, A → B", "R = R_B − R_A", "H", "Proposition 1", "measured on the grid"),
+        rows,
+        "Proposition 1 takes the weights for a minimum of both quadratic risks; the grid does not. "
+        f"Level sets that reach its edge and are cut there: {_cut(result)}. "
+        f"{describe_models(result)}",
+    )
+
+
+def _cut(result: Mapping[str, Any]) -> str:
+    found = [
+        f"{name} on {domain}"
+        for name, mine in result["methods"].items()
+        for domain, cut in zip(mine["domains"], mine["cut"], strict=True)
+        if cut
+    ]
+    return ", ".join(found) or "none"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+z.3f}".replace("-", "−")
 
 
 TERMS = {"R": ("#E69F00", ""), "H": ("#56B4E9", "///")}

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ..reference import published
 from ..report.figures import INK, canvas
+from ..report.views import Sheet, power
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -199,6 +200,58 @@ def _lambdas(rows: Sequence[dict[str, Any]], step: int) -> tuple[float, float] |
         if state == "invariant" and first <= step <= last
     ]
     return (min(inside), max(inside)) if inside else None
+
+
+def linear_sheets(result: Mapping[str, Any]) -> list[Sheet]:
+    """Return the table of the linear example, and the window in which it holds."""
+    rows = []
+    for row in result["table"]:
+        paper = row["paper"]
+        rows.append(
+            (
+                f"{row['name']}: {_small(row['statistic'])}" if row["lambda"] else row["name"],
+                f"{row['lambda']:g}" if row["lambda"] else "–",
+                f"{row['train']:.0f} / {row['test']:.0f}",
+                f"{paper['train']} / {paper['test']}",
+                _weights(row),
+                _weights(paper),
+            )
+        )
+    table = Sheet(
+        f"tab:appendix-linear, reconstructed data, {result['steps']} steps for all",
+        ("Method", "λ", "Train / test in %", "paper", "W; b", "paper"),
+        rows,
+        f"{result['optimiser']}.",
+    )
+    spans = []
+    for row in result["table"]:
+        held = [f"{first}–{last}" for state, first, last in row["spans"] if state == "invariant"]
+        low_high = result["at_steps"].get(row["method"])
+        spans.append(
+            (
+                f"{row['name']}: {_small(row['statistic'])}" if row["lambda"] else row["name"],
+                f"{row['lambda']:g}" if row["lambda"] else "–",
+                ", ".join(held) or "none",
+                f"{power(low_high[0], 3)} – {power(low_high[1], 3)}" if low_high else "–",
+            )
+        )
+    window = Sheet(
+        "Where 93 / 93 holds",
+        ("Method", "λ", "steps at this λ", f"λ at {result['steps']} steps"),
+        spans,
+        f"Looked at until step {result['longest']}.",
+    )
+    return [table, window]
+
+
+def _small(text: str) -> str:
+    return text[0].lower() + text[1:].replace("entered", "entred")
+
+
+def _weights(row: Mapping[str, Any]) -> str:
+    weights: Sequence[float] = row["weights"]
+    shown = ", ".join(f"{weight:.1f}" for weight in weights)
+    return f"[{shown}]; {row['bias']:.1f}".replace("-", "−")
 
 
 TITLES = {

@@ -21,6 +21,7 @@ from ..networks import for_data
 from ..randomness import stream
 from ..reference import published
 from ..report.figures import INK, canvas
+from ..report.views import Sheet
 from ..training.step import precision_context
 from .restarts import device_name
 
@@ -137,6 +138,42 @@ def _peak(method: Algorithm, batches: list[Batch], work: Work) -> int | None:
 
 def _more(mine: int | None, other: int | None) -> float | None:
     return 100 * (mine / other - 1) if mine is not None and other is not None else None
+
+
+def overhead_sheet(result: Mapping[str, Any]) -> Sheet:
+    """Return times and peaks of an update, and what Fishr adds beside the paper's numbers."""
+    rows = []
+    for head in result["heads"].values():
+        seconds, peaks, paper = head["seconds"], head["peak_bytes"], head["paper"]
+        times = [f"{1000 * seconds[name]:.2f}" for name in ("erm", "fishr")]
+        bytes_ = [_gigabytes(peaks[name]) for name in ("erm", "fishr")]
+        more = [_percent(head[key]) for key in ("time", "memory")]
+        theirs = [_percent(paper[key]) for key in ("time", "memory")]
+        rows.append(
+            (
+                head["name"],
+                " / ".join(times),
+                f"{more[0]} ({theirs[0]})",
+                " / ".join(bytes_),
+                f"{more[1]} ({theirs[1]})",
+            )
+        )
+    work = result["work"]
+    return Sheet(
+        "What Fishr costs over ERM (paper)",
+        ("Head", "ms, ERM / Fishr", "time", "peak GB, ERM / Fishr", "memory"),
+        rows,
+        f"{work['network']}, {work['size']} px, {work['batch']} images of each domain, "
+        f"{work['precision']}, medians of {work['rounds']} updates. {result['device']}.",
+    )
+
+
+def _gigabytes(count: int | None) -> str:
+    return "–" if count is None else f"{count / 1e9:.3f}"
+
+
+def _percent(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:+z.1f} %".replace("-", "−")
 
 
 BARS = {"ours": ("#0072B2", ""), "paper": ("#FFFFFF", "///")}

@@ -3,7 +3,7 @@
 import platform
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -206,6 +206,15 @@ def tables_of(methods: Sequence[str], flip: float) -> list[str]:
 
 # The paper's names, and the methods of the IRM setup: both look at the classifier ω alone.
 SHOWN = {"ERM": "erm", "Fishr": "fishr-omega"}
+
+
+def describe_models(result: Mapping[str, Any]) -> str:
+    """Return a sentence on the size of the data and models of an analysis, and on the device."""
+    setup = result["setup"]
+    return (
+        f"{setup['examples']:,} examples of each domain, {setup['hidden']} units, "
+        f"{setup['updates']} updates. {result['device']}."
+    )
 
 
 def trained(
