@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .checks import check_count
 from .gradients.examples import Loss
-from .gradients.job import Form
+from .gradients.sources import Form
 from .penalties import presence
 from .replay import first_order
 from .scalars import Number, Scalars
@@ -369,6 +369,13 @@ class Fishr(Match):
     def forward(self, features: Tensor, logits: Tensor, labels: Tensor, domains: Tensor) -> Tensor:
         """Return the penalty of a batch, a scalar to add to the loss."""
         rows, present = head_rows(
-            features, logits, labels, domains, self.form, self.bias, self.loss, self.num_domains
+            features,
+            logits,
+            labels,
+            domains,
+            form=self.form,
+            bias=self.bias,
+            loss=self.loss,
+            num_domains=self.num_domains,
         )
         return self._match(rows, present)

@@ -15,7 +15,15 @@ def made_up() -> Diagonals:
     def rows(*shape: int) -> torch.Tensor:
         return torch.rand(shape, generator=generator, dtype=torch.float64)
 
-    return Diagonals((4, 5, 6), rows(3), *(rows(3, 7) for _ in range(5)))
+    return Diagonals(
+        sizes=(4, 5, 6),
+        risks=rows(3),
+        mean=rows(3, 7),
+        variance=rows(3, 7),
+        empirical=rows(3, 7),
+        fisher=rows(3, 7),
+        hessian=rows(3, 7),
+    )
 
 
 def dot(a: torch.Tensor, b: torch.Tensor) -> float:

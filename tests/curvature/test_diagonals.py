@@ -115,7 +115,7 @@ def test_gauss_newton_is_not_the_hessian_where_the_network_is_curved() -> None:
 
 
 def test_many_curved_weights_are_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.curvature.network.FEW", 10)
+    monkeypatch.setattr("shoal.curvature.network.MOST_SINGLE", 10)
     with pytest.raises(ValueError, match=r"not piecewise linear in 0.weight, 0.bias.*gauss-newton"):
         hessian_diagonal(small.tanh_mlp(), *small.examples())
     hessian_diagonal(small.tanh_mlp(), *small.examples(), parameters="2")

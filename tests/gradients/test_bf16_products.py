@@ -85,7 +85,7 @@ def test_cotangents_are_bf16_and_differ_by_its_rounding_alone(
     doubles = [t.detach().double().requires_grad_() for t in tensors]
     c = torch.rand(2, source.size, dtype=torch.float64)
     mean = source.moments(doubles, groups, True)[0] if centered else None
-    kept = source.kept(tensors, groups) if keep else None
+    kept = source.cached(tensors, groups) if keep else None
     found = source.pull_back(
         tensors, groups, c.float(), None if mean is None else mean.float(), kept
     )

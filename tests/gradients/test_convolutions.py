@@ -54,12 +54,12 @@ def test_values_and_gradients(case: dict[str, Any], layout: torch.memory_format)
     wanted = torch.autograd.grad(expected, (z, r), c)
     source = DepthwiseGradients(module)
     torch.testing.assert_close(source.individual([z, r]), expected)
-    g, pull = source.formed([z, r], None)
+    g, vjp = source.forward_and_vjp([z, r], None)
     torch.testing.assert_close(g, expected)
-    torch.testing.assert_close(pull(c), wanted)
+    torch.testing.assert_close(vjp(c), wanted)
     # Also where g was kept, and where a gradient is wanted in one of both alone.
-    torch.testing.assert_close(source.formed([z, r], g)[1](c), wanted)
-    d_z, d_r = source.formed([z.detach(), r], g)[1](c)
+    torch.testing.assert_close(source.forward_and_vjp([z, r], g)[1](c), wanted)
+    d_z, d_r = source.forward_and_vjp([z.detach(), r], g)[1](c)
     assert d_z is None
     torch.testing.assert_close(d_r, wanted[1])
 
@@ -68,9 +68,11 @@ def test_values_and_gradients(case: dict[str, Any], layout: torch.memory_format)
 def test_gradients_lie_in_memory_as_what_they_are_of(layout: torch.memory_format) -> None:
     """Sums of gradients that lie otherwise are several times as slow on a GPU."""
     module, z, r = made(CASES["even padding"], layout, torch.bfloat16)
-    g, pull = DepthwiseGradients(module).formed([z.requires_grad_(), r.requires_grad_()], None)
+    g, vjp = DepthwiseGradients(module).forward_and_vjp(
+        [z.requires_grad_(), r.requires_grad_()], None
+    )
     assert g.dtype == torch.float32
-    for of, found in zip((z, r), pull(g), strict=True):
+    for of, found in zip((z, r), vjp(g), strict=True):
         assert found is not None
         assert (found.dtype, found.stride()) == (of.dtype, of.stride())
 

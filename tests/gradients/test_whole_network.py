@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import shoal
 from shoal.gradients import collect, materialised
-from shoal.gradients import memory as budget
 from shoal.gradients.materialised import moments_over
+from shoal.gradients.memory import MemoryTrace, _in_two_passes, chunk_within
 from shoal.gradients.vmap import individual_gradients
 from shoal.networks.base import Dropout
 from shoal.randomness import stream
@@ -215,13 +215,12 @@ def test_chunks_have_the_masks_of_the_whole(kind: str, function: Any) -> None:
 def chosen(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """Return a list to which every chunk that a budget chooses is added."""
     found: list[int | None] = []
-    choose = budget.chunk_within
 
     def noting(*arguments: Any) -> int | None:
-        found.append(choose(*arguments))
+        found.append(chunk_within(*arguments))
         return found[-1]
 
-    monkeypatch.setattr(budget, "chunk_within", noting)
+    monkeypatch.setattr("shoal.statistics.network.chunk_within", noting)
     return found
 
 
@@ -244,7 +243,7 @@ def test_a_step_stays_within_its_budget(
         while True:  # less and less, always less than the step before took
             options = {"num_domains": len(sizes), "memory": memory}
             shoal.losses_and_variance(model, images, labels, domains, **options)  # tries it
-            with budget.MemoryTrace() as living:
+            with MemoryTrace() as living:
                 losses, rows = shoal.losses_and_variance(model, images, labels, domains, **options)
                 step(rows, losses).backward()
             # Beside it: what the step makes of rows, and torch's random state before each chunk.
@@ -270,10 +269,10 @@ def test_a_budget_is_measured_once_and_draws_nothing() -> None:
     images, labels = make_batch()
     plain = shoal.gradient_variance(make_network(0.5), images, labels, DOMAINS)
     model = make_network(0.5)
-    with budget.MemoryTrace() as first:
+    with MemoryTrace() as first:
         rows = shoal.gradient_variance(model, images, labels, DOMAINS, memory=10**9)
     torch.testing.assert_close(rows, plain)
-    with budget.MemoryTrace() as second:
+    with MemoryTrace() as second:
         shoal.gradient_variance(model, images, labels, DOMAINS, memory=10**9)
     assert len(second.trace) < len(first.trace) / 3
 
@@ -282,7 +281,7 @@ def test_what_ran_out_of_memory_is_not_tried_again(
     chosen: list[int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, (images, labels) = make_network(), make_batch()
-    real, tried = budget._in_two_passes, []
+    tried = []
 
     def at_once(job: Any) -> None:
         tried.append(None)
@@ -293,10 +292,10 @@ def test_what_ran_out_of_memory_is_not_tried_again(
         tried.append(job.chunk_size)
         if job.chunk_size > 4:
             raise torch.OutOfMemoryError("made up")
-        real(job)
+        _in_two_passes(job)
 
-    monkeypatch.setattr(budget, "_at_once", at_once)
-    monkeypatch.setattr(budget, "_in_two_passes", in_two_passes)
+    monkeypatch.setattr("shoal.gradients.memory._at_once", at_once)
+    monkeypatch.setattr("shoal.gradients.memory._in_two_passes", in_two_passes)
     for _ in range(2):
         rows = shoal.gradient_variance(model, images, labels, DOMAINS, memory=10**9)
         torch.testing.assert_close(rows, expected(model, images, labels)[0])

@@ -64,7 +64,7 @@ def test_no_layer_goes_another_road(
         return accounts_for(*arguments)
 
     monkeypatch.setattr(collect, "_accounts_for", noting)
-    collect._verdicts.pop(network, None)
+    collect._checks.pop(network, None)
     images = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with warnings.catch_warnings(), PRECISIONS[precision](), torch.no_grad():
         warnings.simplefilter("error", RuntimeWarning)

@@ -1,7 +1,8 @@
-"""Curvature of the domains' risks: analysis only, nothing here takes part in a training step.
+"""Curvature of the domains' risks: for analysis only, never part of a training step.
 
-Every diagonal has one row per domain, ``[E, P]``, float64 for float64 and else float32, and is a
-mean over the domain's n_e examples: the Hessian of the mean risk, F_e / n_e, F̃_e / n_e.
+Every diagonal has one row per domain, ``[E, P]``, in float64 for float64 inputs and otherwise in
+float32. It is a mean over the domain's n_e examples: the Hessian of the mean risk, F_e / n_e,
+F̃_e / n_e.
 
 Diagonals:
 
@@ -10,7 +11,7 @@ Diagonals:
 - ``network_diagonals(model, inputs, labels, domains, parameters)``: the same in any weights
 - ``head_hessian_diagonal``, ``hessian_diagonal``: Diag(H_e) alone, with the same arguments
 
-What they say:
+Comparisons:
 
 - ``chain(diagonals, domain)``: the links H ≈ F ≈ F̃ ∝ C of a domain: cosines, norms, traces, mean
 - ``pairs(diagonals)``: squared distances, cosines and norms between domains

@@ -1,4 +1,4 @@
-"""What diagonals say: the links of the chain H ≈ F ≈ F̃ ∝ C, and how far domains are apart."""
+"""Comparisons: links of the chain H ≈ F ≈ F̃ ∝ C, distances of domains, spectra, alignment."""
 
 from itertools import combinations
 
@@ -18,20 +18,24 @@ LINKS = (
     ("empirical", "variance"),
     ("hessian", "variance"),
 )
+# 2/λ is infinite for an eigenvalue below this.
+TINY = 1e-300
+
+Pair = tuple[int, int]
 
 
 def cosine(a: Tensor, b: Tensor) -> float:
-    """Return the cosine of two vectors, in float64; 0 where one is zero."""
+    """Return the cosine of two vectors, in float64; 0 if one is zero."""
     a, b = a.double(), b.double()
     scale = a.norm() * b.norm()
     return float(a @ b / scale) if scale > 0 else 0.0
 
 
 def chain(diagonals: Diagonals, domain: int) -> dict[str, float]:
-    """Return what one domain says of H ≈ F ≈ F̃ ∝ C.
+    """Return the links of H ≈ F ≈ F̃ ∝ C in one domain.
 
     ``cosine:a:b``, ``norm:a`` and ``trace:a`` of every diagonal; ``gradient`` is ‖g_e‖² / Tr(C_e),
-    which is what centring takes away: near 0 at convergence.
+    the share that centring removes: near 0 at convergence.
     """
     rows = {kind: getattr(diagonals, kind)[domain].double() for kind in KINDS}
     found = {f"cosine:{a}:{b}": cosine(rows[a], rows[b]) for a, b in LINKS}
@@ -44,11 +48,11 @@ def chain(diagonals: Diagonals, domain: int) -> dict[str, float]:
     return found
 
 
-def pairs(diagonals: Diagonals) -> dict[tuple[int, int], dict[str, float]]:
-    """Return for domains A < B the squared distances, cosines and gaps of squared norms.
+def pairs(diagonals: Diagonals) -> dict[Pair, dict[str, float]]:
+    """Return the squared distances, cosines and gaps of squared norms of domains A < B.
 
     ``risk`` is |R_A − R_B|²; ``variance`` and ``hessian`` are ‖v_A − v_B‖² and
-    ‖Diag(H_A − H_B)‖², as in the paper's table of invariance; so are the other diagonals.
+    ‖Diag(H_A − H_B)‖², as in the paper's table of invariance; the other diagonals likewise.
     """
     found = {}
     for a, b in combinations(range(len(diagonals.sizes)), 2):
@@ -66,8 +70,8 @@ def pairs(diagonals: Diagonals) -> dict[tuple[int, int], dict[str, float]]:
 def gaps(diagonals: Diagonals) -> dict[str, float]:
     """Return the spread over domains of risks, variances and Hessian diagonals.
 
-    And ``cosine``, the mean over domains of cos(Diag(H_e), Var(G_e)). Two domains have a quarter
-    of their squared distance.
+    Also ``cosine``, the mean over domains of cos(Diag(H_e), Var(G_e)). The spread of two domains
+    is a quarter of their squared distance.
     """
     present = torch.tensor([n >= 2 for n in diagonals.sizes])
 
@@ -87,15 +91,10 @@ def gaps(diagonals: Diagonals) -> dict[str, float]:
     }
 
 
-Pair = tuple[int, int]
-# What 2/λ is no number for.
-TINY = 1e-300
-
-
 def spectra(roots: Roots, top: int = 5) -> list[dict[str, object]]:
     """Return each domain's largest eigenvalues, the first's share of the trace, the step limit.
 
-    That is 2/λ; None where nothing is curved, as in a domain without examples.
+    The step limit is 2/λ; None if nothing is curved, as in a domain without examples.
     """
     found = []
     for domain in range(len(roots.sizes)):
@@ -108,10 +107,10 @@ def spectra(roots: Roots, top: int = 5) -> list[dict[str, object]]:
 def head_tangent_spectra(
     features: Tensor, classes: int, domains: Tensor, *, bias: bool = True, top: int = 5
 ) -> list[dict[str, object]]:
-    """Return the same of the tangent kernel K_e / n_e of a linear classifier.
+    """Return the spectra of the tangent kernel K_e / n_e of a linear classifier.
 
-    The kernel is z̄z̄ᵀ for each of C logits apart, so that every eigenvalue comes C times; the
-    largest different ones are given.
+    The kernel is z̄z̄ᵀ for each of the C logits separately, so every eigenvalue comes C times; the
+    largest distinct ones are returned.
     """
     check_features(features)
     check_domains(domains, len(features), None)
@@ -139,10 +138,10 @@ def _spectrum(values: Tensor, trace: float, top: int) -> dict[str, object]:
 
 
 def alignment(roots: Roots, top: int = 5) -> dict[Pair, dict[str, float]]:
-    """Return how the top eigenvectors of F_A and F_B lie to each other, for domains A < B.
+    """Return the alignment of the top eigenvectors of F_A and F_B, for domains A < B.
 
     ``first`` is |cos| of the first ones; ``subspace`` is ‖V_AᵀV_B‖² / k of the first k = ``top``
-    (fewer where one has fewer): 1 where they span the same directions, 0 where none is shared.
+    (fewer if one has fewer): 1 if they span the same directions, 0 if they share none.
     """
     vectors = []
     for domain in range(len(roots.sizes)):
@@ -160,10 +159,10 @@ def alignment(roots: Roots, top: int = 5) -> dict[Pair, dict[str, float]]:
 
 
 def dominance(roots: Roots) -> list[dict[str, float | None]]:
-    """Return how much of each F_e its diagonal is.
+    """Return how far the diagonal dominates each F_e.
 
-    ``energy`` is ‖Diag(F_e)‖² / ‖F_e‖²; ``rows`` the share of rows whose diagonal entry is at
-    least the sum of the others' sizes, None where the matrix was not formed.
+    ``energy`` is ‖Diag(F_e)‖² / ‖F_e‖²; ``rows`` is the share of rows whose diagonal entry is at
+    least the sum of the others' absolute values, None if the matrix was not formed.
     """
     found: list[dict[str, float | None]] = []
     for domain, diagonal in enumerate(roots.diagonal):

@@ -1,4 +1,4 @@
-"""Every diagonal of the paper's chain H ≈ F ≈ F̃ ∝ C, side by side."""
+"""Diagonals of the paper's chain H ≈ F ≈ F̃ ∝ C, and those of a linear head in closed form."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from ..gradients.precision import full_precision, precise
 from ..gradients.sources import LinearOnVectors
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Diagonals:
     """One row per domain, in the order of P; a domain with fewer than two examples has zeros.
 
@@ -23,7 +23,7 @@ class Diagonals:
         mean: g_e, ``[E, P]``.
         variance: Var(G_e) = Diag(C_e) with 1/(n − 1), Eq. 2.
         empirical: Diag(F̃_e) / n_e, the uncentred variance.
-        fisher: Diag(F_e) / n_e, with labels drawn from the model; what Gauss-Newton has too.
+        fisher: Diag(F_e) / n_e, with labels drawn from the model; equal to Gauss-Newton's.
         hessian: Diag(H_e) of the mean risk.
     """
 
@@ -39,21 +39,26 @@ class Diagonals:
 def from_moments(
     groups: SortedDomains, losses: Tensor, mean: Tensor, m2: Tensor, fisher: Tensor, hessian: Tensor
 ) -> Diagonals:
-    """Return the diagonals of ḡ and M2 = Σ_i (g_i − ḡ)², ``[E, P]``, and of losses ``[n]``."""
+    """Return the diagonals from losses ``[n]``, ḡ and M2 = Σ_i (g_i − ḡ)², ``[E, P]``."""
     counts = groups.counts.to(m2.dtype)[:, None]
     present = counts >= 2
     zero = m2.new_zeros(())
     variance = m2 / (counts - 1).clamp(min=1)
-    # E[g²] = M2 / n + ḡ² adds what is not negative: nothing cancels.
+    # E[g²] = M2 / n + ḡ² has no negative terms, so nothing cancels.
     empirical = m2 / counts.clamp(min=1) + mean.square()
-    rows = (mean, variance, empirical, fisher, hessian)
-    kept = [row.where(present, zero) for row in rows]
-    risks = groups.mean(losses[:, None]).where(present, zero)[:, 0]
-    return Diagonals(groups.sizes, risks, *kept)
+    return Diagonals(
+        sizes=groups.sizes,
+        risks=groups.mean(losses[:, None]).where(present, zero)[:, 0],
+        mean=mean.where(present, zero),
+        variance=variance.where(present, zero),
+        empirical=empirical.where(present, zero),
+        fisher=fisher.where(present, zero),
+        hessian=hessian.where(present, zero),
+    )
 
 
-def curvature(logits: Tensor) -> Tensor:
-    """Return the diagonal of Λ_i, ``[n, C]``: p(1 − p)."""
+def logit_curvature(logits: Tensor) -> Tensor:
+    """Return the diagonal of Λ_i = ∂²ℓ_i/∂logits², ``[n, C]``: p(1 − p)."""
     if _binary(logits):
         flat = logits.reshape(-1, 1)
         return torch.sigmoid(flat) * torch.sigmoid(-flat)
@@ -61,10 +66,10 @@ def curvature(logits: Tensor) -> Tensor:
     return log_p.exp() * -torch.expm1(log_p)
 
 
-def roots(logits: Tensor) -> Tensor:
+def logit_roots(logits: Tensor) -> Tensor:
     """Return a, ``[n, K, C]``, with Λ_i = Σ_k a_ik a_ikᵀ; two classes or one logit have K = 1."""
     if _binary(logits):
-        return curvature(logits).sqrt()[:, None]
+        return logit_curvature(logits).sqrt()[:, None]
     log_p = F.log_softmax(logits, 1)
     if logits.shape[1] == 2:
         root = (log_p.sum(1, keepdim=True) / 2).exp()
@@ -73,7 +78,7 @@ def roots(logits: Tensor) -> Tensor:
     return (log_p / 2).exp()[:, :, None] * away
 
 
-def units(logits: Tensor) -> Tensor:
+def logit_units(logits: Tensor) -> Tensor:
     """Return the directions of single logits, ``[n, C, C]``: the roots of the tangent kernel."""
     flat = logits.reshape(len(logits), -1)
     return torch.diag_embed(torch.ones_like(flat))
@@ -85,7 +90,7 @@ def along(logits: Tensor, directions: Tensor) -> Tensor:
 
 
 def check_targets(labels: Tensor, logits: Tensor) -> None:
-    """Raise unless soft targets are distributions: else ∂²ℓ/∂logits² is another matrix."""
+    """Raise unless soft targets sum to 1: for others ∂²ℓ/∂logits² is a different matrix."""
     soft = labels.is_floating_point() and not _binary(logits)
     if soft and values_visible(labels):
         total = labels.sum(1)
@@ -121,7 +126,7 @@ def head_diagonals(
         bias: whether P holds the bias ``[C]`` after the weight ``[C, p]``.
         num_domains: E; by default the largest id + 1.
     """
-    z, logits, labels, groups = sorted_head(features, logits, labels, domains, num_domains)
+    z, logits, labels, groups = sort_head(features, logits, labels, domains, num_domains)
     source = LinearOnVectors(logits[0].numel(), z.shape[1], bias)
     mean, m2 = source.moments((z, residuals(logits, labels, None)), groups, True)
     hessian = _curvature(z, logits, groups, bias)
@@ -142,17 +147,18 @@ def head_hessian_diagonal(
 ) -> Tensor:
     """Return Diag(H_e) of each domain's mean risk in a linear classifier, ``[E, P]``.
 
-    Labels only matter in that soft targets must sum to 1; arguments as in ``head_diagonals``.
+    Labels do not matter, except that soft targets must sum to 1. Arguments as in
+    ``head_diagonals``.
     """
-    z, logits, _, groups = sorted_head(features, logits, labels, domains, num_domains)
+    z, logits, _, groups = sort_head(features, logits, labels, domains, num_domains)
     present = (groups.counts >= 2)[:, None]
     return _curvature(z, logits, groups, bias).where(present, z.new_zeros(()))
 
 
-def sorted_head(
+def sort_head(
     features: Tensor, logits: Tensor, labels: Tensor, domains: Tensor, num_domains: int | None
 ) -> tuple[Tensor, Tensor, Tensor, SortedDomains]:
-    """Return features, logits and labels sorted by domain, and their groups, after checks."""
+    """Return features, logits and labels, checked and sorted by domain, and their groups."""
     check_features(features)
     check_logits(logits, len(features))
     check_labels(logits, labels)
@@ -168,7 +174,7 @@ def sorted_head(
 
 def _curvature(z: Tensor, logits: Tensor, groups: SortedDomains, bias: bool) -> Tensor:
     """Return each domain's mean of p(1 − p) ⊗ z², then of p(1 − p), ``[E, P]``."""
-    h = curvature(logits)
+    h = logit_curvature(logits)
     counts = groups.counts.to(z.dtype).clamp(min=1)[:, None, None]
     weight = (groups.outer(h, z.square()) / counts).flatten(1)
     return torch.cat([weight, groups.mean(h)], 1) if bias else weight

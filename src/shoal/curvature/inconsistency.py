@@ -1,9 +1,9 @@
-"""The inconsistency score of Proposition 1, for every ordered pair of domains, and its two terms.
+"""Inconsistency: the score of Proposition 1 for every ordered pair of domains, and its two terms.
 
-With quadratic risks around θ*, R(A, B) = R_B − R_A and H^ε(A, B) = max ½θᵀH_Bθ where
-½θᵀH_Aθ ≤ ε; ½θᵀH_Bθ takes every value between 0 and H, so I^ε(A, B) = max(|R|, |R + H|).
-Where H_A vanishes, H is unbounded: curvatures of A below a floor, the same for all domains, count
-as the floor, and the score says how many there were.
+With quadratic risks around θ*, R(A, B) = R_B − R_A and H^ε(A, B) = max ½θᵀH_Bθ subject to
+½θᵀH_Aθ ≤ ε. ½θᵀH_Bθ takes every value between 0 and H, so I^ε(A, B) = max(|R|, |R + H|).
+H is unbounded if H_A vanishes. So curvatures of A below a floor, the same for all domains, count as
+the floor, and the score reports how many there were.
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from torch import Tensor
 
 from .roots import Roots
 
-# Of the largest curvature of all domains.
+# As a share of the largest curvature of all domains.
 FLOOR = 1e-3
-# Where nothing is curved at all, a division is to give 0.
+# The lowest floor, so that a division gives 0 if nothing is curved.
 TINY = 1e-100
 
 
@@ -35,7 +35,7 @@ class PairScore:
 
 @dataclass(frozen=True)
 class Scores:
-    """Every ordered pair's score, what the floor was, and whether ε is as small as Eq. eps asks."""
+    """The score of every ordered pair, the floor, and whether ε is as small as Eq. eps requires."""
 
     pairs: dict[tuple[int, int], PairScore]
     epsilon: float
@@ -44,7 +44,7 @@ class Scores:
 
     @property
     def largest(self) -> float:
-        """I^ε(θ*): the largest over all pairs, a domain with itself included, which gives ε."""
+        """I^ε(θ*): the largest over all pairs; a domain with itself scores ε."""
         return max([self.epsilon, *(score.inconsistency for score in self.pairs.values())])
 
 
@@ -52,10 +52,10 @@ def inconsistency(roots: Roots, risks: Tensor, epsilon: float, floor: float = FL
     """Return the scores of full matrices H_e: H^ε(A, B) = ε λ_max(H_B, H_A).
 
     Args:
-        roots: of the domains' Hessians; of a head the Fisher matrices are.
+        roots: of the domains' Hessians, which for a head are the Fisher matrices.
         risks: R_e, ``[E]``.
-        epsilon: ε, how far from its value a risk may be.
-        floor: of curvatures, as a share of the largest of all domains.
+        epsilon: ε, the largest allowed increase of a risk.
+        floor: the floor of curvatures, as a share of the largest of all domains.
     """
     _check(epsilon, floor)
     domains = range(len(roots.sizes))
@@ -65,10 +65,10 @@ def inconsistency(roots: Roots, risks: Tensor, epsilon: float, floor: float = FL
     for a, b in permutations(domains, 2):
         values, vectors = eigen[a]
         above = values > lowest
-        # 1/max(λ, floor) is 1/floor everywhere, less what the eigenvectors above it have less.
-        less = ((1 / lowest - 1 / values) / values).where(above, torch.zeros_like(values))
+        # 1/max(λ, floor) is 1/floor minus a correction for the eigenvalues above the floor.
+        correction = ((1 / lowest - 1 / values) / values).where(above, torch.zeros_like(values))
         across = roots.block(b, a) @ vectors
-        matrix = roots.block(b, b) / lowest - (across * less) @ across.mT
+        matrix = roots.block(b, b) / lowest - (across * correction) @ across.mT
         ratios[a, b] = _largest(torch.linalg.eigvalsh(matrix))
         floored[a, b] = roots.weights - int(above.sum())
     extremes = {}
@@ -81,7 +81,7 @@ def inconsistency(roots: Roots, risks: Tensor, epsilon: float, floor: float = FL
 
 
 def _largest(values: Tensor) -> float:
-    """Return the largest eigenvalue; 0 of a domain without examples."""
+    """Return the largest eigenvalue; 0 for a domain without examples."""
     return max(float(values.max()), 0.0) if len(values) else 0.0
 
 
@@ -113,7 +113,7 @@ def _scores(
         (a, b): PairScore(values[b] - values[a], epsilon * ratio, floored[a, b])
         for (a, b), ratio in ratios.items()
     }
-    # ε ≤ −R(A, B) λ_min(A) / λ_max(B) wherever R(A, B) < 0
+    # ε ≤ −R(A, B) λ_min(A) / λ_max(B) for all pairs with R(A, B) < 0
     small = all(
         epsilon <= -score.risk * extremes[a][0] / extremes[b][1]
         for (a, b), score in pairs.items()

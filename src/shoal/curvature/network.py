@@ -1,8 +1,9 @@
-"""Diagonals in any weights of any network, from one forward and K + 1 backwards of each chunk.
+"""Diagonals in any weights of any network: Gauss-Newton, one by one, or by BackPACK.
 
-The Gauss-Newton diagonal is E[Σ_k (Jᵀa_k)²] over the roots a_k of ∂²ℓ/∂logits²: moments of
-gradients, which ``shoal.gradients`` takes without forming them. It is the Fisher diagonal, and in
-weights that the logits are piecewise linear in, as in a ReLU network, it is the Hessian's.
+Gauss-Newton takes one forward and K + 1 backwards of each chunk. Its diagonal is E[Σ_k (Jᵀa_k)²]
+over the roots a_k of ∂²ℓ/∂logits²: moments of gradients, which ``shoal.gradients`` computes without
+forming them. It equals the Fisher diagonal. In weights in which the logits are piecewise linear, as
+in a ReLU network, it equals the Hessian's.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,30 +18,196 @@ from torch import Tensor, nn
 from ..catalogue import HESSIAN_METHODS
 from ..checks import check_labels, check_logits
 from ..choices import choose
-from ..gradients.collect import finish
+from ..gradients.collect import collect_recorded
 from ..gradients.double_backward import twice_differentiable
 from ..gradients.examples import Examples, Inputs, individual_losses
-from ..gradients.job import Form, Job, job_of, like_of
+from ..gradients.job import Job
 from ..gradients.materialised import Moments
-from ..gradients.parameters import Parameters, select
+from ..gradients.parameters import Parameters, select_weights
 from ..gradients.precision import full_precision, precise
 from ..gradients.recording import Recording, WeightGradients
+from ..gradients.sources import Form
 from ..gradients.variance import moments_of
 from ..gradients.vmap import Functional
-from .diagonals import Diagonals, along, check_targets, from_moments, roots, units
+from .diagonals import (
+    Diagonals,
+    along,
+    check_targets,
+    from_moments,
+    logit_roots,
+    logit_units,
+)
 
-# Examples that are looked at for curvature, and weights that are differentiated together.
-LOOKED_AT, TOGETHER = 8, 64
+DIRECTIONS = {"fisher": logit_roots, "tangent": logit_units}
+# "auto" takes at most this many second derivatives of single weights, each a pass over the data.
+MOST_SINGLE = 20_000
+# Examples on which weights are tested for curvature, and weights differentiated together.
+TESTED, TOGETHER = 8, 64
+
+
+def network_diagonals(
+    model: nn.Module,
+    inputs: Inputs,
+    labels: Tensor,
+    domains: Tensor,
+    parameters: Parameters = "all",
+    *,
+    method: str = "auto",
+    num_domains: int | None = None,
+    chunk_size: int | None = None,
+) -> Diagonals:
+    """Return every diagonal in any weights of a network, in its current mode.
+
+    Args:
+        model, inputs, labels, domains, parameters: as in ``shoal.gradient_variance``; the loss is
+            cross-entropy, or binary on one logit.
+        method: how the Hessian is computed, as in ``hessian_diagonal``.
+        chunk_size: examples that run together; None for all.
+    """
+    job = _job(model, inputs, labels, domains, parameters, num_domains, chunk_size)
+    total, fisher, losses = _moments(job, gradients=True)
+    hessian = _hessian(job, fisher, method)
+    return from_moments(job.groups, losses, total.mean, total.m2, fisher, hessian)
+
+
+def hessian_diagonal(
+    model: nn.Module,
+    inputs: Inputs,
+    labels: Tensor,
+    domains: Tensor,
+    parameters: Parameters = "all",
+    *,
+    method: str = "auto",
+    num_domains: int | None = None,
+    chunk_size: int | None = None,
+) -> Tensor:
+    """Return Diag(H_e) of each domain's mean risk, ``[E, P]``.
+
+    Args:
+        method: "auto" is exact: Gauss-Newton in weights in which the logits are piecewise linear,
+            one second derivative after the other in the rest, which raises if they are too many.
+            "gauss-newton" everywhere, "func" for one after the other, or "backpack" (an extra).
+        others: as in ``network_diagonals``.
+    """
+    job = _job(model, inputs, labels, domains, parameters, num_domains, chunk_size)
+    wanted = choose("method", method, HESSIAN_METHODS) in ("auto", "gauss-newton")
+    fisher = _moments(job, gradients=False)[1] if wanted else None
+    present = (job.groups.counts >= 2)[:, None]
+    hessian = _hessian(job, fisher, method)
+    return hessian.where(present, hessian.new_zeros(()))
+
+
+def _job(
+    model: nn.Module,
+    inputs: Inputs,
+    labels: Tensor,
+    domains: Tensor,
+    parameters: Parameters,
+    num_domains: int | None,
+    chunk_size: int | None,
+) -> Job:
+    job = Job.prepare(
+        model,
+        inputs,
+        labels,
+        domains,
+        parameters=parameters,
+        form=Form(centered=True),
+        num_domains=num_domains,
+        chunk_size=chunk_size,
+    )
+    if len(job.examples) == 0:
+        raise ValueError("curvature needs examples, got none")
+    return job
+
+
+def record_forward(job: Job, part: slice) -> tuple[Recording, Examples, Tensor]:
+    """Run the forward of a chunk; return its recorded layers, its examples and its logits."""
+    examples = job.examples.take(part)
+    recording = Recording(job.weights)
+    with torch.enable_grad(), recording.on(job.model):
+        logits = precise(examples.run(job.model))
+    check_logits(logits, len(examples))
+    check_labels(logits, examples.labels)
+    check_targets(examples.labels, logits)
+    return recording, examples, logits
+
+
+def root_entries(
+    job: Job, recording: Recording, examples: Examples, logits: Tensor, kind: str = "fisher"
+) -> Iterator[list[WeightGradients]]:
+    """Yield the gradients' entries for each direction of the logits, one root after the other."""
+    directions = DIRECTIONS[kind]
+    with torch.enable_grad():
+        for k in range(directions(logits.detach()[:1]).shape[1]):
+
+            def loss(logits: Tensor, labels: Tensor, k: int = k) -> Tensor:
+                return along(logits, directions(logits)[:, k])
+
+            losses = loss(logits, examples.labels)
+            yield collect_recorded(recording, job.model, examples, losses, loss, create_graph=False)
+
+
+@full_precision()
+def _moments(job: Job, gradients: bool) -> tuple[Moments, Tensor, Tensor]:
+    """Return the moments of the gradients, if wanted, Diag(F_e) / n_e and the losses ``[n]``."""
+    total = Moments.zero(job.groups.num_domains, job.size, [job.zeros(0)])
+    fisher, losses = torch.zeros_like(total.m2), []
+    uncentred = replace(job, form=Form(centered=False))
+    for part in job.chunks():
+        groups = job.groups.within(part)
+        recording, examples, logits = record_forward(job, part)
+        with torch.enable_grad():
+            values = individual_losses(logits, examples.labels, None)
+        losses.append(values.detach())
+        if gradients:
+            entries = collect_recorded(
+                recording, job.model, examples, values, loss=None, create_graph=False
+            )
+            mean, m2 = moments_of(job, entries, groups)
+            for domain, n in enumerate(groups.sizes):
+                total.add(domain, float(n), mean[domain], m2[domain], True)
+        for entries in root_entries(job, recording, examples, logits):
+            fisher += moments_of(uncentred, entries, groups)[1]
+    counts = job.groups.counts.to(fisher.dtype).clamp(min=1)[:, None]
+    return total, fisher / counts, torch.cat(losses)
+
+
+def _hessian(job: Job, fisher: Tensor | None, method: str) -> Tensor:
+    choose("method", method, HESSIAN_METHODS)
+    if method == "backpack":
+        return backpack_diagonal(job)
+    if method == "func" or fisher is None:
+        return one_by_one(job, list(job.weights))
+    if method == "gauss-newton":
+        return fisher
+    curved = curved_weights(job)
+    if not curved:
+        return fisher
+    many = sum(job.weights[name].numel() for name in curved)
+    if many > MOST_SINGLE:
+        raise ValueError(
+            f"the logits are not piecewise linear in {', '.join(curved[:3])}"
+            f"{' …' if len(curved) > 3 else ''}: the exact Hessian diagonal would take {many:,} "
+            "second derivatives, one after the other; choose gauss-newton for the Hessian, which "
+            "ignores the network's own curvature, backpack, or func, which takes long"
+        )
+    columns, hessian = job.columns(), fisher.clone()
+    found = one_by_one(job, curved)
+    sizes = [job.weights[name].numel() for name in curved]
+    for name, rows in zip(curved, found.split(sizes, 1), strict=True):
+        hessian[:, columns[name]] = rows
+    return hessian
 
 
 def curved_weights(job: Job) -> list[str]:
-    """Return the weights whose tensor, varied alone, moves the logits not piecewise linearly.
+    """Return the weights in which the logits are not piecewise linear, each tensor varied alone.
 
-    On some examples of all domains: the gradient of a random combination of their logits in a
-    tensor, along a random direction, must have a gradient in that tensor of exactly zero.
+    Tested on a few examples of all domains: take the gradient in a tensor of a random combination
+    of their logits, along a random direction; its own gradient in that tensor must be exactly zero.
     """
     n = len(job.examples)
-    some = torch.arange(0, n, max(n // LOOKED_AT, 1))
+    some = torch.arange(0, n, max(n // TESTED, 1))
     generator = torch.Generator().manual_seed(0)
     with torch.enable_grad():
         with twice_differentiable(job.model):
@@ -70,10 +237,10 @@ def one_by_one(job: Job, names: Sequence[str]) -> Tensor:
     chosen = [job.weights[name].detach() for name in names]
     sizes = [weight.numel() for weight in chosen]
     flat = torch.cat([weight.flatten() for weight in chosen])
-    rows = like_of(job).new_zeros(job.groups.num_domains, len(flat))
+    rows = job.zeros(job.groups.num_domains, len(flat))
 
     def total(values: Tensor, examples: Examples) -> Tensor:
-        """Return Σ_i ℓ_i as a function of the chosen weights, in one vector."""
+        """Return Σ_i ℓ_i as a function of the chosen weights, given as one vector."""
         pieces = zip(names, values.split(sizes), chosen, strict=True)
         mine = {name: piece.reshape(weight.shape) for name, piece, weight in pieces}
         logits = precise(examples.run(Functional(job.model, mine)))
@@ -101,18 +268,19 @@ def _diagonal(gradient: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
 
 def backpack_diagonal(job: Job) -> Tensor:
     """Return Diag(H_e), ``[E, P]``, of cross-entropy on two logits or more."""
-    backpack = _package()
+    backpack = _import_backpack()
     model = deepcopy(job.model)
-    chosen = [weight for name, weight in select(model, "all").items() if name in job.weights]
-    # A container of ours is no chain to BackPACK.
+    copies = select_weights(model, "all")
+    chosen = [weight for name, weight in copies.items() if name in job.weights]
+    # BackPACK does not see that our container is a chain.
     named = [getattr(model, name, None) for name in ("features", "classifier")]
     parts = [part for part in named if isinstance(part, nn.Module)]
     chain = nn.Sequential(*parts) if len(parts) == 2 else model
     extended = backpack.extend(chain)
     loss = backpack.extend(nn.CrossEntropyLoss(reduction="sum"))
-    rows = like_of(job).new_zeros(job.groups.num_domains, sum(w.numel() for w in chosen))
+    rows = job.zeros(job.groups.num_domains, sum(w.numel() for w in chosen))
     for domain, part in job.groups.chunks(job.chunk_size or max(job.groups.sizes)):
-        examples = _with_gradients(job.examples.take(part))
+        examples = _with_input_gradients(job.examples.take(part))
         if examples.labels.is_floating_point():
             raise ValueError("BackPACK takes class indices, got soft targets or 0/1 of one logit")
         for weight in chosen:
@@ -123,13 +291,13 @@ def backpack_diagonal(job: Job) -> Tensor:
     return rows / job.groups.counts.to(rows.dtype).clamp(min=1)[:, None]
 
 
-def _with_gradients(examples: Examples) -> Examples:
-    """Let inputs have gradients, without which torch warns of BackPACK's hooks."""
+def _with_input_gradients(examples: Examples) -> Examples:
+    """Return examples whose inputs have gradients; without, torch warns about BackPACK's hooks."""
     tensors = [t.detach().requires_grad_(t.is_floating_point()) for t in examples.tensors]
     return examples.with_tensors(tensors, examples.labels)
 
 
-def _package() -> Any:
+def _import_backpack() -> Any:
     try:
         import backpack
         import backpack.extensions
@@ -140,154 +308,3 @@ def _package() -> Any:
             name="backpack",
         ) from error
     return backpack
-
-
-# Second derivatives of single weights, each a pass over the data: no more than this unasked.
-FEW = 20_000
-DIRECTIONS = {"fisher": roots, "tangent": units}
-
-
-def network_diagonals(
-    model: nn.Module,
-    inputs: Inputs,
-    labels: Tensor,
-    domains: Tensor,
-    parameters: Parameters = "all",
-    *,
-    method: str = "auto",
-    num_domains: int | None = None,
-    chunk_size: int | None = None,
-) -> Diagonals:
-    """Return every diagonal in any weights of a network, in its current mode.
-
-    Args:
-        model, inputs, labels, domains, parameters: as in ``shoal.gradient_variance``; the loss is
-            cross-entropy, or binary on one logit.
-        method: of the Hessian, as in ``hessian_diagonal``.
-        chunk_size: examples that are run together; None for all.
-    """
-    job = _job(model, inputs, labels, domains, parameters, num_domains, chunk_size)
-    total, fisher, losses = _moments(job, gradients=True)
-    hessian = _hessian(job, fisher, method)
-    return from_moments(job.groups, losses, total.mean, total.m2, fisher, hessian)
-
-
-def hessian_diagonal(
-    model: nn.Module,
-    inputs: Inputs,
-    labels: Tensor,
-    domains: Tensor,
-    parameters: Parameters = "all",
-    *,
-    method: str = "auto",
-    num_domains: int | None = None,
-    chunk_size: int | None = None,
-) -> Tensor:
-    """Return Diag(H_e) of each domain's mean risk, ``[E, P]``.
-
-    Args:
-        method: "auto" is exact: Gauss-Newton in the weights that the logits are piecewise linear
-            in, one second derivative after the other in the rest, refused where they are many.
-            "gauss-newton" everywhere, "func" for one after the other, or "backpack" (an extra).
-        others: as in ``network_diagonals``.
-    """
-    job = _job(model, inputs, labels, domains, parameters, num_domains, chunk_size)
-    wanted = choose("method", method, HESSIAN_METHODS) in ("auto", "gauss-newton")
-    fisher = _moments(job, gradients=False)[1] if wanted else None
-    present = (job.groups.counts >= 2)[:, None]
-    hessian = _hessian(job, fisher, method)
-    return hessian.where(present, hessian.new_zeros(()))
-
-
-def _job(
-    model: nn.Module,
-    inputs: Inputs,
-    labels: Tensor,
-    domains: Tensor,
-    parameters: Parameters,
-    num_domains: int | None,
-    chunk_size: int | None,
-) -> Job:
-    form = Form(centered=True)
-    job = job_of(model, inputs, labels, domains, parameters, form, None, num_domains, chunk_size)
-    if len(job.examples) == 0:
-        raise ValueError("curvature needs examples, got none")
-    return job
-
-
-def recorded(job: Job, part: slice) -> tuple[Recording, Examples, Tensor]:
-    """Return the recorded forward of a chunk: its layers, its examples and its logits."""
-    examples = job.examples.take(part)
-    recording = Recording(job.weights)
-    with torch.enable_grad(), recording.on(job.model):
-        logits = precise(examples.run(job.model))
-    check_logits(logits, len(examples))
-    check_labels(logits, examples.labels)
-    check_targets(examples.labels, logits)
-    return recording, examples, logits
-
-
-def root_entries(
-    job: Job, recording: Recording, examples: Examples, logits: Tensor, kind: str = "fisher"
-) -> Iterator[list[WeightGradients]]:
-    """Yield the entries of the gradients in each direction of the logits, root after root."""
-    directions = DIRECTIONS[kind]
-    with torch.enable_grad():
-        for k in range(directions(logits.detach()[:1]).shape[1]):
-
-            def loss(logits: Tensor, labels: Tensor, k: int = k) -> Tensor:
-                return along(logits, directions(logits)[:, k])
-
-            losses = loss(logits, examples.labels)
-            yield finish(recording, job.model, examples, losses, loss, create_graph=False)
-
-
-@full_precision()
-def _moments(job: Job, gradients: bool) -> tuple[Moments, Tensor, Tensor]:
-    """Return the moments of the gradients where wanted, Diag(F_e) / n_e and the losses ``[n]``."""
-    like, size = like_of(job), sum(weight.numel() for weight in job.weights.values())
-    total = Moments.zero(job.groups.num_domains, size, [like])
-    fisher, losses = torch.zeros_like(total.m2), []
-    uncentred = replace(job, form=Form(centered=False))
-    for part in job.chunks():
-        groups = job.groups.within(part)
-        recording, examples, logits = recorded(job, part)
-        with torch.enable_grad():
-            values = individual_losses(logits, examples.labels, None)
-        losses.append(values.detach())
-        if gradients:
-            entries = finish(recording, job.model, examples, values, None, create_graph=False)
-            mean, m2 = moments_of(job, entries, groups)
-            for domain, n in enumerate(groups.sizes):
-                total.add(domain, float(n), mean[domain], m2[domain], True)
-        for entries in root_entries(job, recording, examples, logits):
-            fisher += moments_of(uncentred, entries, groups)[1]
-    counts = job.groups.counts.to(fisher.dtype).clamp(min=1)[:, None]
-    return total, fisher / counts, torch.cat(losses)
-
-
-def _hessian(job: Job, fisher: Tensor | None, method: str) -> Tensor:
-    choose("method", method, HESSIAN_METHODS)
-    if method == "backpack":
-        return backpack_diagonal(job)
-    if method == "func" or fisher is None:
-        return one_by_one(job, list(job.weights))
-    if method == "gauss-newton":
-        return fisher
-    curved = curved_weights(job)
-    if not curved:
-        return fisher
-    many = sum(job.weights[name].numel() for name in curved)
-    if many > FEW:
-        raise ValueError(
-            f"the logits are not piecewise linear in {', '.join(curved[:3])}"
-            f"{' …' if len(curved) > 3 else ''}: the exact Hessian diagonal would take {many:,} "
-            "second derivatives, one after the other; choose gauss-newton for the Hessian, which "
-            "leaves the network's own curvature out, backpack, or func with patience"
-        )
-    columns, hessian = job.columns(), fisher.clone()
-    found = one_by_one(job, curved)
-    sizes = [job.weights[name].numel() for name in curved]
-    for name, rows in zip(curved, found.split(sizes, 1), strict=True):
-        hessian[:, columns[name]] = rows
-    return hessian

@@ -1,8 +1,8 @@
-"""Matrices of domains by their roots: F_e = S_eᵀS_e, known by the inner products of S's rows.
+"""Roots of domains' matrices: F_e = S_eᵀS_e, known by the inner products of the rows of S_e.
 
-The rows of all domains have one Gram matrix; its blocks S_A S_Bᵀ hold the spectrum of every F_e,
-the angles between their eigenvectors, and max θᵀF_Bθ where θᵀF_Aθ is bounded, without a matrix of
-P × P. Everything here is float64.
+The rows of all domains have one Gram matrix. Its blocks S_A S_Bᵀ determine the spectrum of every
+F_e, the angles between their eigenvectors, and max θᵀF_Bθ for bounded θᵀF_Aθ, without a P × P
+matrix. Everything here is float64.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,24 +13,26 @@ from torch import Tensor, nn
 
 from ..gradients.domains import SortedDomains
 from ..gradients.examples import Inputs
-from ..gradients.job import Form, Job, job_of
+from ..gradients.job import Job
 from ..gradients.materialised import BUDGET
 from ..gradients.parameters import Parameters
 from ..gradients.precision import full_precision
 from ..gradients.recording import WeightGradients
-from ..gradients.sources import LinearOnVectors
-from .diagonals import roots, sorted_head
-from .network import recorded, root_entries
+from ..gradients.sources import Form, LinearOnVectors
+from .diagonals import logit_roots, sort_head
+from .network import record_forward, root_entries
 
-# Up to so many weights a matrix is formed; rows of a Gram matrix that a machine bears: 2 GiB.
-DENSE, LARGEST = 2048, 16_384
+# Up to this many weights a matrix is formed.
+DENSE = 2048
+# Rows of a Gram matrix, at most: 2 GiB.
+LARGEST = 16_384
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Roots:
     """The Gram matrix of the rows of all S_e, ``sizes`` of them for each domain, of P ``weights``.
 
-    ``diagonal`` is that of each F_e, ``[E, P]``; ``matrices`` are F_e where they are small enough.
+    ``diagonal`` is that of each F_e, ``[E, P]``; ``matrices`` are the F_e, if small enough.
     """
 
     gram: Tensor
@@ -56,8 +58,13 @@ def of_matrices(matrices: Tensor) -> Roots:
     values, vectors = torch.linalg.eigh(matrices.double())
     root = (values.clamp(min=0).sqrt()[:, None] * vectors).mT.flatten(0, 1)
     count, size, _ = matrices.shape
-    diagonal = matrices.double().diagonal(dim1=1, dim2=2)
-    return Roots(root @ root.mT, (size,) * count, size, diagonal, matrices.double())
+    return Roots(
+        gram=root @ root.mT,
+        sizes=(size,) * count,
+        weights=size,
+        diagonal=matrices.double().diagonal(dim1=1, dim2=2),
+        matrices=matrices.double(),
+    )
 
 
 @torch.no_grad()
@@ -70,13 +77,13 @@ def head_roots(
     bias: bool = True,
     num_domains: int | None = None,
 ) -> Roots:
-    """Return the roots of F_e / n_e of a linear classifier, which is its Hessian H_e too.
+    """Return the roots of F_e / n_e of a linear classifier, which also is its Hessian H_e.
 
     Arguments as in ``head_diagonals``. Beyond ``DENSE`` weights there are n · K rows (K = 1 for
-    two classes, else C), and more than ``LARGEST`` of them are refused: pass some examples.
+    two classes, otherwise C). More than ``LARGEST`` of them raise: pass fewer examples.
     """
-    z, logits, _, groups = sorted_head(features, logits, labels, domains, num_domains)
-    a = roots(logits.double())
+    z, logits, _, groups = sort_head(features, logits, labels, domains, num_domains)
+    a = logit_roots(logits.double())
     a = a / groups.expand(groups.counts.double().clamp(min=1).sqrt())[:, None, None]
     z = z.double()
     z = torch.cat([z, z.new_ones(len(z), 1)], 1) if bias else z
@@ -89,11 +96,11 @@ def head_roots(
     rows, every = a.flatten(0, 1), z.repeat_interleave(a.shape[1], 0)
     sizes = tuple(n * a.shape[1] for n in groups.sizes)
     gram = (rows @ rows.mT).mul_(every @ every.mT)
-    return Roots(gram, sizes, weights, torch.cat(diagonal, 1))
+    return Roots(gram=gram, sizes=sizes, weights=weights, diagonal=torch.cat(diagonal, 1))
 
 
 def _dense(z: Tensor, a: Tensor, groups: SortedDomains) -> Tensor:
-    """Return F_e, ``[E, C k, C k]``, one row of classes and inputs after the other."""
+    """Return F_e, ``[E, C k, C k]``, with the k inputs of each class in turn."""
     size = a.shape[2] * z.shape[1]
     found = z.new_zeros(groups.num_domains, size, size)
     for domain, part in groups.chunks(max(BUDGET // (8 * size * a.shape[1]), 1)):
@@ -112,7 +119,7 @@ def _weight_first(matrices: Tensor, outputs: int, inputs: int, bias: bool) -> Te
 
 
 def check_rows(rows: int) -> None:
-    """Raise where a Gram matrix would be too large."""
+    """Raise if a Gram matrix would be too large."""
     if rows > LARGEST:
         raise ValueError(
             f"the Gram matrix would have {rows:,} rows, more than {LARGEST:,}; pass fewer examples "
@@ -136,31 +143,37 @@ def network_roots(
     Args:
         kind: "fisher", or "tangent" for ∇_θ f of every logit over √n_e, whose Gram matrix is the
             neural tangent kernel K_e / n_e.
-        chunk_size: examples that are run together; what layers leave behind is kept of all.
+        chunk_size: examples that run together; the layers' tensors are kept for all examples.
         others: as in ``network_diagonals``.
     """
-    job = job_of(
-        model, inputs, labels, domains, parameters, Form(False), None, num_domains, chunk_size
+    job = Job.prepare(
+        model,
+        inputs,
+        labels,
+        domains,
+        parameters=parameters,
+        form=Form(centered=False),
+        num_domains=num_domains,
+        chunk_size=chunk_size,
     )
     pieces: list[tuple[int, list[WeightGradients], int]] = []
     for domain, part in job.groups.chunks(job.chunk_size or max(job.groups.sizes)):
-        recording, examples, logits = recorded(job, part)
+        recording, examples, logits = record_forward(job, part)
         for entries in root_entries(job, recording, examples, logits, kind):
             detached = [
                 WeightGradients(e.names, e.source, [t.detach() for t in e.tensors]) for e in entries
             ]
             pieces.append((domain, detached, len(examples)))
-    return _assembled(job, pieces)
+    return _assemble(job, pieces)
 
 
-def _assembled(job: Job, pieces: Sequence[tuple[int, list[WeightGradients], int]]) -> Roots:
-    """Return the roots of pieces of one domain and one direction of the logits each."""
+def _assemble(job: Job, pieces: Sequence[tuple[int, list[WeightGradients], int]]) -> Roots:
+    """Return the roots of pieces, each of one domain and one direction of the logits."""
     lengths = [n for _, _, n in pieces]
     check_rows(sum(lengths))
-    size = sum(weight.numel() for weight in job.weights.values())
     device = job.device
     gram = torch.zeros(sum(lengths), sum(lengths), dtype=torch.float64, device=device)
-    diagonal = torch.zeros(job.groups.num_domains, size, dtype=torch.float64, device=device)
+    diagonal = torch.zeros(job.groups.num_domains, job.size, dtype=torch.float64, device=device)
     starts = [sum(lengths[:k]) for k in range(len(lengths) + 1)]
     shares = [1 / max(n, 1) for n in job.groups.sizes]
     columns = job.columns()
@@ -175,7 +188,7 @@ def _assembled(job: Job, pieces: Sequence[tuple[int, list[WeightGradients], int]
             rows, across = (slice(starts[k], starts[k + 1]) for k in (a, b))
             gram[rows, across], gram[across, rows] = block, block.mT
     counted = [sum(n for e, _, n in pieces if e == k) for k in range(job.groups.num_domains)]
-    return Roots(gram, tuple(counted), size, diagonal)
+    return Roots(gram=gram, sizes=tuple(counted), weights=job.size, diagonal=diagonal)
 
 
 def _products(left: Sequence[WeightGradients], right: Sequence[WeightGradients]) -> Tensor:
@@ -205,7 +218,7 @@ def _product(left: WeightGradients, right: WeightGradients) -> Tensor:
 
 
 def _gradients(entry: WeightGradients, size: int) -> Iterator[Tensor]:
-    """Yield the individual gradients of so many rows at a time, ``[size, P_l]``."""
+    """Yield the individual gradients, ``[size, P_l]`` at a time."""
     batched = len(entry.tensors) - entry.source.shared
     for start in range(0, len(entry.tensors[0]), size):
         part = slice(start, start + size)

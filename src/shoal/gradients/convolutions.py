@@ -1,7 +1,7 @@
-"""Individual gradients of a convolution's weight, pulled back by hand.
+"""Convolutions: individual gradients of dense and depthwise weights, with derivatives by hand.
 
-A convolution's g_i = Σ_t r_it ⊗ (the taps of z_i at t) is one matrix product per example, and both
-its derivatives are one more each.
+g_i = Σ_t r_it ⊗ (the taps of z_i at t) is one matrix product per example, and each of its two
+derivatives is one more.
 Letters: n examples, g groups, o outputs, i inputs, k taps, t positions.
 """
 
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .materialised import MaterialisedGradients, Pull
+from .materialised import VJP, MaterialisedGradients
 from .precision import precise, products
 from .sources import Grads
 
@@ -24,14 +24,14 @@ ConvolutionLayer = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 @dataclass(frozen=True)
 class ConvolutionGradients(MaterialisedGradients):
-    """g_i of a convolution's weight, with tensors (z, r); padding must be of zeros.
+    """g_i of a convolution's weight, from tensors (z, r); padding must be zeros.
 
-    Of z and r in bf16 the products are too, and g_i in float32.
+    With z and r in bf16 the products are bf16 too, and g_i is float32.
     """
 
     module: ConvolutionLayer
     shared: int = 0
-    keeps = True
+    caches = True
     takes_bf16 = True
 
     @property
@@ -53,28 +53,28 @@ class ConvolutionGradients(MaterialisedGradients):
         z, r = (t.detach() for t in tensors)
         return products(self._by_group(r), self._taps(z).mT).view(len(z), -1)
 
-    def formed(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, Pull]:
+    def forward_and_vjp(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, VJP]:
         z, r = (t.detach() for t in tensors)
         want_z, want_r = (t.requires_grad for t in tensors)
         taps, by_group = self._taps(z), self._by_group(r)
 
-        def pull(c: Tensor) -> Grads:
+        def vjp(c: Tensor) -> Grads:
             c = c.view(len(by_group), by_group.shape[1], -1)
-            d_r = _laid_out(c, taps, self._last(r)).view(r.shape) if want_r else None
+            d_r = _product(c, taps, self._last(r)).view(r.shape) if want_r else None
             alone = prod(self.module.kernel_size) == 1 and self._last(z)
-            d_z = self._folded(_laid_out(c.mT, by_group, alone), z) if want_z else None
+            d_z = self._fold(_product(c.mT, by_group, alone), z) if want_z else None
             return d_z, d_r
 
         if g is None:
             g = products(by_group, taps.mT).view(len(z), -1)
-        return g, pull
+        return g, vjp
 
     def _last(self, t: Tensor) -> bool:
         return self.module.groups == 1 and _channels_last(t)
 
     @property
     def _pointwise(self) -> bool:
-        """Whether every position sees itself alone, and every one is seen."""
+        """Whether every position of z is seen once, by the same position of the output."""
         module = self.module
         padded = any(module._reversed_padding_repeated_twice)
         return prod(module.kernel_size) == prod(module.stride) == 1 and not padded
@@ -84,7 +84,7 @@ class ConvolutionGradients(MaterialisedGradients):
         groups = self.module.groups
         return r.reshape(len(r) * groups, r.shape[1] // groups, -1)
 
-    def _padded(self, z: Tensor) -> Tensor:
+    def _pad(self, z: Tensor) -> Tensor:
         padding = self.module._reversed_padding_repeated_twice
         return F.pad(z, padding) if any(padding) else z
 
@@ -98,19 +98,19 @@ class ConvolutionGradients(MaterialisedGradients):
         return padded
 
     def _taps(self, z: Tensor) -> Tensor:
-        """Return what each position sees of z, ``[n · g, i · k, t]``; a view where k is 1."""
+        """Return the inputs that each position sees, ``[n · g, i · k, t]``; a view if k is 1."""
         axes, groups = z.ndim - 2, self.module.groups
         inner = z.shape[1] // groups * prod(self.module.kernel_size)
         if self._pointwise:
             return z.reshape(len(z) * groups, inner, -1)
-        windows = self._windows(self._padded(z))
+        windows = self._windows(self._pad(z))
         positions, taps = range(2, 2 + axes), range(2 + axes, 2 + 2 * axes)
-        if self._last(z):  # and so is the copy
+        if self._last(z):  # the copy has its channels last too
             last = windows.permute(0, *positions, 1, *taps)
             return last.reshape(len(z), -1, inner).mT
         return windows.permute(0, 1, *taps, *positions).reshape(len(z) * groups, inner, -1)
 
-    def _folded(self, c: Tensor, z: Tensor) -> Tensor:
+    def _fold(self, c: Tensor, z: Tensor) -> Tensor:
         """Return the gradient in z of a cotangent of its taps, ``[n · g, i · k, t]``."""
         module = self.module
         if self._pointwise:
@@ -144,18 +144,18 @@ def _channels_last(z: Tensor) -> bool:
     return z.ndim == 4 and z.is_contiguous(memory_format=last) and not z.is_contiguous()
 
 
-def _laid_out(a: Tensor, b: Tensor, last: bool) -> Tensor:
-    """Return a @ b; in memory its transpose, if the channels go last."""
+def _product(a: Tensor, b: Tensor, last: bool) -> Tensor:
+    """Return a @ b, stored as its transpose if the channels go last."""
     return torch.bmm(b.mT, a.mT).mT if last else torch.bmm(a, b)
 
 
 @dataclass(frozen=True)
 class DepthwiseGradients(MaterialisedGradients):
-    """g_i of a depthwise convolution's weight, with tensors (z, r); padding must be of zeros."""
+    """g_i of a depthwise convolution's weight, from tensors (z, r); padding must be zeros."""
 
     module: ConvolutionLayer
     shared: int = 0
-    keeps = True
+    caches = True
     takes_bf16 = True
 
     @property
@@ -167,57 +167,63 @@ class DepthwiseGradients(MaterialisedGradients):
 
     def individual(self, tensors: Sequence[Tensor]) -> Tensor:
         z, r = tensors
-        return self._weight(self._padded(_apart(z)), _apart(r)).reshape(len(z), -1)
+        return self._weight(self._pad(_side_by_side(z)), _side_by_side(r)).reshape(len(z), -1)
 
-    def formed(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, Pull]:
+    def forward_and_vjp(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, VJP]:
         z, r = tensors
-        x, r_apart = self._padded(_apart(z.detach())), _apart(r.detach())
+        x = self._pad(_side_by_side(z.detach()))
+        r_wide = _side_by_side(r.detach())
 
-        def pull(c: Tensor) -> Grads:
+        def vjp(c: Tensor) -> Grads:
             weight = c.view(-1, 1, *self.module.kernel_size)
-            how, d_r, d_z = self._geometry(x), None, None
+            geometry = self._geometry(x)
+            d_r = d_z = None
             if r.requires_grad:
-                d_r = _joined(torch.ops.aten.convolution(x, weight, None, *how), r)
+                d_r = _as_batch(torch.ops.aten.convolution(x, weight, None, *geometry), r)
             if z.requires_grad:
                 mask = [True, False, False]
-                d_x = torch.ops.aten.convolution_backward(r_apart, x, weight, None, *how, mask)[0]
-                around = [-side for side in self._around]
-                d_z = _joined(F.pad(d_x, around) if around else d_x, z)
+                d_x = torch.ops.aten.convolution_backward(r_wide, x, weight, None, *geometry, mask)[
+                    0
+                ]
+                crop = [-side for side in self._uneven_padding]
+                d_z = _as_batch(F.pad(d_x, crop) if crop else d_x, z)
             return d_z, d_r
 
         if g is None:
-            g = self._weight(x, r_apart).view(len(z), -1)
-        return g, pull
+            g = self._weight(x, r_wide).view(len(z), -1)
+        return g, vjp
 
     @property
-    def _around(self) -> list[int]:
-        """What is put around the images first, because the convolution cannot: uneven padding."""
+    def _uneven_padding(self) -> list[int]:
+        """The padding to add first, because torch's convolution pads both sides alike."""
         both: list[int] = self.module._reversed_padding_repeated_twice
         return [] if both[::2] == both[1::2] else both
 
-    def _padded(self, apart: Tensor) -> Tensor:
-        return F.pad(apart, self._around) if self._around else apart
+    def _pad(self, images: Tensor) -> Tensor:
+        return F.pad(images, self._uneven_padding) if self._uneven_padding else images
 
     def _geometry(self, x: Tensor) -> tuple[Any, ...]:
-        """Return torch's arguments for examples side by side as further groups."""
+        """Return torch's arguments for examples side by side, each as more groups."""
         module, none = self.module, [0] * len(self.module.stride)
         both = module._reversed_padding_repeated_twice
-        padding = none if self._around else both[::-2]
+        padding = none if self._uneven_padding else both[::-2]
         return list(module.stride), padding, list(module.dilation), False, none, x.shape[1]
 
     def _weight(self, x: Tensor, r: Tensor) -> Tensor:
         weight = x.new_empty(r.shape[1], 1, *self.module.kernel_size)
-        how, mask = self._geometry(x), [False, True, False]
-        found: Tensor = torch.ops.aten.convolution_backward(r, x, weight, None, *how, mask)[1]
+        mask = [False, True, False]
+        found: Tensor = torch.ops.aten.convolution_backward(
+            r, x, weight, None, *self._geometry(x), mask
+        )[1]
         return found
 
 
-def _apart(t: Tensor) -> Tensor:
-    """Return images as one with the channels of all, in the precision of statistics."""
+def _side_by_side(t: Tensor) -> Tensor:
+    """Return n images as one image with the channels of all, in the precision of statistics."""
     dtype = torch.promote_types(t.dtype, torch.float32)
     return t.to(dtype, memory_format=torch.contiguous_format).reshape(1, -1, *t.shape[2:])
 
 
-def _joined(apart: Tensor, like: Tensor) -> Tensor:
-    """Return images again, in the precision and the order in memory of others."""
-    return torch.empty_like(like).copy_(apart.view(like.shape))
+def _as_batch(image: Tensor, like: Tensor) -> Tensor:
+    """Return n images again, in the precision and memory format of ``like``."""
+    return torch.empty_like(like).copy_(image.view(like.shape))

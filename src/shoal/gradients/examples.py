@@ -1,4 +1,4 @@
-"""A network's inputs as a flat list of tensors, so that examples can be cut and reordered."""
+"""Examples: inputs and labels that can be sliced and sorted, their losses and residuals r."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,53 +12,12 @@ from ..checks import check_floating, check_labels, check_logits, check_one_each
 from .precision import precise
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-
-
-def individual_losses(logits: Tensor, labels: Tensor, loss: Loss | None) -> Tensor:
-    """Return ℓ_i, ``[n]``: the given loss, else cross-entropy or, on one logit, binary."""
-    if loss is not None:
-        values = loss(logits, labels)
-        if not isinstance(values, Tensor):
-            raise TypeError(f"loss must return a tensor, got {type(values).__name__}")
-        if values.shape != (len(logits),):
-            raise ValueError(
-                f"loss must return one value per example, [{len(logits)}], got shape "
-                f"{list(values.shape)}; pass reduction='none'"
-            )
-        return values
-    if logits.ndim == 1 or logits.shape[1] == 1:
-        flat = logits.reshape(-1)
-        return F.binary_cross_entropy_with_logits(
-            flat, labels.reshape(-1).to(flat.dtype), reduction="none"
-        )
-    target = labels.to(logits.dtype) if labels.is_floating_point() else labels.long()
-    return F.cross_entropy(logits, target, reduction="none")
-
-
-def residuals(logits: Tensor, labels: Tensor, loss: Loss | None) -> Tensor:
-    """Return r_i = ∂ℓ_i/∂logits, ``[n, C]``, as a differentiable function of the logits."""
-    n = len(logits)
-    if loss is not None:
-        r: Tensor = torch.func.grad(lambda x: individual_losses(x, labels, loss).sum())(logits)
-        return r.reshape(n, -1)
-    if logits.ndim == 1 or logits.shape[1] == 1:
-        flat = logits.reshape(n, 1)
-        return torch.sigmoid(flat) - labels.reshape(n, 1).to(flat.dtype)
-    # log_softmax, then exp: with softmax, Inductor's CPU gradients of r² come out wrong.
-    log_p = F.log_softmax(logits, 1)
-    if labels.is_floating_point():
-        labels = labels.to(logits.dtype)
-        return log_p.exp() * labels.sum(1, keepdim=True) - labels
-    minus_one = torch.full((n, 1), -1.0, dtype=log_p.dtype, device=log_p.device)
-    return log_p.exp().scatter_add(1, labels.long()[:, None], minus_one)
-
-
 Inputs = Tensor | tuple[Tensor, ...] | list[Tensor] | Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Inputs and labels of n examples; ``keys`` are the names of dict inputs."""
+    """Inputs of n examples as a flat list, and their labels; ``keys`` name the inputs of a dict."""
 
     tensors: list[Tensor]
     keys: list[str] | None
@@ -108,7 +67,7 @@ class Examples:
         if loss is None:
             check_logits(logits, len(self))
             check_labels(logits, self.labels)
-        else:  # any shape that the loss can take
+        else:  # any shape that the loss takes
             check_floating("logits", logits)
         return individual_losses(logits, self.labels, loss)
 
@@ -124,10 +83,49 @@ def logits_of(output: Any) -> Tensor:
     return logits
 
 
+def individual_losses(logits: Tensor, labels: Tensor, loss: Loss | None) -> Tensor:
+    """Return ℓ_i, ``[n]``: the given loss, or cross-entropy, which is binary on one logit."""
+    if loss is not None:
+        values = loss(logits, labels)
+        if not isinstance(values, Tensor):
+            raise TypeError(f"loss must return a tensor, got {type(values).__name__}")
+        if values.shape != (len(logits),):
+            raise ValueError(
+                f"loss must return one value per example, [{len(logits)}], got shape "
+                f"{list(values.shape)}; pass reduction='none'"
+            )
+        return values
+    if logits.ndim == 1 or logits.shape[1] == 1:
+        flat = logits.reshape(-1)
+        return F.binary_cross_entropy_with_logits(
+            flat, labels.reshape(-1).to(flat.dtype), reduction="none"
+        )
+    target = labels.to(logits.dtype) if labels.is_floating_point() else labels.long()
+    return F.cross_entropy(logits, target, reduction="none")
+
+
+def residuals(logits: Tensor, labels: Tensor, loss: Loss | None) -> Tensor:
+    """Return r_i = ∂ℓ_i/∂logits, ``[n, C]``, as a differentiable function of the logits."""
+    n = len(logits)
+    if loss is not None:
+        r: Tensor = torch.func.grad(lambda x: individual_losses(x, labels, loss).sum())(logits)
+        return r.reshape(n, -1)
+    if logits.ndim == 1 or logits.shape[1] == 1:
+        flat = logits.reshape(n, 1)
+        return torch.sigmoid(flat) - labels.reshape(n, 1).to(flat.dtype)
+    # log_softmax, then exp: with softmax, Inductor's CPU gradients of r² are wrong.
+    log_p = F.log_softmax(logits, 1)
+    if labels.is_floating_point():
+        labels = labels.to(logits.dtype)
+        return log_p.exp() * labels.sum(1, keepdim=True) - labels
+    minus_one = torch.full((n, 1), -1.0, dtype=log_p.dtype, device=log_p.device)
+    return log_p.exp().scatter_add(1, labels.long()[:, None], minus_one)
+
+
 def check_examples(tensors: list[Tensor], keys: list[str] | None) -> int:
-    """Return how many examples the inputs are of; raise unless all are of as many."""
+    """Return the number of examples; raise unless all inputs have that many."""
     if not tensors:
-        raise ValueError("inputs is empty; a tensor, a tuple or a dict of tensors is expected")
+        raise ValueError("inputs is empty; expected a tensor, a tuple or a dict of tensors")
     n = len(tensors[0]) if isinstance(tensors[0], Tensor) and tensors[0].ndim else 0
     for name, tensor in _named(tensors, keys):
         if not isinstance(tensor, Tensor):

@@ -1,8 +1,8 @@
-"""Individual gradients of one layer, one rule per layer type.
+"""Layers: one rule per layer type for its individual gradients, and frozen batch norm by hand.
 
-A rule takes the module, which of its weights, its input z and the gradient r in its output, and
-returns the gradient of every example, summed over positions (tokens, pixels) before anything is
-squared. Letters: n examples, t positions, o outputs, i inputs, g groups, k taps.
+A rule takes the module, the name of one of its weights, the layer's input z and the gradient r in
+its output. It returns the gradient of every example, summed over positions (tokens, pixels) before
+anything is squared. Letters: n examples, t positions, o outputs, i inputs, g groups, k taps.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .fast_kernels import norm_gradients
-from .materialised import MaterialisedGradients, Pull
+from .double_backward import norm_gradients
+from .materialised import VJP, MaterialisedGradients
 from .precision import precise
 from .sources import Grads
 
@@ -24,7 +24,7 @@ RULES: dict[type[nn.Module], LayerRule] = {}
 
 
 def rule(*types: type[nn.Module]) -> Callable[[LayerRule], LayerRule]:
-    """Register a rule for these exact types; a subclass may do anything in its forward."""
+    """Register a rule for these exact types; a subclass can do anything in its forward."""
 
     def register(function: LayerRule) -> LayerRule:
         for layer in types:
@@ -99,7 +99,7 @@ def _with_running_statistics(module: nn.BatchNorm2d | nn.InstanceNorm2d, z: Tens
 
 
 def _over_positions(r: Tensor) -> Tensor:
-    """Return ``[n, channels, ...] -> [n, channels]``, summed."""
+    """Return r summed over positions, ``[n, channels, ...] -> [n, channels]``."""
     return r.reshape(*r.shape[:2], -1).sum(-1)
 
 
@@ -115,14 +115,14 @@ def embedding(module: nn.Embedding, weight: str, z: Tensor, r: Tensor) -> Tensor
 
 @dataclass(frozen=True)
 class FrozenNormGradients(MaterialisedGradients):
-    """g_i of weight and bias of a batch norm with frozen statistics, with tensors (z, r).
+    """g_i of weight and bias of a batch norm with frozen statistics, from tensors (z, r).
 
-    With x̂ = (z − μ)/σ these are Σ_t r x̂ and Σ_t r for each channel.
+    With x̂ = (z − μ)/σ they are Σ_t r x̂ and Σ_t r for each channel.
     """
 
     module: nn.modules.batchnorm._BatchNorm
     shared: int = 0
-    keeps = True
+    caches = True
     takes_bf16 = True
 
     @property
@@ -142,20 +142,20 @@ class FrozenNormGradients(MaterialisedGradients):
         return torch.cat([weight, r.sum(2)], 1)
 
     def values(self, tensors: Sequence[Tensor]) -> Tensor:
-        # The gradients of a batch norm over one image, whose channels are those of all examples.
+        # The gradients of a batch norm over one image that has the channels of all examples.
         z, r = (t.detach().reshape(1, -1, prod(t.shape[2:])) for t in tensors)
         n = len(tensors[0])
         mean, var = (t.repeat(n) for t in self._statistics(z))
-        wanted = (False, True, True)
-        found = norm_gradients(r, z, torch.ones_like(mean), mean, var, self.module.eps, *wanted)
+        ones, eps = torch.ones_like(mean), self.module.eps
+        found = norm_gradients(r, z, ones, mean, var, eps, wanted=(False, True, True))
         return torch.cat([one.view(n, -1) for one in found if one is not None], 1)
 
-    def formed(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, Pull]:
+    def forward_and_vjp(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, VJP]:
         z, r = (t.detach() for t in tensors)
         want_z, want_r = (t.requires_grad for t in tensors)
         mean, var = self._statistics(z)
 
-        def pull(c: Tensor) -> Grads:
+        def vjp(c: Tensor) -> Grads:
             shape = (*z.shape[:2], *[1] * (z.ndim - 2))
             weight, bias = c.chunk(2, 1)
             weight = weight * (var + self.module.eps).rsqrt()
@@ -166,4 +166,4 @@ class FrozenNormGradients(MaterialisedGradients):
             d_r = torch.addcmul(shift, weight, z, out=torch.empty_like(z)) if want_r else None
             return d_z, d_r
 
-        return self.values(tensors) if g is None else g, pull
+        return self.values(tensors) if g is None else g, vjp

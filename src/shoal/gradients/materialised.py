@@ -1,4 +1,4 @@
-"""Individual gradients that are formed, ``[chunk, P]`` at a time, reduced and forgotten."""
+"""Materialised gradients: formed ``[chunk, P]`` at a time, then reduced to moments and dropped."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -11,12 +11,190 @@ from torch import Tensor
 from .domains import SortedDomains
 from .sources import Grads
 
+# Numbers in the [chunk, P_l] tensor of one layer, at most: 1 GiB in float32.
+BUDGET = 2**28
+# An [n, P_l] of up to this many numbers is cached for the backward, which forms a larger one again.
+CACHE = 2**26
+
+VJP = Callable[[Tensor], Grads]
+
+
+class MaterialisedGradients(ABC):
+    """A source that forms its individual gradients, ``[chunk, P]`` at a time.
+
+    Moments are reduced and cotangents are pulled back chunk by chunk, so that a large ``[n, P]``
+    never exists.
+    """
+
+    size: int
+    shared: int = 0
+
+    # Whether ``forward_and_vjp`` can use cached g_i.
+    caches: ClassVar[bool] = False
+    # Whether tensors can be bf16; other sources get float32.
+    takes_bf16: ClassVar[bool] = False
+
+    @abstractmethod
+    def forward_and_vjp(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, VJP]:
+        """Return g_i, ``[n, P]``, and the function from a cotangent of g to those of ``tensors``.
+
+        Args:
+            g: the result of ``values``, if it was cached.
+        """
+
+    @abstractmethod
+    def individual(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return g_i, ``[n, P]``, differentiable in ``tensors``."""
+
+    def values(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return g_i, ``[n, P]``, without a graph."""
+        with torch.no_grad():
+            return self.individual(tensors)
+
+    def cotangent_dtype(self, tensors: Sequence[Tensor], g: Tensor) -> torch.dtype:
+        """Return the dtype in which the VJP takes a cotangent of g."""
+        return g.dtype
+
+    def width(self, tensors: Sequence[Tensor]) -> int:
+        """Return the size of the largest tensor per example that exists while g_i is formed."""
+        return self.size
+
+    def cached(self, tensors: Sequence[Tensor], groups: SortedDomains) -> Tensor | None:
+        """Return g_i of all examples, ``[n, P]``, if they are worth keeping for the backward."""
+        if not self.caches or sum(groups.sizes) * self.size > CACHE:
+            return None
+        chunks = self._chunks(tensors, groups)
+        if len(chunks) == 1:
+            return self.values(tensors)
+        return torch.cat([self.values(self._cut(tensors, part)) for part in chunks])
+
+    def _chunks(self, tensors: Sequence[Tensor], groups: SortedDomains) -> list[slice]:
+        n = sum(groups.sizes)
+        step = max(BUDGET // max(self.width(tensors), 1), 1)
+        return [slice(start, min(start + step, n)) for start in range(0, n, step)]
+
+    def _cut(self, tensors: Sequence[Tensor], part: slice) -> list[Tensor]:
+        batched = len(tensors) - self.shared
+        return [t[part] if k < batched else t for k, t in enumerate(tensors)]
+
+    def moments(
+        self,
+        tensors: Sequence[Tensor],
+        groups: SortedDomains,
+        centered: bool,
+        cache: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        chunks = self._chunks(tensors, groups)
+        # Otherwise one domain at a time, so that temporaries as large as g belong to one domain.
+        if len(chunks) == 1 and groups.equal and in_one_pass(tensors[0], centered):
+            g = self.values(tensors) if cache is None else cache
+            return moments_over(groups.by_domain(g), 1, centered)
+        total = Moments.zero(groups.num_domains, self.size, tensors)
+        for part in chunks:
+            g = self.values(self._cut(tensors, part)) if cache is None else cache[part]
+            for domain, own in groups.within(part).slices():
+                n = float(own.stop - own.start)
+                total.add(domain, n, *moments_over(g[own], 0, centered), centered)
+            del g  # before the next chunk is formed
+        return total.mean, total.m2
+
+    def pull_back(
+        self,
+        tensors: Sequence[Tensor],
+        groups: SortedDomains,
+        c: Tensor,
+        mean: Tensor | None,
+        cache: Tensor | None = None,
+    ) -> Grads:
+        parts = self._chunks(tensors, groups)
+        if len(parts) == 1:
+            return self._pull_back_chunk(tensors, groups, c, mean, cache)
+        batched = len(tensors) - self.shared
+        grads = [
+            (torch.empty_like if k < batched else torch.zeros_like)(t) if t.requires_grad else None
+            for k, t in enumerate(tensors)
+        ]
+        for part in parts:
+            own = None if cache is None else cache[part]
+            chunk = self._cut(tensors, part)
+            found = self._pull_back_chunk(chunk, groups.within(part), c, mean, own)
+            for k, (into, one) in enumerate(zip(grads, found, strict=True)):
+                if into is None:
+                    continue
+                if k < batched:
+                    into[part] = 0 if one is None else one
+                elif one is not None:
+                    into.add_(one)
+        return tuple(grads)
+
+    def _pull_back_chunk(
+        self,
+        tensors: Sequence[Tensor],
+        groups: SortedDomains,
+        c: Tensor,
+        mean: Tensor | None,
+        cache: Tensor | None,
+    ) -> Grads:
+        cut = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
+        g, vjp = self.forward_and_vjp(cut, cache)
+        dtype = self.cotangent_dtype(tensors, g)
+        fresh = cache is not None or dtype != g.dtype
+        cotangent = torch.empty_like(g, dtype=dtype) if fresh else g
+        shift = None if mean is None else -(c * mean)
+        if groups.equal:
+            g, into, c = groups.by_domain(g), groups.by_domain(cotangent), c[:, None]
+            _write_weighted(g, c, None if shift is None else shift[:, None], into)
+        else:
+            for domain, own in groups.slices():
+                held = None if shift is None else shift[domain]
+                _write_weighted(g[own], c[domain], held, cotangent[own])
+        return vjp(cotangent)
+
+
+@dataclass(frozen=True)
+class AutogradGradients(MaterialisedGradients):
+    """g_i = function(*tensors), with derivatives by autograd."""
+
+    size: int
+    function: Callable[..., Tensor]
+    shared: int = 0
+
+    def individual(self, tensors: Sequence[Tensor]) -> Tensor:
+        return self.function(*tensors)
+
+    def forward_and_vjp(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, VJP]:
+        with torch.enable_grad():
+            g = self.individual(tensors)
+        wanted = [k for k, t in enumerate(tensors) if t.requires_grad]
+
+        def vjp(c: Tensor) -> Grads:
+            grads: list[Tensor | None] = [None] * len(tensors)
+            if g.requires_grad:
+                leaves = [tensors[k] for k in wanted]
+                found = torch.autograd.grad(g, leaves, c, allow_unused=True)
+                for k, one in zip(wanted, found, strict=True):
+                    # A sum's gradient is one number expanded to many places, which a caller cannot
+                    # write to.
+                    grads[k] = one if one is None or all(one.stride()) else one.clone()
+            return tuple(grads)
+
+        # A copy that a caller can overwrite: the graph can hold on to the original.
+        return g.detach().clone(), vjp
+
+
+def _write_weighted(g: Tensor, c: Tensor, shift: Tensor | None, out: Tensor) -> None:
+    """Write c (g − ḡ) to ``out`` in one pass, given the shift −cḡ."""
+    if shift is None:
+        torch.mul(g, c, out=out)
+    else:
+        torch.addcmul(shift, g, c, out=out)
+
 
 @dataclass
 class Moments:
-    """Counts ``[E]``, means and M2 ``[E, P]`` of the gradients seen so far (Chan's merge).
+    """Counts ``[E]``, means and M2 ``[E, P]`` of the gradients so far (Chan's merge).
 
-    Plain sums of squares would lose everything in float32.
+    Plain sums of squares would lose all digits of a variance in float32.
     """
 
     counts: list[float]
@@ -44,7 +222,7 @@ class Moments:
 
 
 def moments_over(g: Tensor, axis: int, centered: bool) -> tuple[Tensor, Tensor]:
-    """Return ḡ and M2 of the gradients along an axis, which disappears."""
+    """Return ḡ and M2 of the gradients, reduced along an axis."""
     if in_one_pass(g, centered):
         variance, mean = torch.var_mean(g, axis, correction=0)
         return mean, variance.mul_(g.shape[axis])
@@ -54,182 +232,5 @@ def moments_over(g: Tensor, axis: int, centered: bool) -> tuple[Tensor, Tensor]:
 
 
 def in_one_pass(g: Tensor, centered: bool) -> bool:
-    """Return whether moments need one pass over g and no other tensor of its size."""
+    """Return whether the moments take one pass over g and no other tensor of its size."""
     return centered and g.device.type == "cuda"
-
-
-# At most this many numbers in the [chunk, P_l] tensor of one layer: 1 GiB in float32.
-BUDGET = 2**28
-# Up to so many in [n, P_l] are kept for the backward, which forms them again otherwise.
-KEPT = 2**26
-
-Pull = Callable[[Tensor], Grads]
-
-
-class MaterialisedGradients(ABC):
-    """A source whose individual gradients are formed, ``[chunk, P]`` at a time.
-
-    Its moments are reduced and its cotangents sent back chunk by chunk, so that no ``[n, P]``
-    exists where that is large.
-    """
-
-    size: int
-    shared: int = 0
-
-    # Whether ``formed`` has use for g_i that were kept.
-    keeps: ClassVar[bool] = False
-    # Whether tensors may be bf16, where others are given float32.
-    takes_bf16: ClassVar[bool] = False
-
-    @abstractmethod
-    def formed(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, Pull]:
-        """Return g_i, ``[n, P]``, and what takes a cotangent of g to gradients in ``tensors``.
-
-        Args:
-            g: what ``values`` returned, where it was kept.
-        """
-
-    @abstractmethod
-    def individual(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return g_i, ``[n, P]``, differentiable in ``tensors``."""
-
-    def values(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return g_i, ``[n, P]``, without a graph."""
-        with torch.no_grad():
-            return self.individual(tensors)
-
-    def cotangent_dtype(self, tensors: Sequence[Tensor], g: Tensor) -> torch.dtype:
-        """Return in what a cotangent of g is wanted by what takes it back."""
-        return g.dtype
-
-    def width(self, tensors: Sequence[Tensor]) -> int:
-        """Return how many numbers the largest tensor of one example has while g_i is formed."""
-        return self.size
-
-    def kept(self, tensors: Sequence[Tensor], groups: SortedDomains) -> Tensor | None:
-        """Return g_i of all examples, where that is worth keeping."""
-        if not self.keeps or sum(groups.sizes) * self.size > KEPT:
-            return None
-        chunks = self._chunks(tensors, groups)
-        if len(chunks) == 1:
-            return self.values(tensors)
-        return torch.cat([self.values(self._cut(tensors, part)) for part in chunks])
-
-    def _chunks(self, tensors: Sequence[Tensor], groups: SortedDomains) -> list[slice]:
-        n = sum(groups.sizes)
-        step = max(BUDGET // max(self.width(tensors), 1), 1)
-        return [slice(start, min(start + step, n)) for start in range(0, n, step)]
-
-    def _cut(self, tensors: Sequence[Tensor], part: slice) -> list[Tensor]:
-        batched = len(tensors) - self.shared
-        return [t[part] if k < batched else t for k, t in enumerate(tensors)]
-
-    def moments(
-        self,
-        tensors: Sequence[Tensor],
-        groups: SortedDomains,
-        centered: bool,
-        kept: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        chunks = self._chunks(tensors, groups)
-        # Else a domain at a time, so that what is as large as g is of one domain.
-        if len(chunks) == 1 and groups.equal and in_one_pass(tensors[0], centered):
-            g = self.values(tensors) if kept is None else kept
-            return moments_over(groups.cube(g), 1, centered)
-        total = Moments.zero(groups.num_domains, self.size, tensors)
-        for part in chunks:
-            g = self.values(self._cut(tensors, part)) if kept is None else kept[part]
-            for domain, own in groups.within(part).runs():
-                n = float(own.stop - own.start)
-                total.add(domain, n, *moments_over(g[own], 0, centered), centered)
-            del g  # before the next is formed
-        return total.mean, total.m2
-
-    def pull_back(
-        self,
-        tensors: Sequence[Tensor],
-        groups: SortedDomains,
-        c: Tensor,
-        mean: Tensor | None,
-        kept: Tensor | None = None,
-    ) -> Grads:
-        parts = self._chunks(tensors, groups)
-        if len(parts) == 1:
-            return self._pulled(tensors, groups, c, mean, kept)
-        batched = len(tensors) - self.shared
-        grads = [
-            (torch.empty_like if k < batched else torch.zeros_like)(t) if t.requires_grad else None
-            for k, t in enumerate(tensors)
-        ]
-        for part in parts:
-            own = None if kept is None else kept[part]
-            found = self._pulled(self._cut(tensors, part), groups.within(part), c, mean, own)
-            for k, (into, one) in enumerate(zip(grads, found, strict=True)):
-                if into is None:
-                    continue
-                if k < batched:
-                    into[part] = 0 if one is None else one
-                elif one is not None:
-                    into.add_(one)
-        return tuple(grads)
-
-    def _pulled(
-        self,
-        tensors: Sequence[Tensor],
-        groups: SortedDomains,
-        c: Tensor,
-        mean: Tensor | None,
-        kept: Tensor | None,
-    ) -> Grads:
-        cut = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
-        g, pull = self.formed(cut, kept)
-        dtype = self.cotangent_dtype(tensors, g)
-        fresh = kept is not None or dtype != g.dtype
-        cotangent = torch.empty_like(g, dtype=dtype) if fresh else g
-        shift = None if mean is None else -(c * mean)
-        if groups.equal:
-            g, into, c = groups.cube(g), groups.cube(cotangent), c[:, None]
-            _weighed(g, c, None if shift is None else shift[:, None], into)
-        else:
-            for domain, own in groups.runs():
-                held = None if shift is None else shift[domain]
-                _weighed(g[own], c[domain], held, cotangent[own])
-        return pull(cotangent)
-
-
-def _weighed(g: Tensor, c: Tensor, shift: Tensor | None, out: Tensor) -> None:
-    """Write c (g − ḡ), with shift −cḡ, in one pass over what is largest."""
-    if shift is None:
-        torch.mul(g, c, out=out)
-    else:
-        torch.addcmul(shift, g, c, out=out)
-
-
-@dataclass(frozen=True)
-class AutogradGradients(MaterialisedGradients):
-    """g_i = function(*tensors), with derivatives by autograd."""
-
-    size: int
-    function: Callable[..., Tensor]
-    shared: int = 0
-
-    def individual(self, tensors: Sequence[Tensor]) -> Tensor:
-        return self.function(*tensors)
-
-    def formed(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, Pull]:
-        with torch.enable_grad():
-            g = self.individual(tensors)
-        wanted = [k for k, t in enumerate(tensors) if t.requires_grad]
-
-        def pull(c: Tensor) -> Grads:
-            grads: list[Tensor | None] = [None] * len(tensors)
-            if g.requires_grad:
-                leaves = [tensors[k] for k in wanted]
-                found = torch.autograd.grad(g, leaves, c, allow_unused=True)
-                for k, one in zip(wanted, found, strict=True):
-                    # A sum's gradient is one number for many places; a caller may write to them.
-                    grads[k] = one if one is None or all(one.stride()) else one.clone()
-            return tuple(grads)
-
-        # A copy, which a caller may overwrite: the graph may hold on to what it returned.
-        return g.detach().clone(), pull

@@ -1,4 +1,4 @@
-"""g_e, the mean gradient of each domain, by ordinary autograd: exact for every layer."""
+"""Means: g_e, the mean gradient of each domain, by autograd, at once or in chunks."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -9,31 +9,24 @@ from torch import Tensor
 from ..distributed import sum_over_ranks
 from ..replay import Modes, Randomness, autocast_now, first_order, part_of_batch
 from .double_backward import twice_differentiable
-from .job import Job, like_of
+from .job import Job
 from .precision import dense, precise
 
 
 def gradient_mean(job: Job) -> Tensor:
     """Return g ``[E, P]`` of a job, differentiable in the network's weights and inputs."""
-    counts = sum_over_ranks(job.groups.counts).to(like_of(job).dtype)
+    counts = sum_over_ranks(job.groups.counts).to(job.dtype)
     scale = torch.where(counts >= 2, 1 / counts.clamp(min=1), 0.0)[:, None]
     if job.chunk_size is None:
-        like = like_of(job)
         create_graph = torch.is_grad_enabled()
-        rows = [like.new_zeros(_size(job)) for _ in job.groups.sizes]
+        rows = [job.zeros(job.size) for _ in job.groups.sizes]
         for domain, part in job.groups.chunks(max(job.groups.sizes, default=1) or 1):
             rows[domain] = _gradient(job, part, create_graph)
-        # Empty slices of the weights: a rank without examples has a graph too.
+        # Empty slices of the weights, so a rank without examples has a graph too.
         total = torch.stack(rows) + sum(w.flatten()[:0].sum() for w in job.weights.values())
     else:
-        wanted: list[Tensor] = [p for p in job.model.parameters() if p.requires_grad]
-        wanted += [t for t in job.examples.tensors if t.requires_grad]
-        total = _MeanInTwoPasses.apply(job, *wanted)  # type: ignore[no-untyped-call]
+        total = _MeanInTwoPasses.apply(job, *job.differentiable_tensors())  # type: ignore[no-untyped-call]
     return sum_over_ranks(total) * scale
-
-
-def _size(job: Job) -> int:
-    return sum(weight.numel() for weight in job.weights.values())
 
 
 def _gradient(
@@ -56,8 +49,8 @@ def _gradient(
         return torch.cat(pieces)
 
 
-def _drawing(job: Job, domain: int, part: slice) -> AbstractContextManager[None]:
-    """Return the context in which a chunk draws what it would in the pass of its domain."""
+def _masks_of_domain(job: Job, domain: int, part: slice) -> AbstractContextManager[None]:
+    """Return the context in which a chunk draws the dropout masks of its domain's whole pass."""
     start = sum(job.groups.sizes[:domain])
     return part_of_batch(part.start - start, part.stop - start, job.groups.sizes[domain])
 
@@ -65,18 +58,19 @@ def _drawing(job: Job, domain: int, part: slice) -> AbstractContextManager[None]
 class _MeanInTwoPasses(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, job: Job, *wanted: Tensor) -> Tensor:
-        total = like_of(job).new_zeros(job.groups.num_domains, _size(job))
+        total = job.zeros(job.groups.num_domains, job.size)
         states: dict[int, Randomness] = {}
         ctx.job, ctx.autocast, ctx.states = job, autocast_now(job.device), states
         ctx.modes, ctx.wanted = Modes.now(job.model), len(wanted)
-        # Torch then notices when a weight or an input was changed before the second pass.
+        # Torch then notices if a weight or an input is changed before the second pass.
         ctx.save_for_backward(*wanted, *job.examples.tensors, job.examples.labels)
         for domain, part in job.groups.chunks(job.chunk_size or 1):
             first = domain not in states
             if first:
                 states[domain] = Randomness.now(job.device, job.model)
-            # A domain's chunks draw what the domain draws, and leave behind what it leaves.
-            with nullcontext() if first else states[domain].restored(), _drawing(job, domain, part):
+            # Every chunk draws from the state of its domain, and only the first advances it.
+            state = nullcontext() if first else states[domain].restored()
+            with state, _masks_of_domain(job, domain, part):
                 total[domain] += _gradient(job, part, create_graph=False)
         return total
 
@@ -90,11 +84,11 @@ class _MeanInTwoPasses(torch.autograd.Function):
         sums = [torch.zeros_like(t) for t in wanted]
         chunks = job.groups.chunks(job.chunk_size or 1)
         for domain, part in chunks:
-            state, drawing = ctx.states[domain], _drawing(job, domain, part)
+            state, masks = ctx.states[domain], _masks_of_domain(job, domain, part)
             leaves = [
                 t[part].detach().requires_grad_(t.requires_grad) for t in job.examples.tensors
             ]
-            with state.restored(), ctx.modes.restored(), ctx.autocast(), drawing:
+            with state.restored(), ctx.modes.restored(), ctx.autocast(), masks:
                 total = _gradient(job, part, create_graph=True, leaves=leaves)
             if not total.requires_grad:
                 continue

@@ -1,4 +1,4 @@
-"""How many examples can be run at once within a number of bytes."""
+"""Memory: how many examples fit into a number of bytes, measured by running a few."""
 
 import math
 import weakref
@@ -14,11 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..replay import Randomness
-from .job import Job, outside_autocast
-from .variance import first_pass, rows_at_once, second_pass, wanted_of
+from .job import Job
+from .variance import first_pass, rows_at_once, second_pass
 
-# The share of the bytes that tensors may take. Kernels want some for themselves, and those of a GPU
-# more; its allocator leaves gaps, too.
+# The share of the bytes that tensors can take. Kernels need some as well, more on a GPU, whose
+# allocator also leaves gaps.
 SHARES = {"cpu": 0.9, "cuda": 0.75}
 StatisticStep = Callable[[Job], None]
 _measured: WeakKeyDictionary[nn.Module, dict[Any, list[float]]] = WeakKeyDictionary()
@@ -27,9 +27,9 @@ _measured: WeakKeyDictionary[nn.Module, dict[Any, list[float]]] = WeakKeyDiction
 def chunk_within(job: Job, memory: int) -> int | None:
     """Return how many examples fit into ``memory`` bytes at a time; None if all do at once.
 
-    Guessed of one and two examples and then tried, the first time that a model is asked for.
+    For a new model the number is extrapolated from one and two examples, and then tried.
     """
-    n, job = len(job.examples), replace(job, trusted=True)
+    n, job = len(job.examples), replace(job, check_layers=False)
     if n < 2:
         return None
     share = SHARES.get(job.device.type, min(SHARES.values()))
@@ -38,8 +38,9 @@ def chunk_within(job: Job, memory: int) -> int | None:
         return None
     fitting = max(_guess(_in_two_passes, job, room), 1)
     while True:
-        chunk = ceil(n / ceil(n / fitting))  # chunks of about one size
-        # Many examples may go another way than few, and the later chunks beside the earlier ones'.
+        chunk = ceil(n / ceil(n / fitting))  # chunks of about equal size
+        # Many examples can take another path than few, and later chunks run while earlier results
+        # are alive.
         peak = _peak(_in_two_passes, replace(job, chunk_size=chunk))
         if peak <= room:
             return chunk
@@ -53,12 +54,12 @@ def chunk_within(job: Job, memory: int) -> int | None:
 
 
 def _guess(step: StatisticStep, job: Job, room: float) -> int:
-    """Return how many examples fit into so many bytes, as far as one and two tell."""
+    """Return how many examples fit into ``room`` bytes, extrapolated from one and two."""
     before, after = (_trace(step, job.first(count)) for count in (1, 2))
-    if len(before) != len(after):  # they went different ways: only the peaks are alike
+    if len(before) != len(after):  # they took different paths: only the peaks compare
         before, after = [max(before)], [max(after)]
     found = len(job.examples)
-    # Every moment has its line: the peak of few examples need not be that of many.
+    # Every moment has its own line: few examples and many can peak at different moments.
     for one, two in zip(before, after, strict=True):
         each = max(two - one, 1)
         found = min(found, int((room - one) // each) + 1)
@@ -70,13 +71,13 @@ def _peak(step: StatisticStep, job: Job) -> float:
 
 
 def _trace(step: StatisticStep, job: Job) -> list[float]:
-    """Return the bytes alive after each tensor that a step makes; nothing else is left of it.
+    """Return the bytes alive after each tensor that a step makes; the step has no other effect.
 
-    ∞ is the last where memory ran out, unless that was with one example.
+    ∞ is the last if memory ran out, unless with one example, which raises.
     """
     shapes = tuple((t.shape, t.dtype) for t in job.examples.tensors)
     groups, cast = job.groups, torch.is_autocast_enabled(job.device.type)
-    # Not the sizes of the domains, which may be others in every batch.
+    # Without the sizes of the domains, which can differ in every batch.
     what = (*job.weights, *shapes, groups.num_domains, groups.equal, job.form, cast)
     known, key = _measured.setdefault(job.model, {}), (step, job.chunk_size, what)
     if key not in known:
@@ -94,30 +95,30 @@ def _trace(step: StatisticStep, job: Job) -> list[float]:
 
 def _at_once(job: Job) -> None:
     losses, entries = job.record(None, create_graph=True)
-    with outside_autocast(job):
+    with job.outside_autocast():
         rows = [rows_at_once(e.source, e.tensors, job.groups, job.form) for e in entries]
         whole = torch.cat(rows, 1)
     del rows
     outputs = [output for output in (losses, whole) if output.requires_grad]
     cotangents = [torch.zeros_like(output) for output in outputs]
-    torch.autograd.grad(outputs, wanted_of(job), cotangents, allow_unused=True)
+    torch.autograd.grad(outputs, job.differentiable_tensors(), cotangents, allow_unused=True)
 
 
 def _in_two_passes(job: Job) -> None:
-    losses, total, kept = first_pass(job)
+    losses, total, state = first_pass(job)
     with torch.no_grad():
-        c = torch.zeros_like(total.m2)  # the cotangent of v, and of ½ M2 beside it
-        second_pass(job, kept, wanted_of(job), losses, c * 2, total.mean)
+        c = torch.zeros_like(total.m2)  # the cotangent of v, next to that of ½ M2
+        second_pass(job, state, job.differentiable_tensors(), losses, c * 2, total.mean)
 
 
 class MemoryTrace(TorchDispatchMode):
-    """Counts the bytes of tensors that are made inside the block and are alive."""
+    """Counts the bytes of tensors that are made inside the block and still alive."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._sizes: dict[int, int] = {}
         self.now = 0
-        self.trace: list[float] = []  # bytes alive after each tensor that was made
+        self.trace: list[float] = []  # bytes alive after each new tensor
 
     @property
     def peak(self) -> float:
@@ -127,10 +128,10 @@ class MemoryTrace(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
-                self._see(leaf)
+                self._count(leaf)
         return result
 
-    def _see(self, tensor: Tensor) -> None:
+    def _count(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._sizes or storage.nbytes() == 0:

@@ -1,4 +1,4 @@
-"""Which weights a statistic is taken over, and in which order: the meaning of P."""
+"""Parameters: the weights that P covers and their order; compiled networks are refused."""
 
 import functools
 import sys
@@ -10,64 +10,26 @@ from torch import Tensor, nn
 
 from ..choices import choose
 
+Parameters = str | nn.Module | Iterable[str]
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 COMPILED = (
     "gradient_variance, gradient_mean and covariance_spread differentiate twice, which a compiled "
-    "network does not support: pass the module that was given to torch.compile (they may share "
+    "network does not support: pass the module that was given to torch.compile (they share their "
     "weights), or use head_variance or Fishr, which can be compiled"
 )
 
 
-def uncompiled(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function run as it is where the step around it is compiled.
+def select_weights(model: nn.Module, parameters: Parameters) -> dict[str, Tensor]:
+    """Return the chosen trainable weights by name, in ``named_parameters()`` order.
 
-    The graph breaks at it, by a RuntimeError in the tracing that the step must not catch; where it
-    may not break, that is an error.
-    """
-
-    @functools.wraps(function)
-    def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        if torch.compiler.is_compiling():
-            raise RuntimeError(COMPILED)
-        # The compiler is not loaded for this: that takes more than a second.
-        if "torch._dynamo" not in sys.modules:
-            return function(*args, **kwargs)
-        # Else it would try what the function calls.
-        plain: Callable[P, T] = torch.compiler.disable(function)
-        return plain(*args, **kwargs)
-
-    return called
-
-
-Parameters = str | nn.Module | Iterable[str]
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """Return the module under a data-parallel wrapper; refuse a compiled one."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-        model = model.module
-    if any(_compiled(module) for module in model.modules()):
-        raise RuntimeError(COMPILED)
-    return model
-
-
-def _compiled(module: nn.Module) -> bool:
-    # The compiler is not loaded for the question: that takes more than a second.
-    dynamo = sys.modules.get("torch._dynamo")
-    returned = dynamo is not None and isinstance(module, dynamo.OptimizedModule)
-    return returned or getattr(module, "_compiled_call_impl", None) is not None
-
-
-def select(model: nn.Module, parameters: Parameters) -> dict[str, Tensor]:
-    """Return the chosen trainable weights by name, in ``named_parameters()`` order, tied once.
+    A tied weight comes once, under its first name.
 
     Args:
-        parameters: ``"all"``, a submodule of ``model``, or names and prefixes of names; in one
-            text they have commas between them.
+        parameters: ``"all"``, a submodule of ``model``, or names and prefixes of names; one string
+            can hold several, separated by commas.
     """
     trainable: dict[str, Tensor] = {
         name: p for name, p in model.named_parameters() if p.requires_grad
@@ -86,7 +48,7 @@ def select(model: nn.Module, parameters: Parameters) -> dict[str, Tensor]:
         wanted = parameters.split(",") if isinstance(parameters, str) else list(parameters)
         for name in wanted:
             _check_name(model, name)
-        # A tied weight goes by its first name, but may be asked for by any of them.
+        # A tied weight can be chosen by any of its names.
         ids = {
             id(p)
             for name, p in model.named_parameters(remove_duplicate=False)
@@ -121,3 +83,42 @@ def _check_name(model: nn.Module, name: str) -> None:
 
 def _describe(parameters: Parameters) -> str:
     return type(parameters).__name__ if isinstance(parameters, nn.Module) else repr(parameters)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return the module inside a data-parallel wrapper; raise if it is compiled."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        model = model.module
+    if any(_compiled(module) for module in model.modules()):
+        raise RuntimeError(COMPILED)
+    return model
+
+
+def _compiled(module: nn.Module) -> bool:
+    # Do not load the compiler for this: it takes more than a second.
+    dynamo = sys.modules.get("torch._dynamo")
+    returned = dynamo is not None and isinstance(module, dynamo.OptimizedModule)
+    return returned or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def outside_compile(function: Callable[P, T]) -> Callable[P, T]:
+    """Run a function uncompiled, even inside a compiled step.
+
+    A RuntimeError during tracing breaks the graph there, and the step must not catch it. With
+    ``fullgraph=True`` it is an error.
+    """
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        if torch.compiler.is_compiling():
+            raise RuntimeError(COMPILED)
+        # Do not load the compiler for this: it takes more than a second.
+        if "torch._dynamo" not in sys.modules:
+            return function(*args, **kwargs)
+        # Otherwise it would compile the functions that this one calls.
+        plain: Callable[P, T] = torch.compiler.disable(function)
+        return plain(*args, **kwargs)
+
+    return called

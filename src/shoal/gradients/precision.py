@@ -1,4 +1,4 @@
-"""What products of float32 numbers keep of their factors, and products that keep all of it."""
+"""Precision: float32 statistics, exact products, and the digits that matrix products keep."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,14 +18,14 @@ def precise(tensor: Tensor) -> Tensor:
 
 
 def dense(gradient: Tensor) -> Tensor:
-    """Return a gradient with all its zeros: an embedding may leave them out (``sparse=True``)."""
+    """Return a dense gradient: that of an embedding can be sparse (``sparse=True``)."""
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def products(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b of many matrices ``[m, i, k], [m, k, j]`` in the precision of statistics.
 
-    Products of bf16 numbers are exact in float32, so that only their sum rounds.
+    Products of bf16 numbers are exact in float32, so only their sum rounds.
     """
     if a.dtype in PRECISE:
         return torch.bmm(a, b)
@@ -36,12 +36,12 @@ def products(a: Tensor, b: Tensor) -> Tensor:
 
 
 def rounding(like: Tensor) -> str | None:
-    """Return to what products of such weights round their factors; None where they do not."""
+    """Return what products of such weights round their factors to; None if they do not."""
     if like.dtype not in PRECISE or torch.is_autocast_enabled(like.device.type):
         return "half"
     if like.dtype == torch.float64:
         return None
-    if like.device.type == "cpu":  # "high" does not change it there
+    if like.device.type == "cpu":  # "high" does not change CPU products
         return "half" if _matmul_precision() == "medium" else None
     return "tf32" if _matmul_precision() != "highest" or _cudnn_rounds() else None
 
@@ -49,7 +49,7 @@ def rounding(like: Tensor) -> str | None:
 def _matmul_precision() -> str:
     try:
         return torch.get_float32_matmul_precision()
-    except RuntimeError:  # set through the newer attributes, which do not mix with the call
+    except RuntimeError:  # set through the newer attributes, which the call rejects
         backends: Any = torch.backends
         asked = {backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision}
         return "medium" if "bf16" in asked else "high" if "tf32" in asked else "highest"
@@ -58,17 +58,17 @@ def _matmul_precision() -> str:
 def _cudnn_rounds() -> bool:
     try:
         return bool(torch.backends.cudnn.allow_tf32)
-    except RuntimeError:  # convolutions and recurrent networks differ
+    except RuntimeError:  # convolutions and recurrent networks have different settings
         cudnn: Any = torch.backends.cudnn
         return bool(cudnn.conv.fp32_precision == "tf32")
 
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Switch reduced-precision float32 products off inside the block."""
+    """Disable reduced-precision float32 products inside the block."""
     try:
         before = torch.get_float32_matmul_precision()
-    except RuntimeError:  # set through the newer attributes, which do not mix with the call
+    except RuntimeError:  # set through the newer attributes, which the call rejects
         matmul: Any = torch.backends.cuda.matmul
         newer = matmul.fp32_precision
         matmul.fp32_precision = "ieee"

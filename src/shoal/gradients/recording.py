@@ -1,6 +1,6 @@
-"""The uses of a network's layers in one forward and one backward, as sources of gradients.
+"""Recording: z and r of every layer in one forward and one backward, by hooks.
 
-For each chosen weight: the source of its individual gradients and the tensors they are made of.
+They become, for each chosen weight, the source of its individual gradients and its tensors.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,9 +20,8 @@ from .materialised import AutogradGradients, MaterialisedGradients
 from .precision import precise
 from .sources import GradientSource, LinearOnVectors
 
-# Frozen, because check_independent lets no other pass.
-FROZEN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-
+# Always frozen here: check_independent refuses others.
+FROZEN_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 # For each weight, the (layer, attribute) pairs that own it.
 Owners = dict[str, list[tuple[nn.Module, str]]]
@@ -30,7 +29,7 @@ Owners = dict[str, list[tuple[nn.Module, str]]]
 
 @dataclass
 class LayerCall:
-    """One call of a layer: its input z and the place where the gradient r of its output arrives."""
+    """One call of a layer: its input z, and the edge at which its output's gradient r arrives."""
 
     module: nn.Module
     z: Tensor
@@ -45,19 +44,19 @@ class WeightGradients:
     names: tuple[str, ...]
     source: GradientSource
     tensors: list[Tensor]
-    use: LayerCall | None = None
+    call: LayerCall | None = None
 
 
 @dataclass
 class Recording:
-    """What a forward and a backward of a network left behind: the uses of each layer."""
+    """The calls of each layer in one forward and one backward of a network."""
 
     weights: dict[str, Tensor]
-    uses: dict[nn.Module, list[LayerCall]] = field(default_factory=dict)
+    calls: dict[nn.Module, list[LayerCall]] = field(default_factory=dict)
 
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
-        """Record what happens in ``model`` inside the block."""
+        """Record the calls of ``model``'s layers inside the block."""
         chosen = {id(p) for p in self.weights.values()}
         handles = [
             module.register_forward_hook(self._hook)
@@ -75,66 +74,64 @@ class Recording:
     def _hook(self, module: nn.Module, args: Any, output: Any) -> None:
         if args and isinstance(output, Tensor) and output.requires_grad:
             # The edge, not the tensor: an in-place ReLU after the layer changes the tensor.
-            use = LayerCall(module, args[0], get_gradient_edge(output))
-            self.uses.setdefault(module, []).append(use)
+            call = LayerCall(module, args[0], get_gradient_edge(output))
+            self.calls.setdefault(module, []).append(call)
 
     def backward(self, losses: Tensor, create_graph: bool) -> None:
-        """Fill in r = ∂ Σ_i ℓ_i / ∂ output for every use."""
-        uses = [use for many in self.uses.values() for use in many]
-        if not uses:
+        """Fill in r = ∂ Σ_i ℓ_i / ∂ output for every call."""
+        calls = [call for many in self.calls.values() for call in many]
+        if not calls:
             return
         found = torch.autograd.grad(
             losses.sum(),
-            [use.edge for use in uses],
+            [call.edge for call in calls],
             create_graph=create_graph,
             retain_graph=True,
             allow_unused=True,
         )
-        for use, r in zip(uses, found, strict=True):
-            use.r = r
+        for call, r in zip(calls, found, strict=True):
+            call.r = r
 
     def entries(self, owners: Owners) -> list[WeightGradients]:
         """Return entries for the weights that recorded layers own; unused weights have none."""
         entries: list[WeightGradients] = []
         for name in self.weights:
-            uses = self._uses(owners.get(name, []))
-            if not uses:
+            calls = self._calls_of(owners.get(name, []))
+            if not calls:
                 continue
-            use, attribute = uses[0]
-            alone = _closed_form(use, attribute) if len(uses) == 1 else None
-            if alone is not None:
-                entries.append(WeightGradients((name,), alone, _tensors(alone, [use]), use))
-            elif len(uses) == 1 and entries and _joins(entries[-1], use):
-                # The bias of the weight before it, with the same z and r.
+            call, attribute = calls[0]
+            closed_form = _closed_form(call, attribute) if len(calls) == 1 else None
+            if closed_form is not None:
+                tensors = _tensors(closed_form, [call])
+                entries.append(WeightGradients((name,), closed_form, tensors, call))
+            elif len(calls) == 1 and entries and _is_bias_of(entries[-1], call):
                 weight = entries.pop()
-                joined = _with_bias(weight, use)
-                entries.append(
-                    WeightGradients((*weight.names, name), joined, _tensors(joined, [use]))
-                )
+                joint = _with_bias(weight, call)
+                names = (*weight.names, name)
+                entries.append(WeightGradients(names, joint, _tensors(joint, [call])))
             else:
-                calls = [(use.module, attribute) for use, attribute in uses]
+                uses = [(call.module, attribute) for call, attribute in calls]
                 size = self.weights[name].numel()
-                source = AutogradGradients(size, partial(_sum_of_uses, calls))
-                tensors = _tensors(source, [use for use, _ in uses])
-                entries.append(
-                    WeightGradients((name,), source, tensors, use if len(uses) == 1 else None)
-                )
+                source = AutogradGradients(size, partial(_sum_over_calls, uses))
+                tensors = _tensors(source, [call for call, _ in calls])
+                only = call if len(calls) == 1 else None
+                entries.append(WeightGradients((name,), source, tensors, only))
         return entries
 
-    def _uses(self, owners: list[tuple[nn.Module, str]]) -> list[tuple[LayerCall, str]]:
+    def _calls_of(self, owners: list[tuple[nn.Module, str]]) -> list[tuple[LayerCall, str]]:
         return [
-            (use, attribute)
+            (call, attribute)
             for module, attribute in owners
-            for use in self.uses.get(module, [])
-            if use.r is not None
+            for call in self.calls.get(module, [])
+            if call.r is not None
         ]
 
 
-def _tensors(source: GradientSource, uses: Sequence[LayerCall]) -> list[Tensor]:
-    """Return z and r of each use, in a precision that the source takes."""
-    pairs = [(use.z, use.r) for use in uses if use.r is not None]
+def _tensors(source: GradientSource, calls: Sequence[LayerCall]) -> list[Tensor]:
+    """Return z and r of each call, in a precision that the source takes."""
+    pairs = [(call.z, call.r) for call in calls if call.r is not None]
     if isinstance(source, MaterialisedGradients) and source.takes_bf16:
-        # Autocast made z what the layer has returned.
+        # Autocast cast z to the dtype of the layer's output, which r has.
         return [
             t.to(r.dtype) if r.dtype == torch.bfloat16 else precise(t)
             for z, r in pairs
@@ -143,12 +140,12 @@ def _tensors(source: GradientSource, uses: Sequence[LayerCall]) -> list[Tensor]:
     return [precise(t) for pair in pairs for t in pair]
 
 
-def _closed_form(use: LayerCall, attribute: str) -> GradientSource | None:
-    """Return the source of a weight that is used once, where there is one without autograd."""
-    module: Any = use.module
+def _closed_form(call: LayerCall, attribute: str) -> GradientSource | None:
+    """Return the source of a weight that is used once; None if it takes autograd."""
+    module: Any = call.module
     if attribute != "weight":
         return None
-    if type(module) is nn.Linear and use.z.ndim == 2:
+    if type(module) is nn.Linear and call.z.ndim == 2:
         return LinearOnVectors(module.out_features, module.in_features, bias=False)
     if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) and module.padding_mode == "zeros":
         depthwise = module.groups == module.in_channels > 1
@@ -156,33 +153,33 @@ def _closed_form(use: LayerCall, attribute: str) -> GradientSource | None:
     return None
 
 
-def _joins(before: WeightGradients, use: LayerCall) -> bool:
-    """Return whether a bias goes with the weight before it."""
-    if before.use is not use or len(before.names) > 1:
+def _is_bias_of(before: WeightGradients, call: LayerCall) -> bool:
+    """Return whether a weight is the bias of the entry before it, with the same z and r."""
+    if before.call is not call or len(before.names) > 1:
         return False
-    return isinstance(before.source, LinearOnVectors) or isinstance(use.module, FROZEN)
+    return isinstance(before.source, LinearOnVectors) or isinstance(call.module, FROZEN_NORMS)
 
 
-def _with_bias(weight: WeightGradients, use: LayerCall) -> GradientSource:
+def _with_bias(weight: WeightGradients, call: LayerCall) -> GradientSource:
     if isinstance(weight.source, LinearOnVectors):
         return replace(weight.source, bias=True)
-    return FrozenNormGradients(use.module)  # type: ignore[arg-type]
+    return FrozenNormGradients(call.module)  # type: ignore[arg-type]
 
 
-def _sum_of_uses(calls: Sequence[tuple[nn.Module, str]], *tensors: Tensor) -> Tensor:
-    """Return g_i of one weight, summed over all its uses before anything is squared."""
+def _sum_over_calls(uses: Sequence[tuple[nn.Module, str]], *tensors: Tensor) -> Tensor:
+    """Return g_i of one weight, summed over all its calls before anything is squared."""
     total: Tensor | None = None
-    for k, (module, attribute) in enumerate(calls):
+    for k, (module, attribute) in enumerate(uses):
         z, r = tensors[2 * k], tensors[2 * k + 1]
         g = RULES[type(module)](module, attribute, z, r).flatten(1)
         total = g if total is None else total + g
     if total is None:
-        raise RuntimeError("a weight without a use has no individual gradients")
+        raise RuntimeError("a weight that no layer uses has no individual gradients")
     return total
 
 
 def owners_of(model: nn.Module, weights: dict[str, Tensor]) -> Owners:
-    """Return for each weight the (layer, attribute) pairs that own it, if all have a rule."""
+    """Return the (layer, attribute) pairs that own each weight, if all of them have a rule."""
     by_id: dict[int, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
         for attribute, parameter in module._parameters.items():

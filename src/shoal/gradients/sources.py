@@ -1,7 +1,8 @@
-"""Where a weight's individual gradients come from, and what is known of them without keeping them.
+"""Sources of individual gradients: the ``GradientSource`` protocol, and linear layers as products.
 
-A source gives the moments of the gradients per domain, and pulls a cotangent of those moments
-back to the tensors that the gradients were made of.
+A source returns the moments of a weight's individual gradients per domain, and pulls a cotangent of
+those moments back to the tensors that the gradients are computed from.
+Letters: n examples, E domains, o outputs, k inputs, P weights.
 """
 
 from collections.abc import Sequence
@@ -13,98 +14,33 @@ from torch import Tensor
 
 from .domains import DomainGroups, SortedDomains
 
-
-class Centre(NamedTuple):
-    """Means of z ``[E, k]`` and of r ``[E, o]``, and m ``[E, o, k]``."""
-
-    z: Tensor
-    r: Tensor
-    m: Tensor
-
-
-def deviations(
-    z: Tensor, r: Tensor, groups: DomainGroups, out: Tensor | None = None
-) -> tuple[Centre, Tensor, Tensor]:
-    """Return the centre and Σ_i (g_i − ḡ)² of the weight ``[E, o, k]`` and the bias ``[E, o]``.
-
-    The weight's share is written to ``out`` where one is given.
-    """
-    z_mean, r_mean = groups.mean(z), groups.mean(r)
-    ζ, ρ = groups.centre(z, z_mean), groups.centre(r, r_mean)
-    bias = groups.total(ρ.square())
-    m = groups.outer(groups.shared(ρ), ζ)
-    # Σ r²ζ² + 2 z̄ (Σ rρζ + z̄ Σ ρ² / 2) − n m²
-    z_row = z_mean[:, None]
-    if isinstance(groups, SortedDomains) and groups.few:  # one product, over 2n + 1 rows
-        left = [groups.cube(r * ρ), groups.cube(r.square()), bias[:, None]]
-        right = [groups.cube(ζ) * (2 * z_row), groups.cube(ζ.square()), z_row.square()]
-        weight = torch.bmm(torch.cat(left, 1).mT, torch.cat(right, 1))
-    else:
-        cross = torch.addcmul(groups.outer(r * ρ, ζ), z_row, bias[:, :, None], value=0.5)
-        weight = torch.addcmul(groups.outer(r.square(), ζ.square()), cross, z_row, value=2)
-    weight = torch.clamp(groups.subtract_squares(weight, m), min=0, out=out)
-    return Centre(z_mean, r_mean, m), weight, bias
-
-
-def mean_of(centre: Centre, out: Tensor | None = None) -> Tensor:
-    """Return ḡ = r̄ ⊗ z̄ + m of the weight, ``[E, o, k]``."""
-    return torch.addcmul(centre.m, centre.r[:, :, None], centre.z[:, None], out=out)
-
-
-def squares(z: Tensor, r: Tensor, groups: DomainGroups) -> tuple[Tensor, Tensor]:
-    """Return Σ_i g_i² of the weight ``[E, o, k]`` and the bias ``[E, o]``."""
-    squared = r.square()
-    return groups.outer(squared, z.square()), groups.total(squared)
-
-
-def pull_back(
-    z: Tensor,
-    r: Tensor,
-    groups: DomainGroups,
-    c: tuple[Tensor, Tensor | None],
-    mean: tuple[Tensor, Tensor] | None,
-    want_z: bool = True,
-) -> tuple[Tensor | None, Tensor]:
-    """Return the gradients in z and r of ½ Σ_i ⟨c_e, (g_i − ḡ_e)²⟩, ḡ_e held fixed (or zero).
-
-    Holding ḡ_e is exact for a variance, whose derivative in it vanishes, and is what a chunk must
-    do. r ∘ (z²cᵀ) − z(c ∘ ḡ)ᵀ cancels at most |g|/|g − ḡ| roundings, as r and z themselves do.
-
-    Args:
-        c: the cotangents of weight ``[E, o, k]`` and bias ``[E, o]``.
-        mean: ḡ of weight and bias.
-    """
-    weight, bias = c
-    if mean is None:
-        dr = groups.apply(z.square(), weight.mT)
-        dz = groups.apply(r.square(), weight) if want_z else None
-        if bias is not None:
-            groups.add_(dr, bias)
-        return None if dz is None else dz.mul_(z), dr.mul_(r)
-    both = weight.new_empty(2, *weight.shape)
-    both[0] = weight
-    torch.mul(weight, mean[0], out=both[1])
-    dr = groups.less(r, z.square(), z, both.mT, bias)
-    if bias is not None:
-        groups.add_(dr, bias * mean[1], -1)
-    dz = groups.less(z, r.square(), r, both, None) if want_z else None
-    return dz, dr
-
-
-def individual(z: Tensor, r: Tensor, bias: bool) -> Tensor:
-    """Return g_i, ``[n, P]``: weight, then bias."""
-    weight = (r[:, :, None] * z[:, None]).flatten(1)
-    return torch.cat([weight, r], 1) if bias else weight
-
-
 Grads = tuple[Tensor | None, ...]
+
+
+@dataclass(frozen=True)
+class Form:
+    """Which second moment: centred or not, 1/(n−1) or 1/n."""
+
+    centered: bool = True
+    unbiased: bool = True
+
+    def scale(self, counts: Tensor) -> Tensor:
+        """Return the factor of Σ_i, ``[E, 1]``; 0 for a domain that is absent (n < 2)."""
+        divisor = counts - 1 if self.centered and self.unbiased else counts
+        return torch.where(counts >= 2, 1 / divisor.clamp(min=1), 0.0)[:, None]
+
+    def scale_of(self, groups: DomainGroups, dtype: torch.dtype) -> Tensor | float:
+        """Return the scale of groups; one number if the host knows that all are of equal size."""
+        if isinstance(groups, SortedDomains) and len(set(groups.sizes)) == 1:
+            n = groups.sizes[0]
+            return 0.0 if n < 2 else 1 / (n - 1 if self.centered and self.unbiased else n)
+        return self.scale(groups.counts.to(dtype))
 
 
 class GradientSource(Protocol):
     """Moments of the individual gradients of ``size`` weights.
 
-    The last ``shared`` of its tensors belong to no example (weights), the others have examples
-    first.
+    Its last ``shared`` tensors belong to no example (weights); the others have examples first.
     """
 
     @property
@@ -129,7 +65,7 @@ class GradientSource(Protocol):
 
 @dataclass(frozen=True)
 class LinearOnVectors:
-    """g_i = r_i ⊗ z_i, then r_i for the bias, with tensors (z, r): matrix products only."""
+    """g_i = r_i ⊗ z_i, then r_i for the bias, from tensors (z, r): matrix products only."""
 
     outputs: int
     inputs: int
@@ -174,8 +110,87 @@ class LinearOnVectors:
         if mean is not None:
             weight, bias = self._pair(mean)
             held = (weight, weight if bias is None else bias)
-        return pull_back(z, r, groups, self._pair(c), held, z.requires_grad)
+        return pull_back_moments(z, r, groups, self._pair(c), held, z.requires_grad)
 
     def individual(self, tensors: Sequence[Tensor]) -> Tensor:
         z, r = tensors
-        return individual(z, r, self.bias)
+        weight = (r[:, :, None] * z[:, None]).flatten(1)
+        return torch.cat([weight, r], 1) if self.bias else weight
+
+
+class Centre(NamedTuple):
+    """Means z̄ ``[E, k]`` and r̄ ``[E, o]``, and m = E[(r − r̄) ⊗ (z − z̄)] ``[E, o, k]``."""
+
+    z: Tensor
+    r: Tensor
+    m: Tensor
+
+
+def deviations(
+    z: Tensor, r: Tensor, groups: DomainGroups, out: Tensor | None = None
+) -> tuple[Centre, Tensor, Tensor]:
+    """Return the centre and Σ_i (g_i − ḡ)² of the weight ``[E, o, k]`` and the bias ``[E, o]``.
+
+    The weight's share is written to ``out``, if given.
+    """
+    z_mean, r_mean = groups.mean(z), groups.mean(r)
+    ζ, ρ = groups.centre(z, z_mean), groups.centre(r, r_mean)
+    bias = groups.total(ρ.square())
+    m = groups.outer(groups.divide_by_count(ρ), ζ)
+    # Σ r²ζ² + 2 z̄ (Σ rρζ + z̄ Σ ρ² / 2) − n m²
+    z_row = z_mean[:, None]
+    if isinstance(groups, SortedDomains) and groups.small:  # one product, over 2n + 1 rows
+        left = [groups.by_domain(r * ρ), groups.by_domain(r.square()), bias[:, None]]
+        right = [groups.by_domain(ζ) * (2 * z_row), groups.by_domain(ζ.square()), z_row.square()]
+        weight = torch.bmm(torch.cat(left, 1).mT, torch.cat(right, 1))
+    else:
+        cross = torch.addcmul(groups.outer(r * ρ, ζ), z_row, bias[:, :, None], value=0.5)
+        weight = torch.addcmul(groups.outer(r.square(), ζ.square()), cross, z_row, value=2)
+    weight = torch.clamp(groups.subtract_squares(weight, m), min=0, out=out)
+    return Centre(z_mean, r_mean, m), weight, bias
+
+
+def mean_of(centre: Centre, out: Tensor | None = None) -> Tensor:
+    """Return ḡ = r̄ ⊗ z̄ + m of the weight, ``[E, o, k]``."""
+    return torch.addcmul(centre.m, centre.r[:, :, None], centre.z[:, None], out=out)
+
+
+def squares(z: Tensor, r: Tensor, groups: DomainGroups) -> tuple[Tensor, Tensor]:
+    """Return Σ_i g_i² of the weight ``[E, o, k]`` and the bias ``[E, o]``."""
+    squared = r.square()
+    return groups.outer(squared, z.square()), groups.total(squared)
+
+
+def pull_back_moments(
+    z: Tensor,
+    r: Tensor,
+    groups: DomainGroups,
+    c: tuple[Tensor, Tensor | None],
+    mean: tuple[Tensor, Tensor] | None,
+    want_z: bool = True,
+) -> tuple[Tensor | None, Tensor]:
+    """Return the gradients in z and r of ½ Σ_i ⟨c_e, (g_i − ḡ_e)²⟩, ḡ_e held fixed (or zero).
+
+    Holding ḡ_e fixed is exact for a variance, because its derivative in ḡ_e vanishes, and a chunk
+    has no other choice. r ∘ (z²cᵀ) − z(c ∘ ḡ)ᵀ cancels at most |g|/|g − ḡ| roundings, as r and z
+    themselves do.
+
+    Args:
+        c: cotangents of the weight ``[E, o, k]`` and the bias ``[E, o]``.
+        mean: ḡ of the weight and the bias.
+    """
+    weight, bias = c
+    if mean is None:
+        dr = groups.apply(z.square(), weight.mT)
+        dz = groups.apply(r.square(), weight) if want_z else None
+        if bias is not None:
+            groups.add_(dr, bias)
+        return None if dz is None else dz.mul_(z), dr.mul_(r)
+    both = weight.new_empty(2, *weight.shape)
+    both[0] = weight
+    torch.mul(weight, mean[0], out=both[1])
+    dr = groups.weighted_difference(r, z.square(), z, both.mT, bias)
+    if bias is not None:
+        groups.add_(dr, bias * mean[1], -1)
+    dz = groups.weighted_difference(z, r.square(), r, both, None) if want_z else None
+    return dz, dr

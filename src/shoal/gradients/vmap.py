@@ -1,4 +1,4 @@
-"""Individual gradients of any weight, by ``torch.func``: the road for what has no rule."""
+"""Individual gradients of any weight by ``torch.func``: the fallback for layers without a rule."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,13 +16,13 @@ from .precision import precise
 def individual_gradients(
     model: nn.Module, names: Sequence[str], examples: Examples, loss: Loss | None
 ) -> tuple[Callable[..., Tensor], list[Tensor], int]:
-    """Return (function, tensors, shared): ``function(*tensors)`` is g_i of ``names``, [n, P].
+    """Return (function, tensors, shared): ``function(*tensors)`` is g_i of ``names``, ``[n, P]``.
 
-    The tensors are the inputs and labels, then every weight of the model (shared by the examples),
-    so that a caller can cut examples and differentiate in weights and inputs alike.
+    The tensors are the inputs, the labels and every weight of the model. The weights are the last
+    ``shared`` of them. A caller can slice the examples and differentiate in weights and inputs.
     """
     weights = dict(model.named_parameters())
-    # Every call draws the same dropout masks, so that a backward repeats its forward.
+    # Every call draws the same dropout masks, so a backward repeats its forward.
     device = next(iter(weights.values())).device
     state, modes = Randomness.now(device, model), Modes.now(model)
     order = list(names) + [name for name in weights if name not in set(names)]
@@ -79,7 +79,7 @@ def _loop(
     labels: Tensor,
     inputs: Sequence[Tensor],
 ) -> list[Tensor]:
-    """One example after the other, for operations that vmap does not know."""
+    """Return g_i by weight, one example after the other, for operations that vmap rejects."""
     keep = torch.is_grad_enabled()
     rows = []
     with torch.enable_grad():
@@ -96,8 +96,8 @@ def _loop(
 def _warn_slow(names: Sequence[str], error: Exception) -> None:
     reason = str(error).strip().splitlines()[0]
     warnings.warn(
-        f"individual gradients of {', '.join(names)} are taken one example at a time, which is "
-        f"exact and slow, because torch.func.vmap failed: {reason}",
+        f"individual gradients of {', '.join(names)} are computed one example at a time, which is "
+        f"exact but slow, because torch.func.vmap failed: {reason}",
         RuntimeWarning,
         stacklevel=3,
     )

@@ -298,7 +298,7 @@ def _some(diagonals: Diagonals, chosen: list[bool]) -> Diagonals:
     """Return the diagonals of the chosen domains."""
     kept = [e for e, mine in enumerate(chosen) if mine]
     rows = {name: rows[kept] for name, rows in vars(diagonals).items() if name != "sizes"}
-    return Diagonals(tuple(diagonals.sizes[e] for e in kept), **rows)
+    return Diagonals(sizes=tuple(diagonals.sizes[e] for e in kept), **rows)
 
 
 def _plain(scores: Scores, names: list[str]) -> dict[str, Any]:

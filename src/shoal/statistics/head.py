@@ -1,4 +1,4 @@
-"""Variances and means of the gradients in a dense linear classifier, of its input and output."""
+"""Statistics of a linear head: gradient variance and mean, feature moments, slopes of logits."""
 
 from collections.abc import Sequence
 
@@ -17,9 +17,8 @@ from ..checks import (
 from ..distributed import gather_rows, world_size
 from ..gradients.domains import DomainGroups, MaskedDomains, SortedDomains, host_order
 from ..gradients.examples import Loss, residuals
-from ..gradients.job import Form
 from ..gradients.precision import precise
-from ..gradients.sources import LinearOnVectors
+from ..gradients.sources import Form, LinearOnVectors
 from ..gradients.variance import rows_at_once
 
 
@@ -39,23 +38,31 @@ def head_variance(
 
     The gradient of example i is r_i ⊗ z_i with r = ∂ℓ/∂logits, so the classifier itself is not
     needed and no per-example gradient is formed. A domain with fewer than two examples is absent
-    and has a row of zeros. With processes in a group every rank must call, and gets the rows of
-    the whole batch.
+    and has a row of zeros. In a process group every rank must call, and gets the rows of the whole
+    batch.
 
     Args:
         features: z, the classifier's input, ``[n, p]``.
         logits: ``[n, C]``, or ``[n]`` / ``[n, 1]`` for a binary loss.
         labels: class indices ``[n]``, soft targets ``[n, C]``, or 0/1 for a binary loss.
-        domains: integer ids ``[n]``, in any order. On the host (CPU) their sizes are known and
-            the products are not repeated per domain, also for features on a GPU.
+        domains: integer ids ``[n]``, in any order. On the CPU they are fastest, even for features
+            on a GPU: the domain sizes are then known and no product is repeated per domain.
         centered: False for E[g²], the diagonal of the empirical Fisher matrix over n.
         unbiased: 1/(n−1); False for the released code's 1/n. Uncentred it is always 1/n.
         bias: whether P holds the bias ``[C]`` after the weight ``[C, p]``.
         loss: any function of (logits, labels) with one value per example.
-        num_domains: E; by default the largest id + 1, which waits for a GPU vector.
+        num_domains: E; by default the largest id + 1, which waits for the device if ``domains`` is
+            on a GPU.
     """
     rows, _ = head_rows(
-        features, logits, labels, domains, Form(centered, unbiased), bias, loss, num_domains
+        features,
+        logits,
+        labels,
+        domains,
+        form=Form(centered, unbiased),
+        bias=bias,
+        loss=loss,
+        num_domains=num_domains,
     )
     return rows
 
@@ -65,6 +72,7 @@ def head_rows(
     logits: Tensor,
     labels: Tensor,
     domains: Tensor,
+    *,
     form: Form,
     bias: bool,
     loss: Loss | None,
@@ -72,7 +80,7 @@ def head_rows(
 ) -> tuple[Tensor, Tensor | None]:
     """Return the rows of ``head_variance`` and which domains are present, bool ``[E]``.
 
-    None where the host knows that all are.
+    The second is None if the host knows that all are.
     """
     check_features(features)
     check_logits(logits, len(features))
@@ -119,7 +127,7 @@ def head_mean(
 def _groups(
     domains: Tensor, num_domains: int | None, device: torch.device
 ) -> tuple[DomainGroups, Tensor | None]:
-    """Return the cheapest groups that force no wait, and the order that sorts the examples."""
+    """Return the cheapest groups without a device sync, and the order that sorts the examples."""
     on_host = domains.device.type == "cpu" and not torch.compiler.is_compiling()
     if num_domains is not None and not on_host:
         return MaskedDomains.of(domains.to(device).long(), num_domains), None
@@ -131,8 +139,8 @@ def _groups(
 def feature_moments(features: Tensor, sizes: Sequence[int]) -> Tensor:
     """Return (μ_e/√d, Cov_e/d), mean and covariance of each domain's features, ``[E, d + d²]``.
 
-    So scaled, a squared distance of rows is the mean square over the d entries of μ plus that
-    over the d² of Cov. The covariance has 1/(n − 1); a domain with one example has zeros.
+    With this scale, a squared distance of rows is the mean square over the d entries of μ plus that
+    over the d² of Cov. The covariance has 1/(n − 1); that of one example is zero.
 
     Args:
         features: ``[n, d]``, sorted by domain.
@@ -144,7 +152,7 @@ def feature_moments(features: Tensor, sizes: Sequence[int]) -> Tensor:
         z = precise(features)
         d, groups = z.shape[1], SortedDomains(tuple(sizes), z.device)
         mean = groups.mean(z)
-        # Scaled before the product: [n, d] is small where [E, d, d] is large.
+        # Scaled before the product: [n, d] is small, [E, d, d] is large.
         scales = groups.vector([(max(n - 1, 1) * d) ** -0.5 for n in sizes], z.dtype)
         centred = groups.centre(z, mean) * groups.expand(scales)[:, None]
         covariance = groups.outer(centred, centred)
@@ -154,7 +162,7 @@ def feature_moments(features: Tensor, sizes: Sequence[int]) -> Tensor:
 def scale_slopes(logits: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor:
     """Return d/ds R_e(s · logits) at s = 1 on each domain's even and odd examples, ``[E, 2]``.
 
-    In closed form: the half's mean of Σ_c l_c (p_c − y_c); zero where a half is empty.
+    In closed form: the half's mean of Σ_c l_c (p_c − y_c); zero if a half is empty.
 
     Args:
         logits: l, ``[n, C]``, or ``[n]`` / ``[n, 1]`` for a binary loss, sorted by domain.
@@ -168,8 +176,8 @@ def scale_slopes(logits: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor
         logits = precise(logits)
         slopes = (logits.reshape(len(logits), -1) * residuals(logits, labels, None)).sum(1)
         evens, odds = [(n + 1) // 2 for n in sizes], [n // 2 for n in sizes]
-        # Two columns, even and odd; a domain with an odd number of examples ends in a zero.
-        # Compiled without asking, so that one graph serves even and odd numbers.
+        # Two columns, even and odd; a domain with an odd number of examples is padded with a zero.
+        # Compiled code always pads, so that one graph serves even and odd numbers.
         if torch.compiler.is_compiling() or evens != odds:
             parts = slopes.split(tuple(sizes))
             slopes = torch.cat([F.pad(part, (0, len(part) % 2)) for part in parts])

@@ -1,4 +1,4 @@
-"""Variances and means of the gradients in any weights of any network."""
+"""Statistics of any weights of any network: gradient variance, mean and covariance spread."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,21 +8,25 @@ import torch
 from torch import Tensor, nn
 
 from ..gradients import gram, mean
-from ..gradients import memory as budget
-from ..gradients.collect import finish
+from ..gradients.collect import collect_recorded
 from ..gradients.domains import SortedDomains
 from ..gradients.examples import Inputs, Loss
 from ..gradients.gram import LayerGradients
-from ..gradients.job import Form, Job, job_of, like_of, outside_autocast
-from ..gradients.parameters import Parameters, select, uncompiled
+from ..gradients.job import Job
+from ..gradients.memory import chunk_within
+from ..gradients.parameters import Parameters, outside_compile, select_weights
 from ..gradients.precision import precise
 from ..gradients.recording import Recording
+from ..gradients.sources import Form
 from ..gradients.variance import losses_and_rows, variance_of
 from ..penalties import spread
 from ..replay import Randomness
 
+# Up to this many weights a covariance is formed densely, which cancels nothing.
+DENSE = 2048
 
-@uncompiled
+
+@outside_compile
 def gradient_variance(
     model: nn.Module,
     inputs: Inputs,
@@ -39,27 +43,36 @@ def gradient_variance(
 ) -> Tensor:
     """Return v_e = Var(G_e), Eq. 2, of the gradients in any weights of any network, ``[E, P]``.
 
-    Runs its own forward in the model's current mode. Linear layers on vectors cost three matrix
-    products and no per-example gradient; other layers at most one layer's ``[chunk, P_l]`` at a
-    time; what has no rule goes through ``torch.func``.
+    Runs its own forward in the model's current mode. Linear layers on vectors take three matrix
+    products and form no per-example gradient. Other layers form at most one layer's
+    ``[chunk, P_l]`` at a time. Weights without a rule go through ``torch.func``.
 
     Args:
         model: returns logits, ``[n, C]`` or one per example.
         inputs: a tensor, tuple or dict of tensors with examples first.
         parameters: ``"all"``, a submodule, or names and prefixes; P is in ``named_parameters()``
-            order, each tensor row-major, a tied weight once, frozen weights left out.
-        chunk_size: run this many examples at a time and run them again in the backward, which
-            bounds memory; None keeps the whole graph.
-        memory: bytes that this call and its backward may take beyond what is there; the chunk is
-            chosen by them, and where all examples fit nothing is run again.
+            order, each tensor row-major, a tied weight once, without frozen weights.
+        chunk_size: run this many examples at a time, and again in the backward, which bounds
+            memory; None keeps the whole graph.
+        memory: additional bytes that this call and its backward can take. It chooses
+            ``chunk_size``; if all examples fit, nothing runs twice.
         centered, unbiased, loss, num_domains: as in ``head_variance``.
     """
-    form = Form(centered, unbiased)
-    job = job_of(model, inputs, labels, domains, parameters, form, loss, num_domains, chunk_size)
+    job = Job.prepare(
+        model,
+        inputs,
+        labels,
+        domains,
+        parameters=parameters,
+        form=Form(centered, unbiased),
+        loss=loss,
+        num_domains=num_domains,
+        chunk_size=chunk_size,
+    )
     return losses_and_rows(_within(job, memory))[1]
 
 
-@uncompiled
+@outside_compile
 def losses_and_variance(
     model: nn.Module,
     inputs: Inputs,
@@ -76,27 +89,36 @@ def losses_and_variance(
 ) -> tuple[Tensor, Tensor]:
     """Return ℓ_i, ``[n]``, and ``gradient_variance``, ``[E, P]``, of one forward.
 
-    A second forward for the risk would cost a step a third more. Arguments as in
-    ``gradient_variance``. DistributedDataParallel averages gradients only after a forward of its
-    own: under it, use ``gradient_variance`` and the wrapper's logits.
+    A second forward for the risk would make a step a third longer. Arguments as in
+    ``gradient_variance``. DistributedDataParallel averages gradients only after its own forward:
+    use ``gradient_variance`` and the wrapper's logits with it.
     """
-    form = Form(centered, unbiased)
-    job = job_of(model, inputs, labels, domains, parameters, form, loss, num_domains, chunk_size)
+    job = Job.prepare(
+        model,
+        inputs,
+        labels,
+        domains,
+        parameters=parameters,
+        form=Form(centered, unbiased),
+        loss=loss,
+        num_domains=num_domains,
+        chunk_size=chunk_size,
+    )
     return losses_and_rows(_within(job, memory))
 
 
 def _within(job: Job, memory: int | None) -> Job:
-    """Return the job with the chunk that a number of bytes allows."""
+    """Return the job with the chunk size that ``memory`` bytes allow."""
     if memory is None:
         return job
     if job.chunk_size is not None:
         raise ValueError(
             f"give chunk_size or memory, which chooses it; got {job.chunk_size} and {memory}"
         )
-    return replace(job, chunk_size=budget.chunk_within(job, memory))
+    return replace(job, chunk_size=chunk_within(job, memory))
 
 
-@uncompiled
+@outside_compile
 def gradient_mean(
     model: nn.Module,
     inputs: Inputs,
@@ -112,15 +134,21 @@ def gradient_mean(
 
     Arguments as in ``gradient_variance``.
     """
-    job = job_of(model, inputs, labels, domains, parameters, Form(), loss, num_domains, chunk_size)
+    job = Job.prepare(
+        model,
+        inputs,
+        labels,
+        domains,
+        parameters=parameters,
+        form=Form(),
+        loss=loss,
+        num_domains=num_domains,
+        chunk_size=chunk_size,
+    )
     return mean.gradient_mean(job)
 
 
-# With so few weights a covariance is formed densely, which cancels nothing.
-DENSE = 2048
-
-
-@uncompiled
+@outside_compile
 def covariance_spread(
     model: nn.Module,
     inputs: Inputs,
@@ -136,30 +164,39 @@ def covariance_spread(
 ) -> Tensor:
     """Return 1/|𝓔| Σ_e ‖C_e − C̄‖²_F of the full gradient covariances, a scalar.
 
-    Takes n × n Gram matrices where P × P would not fit. Their terms cancel as the covariances
+    Uses n × n Gram matrices if P × P would be too large. Their terms cancel if the covariances
     agree, so in float32 a value below about 1e-7 of 1/|𝓔| Σ_e ‖C_e‖² is rounding.
 
     Args:
-        blocks: one covariance per weight tensor, divided by the tensor's size, and no covariance
-            between tensors, as the released code has it (which also uses ``unbiased=False``).
+        blocks: one covariance per weight tensor, divided by the tensor's size, and none between
+            tensors, as in the released code (which also uses ``unbiased=False``).
         chunk_size: examples per side of a block of the Gram matrix.
     """
-    form = Form(True, unbiased)
-    job = job_of(model, inputs, labels, domains, parameters, form, loss, num_domains, chunk_size)
+    job = Job.prepare(
+        model,
+        inputs,
+        labels,
+        domains,
+        parameters=parameters,
+        form=Form(centered=True, unbiased=unbiased),
+        loss=loss,
+        num_domains=num_domains,
+        chunk_size=chunk_size,
+    )
     _, entries = job.record(None, create_graph=torch.is_grad_enabled())
     if any(entry.source.shared for entry in entries):
         check_no_dropout(job.model)
     if not entries:  # the loss does not depend on any of these weights
-        return like_of(job).new_zeros(())
+        return job.zeros()
     parts = [LayerGradients(entry.source, list(map(precise, entry.tensors))) for entry in entries]
-    with outside_autocast(job):
-        parts, groups = gram.over_ranks(parts, job.groups)
+    with job.outside_autocast():
+        parts, groups = gram.gather_parts(parts, job.groups)
         if not blocks:
             return _covariance_spread(parts, groups, unbiased, chunk_size)
         spreads = []
         for part, entry in zip(parts, entries, strict=True):
             sizes = [job.weights[name].numel() for name in entry.names]
-            for one in gram.by_tensor(part, sizes):
+            for one in gram.split_by_tensor(part, sizes):
                 value = _covariance_spread([one], groups, unbiased, chunk_size)
                 spreads.append(value / one.source.size**2)
         return torch.stack(spreads).sum()
@@ -175,7 +212,7 @@ def _covariance_spread(
 
 
 def check_no_dropout(model: nn.Module) -> None:
-    """Raise if dropout is active: blocks of a Gram matrix would see different masks."""
+    """Raise if dropout is active: blocks of a Gram matrix would get different masks."""
     for name, module in model.named_modules():
         rate = module.p if isinstance(module, nn.modules.dropout._DropoutNd) else 0.0
         rate = rate or getattr(module, "dropout", 0.0)
@@ -187,22 +224,22 @@ def check_no_dropout(model: nn.Module) -> None:
 
 
 class Recorded:
-    """A forward whose layers are recorded, so that its gradients' variances need no second one.
+    """A forward whose layers are recorded, so the variance of its gradients needs no second one.
 
     Args:
         parameters: as in ``gradient_variance``.
-        chunk_size: nothing is recorded, and so many examples at a time are run again.
+        chunk_size: record nothing, and run this many examples at a time again.
     """
 
     def __init__(
         self, model: nn.Module, parameters: Parameters, chunk_size: int | None = None
     ) -> None:
         self.model, self.parameters, self.chunk_size = model, parameters, chunk_size
-        self._recording = Recording(select(model, parameters))
+        self._recording = Recording(select_weights(model, parameters))
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Record what the model runs inside the block, once."""
+        """Record the one forward that the model runs inside the block."""
         if self.chunk_size is None:
             with self._recording.on(self.model):
                 yield
@@ -224,18 +261,31 @@ class Recorded:
         """Return v_e as ``gradient_variance`` does, ``[E, P]``, differentiable like the losses.
 
         Args:
-            inputs, labels: what was run, sorted by domain.
-            losses: ℓ_i of the forward that was recorded, cross-entropy or binary, ``[n]``.
+            inputs, labels: those of the recorded forward, sorted by domain.
+            losses: ℓ_i of the recorded forward, cross-entropy or binary, ``[n]``.
             domains: as in ``gradient_variance``.
         """
-        form = Form(centered, unbiased)
-        asked = (self.model, inputs, labels, domains, self.parameters, form)
-        job = job_of(*asked, None, num_domains, self.chunk_size)
+        job = Job.prepare(
+            self.model,
+            inputs,
+            labels,
+            domains,
+            parameters=self.parameters,
+            form=Form(centered, unbiased),
+            num_domains=num_domains,
+            chunk_size=self.chunk_size,
+        )
         if self.chunk_size is not None:
-            with self._state.restored():  # the masks of the forward
+            with self._state.restored():  # the dropout masks of the forward
                 return losses_and_rows(job)[1]
         if job.order is not None:
             raise ValueError("a recorded forward must have its examples sorted by domain")
-        graph = torch.is_grad_enabled()
-        entries = finish(self._recording, self.model, job.examples, losses, None, graph)
+        entries = collect_recorded(
+            self._recording,
+            self.model,
+            job.examples,
+            losses,
+            loss=None,
+            create_graph=torch.is_grad_enabled(),
+        )
         return variance_of(job, entries)

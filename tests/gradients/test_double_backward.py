@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import shoal
-from shoal.gradients import fast_kernels
-from shoal.gradients.fast_kernels import OrdinaryConvolutions, _ConvolutionBackward
+from shoal.gradients import double_backward
+from shoal.gradients.double_backward import FastDoubleBackward, _ConvolutionBackward
 
 CASES: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "1d": (F.conv1d, (2, 3, 7), (4, 3, 3), {"padding": 1}),
@@ -44,7 +44,7 @@ def test_value_and_both_derivatives(case: str, bias: bool) -> None:
     leaves = tensors(x_shape, w_shape)[: 3 if bias else 2]
 
     def ours(*leaves: Tensor) -> Tensor:
-        with OrdinaryConvolutions():
+        with FastDoubleBackward():
             return function(*leaves, **options).sin()
 
     found, expected = ours(*leaves), function(*leaves, **options).sin()
@@ -69,7 +69,7 @@ def test_only_what_is_wanted(wanted: tuple[bool, bool]) -> None:
     grads = []
     for mode in (True, False):
         if mode:
-            with OrdinaryConvolutions():
+            with FastDoubleBackward():
                 out = F.conv2d(x, w).square()
         else:
             out = F.conv2d(x, w).square()
@@ -91,7 +91,7 @@ def test_frozen_batch_norm(affine: bool) -> None:
     found = []
     for ours in (True, False):
         if ours:
-            with OrdinaryConvolutions():
+            with FastDoubleBackward():
                 out = norm(x)
         else:
             out = norm(x)
@@ -105,7 +105,7 @@ def test_frozen_batch_norm(affine: bool) -> None:
 def test_batch_norm_that_learns_is_left_to_torch() -> None:
     norm, twin = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
     x = torch.randn(5, 3)
-    with OrdinaryConvolutions():
+    with FastDoubleBackward():
         found = norm(x)
     assert torch.equal(found, twin(x))
     assert torch.equal(norm.running_mean, twin.running_mean)
@@ -140,16 +140,16 @@ def test_autocast_has_our_derivatives_too(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    for kind in (fast_kernels._ConvolutionBackward, fast_kernels._NormBackward):
+    for kind in (double_backward._ConvolutionBackward, double_backward._NormBackward):
         backward = kind.backward
         noting = staticmethod(lambda *a, back=backward, k=kind: calls.append(k) or back(*a))
         monkeypatch.setattr(kind, "backward", noting)
-    out, *ours = derivatives(OrdinaryConvolutions(), dtype)
-    assert calls.count(fast_kernels._ConvolutionBackward) == 2
-    assert calls.count(fast_kernels._NormBackward) == 1
+    out, *ours = derivatives(FastDoubleBackward(), dtype)
+    assert calls.count(double_backward._ConvolutionBackward) == 2
+    assert calls.count(double_backward._NormBackward) == 1
     their_out, *theirs = derivatives(nullcontext(), dtype)
     _, *exact = derivatives(nullcontext(), None)
-    with torch.autocast("cpu", dtype), OrdinaryConvolutions():
+    with torch.autocast("cpu", dtype), FastDoubleBackward():
         assert network()[:1](torch.randn(1, 3, 8, 8)).dtype == dtype  # with its bias
     assert out.dtype == dtype
     close = 2e-2 if dtype == torch.bfloat16 else 4e-3
@@ -162,7 +162,7 @@ def test_autocast_has_our_derivatives_too(
 
 def test_double_precision_is_not_cast() -> None:
     x, w, _ = tensors((2, 3, 5, 5), (4, 3, 3, 3))
-    with torch.autocast("cpu", dtype=torch.bfloat16), OrdinaryConvolutions():
+    with torch.autocast("cpu", dtype=torch.bfloat16), FastDoubleBackward():
         assert F.conv2d(x, w).dtype == torch.float64
 
 
@@ -185,7 +185,7 @@ def test_third_derivatives() -> None:
     weights = list(net.parameters())
     found = []
     for ours in (True, False):
-        with OrdinaryConvolutions() if ours else nullcontext():
+        with FastDoubleBackward() if ours else nullcontext():
             loss = F.cross_entropy(net(x), y)
         for _ in range(2):
             grads = torch.autograd.grad(loss, weights, create_graph=True)
@@ -198,7 +198,7 @@ def test_third_derivatives() -> None:
 def test_frozen_batch_norm_keeps_precision_and_eps() -> None:
     norm = nn.BatchNorm2d(3, eps=0.1).eval()
     x = torch.randn(2, 3, 2, 2)
-    with OrdinaryConvolutions():
+    with FastDoubleBackward():
         assert norm(x.bfloat16()).dtype == torch.bfloat16
         torch.testing.assert_close(norm(x), x / 1.1**0.5)
 
@@ -206,7 +206,7 @@ def test_frozen_batch_norm_keeps_precision_and_eps() -> None:
 def test_what_stands_between_is_left_to_torch() -> None:
     x, w = torch.randn(2, 3, 5, 5, requires_grad=True), torch.randn(4, 3, 3, 3)
     net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2).eval())
-    with OrdinaryConvolutions():
+    with FastDoubleBackward():
         assert F.conv2d(input=x, weight=w).shape == (2, 4, 3, 3)
         gradient = torch.func.grad(lambda v: F.conv2d(v, w).square().sum())(x)
         assert gradient.shape == x.shape
@@ -227,7 +227,7 @@ def test_rectifiers_keep_their_values_and_both_derivatives(name: str, inplace: b
     }
     x = torch.linspace(-4, 9, 27, dtype=torch.float64).requires_grad_()
     found = []
-    for mode in (OrdinaryConvolutions(), nullcontext()):
+    for mode in (FastDoubleBackward(), nullcontext()):
         with mode:
             out = functions[name](x * x.abs() / 3).square()
         (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
