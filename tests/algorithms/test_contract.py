@@ -99,7 +99,8 @@ compiled = pytest.mark.parametrize(
 
 def test_all_nineteen_methods_of_the_paper_are_there() -> None:
     names = "erm irm groupdro mixup mldg coral mmd dann cdann mtl sagnet arm vrex rsc and-mask"
-    assert list(ALGORITHMS) == [*names.split(), "sand-mask", "iga", "fish", "fishr"]
+    wanted = [*names.split(), "sand-mask", "iga", "fish", "fishr"]
+    assert [name for name in ALGORITHMS if name in wanted] == wanted, "in the order of its tables"
 
 
 @every

@@ -5,6 +5,8 @@ import math
 import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -223,8 +225,8 @@ def test_no_algorithm(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 HEAD = """from dataclasses import dataclass
-from shoal.algorithms.base import Algorithm, Classifying, Objective, Penalised
-from shoal.algorithms.hparams import Hparams, constant, hparam
+from shoal.algorithms import Algorithm, Hparams, Objective, Penalised, UpdateAlgorithm
+from shoal.algorithms import constant, hparam
 """
 
 
@@ -233,7 +235,7 @@ from shoal.algorithms.hparams import Hparams, constant, hparam
     [
         ("class Own(Penalised): pass", "own.py:Own is abstract; define penalty(forward)"),
         ("class Own(Objective): pass", "own.py:Own is abstract; define objective(forward)"),
-        ("class Own(Classifying): pass", "own.py:Own is abstract; define update(batches)"),
+        ("class Own(UpdateAlgorithm): pass", "own.py:Own is abstract; define update(batches)"),
         ("class Own(Algorithm): pass", "define predict(inputs) and update(batches)"),
         (
             "@dataclass(frozen=True)\nclass H(Hparams):\n    width: int = 3\n"
@@ -253,11 +255,11 @@ from shoal.algorithms.hparams import Hparams, constant, hparam
         ),
         (
             "class Own(Penalised):\n    Hparams = dict\n    penalty = len",
-            "own.py:Own: Hparams must be a subclass of shoal.algorithms.hparams.Hparams",
+            "own.py:Own: Hparams must be a subclass of shoal.algorithms.Hparams",
         ),
         (
             "class Own(Penalised):\n    Hparams = Hparams(lr=1.0)\n    penalty = len",
-            "own.py:Own: Hparams must be a subclass of shoal.algorithms.hparams.Hparams",
+            "own.py:Own: Hparams must be a subclass of shoal.algorithms.Hparams",
         ),
         ("class Own(Penalised)\n    pass", "own.py cannot be imported: SyntaxError"),
         ("\nclass Own(Penalized): pass", "NameError: name 'Penalized' is not defined"),
@@ -286,7 +288,66 @@ def test_what_it_says_of_the_base_itself(capsys: pytest.CaptureFixture[str]) -> 
     assert issubclass(algorithm("shoal.algorithms.erm:ERM"), Algorithm)
 
 
+# In the tree
+
+
+def test_a_method_in_the_tree_is_one_file_and_one_line(guide: Path) -> None:
+    """The guide's file next to the others, with its paper, and a line in the catalogue."""
+    package = guide / "shoal"
+    shutil.copytree(ROOT / "src" / "shoal", package, ignore=shutil.ignore_patterns("__pycache__"))
+    code = (guide / NAME).read_text("utf-8")
+    paper = '    paper = "A paper that nobody has written"\n    year = 2026\n'
+    declared = "    Hparams = WorstPairHparams\n"
+    assert declared in code
+    (package / "algorithms" / NAME).write_text(code.replace(declared, paper + declared), "utf-8")
+    catalogue = package / "catalogue.py"
+    lines = catalogue.read_text("utf-8").splitlines()
+    lines.insert(
+        lines.index("METHODS = {") + 1,
+        '    "worst-pair": MethodFacts("Worst pair", "WorstPair"),',
+    )
+    catalogue.write_text("\n".join(lines), "utf-8")
+    script = """
+import shoal.cli
+from shoal.algorithms import find
+from shoal.catalogue import title_of
+
+print(shoal.__file__)
+print(find("worst-pair").__name__, title_of("worst-pair"))
+assert shoal.cli.main(["list", "algorithms"]) == 0
+assert shoal.cli.main(["hparams", "worst-pair", "--dataset", "pacs", "--draw", "7"]) == 0
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(guide)},
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    where, method, *shown = done.stdout.splitlines()
+    assert Path(where).parent == package
+    assert method == "WorstPair Worst pair"
+    assert any("worst-pair" in line and "2026" in line for line in shown)
+    assert any("worst_pair_lambda" in line for line in shown)
+
+
 # Names of earlier versions
+
+
+def test_old_import_paths_lead_to_the_same_classes() -> None:
+    import shoal.algorithms as all_of_it
+    from shoal.algorithms import base, forward, hparams, optimiser
+
+    names = {
+        base: "Algorithm Objective Penalised UpdateAlgorithm",
+        forward: "Batch Forward",
+        hparams: "Hparams choice constant fixed hparam later power uniform whole whole_power",
+        optimiser: "Optimisation Optimiser",
+    }
+    for module, listed in names.items():
+        for name in listed.split():
+            assert getattr(module, name) is getattr(all_of_it, name)
+    assert base.Classifying is all_of_it.UpdateAlgorithm
 
 
 OLD_NAMES = """

@@ -1,26 +1,26 @@
-"""Methods: one file here and one line in ``shoal.catalogue`` for each.
+"""Methods: one file here and one line in ``shoal.catalogue.METHODS`` each.
 
-Everything that a method of one's own imports is here, too.
+Everything that a new method imports is here as well.
 """
 
 from importlib import import_module
 
 from ..catalogue import METHODS, module_of
 from ..choices import choose
-from .base import Algorithm, Objective, Penalised, UpdateAlgorithm
-from .distributions import Distribution
-from .forward import Batch, Forward
-from .hparams import (
-    Hparams,
+from ..randomness import Draws
+from ..regularizers import Match, Warmup
+from .base import Algorithm, Capture, Objective, Penalised, UpdateAlgorithm
+from .distributions import (
+    Distribution,
     choice,
     constant,
-    fixed,
-    hparam,
     power,
     uniform,
     whole,
     whole_power,
 )
+from .forward import Batch, Forward
+from .hparams import Hparams, fixed, hparam, later
 from .optimiser import Optimisation, Optimiser
 from .variants import VARIANTS, Variant
 
@@ -29,26 +29,32 @@ __all__ = [
     "VARIANTS",
     "Algorithm",
     "Batch",
+    "Capture",
     "Distribution",
+    "Draws",
     "Forward",
     "Hparams",
+    "Match",
     "Objective",
     "Optimisation",
     "Optimiser",
     "Penalised",
     "UpdateAlgorithm",
     "Variant",
+    "Warmup",
     "choice",
     "constant",
     "find",
     "fixed",
     "hparam",
+    "later",
     "power",
     "uniform",
     "whole",
     "whole_power",
 ]
 
+# Last: a method's file can import all of the above from this package.
 ALGORITHMS: dict[str, type[Algorithm]] = {
     name: getattr(import_module(f".{module_of(name)}", __name__), facts.class_name)
     for name, facts in METHODS.items()

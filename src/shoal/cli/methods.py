@@ -110,7 +110,7 @@ def _checked(text: str, found: object) -> type[Algorithm]:
     if not isinstance(found, type) or not issubclass(found, Algorithm):
         raise ValueError(
             f"{text} is not an Algorithm; derive a class from Penalised, Objective or "
-            "UpdateAlgorithm of shoal.algorithms.base"
+            "UpdateAlgorithm of shoal.algorithms"
         )
     doors = [
         f"{door}({', '.join(list(inspect.signature(getattr(found, door)).parameters)[1:])})"
@@ -120,8 +120,7 @@ def _checked(text: str, found: object) -> type[Algorithm]:
         raise ValueError(f"{text} is abstract; define {' and '.join(doors)}")
     if not isinstance(found.Hparams, type) or not issubclass(found.Hparams, Hparams):
         raise ValueError(
-            f"{text}: Hparams must be a subclass of shoal.algorithms.hparams.Hparams, "
-            f"got {found.Hparams!r}"
+            f"{text}: Hparams must be a subclass of shoal.algorithms.Hparams, got {found.Hparams!r}"
         )
     try:
         searches(found.Hparams, SCALES[0])
