@@ -17,7 +17,7 @@ from torch.func import functional_call
 from shoal.algorithms import ALGORITHMS
 from shoal.algorithms.base import Algorithm
 from shoal.algorithms.forward import Batch
-from shoal.networks import Network, drawn
+from shoal.networks import Network, draw_weights
 from shoal.randomness import stream
 
 INPUTS, FEATURES, CLASSES = 6, 5, 3
@@ -30,7 +30,7 @@ def tiny(seed: int = 0) -> Network:
         features = nn.Sequential(nn.Linear(INPUTS, 7), nn.Tanh(), nn.Linear(7, FEATURES), nn.Tanh())
         return Network(features, nn.Linear(FEATURES, CLASSES))
 
-    return drawn(build, stream("tiny", seed)).double()
+    return draw_weights(build, stream("tiny", seed)).double()
 
 
 def make_batches(step: int, sizes: Sequence[int] = (4, 6, 5)) -> list[Batch]:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.algorithms.base import Algorithm
-from shoal.networks import Network, drawn
+from shoal.networks import Network, draw_weights
 from shoal.randomness import stream
 from tests.test_capture_safety import NoQuestions
 
@@ -48,10 +48,10 @@ class TwoBiases(nn.Module):
 
 
 def two_biases() -> Network:
-    linear = drawn(lambda: nn.Linear(INPUTS, FEATURES), stream("two biases"))
+    linear = draw_weights(lambda: nn.Linear(INPUTS, FEATURES), stream("two biases"))
     features = TwoBiases()
     features.linear.load_state_dict(linear.state_dict())
-    head = drawn(lambda: nn.Linear(FEATURES, CLASSES), stream("head of two biases"))
+    head = draw_weights(lambda: nn.Linear(FEATURES, CLASSES), stream("head of two biases"))
     return Network(features, head).double()
 
 
@@ -62,7 +62,7 @@ def with_batch_norm() -> Network:
         features = nn.Sequential(nn.Linear(INPUTS, FEATURES), nn.BatchNorm1d(FEATURES), nn.Tanh())
         return Network(features, nn.Linear(FEATURES, CLASSES))
 
-    return drawn(build, stream("with batch norm")).double()
+    return draw_weights(build, stream("with batch norm")).double()
 
 
 def single_logit() -> Network:
@@ -71,4 +71,4 @@ def single_logit() -> Network:
             nn.Sequential(nn.Linear(INPUTS, FEATURES), nn.Tanh()), nn.Linear(FEATURES, 1)
         )
 
-    return drawn(build, stream("single logit")).double()
+    return draw_weights(build, stream("single logit")).double()

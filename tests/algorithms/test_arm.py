@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from shoal.algorithms.arm import ARM, ARMHparams
 from shoal.algorithms.forward import Batch
 from shoal.algorithms.hparams import Hparams, defaults, draw
-from shoal.networks import Network, drawn, mnist_cnn
+from shoal.networks import Network, draw_weights, mnist_cnn
 from shoal.randomness import stream
 from tests.test_capture_safety import NoQuestions
 
@@ -28,7 +28,7 @@ def tiny_cnn(channels: int = CHANNELS + 1) -> Network:
         pooled = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
         return Network(nn.Sequential(*layers, *pooled), nn.Linear(5, CLASSES))
 
-    return drawn(build, stream("tiny cnn")).double()
+    return draw_weights(build, stream("tiny cnn")).double()
 
 
 def make_images(step: int, sizes: Sequence[int] = (4, 6, 5)) -> list[Batch]:

@@ -18,7 +18,7 @@ from shoal.algorithms.forward import Batch, Forward
 from shoal.algorithms.hparams import Hparams, defaults, draw
 from shoal.algorithms.optimiser import Optimiser
 from shoal.catalogue import SCALES, OptimiserName
-from shoal.networks import Network, drawn
+from shoal.networks import Network, draw_weights
 from shoal.randomness import stream
 from shoal.training.step import CapturedStep, Update
 from tests.test_capture_safety import NoQuestions
@@ -45,7 +45,7 @@ def network(channels: int = CHANNELS, seed: int = 0, dtype: torch.dtype = torch.
         )
         return Network(features, nn.Linear(5, CLASSES))
 
-    return drawn(build, stream("contract", seed)).to(dtype)
+    return draw_weights(build, stream("contract", seed)).to(dtype)
 
 
 def make_batches(
@@ -281,7 +281,7 @@ def test_a_gradient_that_is_not_finite_stops_too(name: str, first: int) -> None:
         flat = [nn.Flatten(), nn.Linear(36, 5, bias=False), Normalised()]
         return Network(nn.Sequential(convolution, *flat), nn.Linear(5, CLASSES))
 
-    model = drawn(build, stream("normalised")).double()
+    model = draw_weights(build, stream("normalised")).double()
     algorithm = kind(model, len(SIZES), make(name, tau=0.0).hparams)
     train(algorithm, range(first))
     before = {key: p.detach().clone() for key, p in algorithm.model.named_parameters()}
@@ -323,7 +323,7 @@ def test_a_gradient_that_is_not_finite_in_one_domain(name: str, domain: int) -> 
         flat = [nn.Flatten(), nn.Linear(128, 5, bias=False), Normalised()]
         return Network(nn.Sequential(*flat), nn.Linear(5, CLASSES))
 
-    model = drawn(build, stream("normalised")).double()
+    model = draw_weights(build, stream("normalised")).double()
     algorithm = ALGORITHMS[name](model, 3, make(name, tau=0.0).hparams)
     train(algorithm, range(2))
     before = {key: p.detach().clone() for key, p in algorithm.named_parameters()}
@@ -340,7 +340,9 @@ def test_fish_leaves_running_statistics_as_they_were() -> None:
         features = nn.Sequential(nn.Flatten(), nn.Linear(128, 5), nn.BatchNorm1d(5))
         return Network(features, nn.Linear(5, CLASSES))
 
-    algorithm = ALGORITHMS["fish"](drawn(build, stream("norm")).double(), 3, make("fish").hparams)
+    algorithm = ALGORITHMS["fish"](
+        draw_weights(build, stream("norm")).double(), 3, make("fish").hparams
+    )
     train(algorithm, range(2))
     norm = algorithm.model.features[2]
     before = norm.running_mean.clone(), norm.running_var.clone()
@@ -363,7 +365,7 @@ def test_a_classifier_that_does_not_end_in_a_linear_layer() -> None:
     def build() -> Network:
         return Network(nn.Sequential(nn.Flatten(), nn.Linear(128, 5)), Gated())
 
-    algorithm = ALGORITHMS["erm"](drawn(build, stream("gated")).double(), 3)
+    algorithm = ALGORITHMS["erm"](draw_weights(build, stream("gated")).double(), 3)
     algorithm.check(train(algorithm, range(2)))
 
 

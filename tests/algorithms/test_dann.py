@@ -11,7 +11,7 @@ from shoal.algorithms import ALGORITHMS
 from shoal.algorithms.adversarial import Adversarial, AdversarialHparams, discriminate
 from shoal.algorithms.forward import Batch
 from shoal.algorithms.hparams import Hparams, defaults, draw
-from shoal.networks import Network, drawn, dropout
+from shoal.networks import Network, draw_weights, dropout
 from shoal.randomness import Draws, stream
 
 from .plain import CLASSES, FEATURES, INPUTS, Plain, PlainAdam, compare, make, make_batches
@@ -231,7 +231,7 @@ def test_one_logit_has_two_classes() -> None:
         features = nn.Sequential(nn.Linear(INPUTS, FEATURES), nn.Tanh())
         return Network(features, nn.Linear(FEATURES, 1))
 
-    model = drawn(build, stream("binary")).double()
+    model = draw_weights(build, stream("binary")).double()
     algorithm = make("cdann", model=model, mlp_width=6)
     batches = [(inputs, labels.clamp(max=1)) for inputs, labels in make_batches(0)]
     assert algorithm.update(batches)["loss"].isfinite()

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shoal.algorithms.forward import Batch, Forward
-from shoal.networks import Network, drawn
+from shoal.networks import Network, draw_weights
 from shoal.randomness import stream
 
 from .plain import Oracle, Plain, compare, make, make_batches
@@ -105,7 +105,7 @@ def headless_bias() -> Network:
         features = nn.Sequential(nn.Linear(6, 4), nn.Tanh())
         return Network(features, nn.Linear(4, 3, bias=False))
 
-    return drawn(build, stream("no bias")).double()
+    return draw_weights(build, stream("no bias")).double()
 
 
 def deep_head() -> Network:
@@ -113,7 +113,7 @@ def deep_head() -> Network:
         head = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
         return Network(nn.Sequential(nn.Linear(6, 4), nn.Tanh()), head)
 
-    return drawn(build, stream("deep head")).double()
+    return draw_weights(build, stream("deep head")).double()
 
 
 @pytest.mark.parametrize("network", [headless_bias, deep_head])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.algorithms.forward import Batch
-from shoal.networks import Network, drawn
+from shoal.networks import Network, draw_weights
 from shoal.randomness import stream
 
 from .plain import Oracle, Plain, compare, make, make_batches
@@ -72,7 +72,7 @@ def test_head_of_several_layers() -> None:
         head = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
         return Network(nn.Sequential(nn.Linear(6, 4), nn.Tanh()), head)
 
-    model = drawn(build, stream("deep head")).double()
+    model = draw_weights(build, stream("deep head")).double()
     algorithm = make("iga", model=model, parameters="classifier", penalty_weight=3.0)
     compare(algorithm, oracle(3.0, "classifier"))
 
@@ -87,7 +87,7 @@ def test_a_head_without_bias() -> None:
         features = nn.Sequential(nn.Linear(6, 4), nn.Tanh())
         return Network(features, nn.Linear(4, 3, bias=False))
 
-    model = drawn(build, stream("no bias")).double()
+    model = draw_weights(build, stream("no bias")).double()
     algorithm = make("iga", model=model, parameters="classifier", penalty_weight=3.0)
     compare(algorithm, oracle(3.0, "classifier"))
 

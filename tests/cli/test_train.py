@@ -20,7 +20,7 @@ from shoal.algorithms.hparams import draw
 from shoal.cli import main, progress
 from shoal.cli.progress import run_progress
 from shoal.datasets import DATASETS
-from shoal.networks import NETWORKS, Network, drawn, registry
+from shoal.networks import NETWORKS, Network, draw_weights, registry
 from shoal.networks.base import IMAGENET
 from shoal.runs import model
 from shoal.runs.folder import RunFolder
@@ -555,7 +555,7 @@ def small_network(monkeypatch: pytest.MonkeyPatch) -> None:
         if rest[2] != "small":
             return real(shape, classes, *rest, generator=generator)
         assert tuple(shape) == (3, 224, 224)
-        return drawn(build, generator)
+        return draw_weights(build, generator)
 
     monkeypatch.setattr(model, "for_data", for_data)
     monkeypatch.setitem(NETWORKS, "small", "224 × 224 images")
@@ -669,7 +669,7 @@ def test_a_network_that_has_no_weights(capsys: Output) -> None:
     assert main([*given, "--weights", "imagenet", "--out", "other"]) == 2
     told = capsys.readouterr().err
     assert "the network mnist-cnn begins with drawn weights and has no others, got 'imag" in told
-    assert "; leave --weights out, or give --weights none" in told
+    assert "; drop --weights, or give --weights none" in told
     assert not Path("cache").exists() and not Path("other").exists()  # nothing was decoded for it
     assert main([*given, "--out", "run"]) == 0
     assert "batch norm" not in capsys.readouterr().err  # it has none

@@ -8,7 +8,7 @@ from torch import nn
 
 from shoal.algorithms import find
 from shoal.networks import Dropout, Network, backbone, from_module
-from shoal.networks.backbones import _run_once, adapted
+from shoal.networks.backbones import _run_once, adapt_channels
 from shoal.networks.base import IMAGENET
 from shoal.randomness import stream
 from tests.test_capture_safety import NoQuestions
@@ -149,7 +149,7 @@ def test_rates_that_mean_nothing(rate: float) -> None:
 def test_channels_have_the_filters_of_colours_in_turn(channels: int) -> None:
     module = own()
     before = module[0].weight.detach().clone()
-    assert adapted(module, channels) is module
+    assert adapt_channels(module, channels) is module
     assert module[0].weight.shape == (4, channels, 3, 3)
     for i in range(channels):
         assert torch.equal(module[0].weight[:, i], before[:, i % 3])
@@ -167,15 +167,15 @@ class DropPath(nn.Module):
 
 def test_what_drops_whole_paths_is_off() -> None:
     module = nn.Sequential(own(), DropPath())
-    assert adapted(module, 3)[1].drop_prob == 0
+    assert adapt_channels(module, 3)[1].drop_prob == 0
 
 
 @pytest.mark.parametrize("module", [nn.Conv2d(1, 2, 3), nn.Linear(3, 2)])
 def test_channels_that_cannot_be_given(module: nn.Module) -> None:
     with pytest.raises(ValueError, match=f"{type(module).__name__} cannot take 4 channels"):
-        adapted(module, 4)
+        adapt_channels(module, 4)
     with pytest.raises(ValueError, match="cannot take 0 channels"):
-        adapted(own(), 0)
+        adapt_channels(own(), 0)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_channels_and_draws(net: Network) -> None:
 
 def test_a_changed_file_is_refused(efficientnet: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.networks.efficientnet_lite.SHA256", "0" * 64)
-    with pytest.raises(ValueError, match="is not the file that it should be"):
+    with pytest.raises(ValueError, match="is not the expected file"):
         efficientnet_lite0(7, generator=stream("x"))
 
 

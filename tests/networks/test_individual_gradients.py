@@ -13,7 +13,7 @@ import shoal
 from shoal.gradients import collect
 from shoal.networks import efficientnet_lite0
 from shoal.networks.backbones import with_head
-from shoal.networks.base import lent
+from shoal.networks.base import build_seeded
 from shoal.randomness import stream
 from tests.gradients.test_whole_network import Rounding
 
@@ -27,7 +27,7 @@ def resnet50(torchvision: Any) -> nn.Module:
         return network
 
     generator = stream("resnet50")
-    return with_head(lent(build, generator), 2048, CLASSES, 0.0, True, None, generator)
+    return with_head(build_seeded(build, generator), 2048, CLASSES, 0.0, True, None, generator)
 
 
 def efficientnet(torchvision: Any) -> nn.Module:

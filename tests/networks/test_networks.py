@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoal.networks import Network, drawn, mnist_cnn, perceptron
+from shoal.networks import Network, draw_weights, mnist_cnn, perceptron
 from shoal.randomness import stream
 
 
@@ -40,12 +40,12 @@ def build() -> Network:
 
 def test_weights_come_from_the_stream_as_torch_draws_them() -> None:
     before = torch.get_rng_state()
-    one, same, other = (drawn(build, stream("net", seed)) for seed in (0, 0, 1))
+    one, same, other = (draw_weights(build, stream("net", seed)) for seed in (0, 0, 1))
     assert torch.equal(torch.get_rng_state(), before)
     for a, b in zip(one.parameters(), same.parameters(), strict=True):
         assert torch.equal(a, b)
     assert not torch.equal(one.features[0].weight, other.features[0].weight)
-    big = drawn(lambda: nn.Linear(400, 300), stream("big"))
+    big = draw_weights(lambda: nn.Linear(400, 300), stream("big"))
     for values in (big.weight, big.bias):
         assert values.abs().max() <= 1 / 20
         assert values.abs().max() > 0.9 / 20
@@ -54,14 +54,14 @@ def test_weights_come_from_the_stream_as_torch_draws_them() -> None:
 
 
 def test_embeddings_are_normal() -> None:
-    one, other = (drawn(lambda: nn.Embedding(100, 50), stream("e", seed)) for seed in (0, 1))
+    one, other = (draw_weights(lambda: nn.Embedding(100, 50), stream("e", seed)) for seed in (0, 1))
     assert float(one.weight.std()) == pytest.approx(1, rel=0.03)
     assert not torch.equal(one.weight, other.weight)
 
 
 def test_like_another_network() -> None:
     like = nn.Linear(1, 1, device="meta", dtype=torch.bfloat16)
-    module = drawn(build, stream("x"), like=like)
+    module = draw_weights(build, stream("x"), like=like)
     assert all(p.is_meta and p.dtype == torch.bfloat16 for p in module.parameters())
 
 
@@ -78,4 +78,4 @@ def test_unknown_weights_are_not_left_to_chance() -> None:
 
     for build in (lambda: nn.MultiheadAttention(4, 2), Scaled, Gained):
         with pytest.raises(TypeError, match="cannot be drawn from a stream"):
-            drawn(build, stream("x"))
+            draw_weights(build, stream("x"))

@@ -27,7 +27,9 @@ def test_by_shape(shape: tuple[int, ...], extra_channels: int, width: int) -> No
     kind = {1: "Linear", 28: "Conv2d", 32: "Conv2d"}[shape[-1] if len(shape) == 3 else 1]
     assert type(net.features[0]).__name__ == kind
     blocks = {type(part).__name__ for part in net.modules()}
-    assert ("Block" in blocks) == (shape[-1] == 32) and ("GroupNorm" in blocks) == (shape[-1] == 28)
+    assert ("WideBlock" in blocks) == (shape[-1] == 32) and ("GroupNorm" in blocks) == (
+        shape[-1] == 28
+    )
 
 
 def test_mlp_settings() -> None:
@@ -98,7 +100,7 @@ def test_what_does_not_fit(shape: tuple[int, ...], settings: dict[str, Any], mes
         ("torchvison:resnet50", None, "unknown package 'torchvison'; did you mean 'torchvision'"),
         ("timm:", None, "names no package"),
         ("wide-resnet", None, "takes 32 × 32 images, got 224 × 224"),
-        ("mnist-cnn", "imagenet", "drawn weights and has no others, got 'imagenet'; leave"),
+        ("mnist-cnn", "imagenet", "drawn weights and has no others, got 'imagenet'; drop"),
         ("efficientnet-lite0", "w.pt", "lite0 has no weights but 'imagenet', got 'w.pt'"),
     ],
 )

@@ -109,7 +109,7 @@ def test_weights_from_a_file(torchvision: Any, tmp_path: Path) -> None:
     assert torch.equal(net.classifier.weight, drawn.classifier.weight)
     with pytest.raises(ValueError, match=r"weights of ResNet: \d+ missing: layer1.0.conv3.weight"):
         resnet(50, 3, 2, weights=path, generator=stream("x"))
-    with pytest.raises(FileNotFoundError, match="no file of weights at imagenet1k"):
+    with pytest.raises(FileNotFoundError, match="no weight file at imagenet1k"):
         resnet(18, 3, 2, weights="imagenet1k", generator=stream("x"))
 
 
@@ -220,5 +220,5 @@ class Broken(ModuleType):
 
 def test_beside_another_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", Broken("torchvision"))
-    with pytest.raises(ImportError, match=r"cannot be imported beside torch .*nms does not exist"):
+    with pytest.raises(ImportError, match=r"cannot be imported with torch .*nms does not exist"):
         resnet(18, 3, 2, generator=stream("x"))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.networks import Standardise, folded, for_data, measure_inputs
+from shoal.networks import Standardise, fold_standardisation, for_data, measure_inputs
 from shoal.randomness import stream
 
 
@@ -63,10 +63,10 @@ def test_a_folded_head_needs_no_standardised_features() -> None:
     inputs = columns().nan_to_num(nan=1000.0)
     network = for_data((4,), 3, name="linear", generator=stream("net"))
     measure_inputs(network, inputs)
-    weight, bias = folded(network)
+    weight, bias = fold_standardisation(network)
     torch.testing.assert_close(inputs @ weight.T + bias, network(inputs), atol=1e-3, rtol=1e-4)
 
 
 def test_only_a_linear_network_can_be_folded() -> None:
     with pytest.raises(TypeError, match="only the network 'linear'"):
-        folded(for_data((4,), 3, name="standardised-mlp", generator=stream("net")))
+        fold_standardisation(for_data((4,), 3, name="standardised-mlp", generator=stream("net")))

@@ -115,9 +115,9 @@ def test_foreign_files(path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(ValueError, match=path.name):
             load_weights(module(), path)
-    with pytest.raises(FileNotFoundError, match=r"no file of weights at .*absent"):
+    with pytest.raises(FileNotFoundError, match=r"no weight file at .*absent"):
         load_weights(module(), path.with_name("absent"))
-    with pytest.raises(FileNotFoundError, match="no file of weights"):
+    with pytest.raises(FileNotFoundError, match="no weight file"):
         load_weights(module(), path.parent)
 
 
@@ -141,5 +141,5 @@ def test_checksum(path: Path) -> None:
     path.write_bytes(b"weights")
     check_sha256(path, hashlib.sha256(b"weights").hexdigest())
     path.write_bytes(b"weight")
-    with pytest.raises(ValueError, match=r"is not the file that it should be: its sha256 is"):
+    with pytest.raises(ValueError, match=r"is not the expected file: its sha256 is"):
         check_sha256(path, hashlib.sha256(b"weights").hexdigest())

@@ -12,7 +12,7 @@ from shoal.algorithms.forward import Batch
 from shoal.distributed import alone
 from shoal.networks import Network
 from shoal.networks.backbones import with_head
-from shoal.networks.base import drawn
+from shoal.networks.base import draw_weights
 from shoal.randomness import stream
 from shoal.training.step import share
 
@@ -35,7 +35,7 @@ def large(channels: int = CHANNELS, dropout: float = 0.3, frozen: bool = True) -
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
     generator = stream("cut")
-    network = drawn(build, generator)
+    network = draw_weights(build, generator)
     nn.init.uniform_(network[1].running_var, 0.5, 2.0, generator=generator)
     return with_head(network, 4, CLASSES, dropout, frozen, None, generator)
 

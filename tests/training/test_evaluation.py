@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from shoal.algorithms import ALGORITHMS
-from shoal.networks import Network, drawn
+from shoal.networks import Network, draw_weights
 from shoal.networks.backbones import Features
 from shoal.networks.base import Dropout
 from shoal.randomness import stream
@@ -166,7 +166,10 @@ def forgetful() -> Network:
     def build() -> nn.Module:
         return nn.Sequential(nn.Conv2d(CHANNELS, 4, 3, 2), nn.BatchNorm2d(4), nn.Flatten())
 
-    body, head = drawn(build, stream("body")), drawn(lambda: nn.Linear(36, CLASSES), stream("head"))
+    body, head = (
+        draw_weights(build, stream("body")),
+        draw_weights(lambda: nn.Linear(36, CLASSES), stream("head")),
+    )
     return Network(Features(body, Dropout(0.5, stream("dropout")), False), head)
 
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..gradients.precision import precise
-from ..networks import drawn, dropout, head_sizes, perceptron
+from ..networks import draw_weights, dropout, head_sizes, perceptron
 from ..randomness import Draws, stream
 from .base import UpdateAlgorithm
 from .forward import Batch, Forward
@@ -62,7 +62,7 @@ def discriminator(
 ) -> nn.Sequential:
     """Return the network, of ``width`` features and with a logit for each domain."""
     build = partial(perceptron, width, domains, h.mlp_width, h.mlp_depth, dropout=h.mlp_dropout)
-    return drawn(build, stream("discriminator", seed), like=like)
+    return draw_weights(build, stream("discriminator", seed), like=like)
 
 
 def discriminate(network: nn.Sequential, inputs: Tensor, draws: Draws) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..gradients.examples import individual_losses
 from ..gradients.precision import precise
-from ..networks import context_net, drawn
+from ..networks import context_net, draw_weights
 from ..randomness import stream
 from .base import Algorithm
 from .forward import Batch, sizes_of
@@ -49,7 +49,7 @@ class ARM(Algorithm):
         super().__init__(*args, **kwargs)
         self.channels = self._image_channels()
         build = partial(context_net, self.channels)
-        self.context = drawn(build, stream("context", self.seed), like=self.model)
+        self.context = draw_weights(build, stream("context", self.seed), like=self.model)
         # DomainBed's Adam never gets the context network, which so stays as it was drawn.
         weights = [*self.model.parameters(), *self.context.parameters()]
         self.optimiser = Optimiser(weights, self.hparams.lr, self.hparams.weight_decay)

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..networks import drawn
+from ..networks import draw_weights
 from ..randomness import stream
 from .adversarial import Adversarial
 
@@ -21,7 +21,7 @@ class CDANN(Adversarial):
         def build() -> nn.Embedding:
             return nn.Embedding(max(self.classes, 2), self.width)  # one logit has two classes
 
-        self.embedding = drawn(build, stream("class embedding", self.seed), like=self.model)
+        self.embedding = draw_weights(build, stream("class embedding", self.seed), like=self.model)
         self.discriminator_optimiser = self.make_opponent(self.discriminator, self.embedding)
 
     def condition(self, features: Tensor, labels: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..gradients.examples import individual_losses
 from ..gradients.precision import precise
-from ..networks import drawn, head_sizes
+from ..networks import draw_weights, head_sizes
 from ..randomness import stream
 from .base import Algorithm
 from .forward import Batch, sizes_of
@@ -73,7 +73,7 @@ class MTL(Algorithm):
         def build() -> nn.Linear:
             return nn.Linear(2 * width, classes)
 
-        wide = drawn(build, stream("wide classifier", self.seed), like=self.model)
+        wide = draw_weights(build, stream("wide classifier", self.seed), like=self.model)
         self.model = WithMean(self.model.features, wide)
         weights, h = self.model.parameters(), self.hparams
         self.optimiser = Optimiser(weights, h.lr, h.weight_decay)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..gradients.examples import individual_losses
 from ..gradients.precision import precise
-from ..networks import drawn, head_sizes
+from ..networks import draw_weights, head_sizes
 from ..randomness import Draws, stream
 from .base import UpdateAlgorithm
 from .forward import Batch
@@ -49,7 +49,7 @@ class SagNet(UpdateAlgorithm):
         def build() -> nn.Linear:
             return nn.Linear(width, classes)
 
-        self.style = drawn(build, stream("style classifier", self.seed), like=self.model)
+        self.style = draw_weights(build, stream("style classifier", self.seed), like=self.model)
         self.draws = Draws("sagnet", self.seed, device=self.steps.device)
         self.features_optimiser = self._optimiser(self.model.features)
         self.content_optimiser = self._optimiser(self.model.classifier)

@@ -170,17 +170,17 @@ def check_kind(options: argparse.Namespace) -> None:
             raise ValueError(f"{name} is for {other}, and {options.data} is {what}{hint}")
 
 
-def check_backbone(options: argparse.Namespace, on: Any) -> None:
+def check_backbone(options: argparse.Namespace) -> None:
     """Raise where images are to be read and there is no such network.
 
     Before they are, because that takes long; what is not installed would fail every run.
     """
-    from ..fitting.frozen_features import pretrained
+    from ..fitting.frozen_features import SHAPE
     from ..fitting.inspection import is_table
-    from ..networks.registry import backbone_name
+    from ..networks.registry import backbone_name, check_network
 
     if not is_table(options.data):
-        pretrained(backbone_name(options.backbone), 2, on)
+        check_network(SHAPE, backbone_name(options.backbone), "imagenet")
 
 
 def tell(
@@ -277,7 +277,7 @@ def _fit(options: argparse.Namespace, on: Any) -> None:
             if first:
                 check_folder(out, options.data)
             check_kind(options)
-            check_backbone(options, on)
+            check_backbone(options)
             material = inspect_data(
                 options.data,
                 options.layout,

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..algorithms.base import Algorithm, UpdateAlgorithm
 from ..datasets import Domain, DomainDataset
 from ..datasets.cache import ImageCache, sources
-from ..networks import Network, folded, for_data
+from ..networks import Network, fold_standardisation, for_data
 from ..randomness import stream
 from ..runs.model import build
 from ..runs.run import Run
@@ -163,7 +163,7 @@ def whole_network(
         raise TypeError(f"{type(head).__name__} must have a shoal.networks.Network as its model")
     protocol = replace(run.protocol, network=backbone, weights="imagenet", augment=False)
     whole = replace(run, fingerprint=fingerprint, protocol=protocol)
-    weight, bias = folded(head.model)
+    weight, bias = fold_standardisation(head.model)
     algorithm = build(
         whole, type(head), SHAPE, len(weight), domains, "imagenet", torch.device("cpu")
     )

@@ -1,14 +1,14 @@
-"""f_θ = w_ω ∘ Φ_φ: networks with ``.features`` and ``.classifier``, and the smaller ones beside."""
+"""Networks f_θ = w_ω ∘ Φ_φ with ``.features`` and ``.classifier``, and smaller parts of methods."""
 
 from .backbones import backbone, from_module, resnet
-from .base import Dropout, Network, Preprocessing, drawn, dropout, head_sizes
+from .base import Dropout, Network, Preprocessing, draw_weights, dropout, head_sizes
 from .efficientnet_lite import efficientnet_lite0
 from .registry import NETWORKS, for_data
 from .small import (
     MLP,
     Standardise,
     context_net,
-    folded,
+    fold_standardisation,
     measure_inputs,
     mnist_cnn,
     perceptron,
@@ -25,10 +25,10 @@ __all__ = [
     "Standardise",
     "backbone",
     "context_net",
-    "drawn",
+    "draw_weights",
     "dropout",
     "efficientnet_lite0",
-    "folded",
+    "fold_standardisation",
     "for_data",
     "from_module",
     "head_sizes",

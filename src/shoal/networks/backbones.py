@@ -1,8 +1,7 @@
-"""Large networks of other packages, or of a user: their features, dropout and a linear head."""
+"""Backbones: networks of torchvision, timm or a user, with dropout and a new linear head."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_features
-from ..choices import choose
-from .base import IMAGENET, Dropout, Network, Preprocessing, drawn, lent
+from ..choices import choose, nearest
+from .base import IMAGENET, Dropout, Network, Preprocessing, build_seeded, draw_weights
 from .weights import load_weights
+
+# Runs a network on a batch: all at once, in parts, or in several processes.
+ForwardRunner = Callable[[nn.Module, Tensor], Tensor]
+# A network without its head, the number of its features, and its preprocessing.
+LoadedBackbone = tuple[nn.Module, int, Preprocessing]
+# Depths of ``resnet``.
+DEPTHS = (18, 50)
 
 
 @contextmanager
-def extra(name: str, wanted_by: str) -> Iterator[None]:
-    """Import packages of the extra ``name`` inside; raise a clear error when that fails."""
+def importing_extra(name: str, wanted_by: str) -> Iterator[None]:
+    """Import packages of the extra ``name`` inside; raise a clear error if that fails."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -28,20 +34,15 @@ def extra(name: str, wanted_by: str) -> Iterator[None]:
     except (ImportError, OSError, RuntimeError) as error:
         # As in "operator torchvision::nms does not exist": built for another torch.
         raise ImportError(
-            f"{wanted_by} needs shoal[{name}], which is installed but cannot be imported beside "
-            f"torch {torch.__version__} ({error}); install builds that fit each other, from one "
-            "package index"
+            f"{wanted_by} needs shoal[{name}], which is installed but cannot be imported with "
+            f"torch {torch.__version__} ({error}); install matching builds from one package index"
         ) from error
 
 
-# How a network is run on a batch: all at once, in parts, or in several processes.
-ForwardRunner = Callable[[nn.Module, Tensor], Tensor]
-
-
 class Features(nn.Module):
-    """The features of ``network`` after dropout; its batch-norm statistics can stay as they are.
+    """The features of ``network`` after dropout; its batch-norm statistics can be frozen.
 
-    With ``frozen_statistics`` batch norm is in eval mode also in training: running means and
+    With ``frozen_statistics`` batch norm stays in eval mode in training: running means and
     variances are used and not moved, while weight and bias of the layer are trained.
     ``runner`` runs the network; None calls it.
     """
@@ -56,7 +57,7 @@ class Features(nn.Module):
         self.train()
 
     def train(self, mode: bool = True) -> "Features":
-        """Set the mode; here and not in whoever owns this, so that it holds under any owner."""
+        """Set the mode; defined here, so that it holds inside any other module."""
         super().train(mode)
         if self.frozen_statistics:
             for part in self.network.modules():
@@ -83,8 +84,8 @@ def backbone(
 ) -> Network:
     """Return a network of torchvision or timm, its head replaced by dropout and a linear head.
 
-    Whatever else the network drops at random is turned off: it draws from the global random
-    state, which no resumed run finds again.
+    Any other dropout in the network is turned off: it draws from the global random state, which a
+    resumed run cannot restore.
 
     Args:
         name: ``torchvision:resnet34`` or ``timm:resnet50.tv_in1k``.
@@ -93,27 +94,27 @@ def backbone(
         dropout: the share of features set to zero in training.
         weights: None to draw them as the package does; "imagenet" for the package's own (of
             torchvision the first version, or another one by its name); or the path of a file.
-        frozen_statistics: leave the running statistics of batch norm as they are. Without weights
-            they are 0 and 1 and normalise nothing: to train from nothing, pass False.
+        frozen_statistics: keep the running statistics of batch norm. Without weights they are 0
+            and 1 and normalise nothing: pass False to train from scratch.
         generator: of the weights, the head and the dropout.
     """
-    package, model = parted(name)
+    package, model = split_name(name)
     network, width, preprocessing = PACKAGES[package](model, weights, generator)
-    network = adapted(network, channels)
+    network = adapt_channels(network, channels)
     return with_head(network, width, classes, dropout, frozen_statistics, preprocessing, generator)
 
 
 def check_backbone(name: str, weights: str | Path | None = None) -> None:
-    """Raise where the package cannot be imported, or has no such model or weights to fetch."""
-    package, model = parted(name)
+    """Raise if the package cannot be imported, or has no such model or weights to fetch."""
+    package, model = split_name(name)
     if package == "torchvision":
-        _in_torchvision(model, weights)
+        _find_in_torchvision(model, weights)
     else:
-        _in_timm(model, weights)
+        _find_in_timm(model, weights)
 
 
-def parted(name: str) -> tuple[str, str]:
-    """Return the package and its model."""
+def split_name(name: str) -> tuple[str, str]:
+    """Return the package and the model that a name such as ``timm:resnet18`` means."""
     package, _, model = name.partition(":")
     if not model:
         raise ValueError(f"{name!r} names no package; write torchvision:{name} or timm:{name}")
@@ -130,15 +131,15 @@ def from_module(
     *,
     generator: torch.Generator,
 ) -> Network:
-    """Return a network of your own features ``[n, p]`` and a linear head, on your device.
+    """Return a network of your own features ``[n, p]`` and a linear head, on their device.
 
     Args:
-        module: Φ_φ, any module; it is used as it is, not copied.
+        module: Φ_φ, any module; it is used directly, not copied.
         classes: C.
         inputs: a few examples ``[n, ...]``, run once in eval mode to find p.
         dropout: the share of features set to zero in training.
-        frozen_statistics: leave the running statistics of batch norm as they are.
-        preprocessing: what your module expects of images.
+        frozen_statistics: keep the running statistics of batch norm.
+        preprocessing: mean and deviation of colours that your module expects.
         generator: of the head and the dropout.
     """
     features = _run_once(module, inputs)
@@ -159,19 +160,19 @@ def with_head(
     preprocessing: Preprocessing | None,
     generator: torch.Generator,
 ) -> Network:
-    """Return a network of features of this width and a linear head drawn from ``generator``."""
+    """Return features of this width, dropout and a linear head drawn from ``generator``."""
 
     def build() -> nn.Linear:
         return nn.Linear(width, classes)
 
-    head = drawn(build, generator)
-    # After the head, so that weights do not depend on the dropout.
+    head = draw_weights(build, generator)
+    # After the head, so that its weights do not depend on the dropout.
     features = Features(network, Dropout(dropout, generator), frozen_statistics)
     return Network(features, head, preprocessing)
 
 
-def adapted(network: nn.Module, channels: int) -> nn.Module:
-    """Return ``network`` for inputs of ``channels`` channels, with nothing left that is random.
+def adapt_channels(network: nn.Module, channels: int) -> nn.Module:
+    """Return ``network`` for inputs of ``channels`` channels, its random layers turned off.
 
     Channel i of the first convolution has the filters of colour i mod 3.
     """
@@ -188,7 +189,7 @@ def adapted(network: nn.Module, channels: int) -> nn.Module:
     if channels < 1 or first is None or first.in_channels != 3:
         raise ValueError(
             f"{type(network).__name__} cannot take {channels} channels: "
-            "only a first convolution of three can be given others, of one or more"
+            "only a first convolution of three channels can be given one or more others"
         )
     colours = [i % 3 for i in range(channels)]
     first.weight = nn.Parameter(first.weight.detach()[:, colours].clone())
@@ -196,22 +197,19 @@ def adapted(network: nn.Module, channels: int) -> nn.Module:
     return network
 
 
-LoadedBackbone = tuple[nn.Module, int, Preprocessing]
-
-
-def _torchvision(
+def _load_from_torchvision(
     name: str, weights: str | Path | None, generator: torch.Generator
 ) -> LoadedBackbone:
-    models, version = _in_torchvision(name, weights)
-    build = _fetching(
+    models, version = _find_in_torchvision(name, weights)
+    build = _fetch_or_explain(
         name, f"{torch.hub.get_dir()}/checkpoints", lambda: models.get_model(name, weights=version)
     )
-    network = lent(build, generator)
+    network = build_seeded(build, generator)
     if getattr(network, "aux_logits", False):
         raise ValueError(f"torchvision:{name} has more than one head, which cannot be replaced")
     linear = [where for where, part in network.named_modules() if isinstance(part, nn.Linear)]
     if not linear:
-        raise ValueError(f"torchvision:{name} has no linear head that could be replaced")
+        raise ValueError(f"torchvision:{name} has no linear head to replace")
     head = network.get_submodule(linear[-1])
     network.set_submodule(linear[-1], nn.Identity())
     if weights is not None and version is None:
@@ -219,19 +217,23 @@ def _torchvision(
     return network, int(head.in_features), IMAGENET  # type: ignore[arg-type]
 
 
-def _in_torchvision(name: str, weights: str | Path | None) -> tuple[Any, str | None]:
-    """Return torchvision's models, and which version of the weights is meant."""
-    with extra("vision", f"torchvision:{name}"):
+def _find_in_torchvision(name: str, weights: str | Path | None) -> tuple[Any, str | None]:
+    """Return torchvision's models and the version of the weights."""
+    with importing_extra("vision", f"torchvision:{name}"):
         from torchvision import models
-    _known("torchvision", name, models.list_models(module=models))
+    _check_model("torchvision", name, models.list_models(module=models))
     return models, _version(name, weights, models.get_model_weights(name).__members__)
 
 
-def _timm(name: str, weights: str | Path | None, generator: torch.Generator) -> LoadedBackbone:
-    timm, cache = _in_timm(name, weights)
+def _load_from_timm(
+    name: str, weights: str | Path | None, generator: torch.Generator
+) -> LoadedBackbone:
+    timm, cache = _find_in_timm(name, weights)
     own = weights == "imagenet"
-    build = _fetching(name, cache, lambda: timm.create_model(name, pretrained=own, num_classes=0))
-    network: Any = lent(build, generator)
+    build = _fetch_or_explain(
+        name, cache, lambda: timm.create_model(name, pretrained=own, num_classes=0)
+    )
+    network: Any = build_seeded(build, generator)
     expected = network.pretrained_cfg
     if weights is not None and not own:
         heads = expected["classifier"]  # a name, or those of several
@@ -241,12 +243,12 @@ def _timm(name: str, weights: str | Path | None, generator: torch.Generator) -> 
     return network, width, preprocessing
 
 
-def _in_timm(name: str, weights: str | Path | None) -> tuple[Any, str]:
-    """Return timm, and the folder in which it keeps weights that it has fetched."""
-    with extra("vision", f"timm:{name}"):
+def _find_in_timm(name: str, weights: str | Path | None) -> tuple[Any, str]:
+    """Return timm and the folder of its fetched weights."""
+    with importing_extra("vision", f"timm:{name}"):
         import timm
         from huggingface_hub.constants import HF_HUB_CACHE
-    _known("timm", name, (*timm.list_models(), *timm.list_pretrained()))
+    _check_model("timm", name, (*timm.list_models(), *timm.list_pretrained()))
     if weights == "imagenet" and not timm.is_model_pretrained(name):
         raise ValueError(
             f"timm:{name} has no pretrained weights; give weights=None (--weights none) or a file, "
@@ -256,13 +258,13 @@ def _in_timm(name: str, weights: str | Path | None) -> tuple[Any, str]:
 
 
 PACKAGES: dict[str, Callable[[str, str | Path | None, torch.Generator], LoadedBackbone]] = {
-    "torchvision": _torchvision,
-    "timm": _timm,
+    "torchvision": _load_from_torchvision,
+    "timm": _load_from_timm,
 }
 
 
 def _run_once(module: nn.Module, inputs: Tensor) -> Tensor:
-    """Return the features of ``inputs`` in eval mode; every part is left in the mode it was in."""
+    """Return the features of ``inputs`` in eval mode; every part keeps its own mode."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -276,7 +278,7 @@ def _run_once(module: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def _version(name: str, weights: str | Path | None, versions: Iterable[str]) -> str | None:
-    """Return which of the package's weights are meant; None for no weights, or those of a file."""
+    """Return the version of torchvision's weights; None for no weights or those of a file."""
     known = list(versions)
     if weights == "imagenet":
         if "IMAGENET1K_V1" not in known:
@@ -287,11 +289,13 @@ def _version(name: str, weights: str | Path | None, versions: Iterable[str]) -> 
     return str(weights) if weights in known else None
 
 
-def _fetching(name: str, cache: str, build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """Return ``build`` that tells what to do where no network leads to the weights.
+def _fetch_or_explain(
+    name: str, cache: str, build: Callable[[], nn.Module]
+) -> Callable[[], nn.Module]:
+    """Return ``build`` with an error that says what to do if the weights cannot be fetched.
 
     Args:
-        cache: the folder in which the package keeps weights that it has fetched.
+        cache: the folder of the weights that the package has fetched.
     """
 
     def fetch() -> nn.Module:
@@ -300,24 +304,22 @@ def _fetching(name: str, cache: str, build: Callable[[], nn.Module]) -> Callable
         except OSError as error:
             raise ConnectionError(
                 f"the weights of {name} could not be fetched ({error}); build it once on a machine "
-                f"with a network and copy {cache} from there, or give a file of weights where that "
-                "can be named (weights=…, --weights of 'shoal train')"
+                f"with internet access and copy {cache} from there, or give a weight file "
+                "(weights=…, --weights of 'shoal train')"
             ) from error
 
     return fetch
 
 
-def _known(package: str, name: str, names: Iterable[str]) -> None:
+def _check_model(package: str, name: str, names: Iterable[str]) -> None:
+    """Raise if the package has no such model; its names are too many to list."""
     known = set(names)
     if name in known:
         return
-    nearest = get_close_matches(name, sorted(known), n=1)
-    hint = f"did you mean {package}:{nearest[0]}? " if nearest else ""
+    near = nearest(name, sorted(known))
+    hint = f"did you mean {package}:{near}? " if near else ""
     listed = f"{package}.models.list_models()" if package == "torchvision" else "timm.list_models()"
     raise ValueError(f"unknown model {package}:{name}; {hint}All {len(known)}: {listed}")
-
-
-DEPTHS = (18, 50)
 
 
 def resnet(
@@ -332,12 +334,12 @@ def resnet(
 ) -> Network:
     """Return torchvision's ResNet of 18 (512 features) or 50 layers (2048), with a new head.
 
-    Batch-norm statistics stay those of the weights, while its weight and bias are trained. The
+    Batch norm keeps the statistics of the weights, while its weight and bias are trained. The
     arguments are those of ``backbone``.
     """
     if depth not in DEPTHS:
         raise ValueError(
-            f"depth must be 18 or 50, got {depth}; others by backbone('torchvision:resnet…')"
+            f"depth must be 18 or 50, got {depth}; for others call backbone('torchvision:resnet…')"
         )
     return backbone(
         f"torchvision:resnet{depth}",

@@ -1,4 +1,4 @@
-"""What every network is: a feature extractor Φ_φ, a head w_ω, and the inputs that it expects."""
+"""Network: a feature extractor Φ_φ and a head w_ω; initial weights from a stream; dropout."""
 
 import math
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from ..replay import part_now
 
 
 class Preprocessing(NamedTuple):
-    """Mean and standard deviation of each colour, of images in 0 … 1, that a network expects."""
+    """Mean and standard deviation of each colour that a network expects, for images in 0 … 1."""
 
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
@@ -20,11 +20,17 @@ class Preprocessing(NamedTuple):
 
 IMAGENET = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
+# Layers whose weights are drawn, and those whose weights begin at one and zero.
+DRAWN = (nn.Linear, nn.modules.conv._ConvNd, nn.Embedding)
+RESET = (nn.GroupNorm, nn.LayerNorm, nn.modules.batchnorm._NormBase)
+
+M = TypeVar("M", bound=nn.Module)
+
 
 class Network(nn.Module):
-    """A classifier of a feature extractor Φ_φ and a head w_ω.
+    """A classifier: a feature extractor Φ_φ and a head w_ω.
 
-    ``preprocessing`` says how images are to be normalised first; None leaves them as they are.
+    ``preprocessing`` is how to normalise images first; None leaves them unchanged.
     """
 
     def __init__(
@@ -44,7 +50,7 @@ class Network(nn.Module):
 
 
 def head_sizes(classifier: nn.Module) -> tuple[int, int]:
-    """Return p and C: the inputs of the classifier's first linear layer, the last one's outputs."""
+    """Return p and C: inputs of the classifier's first linear layer, outputs of its last."""
     layers = [part for part in classifier.modules() if isinstance(part, nn.Linear)]
     if not layers:
         raise TypeError(
@@ -53,18 +59,13 @@ def head_sizes(classifier: nn.Module) -> tuple[int, int]:
     return layers[0].in_features, layers[-1].out_features
 
 
-M = TypeVar("M", bound=nn.Module)
+def draw_weights(
+    build: Callable[[], M], generator: torch.Generator, like: nn.Module | None = None
+) -> M:
+    """Return the module of ``build`` with weights drawn from ``generator`` as torch draws them.
 
-# Layers whose weights are drawn, and those whose weights begin at one and zero.
-DRAWN = (nn.Linear, nn.modules.conv._ConvNd, nn.Embedding)
-RESET = (nn.GroupNorm, nn.LayerNorm, nn.modules.batchnorm._NormBase)
-
-
-def drawn(build: Callable[[], M], generator: torch.Generator, like: nn.Module | None = None) -> M:
-    """Return what ``build`` makes, its weights drawn from ``generator`` as torch draws them.
-
-    The global random state is neither read nor moved. The module comes on the device and in the
-    precision of ``like``, and draws the same on every device.
+    The global random state is neither read nor moved. The module gets the device and dtype of
+    ``like``; the draws are the same on every device.
     """
     with torch.device("meta"):
         module = build()
@@ -92,21 +93,21 @@ def drawn(build: Callable[[], M], generator: torch.Generator, like: nn.Module | 
     return module
 
 
-def lent(build: Callable[[], M], generator: torch.Generator) -> M:
-    """Return what ``build`` makes on the CPU, with weights that it draws in its own way.
+def build_seeded(build: Callable[[], M], generator: torch.Generator) -> M:
+    """Return the module that ``build`` makes on the CPU, drawing weights in its own way.
 
-    For networks of other packages, which draw from the global random state: it is lent to them,
-    seeded by one number of ``generator``, and then put back as it was.
+    Networks of other packages draw from the global random state. It is seeded with one number
+    from ``generator`` for ``build`` and restored afterwards.
     """
     seed = torch.randint(2**62, (), generator=generator, device=generator.device)
-    # Only the CPU's generator: torch.manual_seed would seed those of the GPUs, too.
+    # Only the CPU's generator: torch.manual_seed would also seed those of the GPUs.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(int(seed))
         return build()
 
 
 def dropout(inputs: Tensor, rate: float, draws: Draws) -> Tensor:
-    """Return ``inputs`` with a share ``rate`` set to zero, as ``draws`` has it, the rest scaled."""
+    """Return ``inputs`` with a drawn share ``rate`` set to zero and the rest scaled."""
     if rate == 0:
         return inputs
     part = part_now(inputs)

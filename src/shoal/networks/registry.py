@@ -1,19 +1,18 @@
-"""Networks for a data set: by the shape of its inputs, as DomainBed chooses it, or by name."""
+"""Registry of networks: by name, or by the shape of the inputs as DomainBed chooses."""
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
 import torch
 
-from ..choices import choose
-from .backbones import PACKAGES, backbone, check_backbone, parted, resnet
+from ..choices import choose, nearest
+from .backbones import PACKAGES, backbone, check_backbone, resnet, split_name
 from .base import Network
-from .efficientnet_lite import efficientnet_lite0, packages
+from .efficientnet_lite import efficientnet_lite0, import_packages
 from .small import linear, mnist_cnn, standardised_mlp, vector_mlp, wide_resnet
 
-# What can be named, and what its inputs are; beside these the models of other packages.
+# Names and their inputs; models of other packages come on top.
 NETWORKS = {
     "mlp": "vectors",
     "standardised-mlp": "vectors of a table, each column standardised first",
@@ -25,9 +24,10 @@ NETWORKS = {
     "efficientnet-lite0": "224 × 224 images",
 }
 VECTORS = ("mlp", "standardised-mlp", "linear")
-# What begins with drawn weights and has no others.
+# Networks that always begin with drawn weights.
 DRAWN = (*VECTORS, "mnist-cnn", "wide-resnet")
 BY_SIZE = {28: "mnist-cnn", 32: "wide-resnet", 224: "resnet50"}
+LARGE = [name for name, inputs in NETWORKS.items() if inputs.startswith("224")]
 
 
 def for_data(
@@ -49,7 +49,7 @@ def for_data(
     Args:
         shape: of one input: ``[d]``, or ``[channels, height, width]``.
         classes: C.
-        extra_channels: what the method adds to the channels of an image.
+        extra_channels: channels that the method adds to those of an image.
         dropout: before the head of a large network; small ones have none, as in DomainBed.
         name: one of ``NETWORKS``, or a model of another package as in ``backbone``; None chooses
             by shape: the MLP for vectors, the MNIST CNN for 28 × 28, the Wide ResNet for 32 × 32
@@ -57,8 +57,8 @@ def for_data(
         weights: of a large network, as in ``backbone``.
         frozen_statistics: of a large network, as in ``backbone``.
         mlp_width: features and hidden units of the MLP.
-        mlp_depth: its linear layers.
-        mlp_dropout: between them.
+        mlp_depth: number of its linear layers.
+        mlp_dropout: dropout between them.
         generator: of all weights and of the dropout.
     """
     name = _by_shape(shape) if name is None else name
@@ -90,9 +90,9 @@ def for_data(
 
 
 def check_name(name: str) -> None:
-    """Raise where no network has this name; which models another package has, it must say."""
+    """Raise if no network has this name; models of other packages are not looked up."""
     if ":" in name:
-        parted(name)
+        split_name(name)
     else:
         choose("network", name, (*NETWORKS, *(f"{package}:…" for package in PACKAGES)))
 
@@ -100,11 +100,11 @@ def check_name(name: str) -> None:
 def check_network(
     shape: Sequence[int], name: str | None, weights: str | Path | None, here: bool = True
 ) -> None:
-    """Raise where ``for_data`` has no such network or weights; nothing is built or fetched.
+    """Raise if ``for_data`` has no such network or weights; nothing is built or fetched.
 
     Args:
         shape, name, weights: as in ``for_data``.
-        here: whether it is to be built on this machine, so that its package must be there.
+        here: whether this machine builds it, so that its package must be installed here.
     """
     name = _by_shape(shape) if name is None else name
     check_name(name)
@@ -113,7 +113,7 @@ def check_network(
     if not here:
         return
     if name == "efficientnet-lite0":
-        packages()
+        import_packages()
     elif name not in DRAWN:
         check_backbone(f"torchvision:{name}" if name in NETWORKS else name, weights)
 
@@ -127,7 +127,7 @@ def _by_shape(shape: Sequence[int]) -> str:
     raise ValueError(
         f"no network is known for inputs of shape {list(shape)}: vectors [d] and images "
         f"[channels, height, width] of {sizes} have one; resize the images, give the name of a "
-        "network, or make one of your own features with from_module"
+        "network, or build one from your own module with from_module"
     )
 
 
@@ -135,7 +135,7 @@ def _check_weights(name: str, weights: str | Path | None) -> None:
     if name in DRAWN and weights is not None:
         raise ValueError(
             f"the network {name} begins with drawn weights and has no others, got "
-            f"{str(weights)!r}; leave --weights out, or give --weights none (None in Python)"
+            f"{str(weights)!r}; drop --weights, or give --weights none (None in Python)"
         )
     if name == "efficientnet-lite0" and weights not in (None, "imagenet"):
         raise ValueError(f"efficientnet-lite0 has no weights but 'imagenet', got {str(weights)!r}")
@@ -156,28 +156,26 @@ def _check_inputs(name: str, shape: Sequence[int], extra_channels: int) -> None:
         raise ValueError(f"efficientnet-lite0 takes 224 × 224 images, got {shape[1]} × {shape[2]}")
 
 
-LARGE = [name for name, inputs in NETWORKS.items() if inputs.startswith("224")]
-
-
 def backbone_name(name: str) -> str:
-    """Return what ``for_data`` calls a network for 224 × 224 images.
+    """Return the name by which ``for_data`` knows a network for 224 × 224 images.
 
-    A bare name is one of shoal's own, else torchvision's, else timm's, where these are installed.
+    A bare name is one of shoal's own, else torchvision's, else timm's, if these are installed.
     """
     if name in LARGE or ":" in name:
         return name
-    known, packages = list(LARGE), []
+    known = list(LARGE)
+    packages = []
     for package, listed in (("torchvision", "torchvision.models"), ("timm", "timm")):
         try:
             names = import_module(listed).list_models()
-        except (ImportError, OSError, RuntimeError):  # not there, or built for another torch
+        except (ImportError, OSError, RuntimeError):  # not installed, or built for another torch
             continue
         if name.partition(".")[0] in names:  # timm's names end in the weights: resnet50.a1_in1k
             return f"{package}:{name}"
         known += names
         packages.append(package)
-    nearest = get_close_matches(name, known, n=1)
-    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    near = nearest(name, known)
+    hint = f"did you mean {near!r}? " if near else ""
     where = f" and all of {' and '.join(packages)}" if packages else ""
     more = "" if packages else "; for more: pip install 'shoal[vision]'"
     raise ValueError(f"unknown backbone {name!r}; {hint}One of: {', '.join(LARGE)}{where}{more}")

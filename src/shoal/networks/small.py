@@ -1,11 +1,11 @@
-"""Networks for vectors and for 28 × 28 images, and the small ones that methods add."""
+"""Small networks: MLPs, the MNIST CNN, the Wide ResNet, standardised inputs, parts of methods."""
 
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from .base import Dropout, Network, drawn
+from .base import Dropout, Network, draw_weights
 
 
 class MLP(Network):
@@ -43,7 +43,7 @@ def vector_mlp(
     def build() -> Network:
         return Network(perceptron(inputs, width, width, depth, 0.0), nn.Linear(width, classes))
 
-    network = drawn(build, generator)
+    network = draw_weights(build, generator)
     for name, layer in network.features.named_children():
         if isinstance(layer, nn.Dropout):
             setattr(network.features, name, Dropout(dropout, generator))
@@ -62,7 +62,7 @@ def mnist_cnn(channels: int, classes: int, generator: torch.Generator) -> Networ
         layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
         return Network(nn.Sequential(*layers), nn.Linear(128, classes))
 
-    return drawn(build, generator)
+    return draw_weights(build, generator)
 
 
 def perceptron(inputs: int, outputs: int, width: int, depth: int, dropout: float) -> nn.Sequential:
@@ -75,7 +75,7 @@ def perceptron(inputs: int, outputs: int, width: int, depth: int, dropout: float
 
 
 def context_net(channels: int) -> nn.Sequential:
-    """Return DomainBed's network for ARM: an image's context, one channel of the image's size."""
+    """Return DomainBed's context network for ARM: one channel of the image's size."""
     layers: list[nn.Module] = []
     for inputs, outputs in ((channels, 64), (64, 64)):
         layers += [nn.Conv2d(inputs, outputs, 5, padding=2), nn.BatchNorm2d(outputs), nn.ReLU()]
@@ -83,10 +83,10 @@ def context_net(channels: int) -> nn.Sequential:
 
 
 class Standardise(nn.Module):
-    """Columns to mean 0 and deviation 1 as ``measure`` found them; a missing value to the mean.
+    """Scale columns to mean 0 and deviation 1, as ``measure`` found them; missing values become 0.
 
-    A column that was the same everywhere is no more than rounding, whatever comes: its weights were
-    never trained.
+    A column that was constant becomes 0 up to rounding for any input: its weights were never
+    trained.
     """
 
     mean: Tensor
@@ -98,7 +98,7 @@ class Standardise(nn.Module):
         self.register_buffer("std", torch.ones(columns))
 
     def measure(self, inputs: Tensor) -> None:
-        """Take mean and deviation of every column from ``[n, d]``, of what is not missing."""
+        """Take mean and deviation of every column of ``[n, d]``, ignoring missing values."""
         known = ~inputs.isnan()
         counts = known.sum(0)
         values = inputs.double().nan_to_num(nan=0.0)
@@ -107,7 +107,7 @@ class Standardise(nn.Module):
         std = (gaps.sum(0) / counts.clamp(min=1)).sqrt()
         constant = std <= 1e-6 * mean.abs().clamp(min=1e-6)
         self.mean.copy_(mean)
-        # Not infinity: Fish takes buffers from themselves, and ∞ − ∞ is NaN.
+        # Not infinity: Fish subtracts buffers from themselves, and ∞ − ∞ is NaN.
         largest = torch.finfo(self.std.dtype).max
         self.std.copy_(torch.where(constant, largest, std))
 
@@ -122,24 +122,24 @@ def linear(inputs: int, classes: int, generator: torch.Generator) -> Network:
     def build() -> nn.Linear:
         return nn.Linear(inputs, classes)
 
-    return Network(Standardise(inputs), drawn(build, generator))
+    return Network(Standardise(inputs), draw_weights(build, generator))
 
 
 def standardised_mlp(inputs: int, classes: int, generator: torch.Generator) -> Network:
-    """Return DomainBed's network for vectors, behind standardised columns."""
+    """Return DomainBed's network for vectors, with standardised inputs."""
     network = vector_mlp(inputs, classes, generator)
     network.features = nn.Sequential(Standardise(inputs), network.features)
     return network
 
 
 def measure_inputs(module: nn.Module, inputs: Tensor) -> None:
-    """Let every ``Standardise`` of a network take its means and deviations from ``inputs``."""
+    """Measure means and deviations of ``inputs`` for every ``Standardise`` of a network."""
     for part in module.modules():
         if isinstance(part, Standardise):
             part.measure(inputs.to(part.mean.device))
 
 
-def folded(network: Network) -> tuple[Tensor, Tensor]:
+def fold_standardisation(network: Network) -> tuple[Tensor, Tensor]:
     """Return weight and bias of a ``linear`` head for features that are not standardised."""
     standardise, head = network.features, network.classifier
     if not isinstance(standardise, Standardise) or not isinstance(head, nn.Linear):
@@ -150,10 +150,10 @@ def folded(network: Network) -> tuple[Tensor, Tensor]:
 
 
 class WideBlock(nn.Module):
-    """Two 3 × 3 convolutions, each after batch norm and ReLU, beside a shortcut.
+    """Two 3 × 3 convolutions, each after batch norm and ReLU, plus a shortcut.
 
-    The stride is that of the second convolution. The shortcut is a 1 × 1 convolution where the
-    shape changes.
+    The stride is that of the second convolution. The shortcut is a 1 × 1 convolution if the shape
+    changes.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -186,4 +186,4 @@ def wide_resnet(channels: int, classes: int, generator: torch.Generator) -> Netw
         layers += [nn.BatchNorm2d(before, momentum=0.9), nn.ReLU(), nn.AvgPool2d(8), nn.Flatten()]
         return Network(nn.Sequential(*layers), nn.Linear(before, classes))
 
-    return drawn(build, generator)
+    return draw_weights(build, generator)

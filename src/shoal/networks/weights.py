@@ -1,4 +1,4 @@
-"""Weights from files: read as tensors only, and refused with a reason when they do not fit."""
+"""Weight files: read as tensors only, refused with a reason if they do not fit."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -12,14 +12,14 @@ def load_weights(module: nn.Module, path: str | Path, heads: Iterable[str] = ())
     """Load the state dict at ``path`` into ``module``; nothing changes if it does not fit.
 
     Args:
-        module: what the weights are for, its heads removed.
+        module: the network, its heads removed.
         path: a file of ``torch.save(model.state_dict(), path)``, or a .safetensors file.
-        heads: where they were; what the file has of them is left out.
+        heads: names of the removed heads; their weights in the file are ignored.
     """
     removed = tuple(f"{head}." for head in heads)
     found = {k: value for k, value in _read(Path(path)).items() if not k.startswith(removed)}
     wanted = module.state_dict()
-    # Files from before torch 0.4.1 do not count batches, nor does anything here need the count.
+    # Files from before torch 0.4.1 have no count of batches, and nothing here needs it.
     missing = [
         name for name in wanted if name not in found and not name.endswith("num_batches_tracked")
     ]
@@ -30,7 +30,7 @@ def load_weights(module: nn.Module, path: str | Path, heads: Iterable[str] = ())
         if name in wanted and value.shape != wanted[name].shape
     ]
     problems = [("missing", missing), ("unexpected", unexpected), ("of another shape", shapes)]
-    lines = [f"{len(names)} {kind}: {_first(names)}" for kind, names in problems if names]
+    lines = [f"{len(names)} {kind}: {_list_first(names)}" for kind, names in problems if names]
     if lines:
         raise ValueError(
             f"{path} does not hold the weights of {type(module).__name__}: {'; '.join(lines)}"
@@ -44,27 +44,27 @@ def check_sha256(path: str | Path, expected: str) -> None:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != expected:
         raise ValueError(
-            f"{path} is not the file that it should be: its sha256 is {found}, not {expected}; "
-            "install it again"
+            f"{path} is not the expected file: its sha256 is {found}, not {expected}; "
+            "install its package again"
         )
 
 
-def _first(names: list[str]) -> str:
+def _list_first(names: list[str]) -> str:
     return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
 
 
 def _read(path: Path) -> Mapping[str, Tensor]:
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file of weights at {path}")
+        raise FileNotFoundError(f"no weight file at {path}")
     read = _read_safetensors if path.suffix == ".safetensors" else _read_torch
     try:
         found = read(path)
     except ImportError:
         raise
     except Exception as error:  # a damaged file can raise anything
-        # torch's own message would advise to run whatever code the file holds.
+        # torch's own message would advise to run any code in the file.
         raise ValueError(
-            f"{path} cannot be read as a file of tensors ({type(error).__name__}): it is damaged, "
+            f"{path} cannot be read as a file of tensors ({type(error).__name__}): it is damaged "
             "or was not written by torch.save(model.state_dict(), path)"
         ) from error
     if not isinstance(found, Mapping) or not found:
