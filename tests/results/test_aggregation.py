@@ -8,11 +8,11 @@ from shoal.results.aggregation import TrialMean, compare, rows_of
 from shoal.results.records import RunResult
 from shoal.results.selection import Choice
 
-RUN = RunResult("set", "erm", ("a",), 0, 0, {}, ())
-
 
 def choice(trial: int, domain: str, accuracy: float, algorithm: str = "erm") -> Choice:
-    return Choice("set", algorithm, domain, trial, 0, 0, 0.0, accuracy, accuracy / 10, RUN, 1)
+    run = RunResult("set", algorithm, (domain,), trial, 0, {}, ())
+    error = accuracy / 10
+    return Choice(run=run, step=0, score=0.0, accuracy=accuracy, calibration_error=error, draws=1)
 
 
 def test_three_trials_as_domainbed_prints_them() -> None:

@@ -162,7 +162,9 @@ def _mean(
         and one.test_domain == domain
         and (domain, one.trial) in places
     ]
-    return replace(mine[0], trial=0, accuracy=fmean(one.accuracy for one in mine))
+    first = mine[0]
+    run = replace(first.run, trial=0)
+    return replace(first, run=run, accuracy=fmean(one.accuracy for one in mine))
 
 
 def _majority_class(
@@ -176,11 +178,16 @@ def _majority_class(
     cells = {name: TrialMean.of([value]) for name, value in accuracy.items()}
     average = TrialMean.of([fmean(accuracy.values())])
     worst = TrialMean.of([min(accuracy.values())])
-    row = MethodRow(dataset.name, MAJORITY, cells, average, worst, None)
+    row = MethodRow(
+        dataset=dataset.name, algorithm=MAJORITY, domains=cells, average=average, worst=worst
+    )
     name = deployed[0].algorithm
     places = {(one.test_domain, one.trial) for one in deployed}
     means = [_mean(deployed, name, domain, places) for domain in sorted({d for d, _ in places})]
-    baseline = [replace(m, algorithm=MAJORITY, accuracy=accuracy[m.test_domain]) for m in means]
+    baseline = [
+        replace(m, run=replace(m.run, algorithm=MAJORITY), accuracy=accuracy[m.test_domain])
+        for m in means
+    ]
     if len(means) < 2:
         return MajorityClass(row, None, means[0].accuracy - baseline[0].accuracy > ROUNDING)
     gain = compare([*means, *baseline], name, MAJORITY)

@@ -223,7 +223,8 @@ def _rows(selected: Selection, domains: Mapping[str, Sequence[str]]) -> list[Met
     rows = rows_of(selected.choices, domains)
     there = {(row.dataset, row.algorithm) for row in rows}
     nothing = dict.fromkeys(place[:2] for place in selected.undecided if place[:2] not in there)
-    return in_order([*rows, *(MethodRow(*names, {}, None, None, None) for names in nothing)])
+    without = (MethodRow(dataset=one, algorithm=other, domains={}) for one, other in nothing)
+    return in_order([*rows, *without])
 
 
 def _benchmark(rule: str, rows: Sequence[MethodRow]) -> Benchmark:

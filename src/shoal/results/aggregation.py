@@ -1,4 +1,4 @@
-"""From choices to cells: means and standard errors over trials, as DomainBed reports them."""
+"""Aggregation: means and standard errors over trials, paired comparisons, ranks."""
 
 import math
 import statistics
@@ -11,7 +11,7 @@ from .selection import Choice
 
 @dataclass(frozen=True)
 class TrialMean:
-    """A mean over trials and its standard error: the population's deviation over √trials."""
+    """A mean over trials and its standard error as in DomainBed: population deviation / √trials."""
 
     mean: float
     error: float
@@ -20,32 +20,32 @@ class TrialMean:
     @staticmethod
     def of(values: Sequence[float]) -> "TrialMean":
         mean, n = fmean(values), len(values)
-        # Not statistics.pstdev, which knows no NaN.
+        # Not statistics.pstdev, which raises on NaN.
         return TrialMean(mean, math.sqrt(fmean((value - mean) ** 2 for value in values) / n), n)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MethodRow:
     """One method on one data set.
 
-    ``domains`` has a cell for each test domain, ``average`` is over them: first within a trial,
-    then over trials. ``worst`` is the accuracy on a trial's worst domain. None where a test domain
-    is missing in some trial, or its accuracy is not a number.
+    ``domains`` has a cell for each test domain. ``average`` is the mean over them, first within a
+    trial, then over trials. ``worst`` is the accuracy on the worst domain of a trial. The last
+    three are None if a test domain is missing in some trial, or its accuracy is not a number.
     """
 
     dataset: str
     algorithm: str
     domains: Mapping[str, TrialMean]
-    average: TrialMean | None
-    worst: TrialMean | None
-    calibration_error: TrialMean | None
+    average: TrialMean | None = None
+    worst: TrialMean | None = None
+    calibration_error: TrialMean | None = None
 
 
 def rows_of(choices: Iterable[Choice], domains: Mapping[str, Sequence[str]]) -> list[MethodRow]:
     """Return a row for each data set and method.
 
     Args:
-        domains: all test domains of each data set: without one of them there is no average.
+        domains: all test domains of each data set; the average needs every one of them.
     """
     groups: dict[tuple[str, str], list[Choice]] = {}
     for choice in choices:
@@ -69,25 +69,26 @@ def _row(
             cells[domain] = TrialMean.of(values)
     incomplete = any(set(mine) != set(domains) for mine in trials.values())
     if incomplete or any(math.isnan(cell.mean) for cell in cells.values()):
-        return MethodRow(dataset, algorithm, cells, None, None, None)
+        return MethodRow(dataset=dataset, algorithm=algorithm, domains=cells)
     found = [[mine[domain] for domain in domains] for mine in trials.values()]
+    errors = [fmean(one.calibration_error for one in trial) for trial in found]
     return MethodRow(
-        dataset,
-        algorithm,
-        cells,
-        TrialMean.of([fmean(one.accuracy for one in trial) for trial in found]),
-        TrialMean.of([min(one.accuracy for one in trial) for trial in found]),
-        TrialMean.of([fmean(one.calibration_error for one in trial) for trial in found]),
+        dataset=dataset,
+        algorithm=algorithm,
+        domains=cells,
+        average=TrialMean.of([fmean(one.accuracy for one in trial) for trial in found]),
+        worst=TrialMean.of([min(one.accuracy for one in trial) for trial in found]),
+        calibration_error=TrialMean.of(errors),
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """How much better one method is than another, over the same splits and batches.
+    """The accuracy of one method minus that of another, on the same splits and batches.
 
-    ``difference`` is the mean over all (data set, test domain, trial) that both have a number for,
-    ``error`` its standard error (n − 1), ``wins`` and ``losses`` how many of the ``pairs`` it wins
-    and loses.
+    ``difference`` is the mean over the (data set, test domain, trial) for which both have a number,
+    ``error`` its standard error (n − 1). Of the ``pairs``, the first method has ``wins`` and
+    ``losses``.
     """
 
     difference: float
@@ -98,7 +99,7 @@ class Comparison:
 
     @property
     def p(self) -> float:
-        """The two-sided p-value of the sign test, which leaves out pairs that are equal."""
+        """The two-sided p-value of the sign test, which ignores ties."""
         n, fewer = self.wins + self.losses, min(self.wins, self.losses)
         tail = sum(math.comb(n, k) for k in range(fewer + 1))
         return min(1.0, 2 * tail / (1 << n))
@@ -114,19 +115,25 @@ def compare(choices: Iterable[Choice], method: str, other: str) -> Comparison:
     both = found[method].keys() & found[other].keys()
     if len(both) < 2:
         raise ValueError(
-            f"{method} and {other} share {len(both)} of (data set, test domain, trial); "
-            "a comparison needs two or more"
+            f"a comparison needs two or more (data set, test domain, trial) with results of both "
+            f"{method} and {other}, got {len(both)}"
         )
     gaps = [found[method][place] - found[other][place] for place in sorted(both)]
     mean = fmean(gaps)
     variance = sum((gap - mean) ** 2 for gap in gaps) / (len(gaps) - 1)
     wins, losses = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
-    return Comparison(mean, math.sqrt(variance / len(gaps)), wins, losses, len(gaps))
+    return Comparison(
+        difference=mean,
+        error=math.sqrt(variance / len(gaps)),
+        wins=wins,
+        losses=losses,
+        pairs=len(gaps),
+    )
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """A method's ranks over the data sets in three numbers; smaller is better."""
+    """Three means of a method's ranks over the data sets; smaller is better."""
 
     arithmetic: float
     geometric: float
@@ -135,7 +142,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Mark:
-    """How a number stands in its column: its place if that is 1 or 2, and whether ERM is better."""
+    """The mark of a number in its column: its place if 1 or 2, and whether ERM is better."""
 
     place: int | None = None
     worse: bool = False
@@ -154,7 +161,7 @@ def ranks(values: Mapping[str, float], *, smallest_first: bool = False) -> dict[
     """
     for name, value in values.items():
         if not math.isfinite(value):
-            raise ValueError(f"{name} has {value}, which has no rank; leave out what is missing")
+            raise ValueError(f"{name} has {value}, which has no rank; omit missing values")
     sign = -1 if smallest_first else 1
     shown = {name: sign * float(printed(value)) for name, value in values.items()}
     return {name: 1 + sum(other > own for other in shown.values()) for name, own in shown.items()}
@@ -173,8 +180,8 @@ def marks(
     """Return the mark of each value of a column.
 
     Args:
-        values: by method; a method without a number is left out.
-        baseline: the method that others may be worse than; without a number of its own, none is.
+        values: by method; omit methods without a number.
+        baseline: the method that others are compared with; without it, none is marked as worse.
         smallest_first: for a column of ranks.
     """
     places = ranks(values, smallest_first=smallest_first)
@@ -185,7 +192,7 @@ def marks(
 
 
 def average(values: Mapping[str, float], without: Collection[str] = ()) -> float:
-    """Return the mean over data sets; those of ``without`` do not count."""
+    """Return the mean over data sets, without those of ``without``."""
     kept = [value for name, value in values.items() if name not in without]
     if not kept:
         raise ValueError(

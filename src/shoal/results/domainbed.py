@@ -1,4 +1,4 @@
-"""Runs that DomainBed made: its ``results.jsonl`` read as if the runs were ours."""
+"""DomainBed's output: its ``results.jsonl``, read as run results."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from ..catalogue import DATASETS, METHODS
 from .records import HELD_OUT, KEPT, Record, RunResult
 
 RESULTS = "results.jsonl"
-# By their names there; environments go by index.
+# Names in shoal by names in DomainBed, which counts environments instead of naming them.
 _DATASETS = {facts.domainbed: name for name, facts in DATASETS.items()}
 _METHODS = {facts.class_name: name for name, facts in METHODS.items()}
 SPLITS = {"in": KEPT, "out": HELD_OUT}
@@ -21,14 +21,13 @@ Identity = tuple[str, str, tuple[str, ...], int, int]
 
 
 def read_domainbed(folder: Path) -> list[RunResult]:
-    """Return the runs in this folder and below it, also those that were not finished.
+    """Return the runs in this folder and below it, finished or not.
 
-    DomainBed's own selection asks for no ``done``, and its published numbers do not either. A file
-    to which several runs were written has them all. Where one run was made twice into a folder, the
-    later record of a step counts, unless it has fewer accuracies; a last line that a killed run
-    left half written does not, nor does a record without accuracies of the test environments, or
-    without a training environment that others of its run have. Of data sets that shoal does not
-    have, the domains are ``env0``, ``env1`` and so on.
+    DomainBed's own selection, and so its published numbers, do not need ``done``. A file can hold
+    several runs. If a run was written twice, the later record of a step counts, unless it has fewer
+    accuracies. Three kinds of record are ignored: a half-written last line of a killed run, one
+    without the test environments, and one that lacks a training environment which other records of
+    the run have. Domains of data sets that shoal does not know are ``env0``, ``env1`` and so on.
     """
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}")
@@ -36,7 +35,7 @@ def read_domainbed(folder: Path) -> list[RunResult]:
 
 
 def _read(path: Path) -> Iterator[RunResult]:
-    """Yield the runs of a file; none where nothing was recorded."""
+    """Yield the runs of a file; none if it has no records."""
     runs: dict[Identity, dict[int, Record]] = {}
     last: dict[Identity, Mapping[str, Any]] = {}
     for number, values in _lines(path):
@@ -56,7 +55,7 @@ def _read(path: Path) -> Iterator[RunResult]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the lines that are JSON, with their numbers."""
+    """Yield the lines as JSON, with their numbers."""
     lines = path.read_text("utf-8-sig", errors="replace").split("\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -64,7 +63,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         try:
             yield number, json.loads(line)
         except json.JSONDecodeError as error:
-            if number == len(lines):  # the newline is missing, too
+            if number == len(lines):  # half written: its newline is missing, too
                 return
             raise _no_record(path, number, error) from error
 
@@ -73,7 +72,7 @@ def _identity(args: Mapping[str, Any]) -> Identity:
     dataset, method = args["dataset"], args["algorithm"]
     for name, value in (("dataset", dataset), ("algorithm", method)):
         if not isinstance(value, str):
-            raise TypeError(f"the {name} is {value!r}, which is no name")
+            raise TypeError(f"the {name} must be a name, got {value!r}")
     return (
         _DATASETS.get(dataset, dataset.lower()),
         _METHODS.get(method, method.lower()),
@@ -85,19 +84,19 @@ def _identity(args: Mapping[str, Any]) -> Identity:
 
 def _record(values: Mapping[str, Any]) -> Record:
     if not isinstance(values["hparams"], dict):
-        raise TypeError(f"hparams is {values['hparams']!r}, which is no object")
+        raise TypeError(f"hparams must be an object, got {values['hparams']!r}")
     return Record(_whole(values["step"]), _accuracies(values, values["args"]["dataset"]), {})
 
 
 def _whole(value: Any) -> int:
     number = float(value)
     if not number.is_integer():
-        raise ValueError(f"{value} is no whole number")
+        raise ValueError(f"expected a whole number, got {value}")
     return int(number)
 
 
 def _alike(records: Sequence[Record]) -> list[Record]:
-    """Return those that hold out as many environments as any: means over fewer do not compare."""
+    """Return the records with the most held-out environments: means over fewer do not compare."""
     counts = [sum(HELD_OUT in splits for splits in one.accuracy.values()) for one in records]
     most = max(counts)
     return [one for one, count in zip(records, counts, strict=True) if count == most]
@@ -105,8 +104,8 @@ def _alike(records: Sequence[Record]) -> list[Record]:
 
 def _no_record(path: Path, number: int, error: Exception) -> ValueError:
     return ValueError(
-        f"{path}, line {number} is no record of DomainBed's: {error}; delete the line, or move the "
-        "file away"
+        f"{path}, line {number} is not a record of DomainBed: {error}; delete the line, or move "
+        "the file away"
     )
 
 
@@ -116,12 +115,12 @@ def _nothing_tested(path: Path, last: Mapping[str, Any]) -> ValueError:
     came = ", ".join(key for key in last if key.endswith("_acc")) or "none"
     return ValueError(
         f"no record in {path} has the accuracies of its test environments: expected {wanted}, got "
-        f"{came} in the last one; write them under these names, or move the file away"
+        f"{came} in the last record; write them under these names, or move the file away"
     )
 
 
 def _size(measured: Record | None) -> int:
-    """Return how many accuracies a record has."""
+    """Return the number of accuracies of a record."""
     return 0 if measured is None else sum(map(len, measured.accuracy.values()))
 
 
@@ -142,6 +141,6 @@ def _accuracies(values: Mapping[str, Any], dataset: str) -> dict[str, dict[str, 
         name = re.fullmatch(r"env(\d+)_(in|out)_acc", key)
         if name:
             if not isinstance(value, int | float) or value > 1:
-                raise ValueError(f"{key} is {value!r}, and accuracies are shares between 0 and 1")
+                raise ValueError(f"{key} must be a share between 0 and 1, got {value!r}")
             found.setdefault(_domain(dataset, int(name[1])), {})[SPLITS[name[2]]] = float(value)
     return found

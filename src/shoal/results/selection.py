@@ -1,10 +1,10 @@
-"""Which of a method's runs and checkpoints stands for it: DomainBed's three rules, and a fourth.
+"""Model selection: DomainBed's three rules and a fourth, which looks at calibration.
 
-Of all runs of one (data set, method, trial) with one test domain, each with another draw of the
-hyperparameters, a rule gives every run a validation score and the step it is read at; the run with
-the best score stands for the method, and the accuracy on the kept 80 % of the test domain at that
-step is its result. Scores that are not a number lose; of equal ones the larger draw wins. Where no
-score is a number, nothing is chosen.
+A rule compares all runs of one (data set, method, trial) with the same test domain, one run for
+each draw of the hyperparameters. It gives every run a validation score and a step to read it at.
+The run with the best score represents the method; its result is the accuracy on the kept 80 % of
+the test domain at that step. Scores that are not a number lose. If scores are equal, the larger
+draw wins. If no score is a number, nothing is chosen.
 """
 
 import math
@@ -14,52 +14,71 @@ from statistics import fmean
 
 from .records import HELD_OUT, KEPT, Failure, Record, RunResult, mean_inside
 
-# Accuracies so near to the best are taken for equal to it where calibration decides.
+# Accuracies within this distance of the best count as equal to it; calibration decides.
 NEAR = 0.005
-# Scores are compared to so many decimals: the mean of 0.6 and 0.7 is not that of 0.65 and 0.65.
+# Decimals to which scores are compared: in binary, the mean of 0.6 and 0.7 is not that of 0.65 and
+# 0.65.
 DECIMALS = 9
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What a rule chose for one test domain in one trial, of so many ``draws``.
+    """The run and the step that a rule chose for one test domain in one trial.
 
-    Of these, ``failed`` were tried and gave no result, and ``candidates`` are the runs of the
-    others: more than these where runs of one draw are there twice.
+    Args:
+        score: the validation score by which it won.
+        accuracy, calibration_error: on the kept images of the test domain.
+        draws: how many draws the rule had; ``failed`` of them gave no result.
+        candidates: the runs of the other draws; more than one per draw if a draw ran twice.
     """
 
-    dataset: str
-    algorithm: str
-    test_domain: str
-    trial: int
-    draw: int
+    run: RunResult
     step: int
     score: float
     accuracy: float
     calibration_error: float
-    run: RunResult
     draws: int
     failed: int = 0
     candidates: tuple[RunResult, ...] = ()
 
     @property
+    def dataset(self) -> str:
+        return self.run.dataset
+
+    @property
+    def algorithm(self) -> str:
+        return self.run.algorithm
+
+    @property
+    def test_domain(self) -> str:
+        return self.run.test_domains[0]
+
+    @property
+    def trial(self) -> int:
+        return self.run.trial
+
+    @property
+    def draw(self) -> int:
+        return self.run.draw
+
+    @property
     def inside(self) -> float:
-        """Its mean accuracy on the held-out images of its training domains."""
+        """The mean accuracy on the held-out images of its training domains."""
         both = zip(self.run.measured, self.run.inside, strict=True)
         return next(inside for measured, inside in both if measured.step == self.step)
 
     @property
     def records(self) -> int:
-        """How many records its run has."""
+        """The number of records of its run."""
         return len(self.run.measured)
 
     @property
     def record(self) -> int:
-        """Which of them is read, counted from 1 by their steps."""
+        """The number of the record that is read, counted from 1 by step."""
         return 1 + sum(measured.step < self.step for measured in self.run.measured)
 
 
-# From a run and all runs of its data set, method and trial, to the score and what is read.
+# A score and the record to read; a rule takes a run and all runs of its data set, method and trial.
 Score = tuple[float, Record]
 SelectionRule = Callable[[RunResult, Sequence[RunResult]], Score | None]
 
@@ -75,10 +94,10 @@ def by_training_domains(run: RunResult, all_runs: Sequence[RunResult]) -> Score 
 
 
 def by_leaving_out(run: RunResult, all_runs: Sequence[RunResult]) -> Score | None:
-    """Return the best mean accuracy, over all steps, on domains left out beside the test domain.
+    """Return the best mean accuracy, over all steps, on domains held out with the test domain.
 
-    Of every other domain v it reads the run of the same draw whose test domains are the test domain
-    and v, on what is kept of v. None where there is no other domain, or one of these runs is
+    For every other domain v it reads the run of the same draw whose test domains are the test
+    domain and v, on the kept images of v. None if there is no other domain, or one of these runs is
     missing.
     """
     test = run.test_domains[0]
@@ -111,19 +130,19 @@ RULES: dict[str, SelectionRule] = {
 }
 CALIBRATED = "calibrated"
 ALL_RULES = (*RULES, CALIBRATED)
-# How each of them chooses.
+# How each rule chooses, for people.
 WORDS = {
     "test-domain": (
         "The draw with the best accuracy on the held-out images of the test domain after the last "
-        "update. No record before the last one is looked at."
+        "update. Records before the last one are ignored."
     ),
     "training-domain": (
         "The draw and the record with the best mean accuracy on the held-out images of the "
-        "training domains. The test domain is not looked at."
+        "training domains. The test domain is ignored."
     ),
     "leave-one-domain-out": (
         "The draw and the record with the best mean accuracy on each further domain, in runs of "
-        "the same draw that left it out beside the test domain."
+        "the same draw that held it out together with the test domain."
     ),
     "calibrated": (
         "Of all records within 0.5 points of the best mean accuracy on the held-out images of the "
@@ -139,7 +158,7 @@ ChoiceKey = tuple[str, str, str, int]
 
 @dataclass(frozen=True)
 class Selection:
-    """What a rule chose, and where none of so many draws had a score that is a number."""
+    """The choices of a rule; ``undecided`` counts draws where none had a score that is a number."""
 
     choices: list[Choice]
     undecided: dict[ChoiceKey, int]
@@ -154,7 +173,7 @@ def select(runs: Iterable[RunResult], rule: str, lost: Iterable[Failure] = ()) -
     """Return the rule's choice for every data set, method, test domain and trial.
 
     Args:
-        lost: runs that failed by themselves. Their draws were tried, and no rule chooses them.
+        lost: runs that diverged. Their draws count as tried, and no rule chooses them.
     """
     groups: dict[tuple[str, str, int], list[RunResult]] = {}
     for run in runs:
@@ -162,7 +181,7 @@ def select(runs: Iterable[RunResult], rule: str, lost: Iterable[Failure] = ()) -
     there = {key[:2] for key in groups}
     failed: dict[tuple[str, str, int], list[Failure]] = {}
     for one in lost:
-        if (one.dataset, one.algorithm) in there:  # of others there is nothing but failures
+        if (one.dataset, one.algorithm) in there:  # the others have failures only
             failed.setdefault((one.dataset, one.algorithm, one.trial), []).append(one)
     found = Selection([], {})
     for key in dict.fromkeys((*groups, *failed)):
@@ -170,7 +189,7 @@ def select(runs: Iterable[RunResult], rule: str, lost: Iterable[Failure] = ()) -
         for domain, candidates in _by_test_domain(mates, gone).items():
             scored = _scored(candidates, mates, rule)
             if not scored and (candidates or rule == LEFT_OUT):
-                continue  # the rule looks at what these runs do not have
+                continue  # these runs lack what the rule looks at
             tried, given_up = _tried(candidates, scored, rule), _draws_lost(gone, domain, rule)
             best = max(scored, key=lambda one: (compared(one[0]), one[1].draw), default=None)
             if best is None or (math.isnan(best[0]) and not _no_choice(rule, scored)):
@@ -184,7 +203,7 @@ def select(runs: Iterable[RunResult], rule: str, lost: Iterable[Failure] = ()) -
 def _by_test_domain(
     runs: Sequence[RunResult], lost: Sequence[Failure]
 ) -> dict[str, list[RunResult]]:
-    """Return the runs with each single test domain; none where all were lost."""
+    """Return the runs of each single test domain; none if all of them failed."""
     found: dict[str, list[RunResult]] = {}
     for run in runs:
         if len(run.test_domains) == 1:
@@ -195,7 +214,7 @@ def _by_test_domain(
     return found
 
 
-# A score, the run that has it, and what is read of it.
+# A score, its run and the record to read.
 Scored = tuple[float, RunResult, Record]
 
 
@@ -207,21 +226,21 @@ def _scored(candidates: Sequence[RunResult], mates: Sequence[RunResult], rule: s
 
 
 def _no_choice(rule: str, scored: Sequence[Scored]) -> bool:
-    """Return whether there is one run and one record to read, whatever its score."""
+    """Return whether there is only one run and one record to read, whatever its score."""
     return rule == TEST_DOMAIN and len(scored) == 1
 
 
 def _tried(
     candidates: Sequence[RunResult], scored: Sequence[Scored], rule: str
 ) -> tuple[RunResult, ...]:
-    """Return the runs that the rule chose from: those that lack others beside them do not count."""
+    """Return the runs that the rule chose from, without those whose partner runs are missing."""
     if rule == CALIBRATED:
         return tuple(candidates)
     return tuple(run for _, run, _ in scored)
 
 
 def _draws_lost(failed: Iterable[Failure], domain: str, rule: str) -> set[int]:
-    """Return the draws that failed where the rule looks for those of this test domain."""
+    """Return the failed draws that the rule would have looked at for this test domain."""
     if rule == LEFT_OUT:
         return {one.draw for one in failed if domain in one.test_domains}
     return {one.draw for one in failed if one.test_domains == (domain,)}
@@ -232,37 +251,32 @@ def _choice(best: Scored, candidates: tuple[RunResult, ...], lost: set[int]) -> 
     test = run.test_domains[0]
     tried = {one.draw for one in candidates}
     return Choice(
-        run.dataset,
-        run.algorithm,
-        test,
-        run.trial,
-        run.draw,
-        measured.step,
-        score,
-        measured.of(test, KEPT),
-        measured.calibration_error.get(test, {}).get(KEPT, math.nan),
-        run,
-        len(tried | lost),
-        len(lost - tried),
-        candidates,
+        run=run,
+        step=measured.step,
+        score=score,
+        accuracy=measured.of(test, KEPT),
+        calibration_error=measured.calibration_error.get(test, {}).get(KEPT, math.nan),
+        draws=len(tried | lost),
+        failed=len(lost - tried),
+        candidates=candidates,
     )
 
 
 def _calibrated(candidates: Sequence[RunResult]) -> list[Scored]:
-    """Return those nearest to the best training-domain accuracy, scored by their calibration.
+    """Return the records nearest to the best training-domain accuracy, scored by calibration.
 
-    Over all steps of all runs; the score is the negative mean calibration error of the training
-    domains' held-out images, so that the largest is the best.
+    All steps of all runs count. The score is the negative mean calibration error on the held-out
+    images of the training domains, so that the largest score is the best.
     """
     if not any(measured.calibration_error for run in candidates for measured in run.measured):
-        return []  # none was recorded, as in DomainBed's output: there is nothing to choose by
+        return []  # DomainBed, for one, records no calibration errors
     all_steps = [
         (accuracy, run, measured)
         for run in candidates
         for accuracy, measured in zip(run.inside, run.measured, strict=True)
     ]
     best = max(compared(accuracy) for accuracy, *_ in all_steps)
-    if best == -math.inf:  # there is nothing to be near to
+    if best == -math.inf:  # no accuracy is a number
         return [(math.nan, run, measured) for _, run, measured in all_steps]
     near = [
         (run, measured)
@@ -288,5 +302,5 @@ def _best(scored: Iterable[Score]) -> Score | None:
 
 
 def compared(score: float) -> float:
-    """Return a score as rules compare it: rounded, and the lowest where it is not a number."""
+    """Return a score as rules compare it: rounded, and −∞ if it is not a number."""
     return -math.inf if math.isnan(score) else round(score, DECIMALS)
