@@ -327,7 +327,12 @@ GENERAL: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         TypeError,
         r"inputs must be a tensor, tuple or dict of tensors, got str",
     ),
-    ("no inputs", {"inputs": ()}, ValueError, r"inputs is empty; a tensor, a tuple or a dict"),
+    (
+        "no inputs",
+        {"inputs": ()},
+        ValueError,
+        r"inputs is empty; expected a tensor, a tuple or a dict",
+    ),
     (
         "scalar inputs",
         {"inputs": torch.tensor(1.0)},

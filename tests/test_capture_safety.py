@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import shoal
-from shoal.checks import values_unseen
+from shoal.checks import without_value_checks
 from shoal.gradients.domains import MaskedDomains
 
 E, N, INPUTS, FEATURES, CLASSES = 3, 18, 6, 5, 4
@@ -59,7 +59,7 @@ class NoQuestions(TorchDispatchMode):
         self.kept: list[Tensor] = list(secret)
         self.addresses = {t.untyped_storage().data_ptr() for t in secret}
         self.seen: set[str] = set()
-        self.unseen = values_unseen()
+        self.unseen = without_value_checks()
 
     def __enter__(self) -> "NoQuestions":
         self.unseen.__enter__()

@@ -735,10 +735,10 @@ def test_its_numbers_can_be_changed_on_the_way() -> None:
 def test_made_for_a_classifier_its_first_call_is_like_all_others(bias: bool) -> None:
     head = nn.Linear(FEATURES, CLASSES, bias=bias)
     waiting, ready = shoal.Fishr(E, WEIGHT, DECAY, 0, bias=bias), shoal.Fishr(E, WEIGHT, DECAY, 0)
-    assert ready.suit(head) is ready
+    assert ready.prepare_for(head) is ready
     assert ready.v_bar.dtype == torch.float32
-    assert ready.suit(head.bfloat16()).v_bar.dtype == torch.float32
-    assert ready.suit(head.double()).v_bar.dtype == torch.float64
+    assert ready.prepare_for(head.bfloat16()).v_bar.dtype == torch.float32
+    assert ready.prepare_for(head.double()).v_bar.dtype == torch.float64
     address = ready.v_bar.data_ptr()
     for step in range(2):
         assert torch.equal(ready(*make_batch(step)), waiting(*make_batch(step)))

@@ -1,4 +1,4 @@
-"""What may come in: shapes and dtypes always, values where looking at them forces no wait."""
+"""Checks of tensors: shapes and dtypes always, values only if reading them forces no sync."""
 
 import operator
 from collections.abc import Iterator, Sequence
@@ -8,30 +8,29 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-# Of indices; torch counts in no others.
+# The dtypes that torch allows for indices.
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
-
-_LOOKED_AT = ContextVar("looked at", default=True)
+_READ_VALUES = ContextVar("read values", default=True)
 
 
 @contextmanager
-def values_unseen() -> Iterator[None]:
-    """Look at no values inside: whoever calls finds what is not finite in its own way."""
-    token = _LOOKED_AT.set(False)
+def without_value_checks() -> Iterator[None]:
+    """Check no values inside the block, for a caller with its own check for NaN."""
+    token = _READ_VALUES.set(False)
     try:
         yield
     finally:
-        _LOOKED_AT.reset(token)
+        _READ_VALUES.reset(token)
 
 
 def values_visible(*tensors: Tensor) -> bool:
-    """Return whether values can be looked at without waiting for a device.
+    """Return whether values can be read without waiting for a device.
 
-    Never inside a compiled step; on a GPU never at all, because a look is a synchronisation
-    (and an error inside a captured step). Half-precision values are left to the loss scaler.
+    Never inside a compiled step, and never on a GPU, because reading is a synchronisation (and an
+    error inside a captured step). Half-precision values are left to the loss scaler.
     """
-    if torch.compiler.is_compiling() or not _LOOKED_AT.get():
+    if torch.compiler.is_compiling() or not _READ_VALUES.get():
         return False
     return all(t.device.type == "cpu" and t.dtype != torch.float16 for t in tensors)
 
@@ -48,12 +47,12 @@ def check_floating(name: str, tensor: Tensor) -> None:
         count = int(torch.isnan(tensor.detach()).sum())
         raise ValueError(
             f"{name} holds {count} NaN of {tensor.numel()} values; "
-            "a gradient statistic of them means nothing: look for the step that made them"
+            "a gradient statistic of them is meaningless: find the operation that produced them"
         )
 
 
 def check_count(name: str, number: int, least: int) -> None:
-    """Raise unless ``number`` is a whole number, of whatever package, and not below ``least``."""
+    """Raise unless ``number`` is an integer of any package, and not below ``least``."""
     if not isinstance(number, (int, torch.SymInt)):
         try:
             operator.index(number)
@@ -83,7 +82,7 @@ def check_logits(logits: Tensor, n: int) -> None:
 
 
 def check_one_each(labels: Tensor, n: int) -> None:
-    """Raise unless ``labels`` are of n examples, whatever the loss makes of them."""
+    """Raise unless ``labels`` has one entry for each of n examples, for any loss."""
     if not isinstance(labels, Tensor):
         raise TypeError(f"labels must be a tensor, got {type(labels).__name__}")
     if labels.ndim == 0 or len(labels) != n:
@@ -95,7 +94,7 @@ def check_one_each(labels: Tensor, n: int) -> None:
 
 
 def check_labels(logits: Tensor, labels: Tensor) -> None:
-    """Raise unless ``labels`` suits one of the two built-in losses on ``logits``."""
+    """Raise unless ``labels`` fits the built-in loss on ``logits``: cross-entropy or binary."""
     n = len(logits)
     check_one_each(labels, n)
     if logits.ndim == 1 or logits.shape[1] == 1:
@@ -135,7 +134,7 @@ def _check_classes(labels: Tensor, n: int, classes: int) -> None:
 
 
 def check_range(name: str, indices: Tensor, size: int, why: str) -> None:
-    """Raise unless every index is in 0 … size − 1; looks at values."""
+    """Raise unless every index is in 0 … size − 1; reads values."""
     if indices.numel() == 0:
         return
     low, high = int(indices.min()), int(indices.max())
@@ -170,7 +169,7 @@ def check_domains(domains: Tensor, n: int, num_domains: int | None) -> None:
 
 
 def check_sizes(sizes: Sequence[int], n: int) -> None:
-    """Raise unless ``sizes`` are those of one domain or more, none empty, of n examples."""
+    """Raise unless ``sizes`` has one domain or more, none empty, and adds up to n examples."""
     if len(sizes) == 0 or min(sizes) < 1 or sum(sizes) != n:
         raise ValueError(
             f"sizes must be 1 or more for each domain and add up to the {n} examples, "

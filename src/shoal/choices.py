@@ -1,19 +1,19 @@
-"""Choices: pick a name from a registry, or raise with the nearest one; free of torch."""
+"""Choices: pick a name from a registry, or raise with the nearest one; torch-free."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-# Names that a message lists at most; the others are only counted.
+# A message lists at most this many names and counts the others.
 LISTED = 40
 
 
 def nearest(name: str, choices: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the choice that looks most like ``name``; None where none does."""
+    """Return the choice most similar to ``name``; None if none is similar."""
     return next(iter(get_close_matches(name, list(choices), n=1, cutoff=cutoff)), None)
 
 
 def choose(kind: str, name: str, choices: Iterable[str]) -> str:
-    """Return ``name`` if it is one of ``choices``; otherwise raise with the nearest of them."""
+    """Return ``name`` if it is one of ``choices``; otherwise raise and name the nearest."""
     known = sorted(choices)
     if name in known:
         return name

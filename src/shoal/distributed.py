@@ -1,11 +1,11 @@
-"""Collectives with gradients, for statistics of a batch that is spread over processes.
+"""Collectives with gradients, for a batch that is spread over processes; shared passes.
 
 Every rank computes the same penalty from the whole batch, and DistributedDataParallel averages
 the ranks' gradients. A rank holds only its own examples' part of the gradient, so the parts add
 up to the whole gradient and the average is 1/W of it: each backward here multiplies by W.
 
-``run_shared`` is the other way to use several processes: all have the whole batch, and only a
-network's passes are shared out.
+``run_shared`` is the other way to use several processes: all have the whole batch, and each runs
+the network on a part of it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,16 +18,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-_ALONE, _UNSHARED = ContextVar("alone", default=False), ContextVar("unshared", default=False)
+_ALONE = ContextVar("alone", default=False)
+_UNSHARED = ContextVar("unshared", default=False)
+
+Run = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
 
 
 def processes() -> int:
-    """Return the number of processes in the group; 1 without one."""
+    """Return the number of processes in the group; 1 without a group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """Return which of the processes this is, from 0 on."""
+    """Return the number of this process, from 0."""
     return dist.get_rank() if processes() > 1 else 0
 
 
@@ -39,14 +42,14 @@ def world_size() -> int:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Inside, this process has the whole batch, whatever others there are."""
+    """Treat this process as the only one inside the block: it has the whole batch."""
     with _true(_ALONE):
         yield
 
 
 @contextmanager
-def unshared() -> Iterator[None]:
-    """Inside, no network's passes are shared out: each example's gradient must be here."""
+def without_sharing() -> Iterator[None]:
+    """Share no passes inside the block: this process needs each example's gradient."""
     with _true(_UNSHARED):
         yield
 
@@ -60,17 +63,14 @@ def _true(variable: ContextVar[bool]) -> Iterator[None]:
         variable.reset(token)
 
 
-Run = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
-
-
 def run_shared(run: Run, network: nn.Module, inputs: Tensor) -> Tensor:
-    """Return ``run(network, inputs)``, of which each rank runs a part of the examples.
+    """Return ``run(network, inputs)``, with each rank running a part of the examples.
 
-    All ranks must have the same inputs and make the same use of what comes back. The gradient in
-    the network's weights is then the whole one on every rank, the same to the last bit.
+    All ranks must pass the same inputs and use the result alike. The gradient in the network's
+    weights is then that of the whole batch on every rank, identical to the last bit.
     """
     n, world = len(inputs), processes()
-    if world == 1 or n < world or _UNSHARED.get():  # not every network can run no examples
+    if world == 1 or n < world or _UNSHARED.get():  # not every network can run 0 examples
         return run(network, inputs)
     trained = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
     averaged = _Averaged.apply(*trained.values()) if trained else ()  # type: ignore[no-untyped-call]
@@ -80,7 +80,7 @@ def run_shared(run: Run, network: nn.Module, inputs: Tensor) -> Tensor:
         outputs: Tensor = torch.func.functional_call(network, weights, (inputs,))
         return outputs
 
-    if inputs.requires_grad:  # what made them is trained too, and is not shared out
+    if inputs.requires_grad:  # they come from a trained network whose passes are not shared
         (inputs,) = _Averaged.apply(inputs)  # type: ignore[no-untyped-call]
     ends = [n * k // world for k in range(world + 1)]
     mine = run(with_weights, inputs[ends[rank()] : ends[rank() + 1]])
@@ -90,7 +90,7 @@ def run_shared(run: Run, network: nn.Module, inputs: Tensor) -> Tensor:
 
 
 class _Averaged(torch.autograd.Function):
-    """The tensors as they are; backwards, the ranks' gradients averaged in one message."""
+    """The tensors unchanged; their gradients are averaged over ranks in one message."""
 
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -130,8 +130,8 @@ def all_ranks(tensor: Tensor) -> list[Tensor]:
 
 
 @contextmanager
-def in_turn() -> Iterator[None]:
-    """Let the first rank go through the block before the others: what it builds, they find."""
+def first_rank_first() -> Iterator[None]:
+    """Run the block on the first rank before the others, so that they find what it builds."""
     if rank() > 0:
         dist.barrier()
     yield
@@ -139,14 +139,14 @@ def in_turn() -> Iterator[None]:
         dist.barrier()
 
 
-def same_everywhere(tensors: Iterable[Tensor]) -> None:
+def copy_from_first_rank(tensors: Iterable[Tensor]) -> None:
     """Copy the first rank's values into these tensors of every rank."""
     if processes() > 1:
         for tensor in tensors:
-            there = tensor.detach().to(_device(tensor), copy=True).contiguous()
-            dist.broadcast(there, 0)
+            values = tensor.detach().to(_device(tensor), copy=True).contiguous()
+            dist.broadcast(values, 0)
             with torch.no_grad():
-                tensor.copy_(there)
+                tensor.copy_(values)
 
 
 def largest_over_ranks(value: int, device: torch.device) -> int:
@@ -157,7 +157,7 @@ def largest_over_ranks(value: int, device: torch.device) -> int:
 
 
 def _device(tensor: Tensor) -> torch.device:
-    """Return where the process group can reach: NCCL carries nothing that is on the host."""
+    """Return a device that the process group can send from: NCCL cannot send from the host."""
     if tensor.device.type == "cpu" and dist.get_backend() == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return tensor.device
@@ -171,7 +171,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, sizes: list[int]) -> Tensor:
         ctx.start, ctx.length, ctx.world = sum(sizes[: dist.get_rank()]), len(tensor), processes()
-        # all_gather wants equal shapes: pad to the longest rank.
+        # all_gather needs equal shapes: pad to the longest rank.
         padded = tensor.new_zeros((max(sizes), *tensor.shape[1:]), device=_device(tensor))
         padded[: len(tensor)] = tensor
         parts = [part[:size] for part, size in zip(all_ranks(padded), sizes, strict=True)]

@@ -1,4 +1,4 @@
-"""A batch run in parts that gives what the whole gives, value and gradient, in less memory."""
+"""Micro-batches: a batch in parts, with the value and gradient of the whole, in less memory."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -16,15 +16,15 @@ from .replay import Randomness, part_of_batch
 def in_micro_batches(network: Callable[..., Any], inputs: Inputs, size: int) -> Any:
     """Return ``network(inputs)``, run ``size`` examples at a time, and again in the backward.
 
-    What comes back is of all examples, so that any loss of them is that of the whole batch: a
-    penalty takes the moments of all first, and their cotangent then goes back through each
-    micro-batch. Memory holds the activations of one micro-batch, for a second forward.
+    The result covers all examples, so a loss on it is that of the whole batch: a penalty takes the
+    moments of all examples first, and their cotangent then flows back through each micro-batch.
+    Memory holds the activations of one micro-batch, at the price of a second forward.
 
     Args:
-        network: a module or function of examples first, whose outputs have examples first too: a
+        network: a module or function whose inputs and outputs have examples first. It returns a
             tensor, or a tuple, list or dict of tensors.
         inputs: a tensor, tuple or dict of tensors with examples first.
-        size: examples of a micro-batch; the last may have fewer.
+        size: examples per micro-batch; the last can have fewer.
     """
     if size < 1:
         raise ValueError(f"size must be 1 or more, got {size}")
@@ -41,7 +41,7 @@ def in_micro_batches(network: Callable[..., Any], inputs: Inputs, size: int) -> 
     model = network if isinstance(network, nn.Module) else None
     if model is not None:
         _check_independent(model)
-        network = _with_weights_of_now(model)
+        network = _with_current_weights(model)
 
     compiled = isinstance(model, torch._dynamo.OptimizedModule)
     state = Randomness.now(tensors[0].device, model)
@@ -50,14 +50,14 @@ def in_micro_batches(network: Callable[..., Any], inputs: Inputs, size: int) -> 
         stop = min(start + size, n)
 
         def run(*parts: Tensor, start: int = start, stop: int = stop) -> Any:
-            # A compiled network draws for the part alone.
+            # A compiled network draws dropout masks for the part alone.
             with nullcontext() if compiled else part_of_batch(start, stop, n):
                 return call(network, list(parts))
 
         first = nullcontext() if start == 0 else _Restored(state)
         parts = [tensor[start:stop] for tensor in tensors]
         if torch.is_grad_enabled():
-            found.append(_again_in_backward(run, parts, first, state))
+            found.append(_run_again_in_backward(run, parts, first, state))
         else:
             with first:
                 found.append(run(*parts))
@@ -65,8 +65,8 @@ def in_micro_batches(network: Callable[..., Any], inputs: Inputs, size: int) -> 
     return tree_unflatten([torch.cat(parts) for parts in zip(*leaves, strict=True)], _tree(found))
 
 
-def _with_weights_of_now(model: nn.Module) -> Callable[..., Any]:
-    """Return the model with the weights it has: in the backward, others may be in their place."""
+def _with_current_weights(model: nn.Module) -> Callable[..., Any]:
+    """Return the model with its current weights: by the backward, others can replace them."""
     held: dict[str, Tensor] = dict(model.named_parameters())
 
     def run(*args: Tensor, **kwargs: Tensor) -> Any:
@@ -79,7 +79,7 @@ def _tree(found: list[Any]) -> Any:
     return tree_flatten(found[0])[1]
 
 
-def _again_in_backward(
+def _run_again_in_backward(
     run: Callable[..., Any], parts: list[Tensor], first: Any, state: Randomness
 ) -> Any:
     def contexts() -> tuple[AbstractContextManager[Any], Any]:
@@ -91,7 +91,7 @@ def _again_in_backward(
 
 
 class _Restored:
-    """A random state that can be gone back to any number of times: a graph may be kept."""
+    """A random state that can be restored any number of times, because a graph can be reused."""
 
     def __init__(self, state: Randomness) -> None:
         self._state = state
@@ -108,7 +108,7 @@ def _check_independent(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
             raise ValueError(
-                f"{name or type(module).__name__} normalises with the statistics of the batch, and "
-                "micro-batches have others than the whole; put batch norm in eval mode (frozen "
-                "statistics) or use group norm"
+                f"{name or type(module).__name__} normalises with the statistics of the batch, "
+                "which differ between micro-batches and the whole; put batch norm in eval mode "
+                "(frozen statistics) or use group norm"
             )

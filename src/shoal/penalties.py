@@ -1,6 +1,6 @@
 """Penalties: pure functions of rows, one row of a statistic per domain.
 
-``mmd`` alone takes the examples' features: a kernel's mean embedding has no row of finite length.
+Only ``mmd`` takes the examples' features: a kernel's mean embedding has no row of finite length.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from .checks import check_features, check_floating, check_sizes
 def spread(rows: Tensor, present: Tensor | None = None) -> Tensor:
     """Return 1/|𝓔| Σ_e ‖s_e − s̄‖², Eq. 3 when s_e is a gradient variance.
 
-    Averages over, and divides by, the domains that are present. With fewer than two of them the
-    result is zero and its graph intact.
+    Averages over the domains that are present. With fewer than two of them the result is zero,
+    with its graph intact.
 
     Args:
         rows: a statistic, ``[E, P]`` or ``[E]``.
-        present: which domains take part, bool ``[E]``; by default the rows that are not all
-            zero, which is how a statistic marks a domain with fewer than two examples.
+        present: which domains take part, bool ``[E]``; by default the rows that are not all zero.
+            A statistic returns zeros for a domain with fewer than two examples.
     """
     check_floating("rows", rows)
     if rows.ndim not in (1, 2) or rows.numel() == 0:
@@ -38,7 +38,7 @@ def spread(rows: Tensor, present: Tensor | None = None) -> Tensor:
 def pairwise(rows: Tensor) -> Tensor:
     """Return the mean over pairs of domains i < j of ‖s_i − s_j‖², zero with one domain.
 
-    This is 2E/(E − 1) · spread, all domains taking part: one pass for every pair together.
+    This is 2E/(E − 1) · spread over all domains: one pass instead of one per pair.
 
     Args:
         rows: a statistic, ``[E, P]`` or ``[E]``.
@@ -47,7 +47,7 @@ def pairwise(rows: Tensor) -> Tensor:
     if rows.ndim not in (1, 2) or rows.numel() == 0:
         raise ValueError(f"rows must be [E, P] or [E], one per domain, got {list(rows.shape)}")
     mean = rows.mean(0, keepdim=True).expand_as(rows)
-    # Fused: rows may be large, and a difference and its square would be kept beside them.
+    # Fused: rows can be large, and autograd would keep a difference and its square as well.
     gaps = F.mse_loss(rows, mean, reduction="sum")
     return 2 / max(len(rows) - 1, 1) * gaps
 
@@ -55,11 +55,12 @@ def pairwise(rows: Tensor) -> Tensor:
 def irm(slopes: Tensor) -> Tensor:
     """Return the mean over domains of the product of two slopes (Arjovsky et al., 2019).
 
-    Each slope comes from a half of the domain's examples, so that the product estimates the square
-    of the slope without bias; it may be negative.
+    Each slope comes from half of the domain's examples, so the product is an unbiased estimate of
+    the squared slope. It can be negative.
 
     Args:
-        slopes: of the risk in the scale of the logits, ``[E, 2]``, as ``scale_slopes`` has them.
+        slopes: derivatives of the risk in the scale of the logits, ``[E, 2]``, from
+            ``scale_slopes``.
     """
     check_floating("slopes", slopes)
     if slopes.ndim != 2 or slopes.shape[1] != 2:
@@ -70,8 +71,8 @@ def irm(slopes: Tensor) -> Tensor:
 def mmd(features: Tensor, sizes: Sequence[int]) -> Tensor:
     """Return the mean over pairs of domains i < j of ‖m_i − m_j‖², zero with one domain.
 
-    m_e is the domain's mean embedding under k(x, y) = Σ_γ exp(−γ ‖x − y‖²), γ = 10⁻³ … 10³: the
-    squared maximum mean discrepancy, an example paired with itself included.
+    m_e is the domain's mean embedding under k(x, y) = Σ_γ exp(−γ ‖x − y‖²), γ = 10⁻³ … 10³. This is
+    the squared maximum mean discrepancy, including the pairs of an example with itself.
 
     Args:
         features: ``[n, d]``, sorted by domain.
@@ -81,15 +82,16 @@ def mmd(features: Tensor, sizes: Sequence[int]) -> Tensor:
     check_sizes(sizes, len(features))
     with torch.autocast(features.device.type, enabled=False):
         z = features if features.dtype == torch.float64 else features.float()
-        # A shift changes no distance, and near the origin their squares cancel less.
+        # A shift changes no distance, and near the origin squares cancel less.
         z = z - z.detach().mean(0)
         products = z @ z.mT
-        # The diagonal, of the same rounding, so that d(x, x) is zero. Not by diagonal(): Inductor's
-        # CPU gradients of it come out wrong.
+        # The diagonal with the same rounding, so that d(x, x) is zero. Not with diagonal(), whose
+        # CPU gradients are wrong in Inductor.
         squares = (products * torch.eye(len(z), dtype=z.dtype, device=z.device)).sum(1)
         distances = (squares[:, None] + squares - 2 * products).clamp(min=1e-30)
         gammas = torch.pow(10.0, torch.arange(-3, 4, dtype=z.dtype, device=z.device))
-        # Less 7, which weights of sum zero do not see: where domains agree, nothing cancels.
+        # Minus 7, which does not change a sum with weights that add up to zero, and avoids
+        # cancellation if domains agree.
         kernel = torch.expm1(-gammas[:, None, None] * distances).sum(0)
         # Σ_e ‖m_e − m̄‖² as one weighted sum over the pairs of examples.
         shares = torch.cat([z.new_full((n,), 1 / n) for n in sizes])
@@ -99,7 +101,7 @@ def mmd(features: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def presence(rows: Tensor, present: Tensor | None) -> Tensor:
-    """Return ``present`` as a bool vector ``[E]``, by default the rows that are not all zero."""
+    """Return ``present`` as a bool vector ``[E]``; by default the rows that are not all zero."""
     if present is None:
         return (rows.detach() != 0).reshape(len(rows), -1).any(1)
     if not isinstance(present, Tensor):

@@ -1,4 +1,4 @@
-"""Named random streams: what is drawn depends on the name alone, never on what was drawn before."""
+"""Named random streams: draws depend on the stream's name alone, not on other draws."""
 
 import hashlib
 import math
@@ -21,27 +21,27 @@ def _seed(name: tuple[str | int | float, ...]) -> int:
 
 
 def domainbed_hash(*arguments: object) -> int:
-    """Return DomainBed's seed of its arguments: the MD5 of their tuple's text, modulo 2³¹."""
+    """Return DomainBed's seed of its arguments: the MD5 of their tuple as text, modulo 2³¹."""
     return int(hashlib.md5(str(arguments).encode(), usedforsecurity=False).hexdigest(), 16) % 2**31
 
 
 class Draws(nn.Module):
-    """Random numbers made on the device from a name and a count of draws.
+    """Random numbers, generated on the device from a name and a counter.
 
-    The count is all its state, and lies in ``state_dict()``: a captured step draws anew at every
-    replay, a resumed run draws what it would have drawn, and all devices draw the same.
+    The counter is its only state and is part of ``state_dict()``: a captured step draws new numbers
+    at every replay, a resumed run continues its draws, and all devices draw the same.
     """
 
     count: Tensor
     key: Tensor
 
-    # SplitMix64 (Steele, Lea and Flood, 2014), its constants as signed numbers.
+    # SplitMix64 (Steele, Lea and Flood, 2014), with its constants as signed numbers.
     _STEP, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
     _INVERSE = -0x0E217C1E66C88CC3  # _STEP · _INVERSE = 1, modulo 2⁶⁴
 
     def __init__(self, *name: str | int | float, device: torch.device | None = None) -> None:
         super().__init__()
-        # A tensor, so that what is compiled serves draws of all names.
+        # The key is a tensor, so that compiled code serves draws of all names.
         self._seed = _seed(name)
         key = torch.tensor(self._seed, device=device)
         self.register_buffer("key", key, persistent=False)
@@ -49,16 +49,16 @@ class Draws(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Draws":
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.key.fill_(self._seed)  # to_empty() leaves it open, and no state brings it back
+        self.key.fill_(self._seed)  # to_empty() clears it, and it is not in state_dict()
         return self
 
     def bits(self, n: int) -> Tensor:
-        """Return n random int64, and count one draw."""
+        """Return n random int64, and increment the counter."""
         start = self._mix(self.count * self._STEP + self.key)
         self.count += 1
         ids = torch.arange(1, n + 1, device=self.count.device)
-        # start + ids · step; but a range times a number is index arithmetic to Inductor, which
-        # overflows there, so that a compiled step would crash.
+        # This is start + ids · step. Inductor would treat a range times a number as index
+        # arithmetic, which overflows, and a compiled step would crash.
         return self._mix((start * self._INVERSE + ids) * self._STEP)
 
     def _mix(self, x: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class Draws(nn.Module):
         return x ^ ((x >> 31) & (2**33 - 1))
 
     def uniform(self, n: int) -> Tensor:
-        """Return n numbers of U(0, 1), float64, never 0 and never 1."""
+        """Return n numbers from U(0, 1), float64, never 0 and never 1."""
         found: Tensor = ((self.bits(n) >> 12) & (2**52 - 1)).double() + 0.5
         return found * 2.0**-52
 
@@ -76,16 +76,16 @@ class Draws(nn.Module):
         return self.bits(n).argsort()
 
     def beta(self, a: float, n: int) -> Tensor:
-        """Return n numbers of Beta(a, a), float64."""
+        """Return n numbers from Beta(a, a), float64."""
         first, second = self._log_gamma(a, n), self._log_gamma(a, n)
         return torch.sigmoid(first - second)
 
     def _log_gamma(self, a: float, n: int) -> Tensor:
-        """Return the logarithms of n numbers of Gamma(a), by Marsaglia and Tsang (2000).
+        """Return the logarithms of n numbers from Gamma(a), by Marsaglia and Tsang (2000).
 
-        Their rejection accepts 95 % or more, so the first accepted of 32 candidates is exact but
-        for one case in 10⁴¹. Gamma(a) = Gamma(a + 1) U^(1/a), in logarithms: for small a it
-        underflows.
+        Their rejection accepts 95 % or more, so the first accepted of 32 candidates is exact except
+        in one case of 10⁴¹. Gamma(a) = Gamma(a + 1) U^(1/a) is computed in logarithms, because it
+        underflows for small a.
         """
         tries, d = 32, a + 1 - 1 / 3
         u, radius, angle = self.uniform(3 * n * tries).view(3, n, tries)

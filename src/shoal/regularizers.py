@@ -1,4 +1,4 @@
-"""Penalties with state: what goes into anyone's training loop."""
+"""Regularisers: penalties with state, for any training loop: Fishr, Match and Warmup."""
 
 import math
 from numbers import Real
@@ -16,100 +16,8 @@ from .scalars import Number, Scalars
 from .statistics import head_rows
 
 
-def matched(
-    rows: Tensor, present: Tensor | None, v_bar: Tensor, *numbers: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return λ · spread(u), the new v̄ and whether it is finite; the first has a gradient."""
-    match: Any = _match_op if torch.compiler.is_compiling() else _MatchFunction.apply
-    penalty, new, finite, *_ = match(rows, present, v_bar, *numbers)
-    return penalty, new, finite
-
-
-def _terms(
-    rows: Tensor,
-    present: Tensor | None,
-    v_bar: Tensor,
-    updates: Tensor,
-    steps: Tensor,
-    numbers: Tensor,
-    columns: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return λ · spread(u), the new v̄, whether it is finite, and (u_e − ū) and a factor ``[E, 1]``.
-
-    u_e = v̄_e (1 − γ^c_max) / (1 − γ^c_e) / (1 − γ), with c_e the updates of domain e: where they
-    agree this is v̄ / (1 − γ), and ∂u/∂v does not depend on γ (Appendix D.1). The last two make the
-    gradient. What is not finite must not enter v̄: a loss scaler will skip its step.
-    """
-    counted = updates + (1 if present is None else present)
-    if present is not None:
-        counted = counted.clamp(min=1)
-    # In double precision, and rounded last.
-    decay, weight, before, warmup_steps = numbers.unbind()
-    strength = (torch.where(steps >= warmup_steps, weight, before) / columns).to(rows.dtype)
-    length = 1 - torch.pow(decay, counted.to(decay.dtype))
-    scale = (length.max() / length / (1 - decay)).to(rows.dtype)[:, None]
-    rest = (1 - decay).to(rows.dtype)
-    past = v_bar.to(rows.dtype)
-    if present is None:
-        new = torch.lerp(past, rows, rest)
-        share = strength / len(rows)
-        with torch.autocast(rows.device.type, enabled=False):  # which would halve its precision
-            mean = torch.mv(new.mT, scale[:, 0] / len(rows))
-        # Of one domain alone exactly zero where it is finite, which the rounding of a mean is not.
-        gaps = torch.addcmul(-mean, new, scale) if len(rows) > 1 else new - new
-    else:
-        mask = present.to(rows.dtype)[:, None]
-        new, scale = torch.lerp(past, rows, rest * mask), scale * mask
-        u, count = new * scale, mask.sum().clamp(min=1)
-        share = strength / count
-        gaps = torch.addcmul(u, u.sum(0, keepdim=True) / count, mask, value=-1)
-    total = torch.dot(gaps.flatten(), gaps.flatten())
-    penalty = torch.where(strength > 0, total * share, 0.0)  # 0 · ∞ is no reason to stop
-    factor = scale * (2 * rest * share)
-    return penalty, new, total < math.inf, gaps, factor
-
-
-class _MatchFunction(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-        penalty, new, finite, gaps, factor = _terms(*arguments)
-        ctx.save_for_backward(gaps, factor)
-        ctx.mark_non_differentiable(new, finite)
-        ctx.set_materialize_grads(False)
-        return penalty, new, finite
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, c: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-        return _pull_back(ctx, c)
-
-
-# For compiled steps: opaque, because a compiled backward may otherwise compute the gaps again, from
-# buffers that the forward has already moved on.
-_match_op = torch.library.custom_op("shoal::match", _terms, mutates_args=())
-
-
-@_match_op.register_fake
-def _(rows: Tensor, *others: Any) -> tuple[Tensor, ...]:
-    scalar, factor = rows.new_empty(()), rows.new_empty(len(rows), 1)
-    finite = scalar.to(torch.bool)
-    return scalar, torch.empty_like(rows), finite, torch.empty_like(rows), factor
-
-
-def _keep(ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*output[3:])
-
-
-def _pull_back(ctx: Any, c: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-    gaps, factor = ctx.saved_tensors
-    return None if c is None else gaps * (factor * c), *[None] * 6
-
-
-_match_op.register_autograd(_pull_back, setup_context=_keep)
-
-
 def check_weight(name: str, weight: float | Tensor) -> None:
-    """Raise unless the weight is finite and not negative; one on a device is not looked at."""
+    """Raise unless the weight is finite and not negative; one on a GPU is not read."""
     if isinstance(weight, Tensor) and weight.ndim == 0:
         if weight.device.type != "cpu":
             return
@@ -121,7 +29,7 @@ def check_weight(name: str, weight: float | Tensor) -> None:
 
 
 def check_steps(name: str, steps: float) -> None:
-    """Raise unless it is a whole number and not negative; 1e3 is one."""
+    """Raise unless ``steps`` is a whole number and not negative; 1e3 is one."""
     whole = isinstance(steps, float) and steps.is_integer()
     check_count(name, int(steps) if whole else steps, 0)  # type: ignore[arg-type]
 
@@ -133,13 +41,21 @@ def check_schedule(penalty_weight: float, warmup_steps: int, warmup_weight: floa
     check_weight("warmup_weight", warmup_weight)
 
 
+def check_decay(name: str, decay: float) -> None:
+    """Raise unless ``decay`` is in [0, 1)."""
+    if not isinstance(decay, Real):
+        raise TypeError(f"{name} must be a number, got {type(decay).__name__}")
+    if not 0 <= decay < 1:
+        raise ValueError(f"{name} must be in [0, 1), got {decay}")
+
+
 class Warmup(nn.Module):
-    """λ times any penalty, with a warm-up: a weight of its own before ``warmup_steps``.
+    """λ times any penalty, with another weight during a warm-up.
 
     Args:
         penalty_weight: λ.
-        warmup_steps: the call from which λ acts; made with 0, it never has a warm-up.
-        warmup_weight: the weight until then; IRM and V-REx have 1, Fishr 0.
+        warmup_steps: the call from which λ acts; 0 here means no warm-up, ever.
+        warmup_weight: the weight until then; 1 in IRM and V-REx, 0 in Fishr.
     """
 
     penalty_weight, warmup_weight = Number(check_weight), Number(check_weight)
@@ -167,14 +83,6 @@ class Warmup(nn.Module):
             if self.training:
                 self.steps += 1  # in place: a captured step replays addresses
         return weight.to(penalty.dtype) * penalty
-
-
-def check_decay(name: str, decay: float) -> None:
-    """Raise unless it is in [0, 1)."""
-    if not isinstance(decay, Real):
-        raise TypeError(f"{name} must be a number, got {type(decay).__name__}")
-    if not 0 <= decay < 1:
-        raise ValueError(f"{name} must be in [0, 1), got {decay}")
 
 
 class Match(nn.Module):
@@ -233,8 +141,8 @@ class Match(nn.Module):
     def match(self, rows: Tensor, present: Tensor | Literal[True] | None = None) -> Tensor:
         """Return λ · spread(u) for the rows of any statistic, ``[E, P]`` or ``[E]``.
 
-        A domain that is absent neither decays nor enters. Where domains were seen unequally often,
-        their geometric sums are brought to the length of the longest.
+        An absent domain neither decays nor takes part. If domains were seen unequally often, their
+        geometric sums are scaled to the length of the longest.
 
         Args:
             present: which domains take part, bool ``[E]``, or True for all; by default the rows
@@ -251,20 +159,21 @@ class Match(nn.Module):
         taking_part = None if present is True else presence(rows, present)
         return self._match(rows.reshape(self.num_domains, -1), taking_part)
 
-    def begin(self, columns: int, dtype: torch.dtype) -> None:
-        """Make v̄ at once, where P and the network's dtype are known.
+    def allocate(self, columns: int, dtype: torch.dtype) -> None:
+        """Allocate v̄ before the first call, if P and the network's dtype are known.
 
-        A first call that makes it is compiled apart from all others.
+        Otherwise the first call allocates it, and has to be compiled separately.
         """
         dtype = torch.promote_types(dtype, torch.float32)
         self.v_bar = torch.zeros(self.num_domains, columns, dtype=dtype, device=self.steps.device)
 
     def _match(self, rows: Tensor, present: Tensor | None) -> Tensor:
-        """Match rows ``[E, P]``; ``present=None`` says that the host knows all domains present."""
+        """Match rows ``[E, P]``; ``present`` is None if the host knows that all domains are."""
         v_bar = self._moving_average(rows)
         columns = rows.shape[1] if self.normalise else 1
-        numbers = (self.updates, self.steps, self.scalars.values)
-        penalty, new, finite = matched(rows, present, v_bar, *numbers, columns)
+        penalty, new, finite = _penalty_and_average(
+            rows, present, v_bar, self.updates, self.steps, self.scalars.values, columns
+        )
         if self.training:
             with torch.no_grad():  # in place: a captured step replays addresses
                 if torch.compiler.is_compiling() or new.dtype != v_bar.dtype:
@@ -276,7 +185,7 @@ class Match(nn.Module):
         return penalty
 
     def _moving_average(self, rows: Tensor) -> Tensor:
-        with torch.inference_mode(False):  # buffers outlive the block that makes them
+        with torch.inference_mode(False):  # buffers outlive the block that allocates them
             if self.steps.device != rows.device:
                 self.to(rows.device)
             if self.v_bar is None:
@@ -292,7 +201,7 @@ class Match(nn.Module):
         return self.v_bar
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Match":
-        # A network in half precision still has its variances averaged in float32.
+        # A half-precision network still averages its variances in float32.
         before = self.v_bar
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if before is not None and self.v_bar is not None and self.v_bar.itemsize < before.itemsize:
@@ -302,7 +211,7 @@ class Match(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        # v̄ is made on the first call; before it, a checkpoint brings the shape along.
+        # The first call allocates v̄; before it, the shape comes from the checkpoint.
         saved = state_dict.get(prefix + "v_bar")
         if isinstance(saved, Tensor) and self.v_bar is None:
             self.v_bar = torch.zeros_like(saved, device=self.steps.device)
@@ -318,14 +227,10 @@ class Match(nn.Module):
         )
 
 
-def _kind(value: Any) -> str:
-    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
-
-
 class Fishr(Match):
     """λ times the spread of the domains' gradient variances, Eq. 3, with their moving average.
 
-    Add it to the loss of any loop; its state is in ``state_dict()`` and nothing else is touched::
+    Add it to the loss in any loop; its state is in ``state_dict()``, and it changes nothing else::
 
         loss = F.cross_entropy(logits, labels) + fishr(features, logits, labels, domains)
 
@@ -360,10 +265,10 @@ class Fishr(Match):
         self.bias = bias
         self.loss = loss
 
-    def suit(self, head: nn.Linear) -> "Fishr":
-        """Return it for this classifier: with its bias or without, and with v̄ in place."""
+    def prepare_for(self, head: nn.Linear) -> "Fishr":
+        """Adapt to a classifier, with or without bias, allocate v̄, and return self."""
         self.bias = head.bias is not None
-        self.begin(sum(weight.numel() for weight in head.parameters()), head.weight.dtype)
+        self.allocate(sum(weight.numel() for weight in head.parameters()), head.weight.dtype)
         return self
 
     def forward(self, features: Tensor, logits: Tensor, labels: Tensor, domains: Tensor) -> Tensor:
@@ -379,3 +284,100 @@ class Fishr(Match):
             num_domains=self.num_domains,
         )
         return self._match(rows, present)
+
+
+def _penalty_and_average(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Return λ · spread(u), the new v̄ and whether it is finite, from the arguments of ``_terms``.
+
+    Only the first has a gradient.
+    """
+    match: Any = _match_op if torch.compiler.is_compiling() else _MatchFunction.apply
+    penalty, new, finite, *_ = match(*arguments)
+    return penalty, new, finite
+
+
+def _terms(
+    rows: Tensor,
+    present: Tensor | None,
+    v_bar: Tensor,
+    updates: Tensor,
+    steps: Tensor,
+    numbers: Tensor,
+    columns: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return λ · spread(u), the new v̄, whether it is finite, and (u_e − ū) and a factor ``[E, 1]``.
+
+    u_e = v̄_e (1 − γ^c_max) / (1 − γ^c_e) / (1 − γ), with c_e the updates of domain e. If they
+    agree, this is v̄ / (1 − γ), and ∂u/∂v does not depend on γ (Appendix D.1). The gradient is made
+    of the last two. Values that are not finite must not enter v̄: a loss scaler skips their step.
+    """
+    counted = updates + (1 if present is None else present)
+    if present is not None:
+        counted = counted.clamp(min=1)
+    # In double precision, rounded at the end.
+    decay, weight, before, warmup_steps = numbers.unbind()
+    strength = (torch.where(steps >= warmup_steps, weight, before) / columns).to(rows.dtype)
+    length = 1 - torch.pow(decay, counted.to(decay.dtype))
+    scale = (length.max() / length / (1 - decay)).to(rows.dtype)[:, None]
+    rest = (1 - decay).to(rows.dtype)
+    past = v_bar.to(rows.dtype)
+    if present is None:
+        new = torch.lerp(past, rows, rest)
+        share = strength / len(rows)
+        with torch.autocast(rows.device.type, enabled=False):  # keeps float32 precision
+            mean = torch.mv(new.mT, scale[:, 0] / len(rows))
+        # With one domain exactly zero if finite; subtracting a rounded mean would not give that.
+        gaps = torch.addcmul(-mean, new, scale) if len(rows) > 1 else new - new
+    else:
+        mask = present.to(rows.dtype)[:, None]
+        new, scale = torch.lerp(past, rows, rest * mask), scale * mask
+        u, count = new * scale, mask.sum().clamp(min=1)
+        share = strength / count
+        gaps = torch.addcmul(u, u.sum(0, keepdim=True) / count, mask, value=-1)
+    total = torch.dot(gaps.flatten(), gaps.flatten())
+    penalty = torch.where(strength > 0, total * share, 0.0)  # 0 · ∞ must not stop a run
+    factor = scale * (2 * rest * share)
+    return penalty, new, total < math.inf, gaps, factor
+
+
+class _MatchFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        penalty, new, finite, gaps, factor = _terms(*arguments)
+        ctx.save_for_backward(gaps, factor)
+        ctx.mark_non_differentiable(new, finite)
+        ctx.set_materialize_grads(False)
+        return penalty, new, finite
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, c: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _pull_back(ctx, c)
+
+
+# For compiled steps: opaque, because a compiled backward could otherwise compute the gaps again,
+# from buffers that the forward has already updated.
+_match_op = torch.library.custom_op("shoal::match", _terms, mutates_args=())
+
+
+@_match_op.register_fake
+def _(rows: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    scalar, factor = rows.new_empty(()), rows.new_empty(len(rows), 1)
+    finite = scalar.to(torch.bool)
+    return scalar, torch.empty_like(rows), finite, torch.empty_like(rows), factor
+
+
+def _save(ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*output[3:])
+
+
+def _pull_back(ctx: Any, c: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    gaps, factor = ctx.saved_tensors
+    return None if c is None else gaps * (factor * c), *[None] * 6
+
+
+_match_op.register_autograd(_pull_back, setup_context=_save)
+
+
+def _kind(value: Any) -> str:
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__

@@ -1,4 +1,7 @@
-"""Which examples of a whole batch are run, so that they draw what they would draw in the whole."""
+"""Replay: run a forward again with the same random state, modes and autocast, whole or in parts.
+
+A part of a batch gets the dropout masks that it has in the whole batch.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -12,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+Backward = Callable[..., Any]
+
 DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
 
 
@@ -24,7 +29,7 @@ class BatchSlice:
     total: int
 
     def take(self, whole: Tensor) -> Tensor:
-        """Return the part's rows of what was drawn for all."""
+        """Return the part's rows of a tensor drawn for the whole batch."""
         return whole[self.start : self.stop]
 
 
@@ -33,67 +38,65 @@ _NOW: ContextVar[BatchSlice | None] = ContextVar("part", default=None)
 
 @contextmanager
 def part_of_batch(start: int, stop: int, total: int) -> Iterator[None]:
-    """Draw inside the block what these examples have in the whole; random states are the caller's.
+    """Run some examples of a batch with the dropout masks that they have in the whole batch.
 
-    What drops at random by other roads than ``torch.nn.functional`` draws for the part alone.
+    The caller sets the random state. Dropout that does not go through ``torch.nn.functional`` draws
+    for the part alone.
     """
     token = _NOW.set(BatchSlice(start, stop, total))
     try:
-        with _MasksOfTheWhole():
+        with _WholeBatchMasks():
             yield
     finally:
         _NOW.reset(token)
 
 
-def part_now(inputs: Tensor) -> BatchSlice | None:
-    """Return of which part these are the activations; None for all of a batch."""
+def current_part(inputs: Tensor) -> BatchSlice | None:
+    """Return the part of the batch that these activations belong to; None for a whole batch."""
     if torch.compiler.is_compiling():
         return None
     part = _NOW.get()
     return part if part is not None and len(inputs) == part.stop - part.start else None
 
 
-class _MasksOfTheWhole(TorchFunctionMode):
+class _WholeBatchMasks(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         if func not in DROPOUTS:
             return func(*args, **(kwargs or {}))
-        return _dropped(func, *args, **(kwargs or {}))
+        return _dropout(func, *args, **(kwargs or {}))
 
 
-def _dropped(
+def _dropout(
     func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
-    part = part_now(input)
+    part = current_part(input)
     if part is None or not training or p == 0:
         found: Tensor = func(input, p, training, inplace)
         return found
     ones = torch.ones(part.total, *input.shape[1:], dtype=input.dtype, device=input.device)
-    mask = part.take(func(ones, p)).clone()  # so that no more of it is kept
+    mask = part.take(func(ones, p)).clone()  # a copy, so that the rest is freed
     return input.mul_(mask) if inplace else input * mask
-
-
-Backward = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Randomness:
-    """All that is random at one moment, so that dropout repeats itself.
+    """The random state at one moment, so that dropout can be repeated.
 
-    Torch's generators, and the counts in a model's buffers by which its own draws go on.
+    It holds the state of torch's generators, and the counters in a model's buffers.
     """
 
     generators: tuple[Tensor, Tensor | None] | None
-    counts: list[tuple[Tensor, Tensor]]  # a buffer, and what was in it
+    counts: list[tuple[Tensor, Tensor]]  # a buffer, and its value at that moment
     device: torch.device
 
     @staticmethod
     def now(device: torch.device, model: nn.Module | None = None) -> "Randomness":
         cuda = device.type == "cuda"
         capturing = cuda and torch.cuda.is_current_stream_capturing()
-        if capturing:  # generators cannot be asked
-            _check_nothing_drawn(model)
+        if capturing:  # generators cannot be read
+            _check_no_dropout(model)
         state = torch.cuda.get_rng_state(device) if cuda and not capturing else None
         generators = None if capturing else (torch.get_rng_state(), state)
         counts = [] if model is None else [(b, b.clone()) for b in _counts(model)]
@@ -101,7 +104,7 @@ class Randomness:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Draw as at that moment inside the block, and go on as before after it."""
+        """Draw from this state inside the block; the state before is restored afterwards."""
         before = [buffer.clone() for buffer, _ in self.counts]
         with ExitStack() as stack:
             if self.generators is not None:
@@ -125,18 +128,18 @@ def _counts(model: nn.Module) -> list[Tensor]:
     return [b for b in model.buffers() if b.ndim == 0 and not b.is_floating_point()]
 
 
-def _check_nothing_drawn(model: nn.Module | None) -> None:
+def _check_no_dropout(model: nn.Module | None) -> None:
     for name, module in () if model is None else model.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
             raise RuntimeError(
                 f"{name} draws from torch's generator, which cannot be repeated inside a captured "
-                "step; set its p to 0, call it in eval mode, or do not capture the step"
+                "step; set its p to 0, put it in eval mode, or do not capture the step"
             )
 
 
 @dataclass(frozen=True)
 class Modes:
-    """Which modules of a model were training, and which weights trainable, at one moment."""
+    """The modes of a model at one moment: which modules train, which weights are trainable."""
 
     model: nn.Module
     training: list[bool]
@@ -149,7 +152,7 @@ class Modes:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Run in the modes of that moment inside the block."""
+        """Set these modes inside the block; the modes before are restored afterwards."""
         before = Modes.now(self.model)
         self._set()
         try:
@@ -165,14 +168,14 @@ class Modes:
 
 
 def autocast_now(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Return a maker of the autocast context that is on now, for use in a backward."""
+    """Return a function that makes the current autocast context again, for use in a backward."""
     enabled = torch.is_autocast_enabled(device.type)
     dtype = torch.get_autocast_dtype(device.type)
     return lambda: torch.autocast(device.type, dtype=dtype, enabled=enabled)
 
 
 def first_order(backward: Backward) -> Backward:
-    """Refuse to record this backward: its own derivative would come out wrong, not missing."""
+    """Raise if this backward is differentiated: the result would be wrong, without an error."""
 
     @wraps(backward)
     def checked(ctx: Any, *cotangents: Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""Numbers on the device: what is compiled or captured serves all their values."""
+"""Scalars: numbers on the device that compiled and captured steps follow when they change."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 
 class Scalars(nn.Module):
-    """Numbers by name, and in ``values`` on the device, in double precision and in their order.
+    """Numbers by name, and in order in ``values``, on the device in double precision.
 
-    A number of Python is a constant of what is compiled, and another one compiles it anew.
+    A Python number is a constant of compiled code, and a new value compiles it again.
     ``state_dict()`` holds none of them.
     """
 
@@ -33,7 +33,7 @@ class Scalars(nn.Module):
         self.register_buffer("values", values, persistent=False)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Scalars":
-        # To where all else goes; but a cast must not round them, nor to_empty() leave them open.
+        # Follow the module's device, but a cast must not round them, nor to_empty() clear them.
         device = fn(torch.zeros((), dtype=torch.int64, device=self.values.device)).device
         if device != self.values.device:
             self._place(device)
@@ -41,10 +41,10 @@ class Scalars(nn.Module):
 
 
 class Number:
-    """An attribute of a module that is one of its ``scalars``: read and changed as a number.
+    """A module's attribute that reads and changes one of its ``scalars`` as a number.
 
     Args:
-        check: raises where a number, of this name, may not be.
+        check: takes the name and a number, and raises if the number is not allowed.
     """
 
     def __init__(self, check: Callable[[str, Any], None]) -> None:

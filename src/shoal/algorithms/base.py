@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_labels, values_unseen
+from ..checks import check_labels, without_value_checks
 from ..statistics import Recorded
 from .forward import Batch, Forward
 from .hparams import Hparams as BaseHparams
@@ -306,7 +306,7 @@ class Objective(UpdateAlgorithm):
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Make one step down the loss."""
         self.check_batches(batches)
-        with values_unseen():  # a loss that is not finite shows in the terms
+        with without_value_checks():  # a loss that is not finite shows in the terms
             terms = self(batches)
         if self.reset_step:  # at step 0 there is nothing to reset
             self.optimiser.reset(self.steps == self.reset_step)

@@ -60,7 +60,7 @@ class Fishr(Penalised):
         ).to(self.device)
         head = self.model.classifier
         if h.parameters == "classifier" and isinstance(head, nn.Linear):
-            self.variances.suit(head)
+            self.variances.prepare_for(head)
         else:
             self.capture = "graph"
             self.record_gradients_of = h.parameters

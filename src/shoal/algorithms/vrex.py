@@ -43,7 +43,7 @@ class VREx(Penalised):
         self.match = Match(
             self.num_domains, h.penalty_weight, h.ema_decay, h.warmup_steps, warmup_weight=1.0
         ).to(self.device)
-        self.match.begin(1, next(self.model.parameters()).dtype)
+        self.match.allocate(1, next(self.model.parameters()).dtype)
 
     def penalty(self, forward: Forward) -> Tensor:
         """Return λ / E Σ_e (R_e − R̄)²; every domain has a risk, so all are present."""

@@ -252,7 +252,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _fit(options: argparse.Namespace, on: Any) -> None:
     from ..datasets.cache import cache_folder
-    from ..distributed import in_turn, rank
+    from ..distributed import first_rank_first, rank
     from ..fitting.budget import Budget
     from ..fitting.fit import fit
     from ..fitting.inspection import inspect_data
@@ -273,7 +273,7 @@ def _fit(options: argparse.Namespace, on: Any) -> None:
     out = options.out or default_folder(options.data)
     first = rank() == 0
     with fit_progress() if first else nullcontext() as progress:
-        with in_turn():
+        with first_rank_first():
             if first:
                 check_folder(out, options.data)
             check_kind(options)

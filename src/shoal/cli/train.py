@@ -40,7 +40,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     import json
 
     from ..catalogue import scale_of
-    from ..distributed import in_turn, rank
+    from ..distributed import first_rank_first, rank
     from ..networks.registry import check_network
     from ..runs.execute import execute
     from ..runs.folder import RunFolder, opened
@@ -86,7 +86,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
         _told_of_a_checkpoint(options, RunFolder(out)),
         opened(out, run) if first else nullcontext(RunFolder(out)) as folder,
     ):
-        with in_turn():
+        with first_rank_first():
             cache = None if folder.done else decode_with_progress(dataset, options.cache)
         if not first:
             execute(run, method, dataset, cache, folder, machine)

@@ -13,7 +13,7 @@ from .._version import __version__
 from ..algorithms.base import Algorithm
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, build
-from ..distributed import in_turn, rank
+from ..distributed import first_rank_first, rank
 from ..runs import model as models
 from ..runs.machine import Machine
 from ..runs.model import CARD, check_saving
@@ -169,7 +169,7 @@ def fit(
     if setup.frozen:
         for name, (method, _) in methods.items():
             check_frozen(name, method)
-    with in_turn():
+    with first_rank_first():
         if rank() == 0:
             setup.save(out)
         world = _surroundings(material, setup, methods, out, machine, cache_folder, watcher)

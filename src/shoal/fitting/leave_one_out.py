@@ -15,7 +15,7 @@ import torch
 
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
-from ..distributed import rank, same_everywhere
+from ..distributed import copy_from_first_rank, rank
 from ..results.records import RunResult, failure_of, read_runs
 from ..runs.machine import Machine
 from ..runs.run import Run
@@ -33,7 +33,7 @@ END = -1
 def agreed(found: Callable[[], int]) -> int:
     """Return what the first process finds, in all of them; the others find nothing themselves."""
     value = torch.tensor([found() if rank() == 0 else 0])
-    same_everywhere([value])
+    copy_from_first_rank([value])
     return int(value)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from ..distributed import unshared
+from ..distributed import without_sharing
 
 INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 HALVES = (torch.float16, torch.bfloat16)
@@ -47,7 +47,7 @@ def twice_differentiable(model: nn.Module, vmapped: bool = False) -> Iterator[No
         stack.enter_context(
             sdpa_kernel(SDPBackend.MATH)
         )  # fused attention has no second derivative
-        stack.enter_context(unshared())
+        stack.enter_context(without_sharing())
         if vmapped or any(_differentiates_wrongly(module) for module in model.modules()):
             stack.enter_context(ExplicitNorms())
         if not vmapped and any(isinstance(m, nn.modules.conv._ConvNd) for m in model.modules()):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..randomness import Draws
-from ..replay import part_now
+from ..replay import current_part
 
 
 class Preprocessing(NamedTuple):
@@ -110,7 +110,7 @@ def dropout(inputs: Tensor, rate: float, draws: Draws) -> Tensor:
     """Return ``inputs`` with a drawn share ``rate`` set to zero and the rest scaled."""
     if rate == 0:
         return inputs
-    part = part_now(inputs)
+    part = current_part(inputs)
     if part is None:
         drawn = draws.uniform(inputs.numel()).view_as(inputs)
     else:

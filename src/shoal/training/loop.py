@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..catalogue import StepKind
-from ..distributed import same_everywhere
+from ..distributed import copy_from_first_rank
 from .checkpoints import Checkpoints
 from .evaluation import Evaluation, Outcome, SplitKey
 from .step import Step, Update
@@ -103,7 +103,7 @@ def train(
                 run.wait()
                 before = time.perf_counter()
                 # What every process computes for itself may differ in the last bit.
-                same_everywhere(update.state_dict().values())
+                copy_from_first_rank(update.state_dict().values())
                 terms = update.means(schedule.since_record(done - 1))
                 records.append(_record(done - 1, terms, evaluate()) | dict(extra_metrics()))
                 watcher.records(records)
