@@ -8,7 +8,14 @@ import pytest
 
 from shoal.algorithms import ALGORITHMS, VARIANTS
 from shoal.experiments import batch_size
-from shoal.experiments.ablations import ABLATIONS, DATASETS, RULES, draw_by_draw, ordered, table
+from shoal.experiments.ablations import (
+    ABLATIONS,
+    DATASETS,
+    RULES,
+    draw_by_draw,
+    in_row_order,
+    table,
+)
 from shoal.reference import published_table
 from shoal.results.records import Record, RunResult
 from shoal.runs.run import Protocol
@@ -23,7 +30,7 @@ def test_rows_are_the_papers_and_ours(name: str) -> None:
     ablation = ABLATIONS[name]
     assert set(ablation.rows) <= ALGORITHMS.keys() | VARIANTS.keys()
     assert sorted(ablation.in_order()) == sorted(ablation.rows)
-    assert ablation.in_order()[: len(ablation.order)] == list(ablation.order)
+    assert ablation.in_order()[: len(ablation.first)] == list(ablation.first)
     label = ablation.averages or ablation.tables["colored-mnist"]
     printed = list(published_table(label, "test-domain").rows)
     assert [row for row in ablation.rows if row != "fishr-rescaled"] == printed
@@ -38,7 +45,7 @@ def test_runs_come_row_after_row() -> None:
     sweep = Sweep(("erm", "fishr"), ("squares",), 2, 2)
     runs = runs_of(sweep, Squares().method, lambda name, trial: squares(name=name))
     domain = runs[0].test_domains[0]
-    found = ordered(runs, ["fishr", "erm"], [domain])
+    found = in_row_order(runs, ["fishr", "erm"], [domain])
     assert [run.algorithm for run in found] == ["fishr"] * 4 + ["erm"] * 4
     assert {run.test_domains for run in found} == {(domain,)}
     assert [(run.trial, run.draw) for run in found[:4]] == [(0, 0), (0, 1), (1, 0), (1, 1)]

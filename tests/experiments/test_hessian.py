@@ -79,7 +79,7 @@ def test_accuracies_of_two_logits() -> None:
 
 
 def test_irm_has_one_logit() -> None:
-    with pytest.raises(ValueError, match="IRM's slope is that of one logit"):
+    with pytest.raises(ValueError, match="IRM's slope is defined for one logit"):
         Training(METHODS["irm"], TINY, CPU, outputs=2)
 
 
@@ -100,7 +100,7 @@ def test_a_look_is_what_dense_hessians_say(monkeypatch: pytest.MonkeyPatch) -> N
         individual_gradients(training.model, training.inputs, training.labels),
         training.domain_ids(),
     ).detach()
-    found = hessian.look(training)
+    found = hessian.measure(training)
     a, b = rows
     expected = {
         "step": 0,
@@ -161,7 +161,7 @@ def test_records_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_curves_at_different_steps_have_no_mean() -> None:
     curves = [{"curves": {name: [step] for name in hessian.CURVES}} for step in (1, 2)]
-    with pytest.raises(ValueError, match="points at different steps; choose another --out"):
+    with pytest.raises(ValueError, match="measured at different steps; choose another --out"):
         hessian.mean_curves(curves)
 
 

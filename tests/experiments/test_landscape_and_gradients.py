@@ -24,15 +24,15 @@ def quiet(*_: object) -> None:
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Training:
     folder = RestartFolder.open(tmp_path_factory.mktemp("models"), TINY)
-    return restarts.trained("Fishr", TINY, CPU, folder, quiet)
+    return restarts.train_or_load("Fishr", TINY, CPU, folder, quiet)
 
 
 def test_a_model_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, told = RestartFolder.open(tmp_path, TINY), []
-    first = restarts.trained("ERM", TINY, CPU, folder, lambda *args: told.append(args))
+    first = restarts.train_or_load("ERM", TINY, CPU, folder, lambda *args: told.append(args))
     assert told[-1] == ("ERM", 0, 4, 4)
     monkeypatch.setattr(Training, "step", None)
-    again = restarts.trained("ERM", TINY, CPU, folder, quiet)
+    again = restarts.train_or_load("ERM", TINY, CPU, folder, quiet)
     assert again.done == 4
     for mine, theirs in zip(first.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(mine, theirs)

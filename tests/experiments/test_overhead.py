@@ -7,7 +7,7 @@ import torch
 
 from shoal.experiments import overhead
 
-TINY = overhead.Work("mnist-cnn", 28, 2, 3)
+TINY = overhead.Work(network="mnist-cnn", size=28, batch=2, rounds=3)
 
 
 def test_medians_and_what_fishr_adds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from shoal.experiments.ablations import ablation_sheets, batch_sheet, draws_sheet
+from shoal.experiments.ablations import ablation_sheets, draws_sheet
+from shoal.experiments.batch_size import batch_sheet
 from shoal.experiments.overhead import overhead_sheet
 from shoal.report.views import Sheet, power, sheet_markdown, sheet_terminal
 

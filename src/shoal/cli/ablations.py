@@ -115,7 +115,7 @@ def _run(name: str, options: argparse.Namespace) -> int:
         ablation_sheets,
         draw_by_draw,
         draws_sheet,
-        ordered,
+        in_row_order,
         table,
     )
     from ..sweeps.plan import Sweep, runs_of
@@ -131,7 +131,7 @@ def _run(name: str, options: argparse.Namespace) -> int:
     for domain in asked:
         choose("test domain", domain, domains)
     status = run_sweep(
-        options, ordered(runs_of(sweep, world.method, world.dataset), rows, asked), world
+        options, in_row_order(runs_of(sweep, world.method, world.dataset), rows, asked), world
     )
     runs = _finished(options)
     note_twins(runs)
@@ -150,8 +150,7 @@ def _run(name: str, options: argparse.Namespace) -> int:
 
 def _run_batches(options: argparse.Namespace) -> int:
     from ..experiments import batch_size
-    from ..experiments.ablations import batch_sheet
-    from ..experiments.batch_size import batch_figure
+    from ..experiments.batch_size import batch_figure, batch_sheet
     from ..runs.run import Protocol
     from ..sweeps.plan import runs_of
 

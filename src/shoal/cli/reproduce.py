@@ -61,7 +61,7 @@ def _run_hessian(options: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from ..experiments import hessian
-    from ..experiments.hessian import gap_dynamics, hessian_dynamics, hessian_sheets
+    from ..experiments.hessian import hessian_figures, hessian_sheets
 
     setup, folder = _setup_and_folder(options)
     with bars("steps") as shown:
@@ -69,12 +69,7 @@ def _run_hessian(options: argparse.Namespace) -> int:
             options.restarts, options.every, setup, device(options.device), folder, shown
         )
     result = {"setup": asdict(setup), "tables": hessian.tables(records), "records": records}
-    figures = {}
-    for name, mine in records.items():
-        curves = hessian.mean_curves(mine)
-        jump = setup.jump_step if name == "Fishr" else None
-        figures[f"dynamics-{name.lower()}"] = gap_dynamics(curves, name, jump)
-        figures[f"hessian-{name.lower()}"] = hessian_dynamics(curves, name, jump)
+    figures = hessian_figures(records, setup)
     command = f"shoal reproduce hessian --restarts {options.restarts} --every {options.every}"
     command += " --small" if options.small else ""
     show_and_write(options.out, command, result, hessian_sheets(result), figures)
@@ -142,7 +137,13 @@ def _add_overhead(experiments: Any) -> None:
 def _run_overhead(options: argparse.Namespace) -> int:
     from ..experiments.overhead import Work, overhead_figure, overhead_sheet, run
 
-    work = Work(options.network, options.size, options.batch, options.rounds, options.precision)
+    work = Work(
+        network=options.network,
+        size=options.size,
+        batch=options.batch,
+        rounds=options.rounds,
+        precision=options.precision,
+    )
     result = run(work, device(options.device))
     command = " ".join(["shoal reproduce overhead", *_given(work, Work())])
     figures = {"overhead": overhead_figure(result)}

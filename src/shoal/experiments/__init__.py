@@ -1,1 +1,1 @@
-"""The paper's experiments, one file each, beside the paper's numbers."""
+"""Experiments of the paper: one file each, with its numbers, table and figure."""

@@ -1,12 +1,10 @@
-"""The ablations of the appendix as sweeps: moving average, gradient means, the range of λ.
+"""The ablations of the appendix, as sweeps: moving average, gradient means, the range of λ.
 
-Rows are methods and variants of the registry, runs are those of any sweep. Beside the paper's rows
-stands one of ours: γ = 0 with λ/(1 − γ′), γ′ being the draw's own. The paper's "without ema" also
-weakens the penalty, because v̄/(1 − γ) sums gaps that persist up to 1/(1 − γ) times; this row keeps
-that pull and drops the memory.
+Rows are methods and variants of the registry; runs are those of any sweep. We add one row to the
+paper's: γ = 0 with λ/(1 − γ′), where γ′ is the draw's own. The paper's "without ema" also weakens
+the penalty, because v̄/(1 − γ) sums persistent gaps up to 1/(1 − γ) times. Our row keeps that
+strength and drops the memory.
 """
-
-from __future__ import annotations
 
 import math
 from collections import Counter
@@ -25,32 +23,32 @@ from ..runs.run import Run
 DATASETS = ("colored-mnist", "office-home")
 RULES = ("test-domain", "training-domain")
 AVERAGE = "average"
-# What rows are held against draw by draw, and from which λ on its penalty is strong and up to
-# which size its batches are small: the defaults, which every draw 0 has.
+# Rows are compared with this one, draw by draw. Its penalty is strong from this λ on, and its
+# batches are small up to this size: the defaults, which every draw 0 has.
 BASE, STRONG, SMALL = "fishr", 1000, 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Ablation:
     """One ablation of the paper.
 
     Args:
         tables: the paper's table by domain of each data set.
         rows: in the order of the table.
-        order: in which rows are run; the rest follows.
-        averages: the paper's table whose columns are data sets, where it has one.
+        first: rows that are trained before the others.
+        averages: the paper's table whose columns are data sets, if it has one.
         stands_for: rows whose cells by domain the paper prints under another name.
     """
 
     tables: Mapping[str, str]
     rows: tuple[str, ...]
-    order: tuple[str, ...]
+    first: tuple[str, ...]
     averages: str | None = None
     stands_for: Mapping[str, str] | None = None
 
     def in_order(self) -> list[str]:
-        """Return all rows, the most telling first."""
-        return [*self.order, *[row for row in self.rows if row not in self.order]]
+        """Return all rows in the order of training."""
+        return [*self.first, *[row for row in self.rows if row not in self.first]]
 
 
 _EMA = {"colored-mnist": "table:ablationemacmnist", "office-home": "table:ablationemahome"}
@@ -58,13 +56,13 @@ _IGA = {"colored-mnist": "table:igacmnist", "office-home": "table:igahome"}
 
 ABLATIONS = {
     "ablation-ema": Ablation(
-        _EMA,
-        ("erm", "vrex", "vrex-ema", "fishr-no-ema", "fishr-rescaled", "fishr"),
-        ("fishr-no-ema", "fishr-rescaled", "fishr"),
+        tables=_EMA,
+        rows=("erm", "vrex", "vrex-ema", "fishr-no-ema", "fishr-rescaled", "fishr"),
+        first=("fishr-no-ema", "fishr-rescaled", "fishr"),
     ),
     "ablation-iga": Ablation(
-        _IGA,
-        (
+        tables=_IGA,
+        rows=(
             "erm",
             "iga",
             "iga-head",
@@ -75,19 +73,21 @@ ABLATIONS = {
             "fishr",
             "fishr-iga",
         ),
-        ("fishr-iga", "iga-head-ema", "iga-head"),
+        first=("fishr-iga", "iga-head-ema", "iga-head"),
     ),
     "ablation-lambda": Ablation(
-        _EMA,
-        ("fishr-lambda-0", "fishr", "fishr-v15"),
-        ("fishr", "fishr-v15"),
-        "table:v15",
-        {"fishr-lambda-0": "erm"},
+        tables=_EMA,
+        rows=("fishr-lambda-0", "fishr", "fishr-v15"),
+        first=("fishr", "fishr-v15"),
+        averages="table:v15",
+        stands_for={"fishr-lambda-0": "erm"},
     ),
 }
 
 
-def ordered(runs: Iterable[Run], rows: Sequence[str], test_domains: Sequence[str]) -> list[Run]:
+def in_row_order(
+    runs: Iterable[Run], rows: Sequence[str], test_domains: Sequence[str]
+) -> list[Run]:
     """Return the runs with these test domains, row after row."""
     kept = [run for run in runs if set(run.test_domains) <= set(test_domains)]
     return sorted(kept, key=lambda run: rows.index(run.algorithm))
@@ -96,10 +96,10 @@ def ordered(runs: Iterable[Run], rows: Sequence[str], test_domains: Sequence[str
 def table(
     ablation: Ablation, dataset: str, rule: str, runs: Sequence[RunResult], planned: int
 ) -> list[dict[str, Any]]:
-    """Return the rows of the paper's table: ours where there are runs, and the paper's, in %.
+    """Return the rows of the paper's table: our cells (None without runs) and the paper's, in %.
 
     Args:
-        runs: finished; those of other methods and data sets play no part.
+        runs: finished runs; those of other methods and data sets are ignored.
         planned: draws × trials, the runs of a cell.
     """
     printed = published_table(ablation.tables[dataset], rule)
@@ -128,9 +128,10 @@ def table(
 def draw_by_draw(
     ablation: Ablation, dataset: str, runs: Sequence[RunResult]
 ) -> list[dict[str, Any]]:
-    """Return how each row differs from `fishr` with the same draw after the last update, in %.
+    """Return each row's accuracy minus that of ``fishr`` with the same draw, in %.
 
-    No model is selected: every draw of every trial counts, so that a few lucky ones do not decide.
+    After the last update and without selection: every draw of every trial counts, so that a few
+    lucky ones do not decide.
     """
     mine = [run for run in runs if run.dataset == dataset and len(run.test_domains) == 1]
     base = {_place(run): run for run in mine if run.algorithm == BASE}
@@ -151,7 +152,7 @@ def draw_by_draw(
 
 
 def _spread(values: Sequence[float]) -> dict[str, Any]:
-    """Return the mean of independent values and its standard error, by n − 1; of one none."""
+    """Return the mean of independent values and its standard error (n − 1); None for one value."""
     error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
     return {"mean": fmean(values), "error": error, "runs": len(values)}
 
@@ -161,7 +162,7 @@ def _place(run: RunResult) -> tuple[Any, ...]:
 
 
 def _groups(base: RunResult) -> list[str]:
-    """Return the groups of draws that this one is in."""
+    """Return the groups that a draw belongs to."""
     if base.hparams["penalty_weight"] < STRONG:
         return ["all"]
     return ["all", "small" if base.hparams["batch_size"] <= SMALL else "large"]
@@ -183,6 +184,8 @@ def _paper(ablation: Ablation, dataset: str, rule: str, name: str) -> dict[str, 
     return cells
 
 
+# The tables
+
 NOT_RUN = "not run"
 
 
@@ -196,7 +199,7 @@ def ablation_sheets(
     """Return a table for each selection rule.
 
     Args:
-        tables: for each rule its rows: `row`, `cells` and `paper`, by domain and `average`.
+        tables: for each rule its rows: ``row``, ``cells`` and ``paper``, by domain and ``average``.
     """
     sheets = []
     for rule, rows in tables.items():
@@ -217,7 +220,7 @@ ABOUT = (
 def draws_sheet(
     name: str, dataset: str, rows: Sequence[Mapping[str, Any]], precision: str
 ) -> Sheet:
-    """Return how rows differ from `fishr` draw by draw: `row`, `domain` and `gaps` by group."""
+    """Return the differences from ``fishr`` draw by draw, by group of draws."""
     groups = ("all", "small", "large")
     lines = [
         (row["row"], row["domain"], *[_gap(row["gaps"].get(group)) for group in groups])
@@ -238,25 +241,6 @@ def _gap(gap: Mapping[str, Any] | None) -> str:
         return "–"
     error = "" if gap["error"] is None else f" ± {gap['error']:.1f}"
     return f"{gap['mean']:+.1f}{error} ({gap['runs']})"
-
-
-def batch_sheet(cells: Sequence[Mapping[str, Any]], precision: str) -> Sheet:
-    """Return accuracies by γ and batch size, for either choice of λ."""
-    sizes = list(dict.fromkeys(cell["batch_size"] for cell in cells))
-    lines = []
-    for key in dict.fromkeys((cell["pull"], cell["ema_decay"]) for cell in cells):
-        mine = [cell for cell in cells if (cell["pull"], cell["ema_decay"]) == key]
-        shown = [
-            NOT_RUN if cell["mean"] is None else f"{cell['mean']:.1f} ± {cell['error']:.1f}"
-            for cell in mine
-        ]
-        lines.append((f"{key[0]}, γ = {key[1]:g}", f"{mine[0]['penalty_weight']:,.0f}", *shown))
-    return Sheet(
-        "γ against batch size: accuracy in % on -90% of Colored MNIST after the last update",
-        ("", "λ", *[f"batch {size}" for size in sizes]),
-        lines,
-        f"Mean ± standard error over trials; no model is selected. Trained in {precision}.",
-    )
 
 
 def _cell_text(row: Mapping[str, Any], column: str) -> str:

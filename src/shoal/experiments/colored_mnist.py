@@ -1,9 +1,10 @@
 """Colored MNIST in the IRM setup: table:cmnist_25, table:cmnist_0 and table:cmnistend.
 
 Two training domains of 25,000 digits whose colour agrees with the label in 80 % and 90 % of cases,
-one test domain where it agrees in 10 %. Labels say whether the digit is below 5, and a quarter of
-them is wrong, so shape predicts 75 % and colour alone up to 90 %, but 10 % in test. The penalty's
-weight is 1 until step 190 and then 91,257; every method uses the hyperparameters of IRM.
+one test domain where it agrees in 10 %. The label is whether the digit is below 5, and a quarter of
+the labels is wrong. So shape predicts 75 % everywhere, and colour up to 90 % in training but 10 %
+in test. The penalty's weight is 1 until step 190 and then 91,257; every method uses the
+hyperparameters of IRM.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class ColoredDomain:
         return ColoredDomain(self.inputs.to(device), self.labels.to(device), self.digits.to(device))
 
 
-def coloured(
+def colour_digits(
     name: str,
     restart: int,
     which: Tensor,
@@ -44,9 +45,9 @@ def coloured(
     """Return the digits ``which`` of MNIST's training set as a domain.
 
     Args:
-        name, restart: what labels and colours are drawn by.
-        flip: of labels, the share that is wrong.
-        colour_flip: of colours, the share that contradicts the label; None for gray digits.
+        name, restart: seed of labels and colours.
+        flip: share of wrong labels.
+        colour_flip: share of colours that contradict the label; None for gray digits.
     """
     images, digits = _small_digits()
     draws = stream("colored-mnist", name, restart)
@@ -75,15 +76,15 @@ L2_WEIGHT = 0.00110794568
 PENALTY_WEIGHT = 91257.18613115903
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Everything a run's numbers depend on, except the method and the restart."""
+    """All settings of a training except its method and restart."""
 
     flip: float = 0.25
     examples: int = 25_000
     hidden: int = 390
     jump_step: int = 190
-    # Accuracies are read at step 500 before its update.
+    # Accuracies are measured at step 500, before its update.
     updates: int = 500
     tf32: bool = False
 
@@ -94,16 +95,16 @@ def domains_of(setup: Setup, restart: int) -> dict[str, ColoredDomain]:
     train = order[: 2 * setup.examples]
     test = torch.arange(50_000, 60_000)
     return {
-        "80%": coloured("80%", restart, train[0::2], setup.flip, 0.2),
-        "90%": coloured("90%", restart, train[1::2], setup.flip, 0.1),
-        "10%": coloured("10%", restart, test, setup.flip, 0.9),
-        "gray": coloured("gray", restart, test, setup.flip, None),
+        "80%": colour_digits("80%", restart, train[0::2], setup.flip, 0.2),
+        "90%": colour_digits("90%", restart, train[1::2], setup.flip, 0.1),
+        "10%": colour_digits("10%", restart, test, setup.flip, 0.9),
+        "gray": colour_digits("gray", restart, test, setup.flip, None),
     }
 
 
 @dataclass(frozen=True)
 class MatchingMethod:
-    """A row of the tables: which statistic is matched, on which weights."""
+    """A row of the tables: the statistic that is matched, and the weights it is of."""
 
     name: str
     statistic: str  # none, irm, risk, variance, uncentered, covariance, covariance-released
@@ -149,7 +150,7 @@ PARAMETERS = {"ω": "classifier", "φ": "features", "θ": "all"}
 
 
 class Training:
-    """One method's training, reusable over restarts: state is reset and updated in place.
+    """Training of one method, used again for every restart: state is reset and updated in place.
 
     Args:
         outputs: 1 logit, or 2 with cross-entropy as in the paper's analyses of Hessians.
@@ -159,10 +160,10 @@ class Training:
         self, method: MatchingMethod, setup: Setup, device: torch.device, outputs: int = 1
     ) -> None:
         if outputs == 2 and method.statistic == "irm":
-            raise ValueError("IRM's slope is that of one logit; take outputs=1")
+            raise ValueError("IRM's slope is defined for one logit; use outputs=1")
         self.method, self.setup, self.device, self.outputs = method, setup, device, outputs
-        # Dead units keep the products aligned: zero weights in and out, so they never move. The
-        # released covariance divides by a tensor's size, in which they would count.
+        # Dead units align the matrix products: their weights in and out are zero, so they never
+        # move. The released covariance divides by a tensor's size, which would count them.
         dead = 0 if method.statistic == "covariance-released" else -setup.hidden % 8
         self.model = MLP(392, setup.hidden + dead, outputs).to(device)
         self.inputs = torch.zeros(2 * setup.examples, 392, device=device)
@@ -176,7 +177,7 @@ class Training:
         self._run = CapturedStep(self._step, lambda: self._reset(0), device)
 
     def start(self, restart: int) -> None:
-        """Bring everything, in place, to the beginning of a restart."""
+        """Set data, weights and optimiser, in place, to the beginning of a restart."""
         self.domains = {
             name: domain.to(self.device) for name, domain in domains_of(self.setup, restart).items()
         }
@@ -186,11 +187,11 @@ class Training:
         self._reset(restart)
 
     def _targets(self, labels: Tensor) -> Tensor:
-        """Return labels ``[n, 1]`` as the loss takes them: class indices ``[n]`` for two logits."""
+        """Return labels ``[n, 1]`` for the loss: as class indices ``[n]`` for two logits."""
         return labels if self.outputs == 1 else labels[:, 0].long()
 
     def _reset(self, restart: int) -> None:
-        # Whole: no step is half made, so that state() can be saved.
+        # Whole: no step is in progress, so that state() can be saved.
         self.done, self.whole = 0, True
         draws = stream("colored-mnist", "weights", restart)
         drawn = MLP(392, self.setup.hidden, self.outputs, draws)
@@ -205,7 +206,7 @@ class Training:
             torch.cuda.current_stream().synchronize()
 
     def step(self) -> None:
-        """Make one update; from ``jump_step`` on the penalty has its full weight."""
+        """Run one update; from ``jump_step`` on the penalty has its full weight."""
         self.whole = False
         if self.done == self.setup.jump_step:
             self._run.between(lambda: self.weight.fill_(PENALTY_WEIGHT))
@@ -220,7 +221,7 @@ class Training:
         squares = torch.stack([p.square().sum() for p in self.model.parameters()])
         loss = risks.mean() + L2_WEIGHT * squares.sum()
         if penalty is not None:
-            # The whole loss is divided by the weight, L2 too, and Adam goes on: facts of the setup.
+            # As IRM's code: the whole loss is divided by the weight, L2 too, and Adam is not reset.
             loss = (loss + self.weight * penalty) / self.weight
         loss.backward()
         self.optimiser.step()
@@ -254,7 +255,7 @@ class Training:
         return losses, 2 * penalty
 
     def _variance_penalty(self) -> tuple[Tensor, Tensor]:
-        """Return ℓ_i and Σ_e ‖v_e − v‖² with 1/n, as the released code has it: twice Eq. 3."""
+        """Return ℓ_i and Σ_e ‖v_e − v‖² with 1/n, as in the released code: twice Eq. 3."""
         centered = self.method.statistic == "variance"
         if self.method.weights == "ω":
             features = self.model.features(self.inputs)
@@ -290,11 +291,11 @@ class Training:
         return individual_losses(logits, self.labels, None)
 
     def wait(self) -> None:
-        """Return when all updates are made, so that the model can be looked at."""
+        """Wait until all updates have run, so that the model can be read."""
         self._run.wait()
 
     def accuracies(self) -> dict[str, float]:
-        """Return accuracy in train (mean of the two domains), test and gray."""
+        """Return the accuracies in train (mean of the two domains), test and gray."""
         self.wait()
         found = {name: self._accuracy(domain) for name, domain in self.domains.items()}
         train = (found["90%"] + found["80%"]) / 2
@@ -309,20 +310,20 @@ class Training:
         return float(right.float().mean())
 
     def state(self) -> dict[str, Any]:
-        """Return everything that a resumed restart needs beside its data."""
+        """Return all that a resumed restart needs except its data."""
         self.wait()
         moments = [dict(self.optimiser.state[p]) for p in self.model.parameters()]
         return {"done": self.done, "model": self.model.state_dict(), "optimiser": moments}
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Go on from ``state()`` of the restart that was started last, in place."""
+        """Continue, in place, from ``state()`` of the restart that was started last."""
         self.model.load_state_dict(state["model"])
         for parameter, saved in zip(self.model.parameters(), state["optimiser"], strict=True):
             mine = self.optimiser.state[parameter]
             for name, tensor in saved.items():
                 if name in mine:
                     mine[name].copy_(tensor)
-                else:  # on a CPU Adam has not made its state yet
+                else:  # on a CPU Adam has no state before its first step
                     mine[name] = tensor.clone()
         self.done = state["done"]
         if self.done > self.setup.jump_step:

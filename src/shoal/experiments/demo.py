@@ -1,4 +1,4 @@
-"""Colored MNIST at a size that a laptop trains in minutes: ERM, V-REx and Fishr side by side."""
+"""The demo: ERM, V-REx and Fishr on Colored MNIST, at a size that a laptop trains in minutes."""
 
 import time
 from typing import Any
@@ -18,7 +18,7 @@ DIGITS = 12
 
 
 def run(progress: RestartProgress, setup: Setup = SETUP) -> dict[str, Any]:
-    """Train the three methods and return what the demo's page and table show."""
+    """Train the three methods; return the data of the demo's page and table."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     begin = time.perf_counter()
     methods, trainings = [], {}
@@ -56,7 +56,7 @@ def _train(name: str, training: Training, progress: RestartProgress) -> dict[str
 
 @torch.no_grad()
 def _look(training: Training, curve: dict[str, list[float]]) -> None:
-    """Add the accuracies and the gaps between the two training domains at this step."""
+    """Append this step's accuracies and gaps between the two training domains."""
     accuracies = training.accuracies()
     features = training.model.features(training.inputs)
     logits = training.model.classifier(features)
@@ -72,9 +72,9 @@ def _look(training: Training, curve: dict[str, list[float]]) -> None:
 
 @torch.no_grad()
 def _digits(trainings: dict[str, Training]) -> list[dict[str, Any]]:
-    """Return a few digits of the reversed domain with each model's probability of 'below 5'."""
+    """Return some digits of the reversed domain with each model's probability of "below 5"."""
     domain = next(iter(trainings.values())).domains["10%"]
-    # A typical sample: labels that tell the truth, each digit about as often as another.
+    # A typical sample: correct labels, and every digit about equally often.
     honest = (domain.labels[:, 0] > 0.5) == (domain.digits < 5)
     order = torch.randperm(len(honest), generator=stream("demo", "digits"))
     chosen: list[int] = []

@@ -1,10 +1,8 @@
-"""Gradients of single examples of two domains, ERM against Fishr: the introduction's figure.
+"""Per-example gradients of two domains, ERM and Fishr: the figure of the introduction.
 
-Individual gradients in the classifier's weights ω on Colored MNIST, in the two principal directions
-of both domains' together. With ERM the domains' clouds have different widths, with Fishr the same.
+The gradients are of the classifier's weights ω on Colored MNIST, projected on the two principal
+directions of both domains together. With ERM the domains' clouds differ in width, with Fishr not.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,7 +23,7 @@ from .restarts import (
     describe_models,
     device_name,
     head_inputs,
-    trained,
+    train_or_load,
 )
 
 if TYPE_CHECKING:
@@ -42,13 +40,13 @@ def run(
     """Return the clouds of ERM and of Fishr."""
     found = {}
     for name in SHOWN:
-        training = trained(name, setup, device, folder, progress)
+        training = train_or_load(name, setup, device, folder, progress)
         found[name] = clouds(training) | {"accuracies": training.accuracies()}
     return {"setup": asdict(setup), "device": device_name(device), "methods": found}
 
 
 def clouds(training: Training) -> dict[str, Any]:
-    """Return a sample of each domain's gradients, and mean and covariance of all, in the plane."""
+    """Return a sample of each domain's gradients in the plane, and their mean and covariance."""
     z, logits, labels = head_inputs(training)
     gradients = (torch.sigmoid(logits) - labels)[..., None] * z
     directions, shares = principal_directions(gradients.flatten(0, 1))
@@ -72,16 +70,19 @@ def clouds(training: Training) -> dict[str, Any]:
 
 
 def principal_directions(gradients: Tensor) -> tuple[Tensor, list[float]]:
-    """Return the two directions ``[P, 2]`` of most variance, and their shares of all of it."""
+    """Return the two directions ``[P, 2]`` of largest variance, and their shares of the total."""
     values, vectors = torch.linalg.eigh(torch.cov(gradients.mT))
     top = vectors[:, [-1, -2]]
-    # Of either sign: so that the entry that is largest is positive.
+    # The sign is arbitrary: make the largest entry positive.
     signs = top.gather(0, top.abs().argmax(0, keepdim=True)).sign()
     return top * signs, (values[[-1, -2]] / values.sum()).tolist()
 
 
+# The table
+
+
 def gradient_sheet(result: Mapping[str, Any]) -> Sheet:
-    """Return how wide the domains' gradients are, and how far their variances are apart."""
+    """Return the widths of the domains' gradients, and the gap between their variances."""
     rows = []
     for name, found in result["methods"].items():
         traces = [power(cloud["trace"], 3) for cloud in found["domains"].values()]
@@ -91,16 +92,13 @@ def gradient_sheet(result: Mapping[str, Any]) -> Sheet:
     return Sheet("Gradients of single examples in ω", head, rows, describe_models(result))
 
 
+# The figure
+
 MARKERS = {"90%": "o", "80%": "+"}
 
 
-def gradient_scatter(result: Mapping[str, Any]) -> Figure:
-    """Return the clouds of each method, with an ellipse of two standard deviations per domain.
-
-    Args:
-        result: `methods`, each with `domains` (their `points`, `mean`, `covariance` and `trace`),
-            `shares` and `variance_gap`.
-    """
+def gradient_scatter(result: Mapping[str, Any]) -> "Figure":
+    """Return the clouds of each method, with an ellipse of two standard deviations per domain."""
     methods = result["methods"]
     with canvas(1, len(methods), width=3.6, height=3.4) as (figure, axes):
         for axis, (name, found) in zip(axes[0], methods.items(), strict=True):
@@ -134,7 +132,7 @@ def gradient_scatter(result: Mapping[str, Any]) -> Figure:
 
 
 def _ink(domain: str) -> dict[str, str]:
-    """Return the colours of open circles and of crosses, which have no face."""
+    """Return the colours of a domain's markers: open circles, or crosses without a face."""
     colour = DOMAIN_COLOURS[domain].colour
     return (
         {"facecolors": "none", "edgecolors": colour}
@@ -144,7 +142,7 @@ def _ink(domain: str) -> dict[str, str]:
 
 
 def _frame(axis: Any, clouds: Mapping[str, Any]) -> None:
-    """Frame what lies within 3.2 standard deviations: a few examples lie far out."""
+    """Set the limits to 3.2 standard deviations: a few examples are far outside."""
     for k, setter in enumerate((axis.set_xlim, axis.set_ylim)):
         ends = []
         for cloud in clouds.values():

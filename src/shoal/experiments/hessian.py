@@ -1,12 +1,11 @@
 """Fishr aligns Hessians: table:simhessiangradvar, table:hessianermfishr and the four dynamics.
 
-Colored MNIST in the IRM setup with two logits and cross-entropy, as in the paper's analyses, all
-examples of both training domains, all weights θ. ERM and Fishr on θ are trained, and looked at on
-the way: accuracies, the gaps |R_90 − R_80|², ‖Var(G_90) − Var(G_80)‖² and ‖Diag(H_90 − H_80)‖², the
-cosine and the norms of the domains' Hessian diagonals, and how near Diag(H_e) is to Var(G_e).
+ERM and Fishr, on all weights θ, are trained on Colored MNIST in the IRM setup, with two logits and
+cross-entropy as in the paper's analyses. During training we measure, on all examples of both
+training domains: accuracies, the gaps |R_90 − R_80|², ‖Var(G_90) − Var(G_80)‖² and
+‖Diag(H_90 − H_80)‖², the cosine and norms of the domains' Hessian diagonals, and how close
+Diag(H_e) is to Var(G_e).
 """
-
-from __future__ import annotations
 
 import statistics
 import time
@@ -31,8 +30,8 @@ SHOWN = {"ERM": "erm", "Fishr": "fishr-theta"}
 COSINES, GAPS = "table:simhessiangradvar", "table:hessianermfishr"
 # The order of the training domains in a Training.
 DOMAINS = ("90%", "80%")
-# Steps before and after λ's jump that are looked at one by one.
-BESIDE = 5
+# Steps before and after λ's jump that are all measured.
+AROUND_JUMP = 5
 CURVES = (
     "step",
     "train",
@@ -47,8 +46,8 @@ CURVES = (
 
 
 def points_of(setup: Setup, every: int) -> list[int]:
-    """Return the updates after which a model is looked at: every so many, and near the jump."""
-    near = range(max(setup.jump_step - BESIDE, 0), setup.jump_step + BESIDE + 1)
+    """Return the steps at which a model is measured: every ``every``, and all near the jump."""
+    near = range(max(setup.jump_step - AROUND_JUMP, 0), setup.jump_step + AROUND_JUMP + 1)
     points = {*range(0, setup.updates, every), *near, setup.updates}
     return sorted(point for point in points if point <= setup.updates)
 
@@ -61,37 +60,34 @@ def run(
     folder: RestartFolder,
     progress: RestartProgress,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Train and look; return the records of each method, those already there as they are."""
+    """Train and measure restarts without a record; return the records of each method."""
     found: dict[str, list[dict[str, Any]]] = {}
     for name, key in SHOWN.items():
-        todo = [r for r in range(restarts) if not _record(folder, key, setup, r).exists()]
-        training = Training(METHODS[key], setup, device, outputs=2) if todo else None
-        for restart in todo:
-            if training is not None:
+        paths = [folder.record(f"hessian-{key}", setup.flip, r) for r in range(restarts)]
+        missing = [restart for restart, path in enumerate(paths) if not path.exists()]
+        if missing:
+            training = Training(METHODS[key], setup, device, outputs=2)
+            for restart in missing:
                 record = follow(training, restart, points_of(setup, every), progress)
-                write_json(_record(folder, key, setup, restart), {"method": name} | record)
-        paths = [_record(folder, key, setup, restart) for restart in range(restarts)]
+                write_json(paths[restart], {"method": name} | record)
         found[name] = [read_json(path) for path in paths]
     return found
-
-
-def _record(folder: RestartFolder, method: str, setup: Setup, restart: int) -> Any:
-    return folder.record(f"hessian-{method}", setup.flip, restart)
 
 
 def follow(
     training: Training, restart: int, points: Sequence[int], progress: RestartProgress
 ) -> dict[str, Any]:
     """Train one restart; return its curves, and the links of H ≈ F ≈ F̃ ∝ C at the end."""
-    begin, looking = time.perf_counter(), 0.0
+    begin = time.perf_counter()
+    seconds_measuring = 0.0
     training.start(restart)
     curves: dict[str, list[float]] = {name: [] for name in CURVES}
     while True:
         if training.done in points:
             start = time.perf_counter()
-            for name, value in look(training).items():
+            for name, value in measure(training).items():
                 curves[name].append(value)
-            looking += time.perf_counter() - start
+            seconds_measuring += time.perf_counter() - start
         if training.done == training.setup.updates:
             break
         training.step()
@@ -101,14 +97,14 @@ def follow(
         "curves": curves,
         "links": links(training),
         "seconds": round(time.perf_counter() - begin, 1),
-        "seconds_a_look": round(looking / len(points), 3),
+        "seconds_a_look": round(seconds_measuring / len(points), 3),
         "device": device_name(training.device),
         "torch": torch.__version__,
     }
 
 
-def look(training: Training) -> dict[str, float]:
-    """Return what the curves have at this step."""
+def measure(training: Training) -> dict[str, float]:
+    """Return this step's point of every curve."""
     accuracies = training.accuracies()
     found = diagonals(training)
     between = pairs(found)[0, 1]
@@ -126,7 +122,7 @@ def look(training: Training) -> dict[str, float]:
 
 
 def diagonals(training: Training) -> Diagonals:
-    """Return the diagonals in all weights on all training examples."""
+    """Return the diagonals of all weights, on all training examples."""
     chunk = None if training.device.type == "cuda" else 5_000
     return network_diagonals(
         training.model, training.inputs, training.labels, training.domain_ids(), chunk_size=chunk
@@ -134,7 +130,7 @@ def diagonals(training: Training) -> Diagonals:
 
 
 def links(training: Training) -> dict[str, dict[str, dict[str, float]]]:
-    """Return for the classifier's and for all weights the links of each domain."""
+    """Return the links of each domain, for the classifier's and for all weights."""
     training.wait()
     with torch.no_grad():
         features = training.model.features(training.inputs)
@@ -147,7 +143,7 @@ def links(training: Training) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def tables(records: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Return both tables, means over restarts beside the paper's cells."""
+    """Return both tables: means over restarts, next to the paper's cells."""
     cosines, gaps = published(COSINES)["rows"], published(GAPS)["rows"]
 
     def end(name: str, curve: str) -> float:
@@ -177,15 +173,17 @@ def tables(records: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def mean_curves(records: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    """Return the curves' means over restarts; all must have been looked at after the same steps."""
+    """Return the mean curves of the restarts; raise if these were measured at different steps."""
     steps = records[0]["curves"]["step"]
     if any(record["curves"]["step"] != steps for record in records):
-        raise ValueError("restarts have points at different steps; choose another --out")
+        raise ValueError("restarts were measured at different steps; choose another --out")
     together = {name: [record["curves"][name] for record in records] for name in CURVES}
     return {
         name: [statistics.fmean(v) for v in zip(*c, strict=True)] for name, c in together.items()
     }
 
+
+# The tables
 
 GAP_TITLES = {
     "variance_gap": "‖Var(G_90) − Var(G_80)‖²",
@@ -262,15 +260,27 @@ def _times(cell: Mapping[str, float]) -> str:
     return f"{cell['ours']:,.0f} × ({cell['paper']:,.0f} ×)"
 
 
+# The figures
+
 Curves = Mapping[str, Sequence[float]]
 
 
-def gap_dynamics(curves: Curves, method: str, jump_step: int | None) -> Figure:
+def hessian_figures(records: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
+    """Return both dynamics of both methods by name of file."""
+    figures = {}
+    for name, mine in records.items():
+        curves = mean_curves(mine)
+        jump = setup.jump_step if name == "Fishr" else None
+        figures[f"dynamics-{name.lower()}"] = gap_dynamics(curves, name, jump)
+        figures[f"hessian-{name.lower()}"] = hessian_dynamics(curves, name, jump)
+    return figures
+
+
+def gap_dynamics(curves: Curves, method: str, jump_step: int | None) -> "Figure":
     """Return accuracies, and the gaps between domains' risks, variances and Hessians, by step.
 
     Args:
-        curves: `step`, `train`, `test`, `risk_gap`, `variance_gap` and `hessian_gap`.
-        jump_step: at which λ jumps; None where it does not.
+        jump_step: the step at which λ jumps; None for a method without λ.
     """
     with canvas(1, 2, width=3.7, height=3.2) as (figure, axes):
         accuracy, gaps = axes[0]
@@ -294,12 +304,8 @@ def gap_dynamics(curves: Curves, method: str, jump_step: int | None) -> Figure:
     return figure
 
 
-def hessian_dynamics(curves: Curves, method: str, jump_step: int | None) -> Figure:
-    """Return distance, norms and cosine of the two domains' Hessian diagonals, by step.
-
-    Args:
-        curves: `step`, `hessian_gap`, `hessian_norm_gap`, `hessian_norm` and `hessian_cosine`.
-    """
+def hessian_dynamics(curves: Curves, method: str, jump_step: int | None) -> "Figure":
+    """Return distance, norms and cosine of the two domains' Hessian diagonals, by step."""
     with canvas(1, 2, width=3.7, height=3.2) as (figure, axes):
         sizes, directions = axes[0]
         names = {
@@ -323,17 +329,17 @@ def hessian_dynamics(curves: Curves, method: str, jump_step: int | None) -> Figu
 def _line(
     axis: Any, steps: Sequence[float], values: Sequence[float], name: str, look: Look
 ) -> None:
-    # Few points are shown as what they are.
+    # Few points get markers.
     marks = {"marker": look.marker, "markersize": 2.5} if len(steps) <= 80 else {}
     axis.plot(steps, values, label=name, **look.line, **marks)
 
 
 def _legend(axis: Any) -> None:
-    """Name the lines under the axis, where no line is."""
+    """Put the legend under the axis, where it covers no line."""
     axis.legend(loc="upper left", bbox_to_anchor=(-0.12, -0.2), ncols=2, columnspacing=1.2)
 
 
 def _jump(axis: Any, jump_step: int | None) -> None:
     if jump_step is not None:
-        # Its name is in the legend: wherever it stood in here, a line might pass.
+        # Named in the legend: a label inside the axis could cover a line.
         axis.axvline(jump_step, color=INK, linewidth=0.8, linestyle=":", label="λ jumps")

@@ -1,12 +1,10 @@
-"""Loss landscapes around trained weights, fig:fig_consistenty, with Proposition 1 taken apart.
+"""Loss landscapes around trained weights, fig:fig_consistenty, and the terms of Proposition 1.
 
-The paper draws two domains' risks around inconsistent weights. Here they are measured, in a plane
-of the classifier's weights ω through the trained ones: the two directions in which the domains'
-mean risk is most curved. ε-level sets are N_A^ε, the weights that a path joins to θ* on which R_A
-stays within ε of R_A(θ*).
+The paper sketches two domains' risks around inconsistent weights. We measure them, in a plane of
+the classifier's weights ω through the trained ones: the two directions in which the domains' mean
+risk is most curved. The ε-level set N_A^ε contains the weights that are connected to θ* by a path
+on which R_A stays within ε of R_A(θ*).
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -27,7 +25,7 @@ from .restarts import (
     describe_models,
     device_name,
     head_inputs,
-    trained,
+    train_or_load,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 
 DOMAINS = ("90%", "80%")
 POINTS = 61
-# How often an axis grows by half, for level sets that reach further than those of a bowl.
+# How often an axis can grow by half, for level sets that reach further than those of a bowl.
 WIDENINGS = 5
 
 
@@ -50,7 +48,7 @@ def run(
     """Return the landscape around ERM's and around Fishr's weights."""
     found = {}
     for name in SHOWN:
-        training = trained(name, setup, device, folder, progress)
+        training = train_or_load(name, setup, device, folder, progress)
         found[name] = landscape(training, epsilon) | {"accuracies": training.accuracies()}
     return {
         "setup": asdict(setup),
@@ -66,7 +64,7 @@ def landscape(training: Training, epsilon: float) -> dict[str, Any]:
     hessians = head_hessians(z, logits)
     plane = plane_of(hessians)
     within = plane.mT @ hessians @ plane
-    # Twice as far as the level sets of a bowl reach, to begin with.
+    # At first, twice as far as the level sets of a bowl reach.
     reach = 2.0 * (2 * epsilon / torch.diagonal(within, dim1=1, dim2=2).amin(0)).sqrt()
     for widening in range(WIDENINGS + 1):
         ticks = [torch.linspace(-float(r), float(r), POINTS) for r in reach]
@@ -107,7 +105,7 @@ def head_hessians(z: Tensor, logits: Tensor) -> Tensor:
 def plane_of(hessians: Tensor) -> Tensor:
     """Return the two directions ``[P, 2]`` in which the domains' mean risk is most curved.
 
-    Their largest entries are positive, so that a picture is not turned on another machine.
+    Their largest entries are positive, so that a picture is not mirrored on another machine.
     """
     plane: Tensor = torch.linalg.eigh(hessians.mean(0))[1][:, [-1, -2]]
     largest = plane.gather(0, plane.abs().argmax(0, keepdim=True))
@@ -118,7 +116,7 @@ def risks_on(steps: Tensor, logits: Tensor, labels: Tensor, ticks: list[Tensor])
     """Return R_e on the grid, ``[2, x, y]``: logits are linear in ω.
 
     Args:
-        steps: how much a logit grows along either direction, ``[2, n, 2]``.
+        steps: growth of a logit along either direction, ``[2, n, 2]``.
     """
     x, y = (tick.to(logits) for tick in ticks)
     rows = []
@@ -131,7 +129,7 @@ def risks_on(steps: Tensor, logits: Tensor, labels: Tensor, ticks: list[Tensor])
 
 
 def level_set(risks: Tensor, epsilon: float) -> Tensor:
-    """Return which points of the grid are joined to its centre where |R − R(centre)| ≤ ε."""
+    """Return which points of the grid are connected to its centre by |R − R(centre)| ≤ ε."""
     centre = tuple(size // 2 for size in risks.shape)
     inside = (risks - risks[centre]).abs() <= epsilon
     found = torch.zeros_like(inside)
@@ -144,8 +142,11 @@ def level_set(risks: Tensor, epsilon: float) -> Tensor:
 
 
 def cut_at(sets: Tensor) -> Tensor:
-    """Return which sets reach an end of which axis, ``[sets, 2]``."""
+    """Return which sets reach the end of which axis, ``[sets, 2]``."""
     return torch.stack([sets[:, [0, -1]].any((1, 2)), sets[:, :, [0, -1]].any((1, 2))], 1)
+
+
+# The table
 
 
 def landscape_sheet(result: Mapping[str, Any]) -> Sheet:
@@ -182,19 +183,17 @@ def _signed(value: float) -> str:
     return f"{value:+z.3f}".replace("-", "−")
 
 
+# The figure
+
 TERMS = {"R": ("#E69F00", ""), "H": ("#56B4E9", "///")}
+# Larger gaps between the risks have the shade of this one.
 WIDEST = 0.2
-"""Gaps of risks beyond this have the shade of this."""
+# Width of the line on which both risks are equal.
 EVEN = 0.6
-"""The width of the line on which both risks are equal."""
 
 
-def landscape_figure(result: Mapping[str, Any]) -> Figure:
-    """Return the level sets around each method's weights, and the terms R and H beside them.
-
-    Args:
-        result: `epsilon`, and `methods`, each with `axes`, `risks`, `domains` and `pairs`.
-    """
+def landscape_figure(result: Mapping[str, Any]) -> "Figure":
+    """Return the level sets around each method's weights, next to the terms R and H."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -222,7 +221,7 @@ def landscape_figure(result: Mapping[str, Any]) -> Figure:
             colour, hatch = TERMS[term]
             handles.append(Patch(facecolor=colour, edgecolor=INK, hatch=hatch, label=text))
         handles.append(Line2D([], [], marker="D", color=INK, ls="", label="found on the grid"))
-        # Not on the line itself: where that leaves the panel, its name would be cut.
+        # In the legend: at the edge of the panel a label on the line would be cut.
         handles.append(Line2D([], [], color=INK, linewidth=EVEN, label="equal risks"))
         figure.legend(handles=handles, loc="outside lower center", ncols=3)
     return figure
@@ -236,7 +235,7 @@ def _sets(axis: Any, name: str, found: Mapping[str, Any], epsilon: float) -> Any
     risks = np.array(found["risks"])
     centre = risks[:, risks.shape[1] // 2, risks.shape[2] // 2]
     gap = (risks[1] - risks[0]).T
-    # Greys: a map of two colours has no sign when it is printed without them.
+    # Greys: a map of two colours loses its sign in black and white.
     levels = np.linspace(-WIDEST, WIDEST, 17)
     greys = [str(shade) for shade in np.linspace(1.0, 0.55, len(levels) + 1)]
     shown = axis.contourf(x, y, gap, levels, colors=greys, extend="both")
@@ -254,7 +253,7 @@ def _sets(axis: Any, name: str, found: Mapping[str, Any], epsilon: float) -> Any
 
 
 def _terms(axis: Any, methods: Mapping[str, Any]) -> None:
-    """Draw R and H of both ordered pairs, and what was found on the grid."""
+    """Draw R and H of both ordered pairs, and the inconsistency measured on the grid."""
     ticks: list[tuple[float, str]] = []
     for name, found in methods.items():
         for pair, terms in found["pairs"].items():

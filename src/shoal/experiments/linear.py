@@ -1,17 +1,15 @@
 """The linear example, tab:appendix-linear: ERM takes the shortcut, Fish and Fishr do not.
 
-The data are Fish's (Shi et al., 2021, Section 3.2) as far as its stated accuracies determine them:
-**reconstructed**, because neither paper published code, counts, optimiser, steps or λ. Four binary
-features; f1 predicts the label in 93 % of cases everywhere. Beside it every domain has a spurious
-feature of its own, f2 and f3 in training and f4 in test, which predicts it in 97 % there and in
-57 % elsewhere. Logistic regression on the four.
+The data are those of Fish (Shi et al., 2021, Section 3.2) as far as the stated accuracies determine
+them: **reconstructed**, because neither paper published code, counts, optimiser, steps or λ. There
+are four binary features, and the model is a logistic regression. f1 predicts the label in 93 % of
+cases in every domain. Each domain also has a spurious feature s of its own (f2 and f3 in training,
+f4 in test) that predicts the label in 97 % of cases there and in 57 % elsewhere.
 
-On these data the domains' variances differ only by what the model gets wrong where f1 = s = 1, so
-that any pull vanishes as the model becomes sure: invariance holds in a window of steps, and longer
-training ends in the shortcut with every method. So the window is part of the result.
+On these data the domains' variances differ only through errors on examples with f1 = s = 1. So the
+penalty vanishes as the model becomes confident: invariance holds for a window of steps, and longer
+training ends in the shortcut with every method. The window is therefore part of the result.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,19 +29,19 @@ if TYPE_CHECKING:
 
 
 LABEL = "tab:appendix-linear"
-# Examples of a domain with these values of f1, the domain's spurious feature and the label.
+# Number of examples of a domain with these values of f1, its spurious feature and the label.
 CELLS = ((50, 0, 0, 0), (7, 1, 0, 0), (40, 1, 1, 1), (3, 1, 0, 1))
 DOMAINS = ("D1", "D2", "test")
 
 LEARNING_RATE, STEPS, LONGEST = 0.01, 400, 1500
 STRENGTHS = {"erm": 0.0, "fish": 3.0, "fishr": 300.0, "fishr-uncentered": 300.0}
-# Where the window is looked for: λ from, to, and how many of them.
+# The search for the window: smallest λ, largest λ, and how many.
 GRIDS = {
     "fish": (0.3, 30.0, 81),
     "fishr": (10.0, 10_000.0, 91),
     "fishr-uncentered": (10.0, 1e4, 91),
 }
-# What a model does, by its accuracy in % on D1, D2 and test.
+# A model's state, by its accuracy in % on D1, D2 and test.
 STATES = {(93, 93, 93): "invariant", (97, 97, 57): "shortcut"}
 
 
@@ -54,7 +52,7 @@ class LinearData:
     Args:
         inputs: ``[3, 4, 5]``, the last a one for the bias.
         labels: 0 or 1, ``[4]``.
-        counts: how many of a domain's 100 examples are of each kind, ``[4]``.
+        counts: number of examples of each kind among a domain's 100, ``[4]``.
     """
 
     inputs: Tensor
@@ -62,7 +60,7 @@ class LinearData:
     counts: Tensor
 
     def mean(self, values: Tensor) -> Tensor:
-        """Return the mean over a domain's examples of what its kinds have, ``[..., 4]``."""
+        """Return the mean over a domain's examples, given values of its kinds ``[..., 4]``."""
         return values @ (self.counts / self.counts.sum())
 
 
@@ -71,7 +69,7 @@ class Paths:
     """Trainings side by side, one for each λ.
 
     Args:
-        weights: with the bias, after each step, ``[k, steps, 5]``.
+        weights: weights and bias after each step, ``[k, steps, 5]``.
         accuracies: in %, on D1, D2 and test, ``[k, steps, 3]``.
     """
 
@@ -79,7 +77,7 @@ class Paths:
     accuracies: Tensor
 
     def states(self) -> list[list[str]]:
-        """Return what each model does after each step: invariant, shortcut or neither."""
+        """Return the state of each model after each step: invariant, shortcut or neither."""
         return [
             [STATES.get(tuple(found), "neither") for found in path]
             for path in self.accuracies.round().int().tolist()
@@ -97,11 +95,11 @@ def data() -> LinearData:
 
 
 def train(method: str, strengths: Sequence[float], steps: int = LONGEST) -> Paths:
-    """Train one model for each λ, from zero, with Adam; all see all of both training domains."""
+    """Train one model for each λ, from zero, with Adam on full batches of both domains."""
     domains = data()
     strength = torch.tensor(strengths, dtype=torch.float64)
     weights = torch.zeros(len(strengths), 5, dtype=torch.float64, requires_grad=True)
-    # Adam moves every entry by itself: models in one tensor do not see each other.
+    # Adam treats every entry separately: models in one tensor do not influence each other.
     optimiser = torch.optim.Adam([weights], lr=LEARNING_RATE)
     found, right = [], []
     for _ in range(steps):
@@ -116,10 +114,10 @@ def train(method: str, strengths: Sequence[float], steps: int = LONGEST) -> Path
 
 
 def objective(method: str, weights: Tensor, strength: Tensor, domains: LinearData) -> Tensor:
-    """Return the loss of each model ``[k]``: its risk and λ times what the method adds.
+    """Return the loss of each model ``[k]``: its risk plus λ times the method's penalty.
 
-    Fish is its objective, R − λ ⟨g_1, g_2⟩, which its algorithm approximates to first order; on
-    five weights it can be had exactly. Fishr is Eq. 4, with 1/(n − 1).
+    Fish is its objective R − λ ⟨g_1, g_2⟩, exactly; its algorithm approximates it to first order.
+    Fishr is Eq. 4, with 1/(n − 1).
     """
     inputs = domains.inputs[:2]
     logits = torch.einsum("enf,kf->ken", inputs, weights)
@@ -128,7 +126,7 @@ def objective(method: str, weights: Tensor, strength: Tensor, domains: LinearDat
     risk = domains.mean(losses).mean(1)
     if method == "erm":
         return risk
-    # g_i = (p − y) x: the individual gradients of five weights are at hand, [k, e, 5, n].
+    # g_i = (p − y) x: the individual gradients of the five weights, [k, e, 5, n].
     gradients = ((torch.sigmoid(logits) - labels)[..., None] * inputs).mT
     means, squares = domains.mean(gradients), domains.mean(gradients.square())
     if method == "fish":
@@ -140,7 +138,7 @@ def objective(method: str, weights: Tensor, strength: Tensor, domains: LinearDat
 
 
 def run() -> dict[str, Any]:
-    """Return the table, and the window of λ and steps in which it holds."""
+    """Return the table, and the window of λ and steps for which it holds."""
     published_rows = published(LABEL)["rows"]
     table, window = [], {}
     for method, strength in STRENGTHS.items():
@@ -202,8 +200,11 @@ def _lambdas(rows: Sequence[dict[str, Any]], step: int) -> tuple[float, float] |
     return (min(inside), max(inside)) if inside else None
 
 
+# The tables
+
+
 def linear_sheets(result: Mapping[str, Any]) -> list[Sheet]:
-    """Return the table of the linear example, and the window in which it holds."""
+    """Return the table of the linear example, and the window for which it holds."""
     rows = []
     for row in result["table"]:
         paper = row["paper"]
@@ -254,6 +255,8 @@ def _weights(row: Mapping[str, Any]) -> str:
     return f"[{shown}]; {row['bias']:.1f}".replace("-", "−")
 
 
+# The figure
+
 TITLES = {
     "fish": "Fish: gradient means",
     "fishr": "Fishr: centred variances",
@@ -262,12 +265,8 @@ TITLES = {
 SHADES = {"invariant": "#0072B2", "shortcut": "#F3D9C6", "neither": "#FFFFFF"}
 
 
-def linear_window(result: Mapping[str, Any]) -> Figure:
-    """Return, for each method, what its models do by λ and steps; a dot is the table's model.
-
-    Args:
-        result: of the linear experiment: `window`, `table`, `steps` and `longest`.
-    """
+def linear_window(result: Mapping[str, Any]) -> "Figure":
+    """Return the states of each method's models by λ and steps; a dot is the table's model."""
     from matplotlib.patches import Patch
 
     chosen = {row["method"]: row["lambda"] for row in result["table"]}
@@ -293,7 +292,7 @@ def linear_window(result: Mapping[str, Any]) -> Figure:
 
 
 def _draw_spans(axis: Any, rows: list[dict[str, Any]], longest: int) -> None:
-    # A row reaches to the middle between its λ and the next, on the log scale.
+    # A row reaches half way to the next λ, on the log scale.
     ratio = (rows[-1]["lambda"] / rows[0]["lambda"]) ** (0.5 / (len(rows) - 1))
     for row in rows:
         low, high = row["lambda"] / ratio, row["lambda"] * ratio

@@ -21,7 +21,7 @@ def write(
     from ..storage import write_aside, write_text
 
     about = {"command": command, "torch": torch.__version__, **result}
-    # Without a line for each of many numbers: results.md is there to be read.
+    # On one line: results.md is the file for people.
     write_text(out / "results.json", json.dumps(about, ensure_ascii=False) + "\n")
     write_text(out / "results.md", sheet_markdown(sheets))
     for name, figure in figures.items():

@@ -1,10 +1,9 @@
-"""What Fishr costs over ERM: time and memory of an update with the heads of PACS and DomainNet.
+"""The overhead of Fishr over ERM: time and memory of an update, heads of PACS and DomainNet.
 
-The paper's text: a ResNet-50, 32 images of each training domain. Updates of both methods take turns
-on the same images, and medians are taken. Memory is the peak of an update, on a GPU alone.
+As in the paper's text: a ResNet-50, 32 images of each training domain. Updates of both methods
+alternate on the same images, and medians are reported. Memory is the peak of an update, on a GPU
+only.
 """
-
-from __future__ import annotations
 
 import statistics
 import time
@@ -36,7 +35,7 @@ WARM = 5
 
 @dataclass(frozen=True)
 class Head:
-    """A data set as its classifier sees it: classes, and training domains."""
+    """The size of a data set: its classes and training domains."""
 
     name: str
     classes: int
@@ -46,9 +45,9 @@ class Head:
 HEADS = {"pacs": Head("PACS", 7, 3), "domainnet": Head("DomainNet", 345, 5)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Work:
-    """What is measured: which network, how large the images and batches are, how often."""
+    """The work that is timed: the network, the sizes of images and batches, and the rounds."""
 
     network: str = "resnet50"
     size: int = 224
@@ -58,7 +57,7 @@ class Work:
 
 
 def run(work: Work, device: torch.device) -> dict[str, Any]:
-    """Return medians of both methods and what Fishr adds in percent, beside the paper's."""
+    """Return medians of both methods, and Fishr's overhead in percent next to the paper's."""
     paper = published(LABEL)["rows"]
     heads = {}
     for key, head in HEADS.items():
@@ -69,13 +68,13 @@ def run(work: Work, device: torch.device) -> dict[str, Any]:
 
 
 def measure(head: Head, work: Work, device: torch.device) -> dict[str, Any]:
-    """Return seconds and peak bytes of an update of each method, and what Fishr adds."""
+    """Return seconds and peak bytes of an update of each method, and Fishr's overhead."""
     methods = {name: _method(name, head, work, device) for name in SETTINGS}
     batches = _batches(head, work, device)
     peaks = {name: _peak(method, batches, work) for name, method in methods.items()}
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     for turn in range(WARM + work.rounds):
-        # Whoever comes first may pay for the other.
+        # The first can pay for the second, so they take turns.
         for name in list(methods) if turn % 2 else list(methods)[::-1]:
             took = _timed(methods[name], batches, work)
             if turn >= WARM:
@@ -127,7 +126,7 @@ def _timed(method: Algorithm, batches: list[Batch], work: Work) -> float:
 
 
 def _peak(method: Algorithm, batches: list[Batch], work: Work) -> int | None:
-    """Return the peak of the second update: the first makes the optimiser's state."""
+    """Return the peak of the second update: the first creates the optimiser's state."""
     _update(method, batches, work)
     if method.device.type != "cuda":
         return None
@@ -140,8 +139,11 @@ def _more(mine: int | None, other: int | None) -> float | None:
     return 100 * (mine / other - 1) if mine is not None and other is not None else None
 
 
+# The table
+
+
 def overhead_sheet(result: Mapping[str, Any]) -> Sheet:
-    """Return times and peaks of an update, and what Fishr adds beside the paper's numbers."""
+    """Return times and peaks of an update, and Fishr's overhead next to the paper's numbers."""
     rows = []
     for head in result["heads"].values():
         seconds, peaks, paper = head["seconds"], head["peak_bytes"], head["paper"]
@@ -176,15 +178,13 @@ def _percent(value: float | None) -> str:
     return "not measured" if value is None else f"{value:+z.1f} %".replace("-", "−")
 
 
+# The figure
+
 BARS = {"ours": ("#0072B2", ""), "paper": ("#FFFFFF", "///")}
 
 
-def overhead_figure(result: Mapping[str, Any]) -> Figure:
-    """Return bars of time and memory over ERM, for each head.
-
-    Args:
-        result: `heads`, each with `name`, `time`, `memory` and `paper`, and `device`.
-    """
+def overhead_figure(result: Mapping[str, Any]) -> "Figure":
+    """Return bars of Fishr's overhead in time and memory, for each head."""
     from matplotlib.patches import Patch
 
     heads = result["heads"].values()

@@ -1,4 +1,4 @@
-"""Restarts of Colored MNIST, their results on disk: an interrupted table goes on where it was."""
+"""Restarts of Colored MNIST: records and checkpoints on disk, so that a table can be resumed."""
 
 import platform
 import statistics
@@ -18,34 +18,34 @@ from .colored_mnist import METHODS, TABLES, Setup, Training
 # Seconds between checkpoints of a restart.
 CHECKPOINT_EVERY = 60.0
 
-# The paper's covariance on ω was obtained with the released form; the full one is ours alone.
+# The paper's covariance on ω is the released form; the full covariance is ours alone.
 PAPER_ROWS = {"covariance-omega-released": "covariance-omega", "covariance-omega": "none"}
 
 Record = dict[str, Any]
 
 
 class RestartProgress(Protocol):
-    """What is told while training: which restart of which method, and how far it is."""
+    """A function that follows the training: a method, its restart, updates done and in total."""
 
     def __call__(self, method: str, restart: int, done: int, total: int) -> None: ...
 
 
 @dataclass(frozen=True)
 class RestartFolder:
-    """Where records and checkpoints of one setup lie."""
+    """A folder with the records and checkpoints of one setup."""
 
     path: Path
 
     @staticmethod
     def open(path: Path, setup: Setup) -> "RestartFolder":
-        """Open or make the folder; refuse one that holds results of another setup."""
+        """Open or create the folder; raise if it holds results of another setup."""
         wanted = {key: value for key, value in asdict(setup).items() if key != "flip"}
         file = path / "setup.json"
         if file.exists():
             found = read_json(file)
             if found != wanted:
                 raise ValueError(
-                    f"{path} holds results of another setup ({found}), this is {wanted}; "
+                    f"{path} holds results of another setup: {found}, not {wanted}; "
                     "choose another --out"
                 )
         else:
@@ -105,7 +105,7 @@ def _run_method(
 
 
 def side_by_side(method: str, device: torch.device) -> int:
-    """Return how many restarts share a device: a GPU hides one's memory traffic under others."""
+    """Return how many restarts run at once: a GPU hides the memory traffic of one under others."""
     full_covariance = METHODS[method].statistic == "covariance" and METHODS[method].weights != "ω"
     return 5 if device.type == "cuda" and not full_covariance else 1
 
@@ -166,14 +166,14 @@ def _save(trainings: Sequence[Training], checkpoints: Sequence[Path]) -> None:
 
 
 def device_name(device: torch.device) -> str:
-    """Return the device in words, for a record."""
+    """Return the name of the device, for a record."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
 def table(label: str, restarts: int, flip: float, folder: RestartFolder) -> list[dict[str, Any]]:
-    """Return the rows of a table: ours as mean and population deviation, in %, and the paper's."""
+    """Return the rows of a table: our mean and population deviation, in %, and the paper's."""
     paper = published_rows(label, flip)
     rows = []
     for method in TABLES[label]:
@@ -199,17 +199,17 @@ def _cell(records: list[Record], column: str) -> dict[str, float] | None:
 
 
 def tables_of(methods: Sequence[str], flip: float) -> list[str]:
-    """Return the paper's tables at this share of flipped labels that hold any of the methods."""
+    """Return the paper's tables with this share of flipped labels that have any of the methods."""
     other = "table:cmnist_0" if flip else "table:cmnist_25"
     return [label for label, rows in TABLES.items() if label != other and set(rows) & set(methods)]
 
 
-# The paper's names, and the methods of the IRM setup: both look at the classifier ω alone.
+# Methods of the analyses by title: Fishr here uses the classifier ω alone.
 SHOWN = {"ERM": "erm", "Fishr": "fishr-omega"}
 
 
 def describe_models(result: Mapping[str, Any]) -> str:
-    """Return a sentence on the size of the data and models of an analysis, and on the device."""
+    """Return a sentence with the sizes of an analysis's data and models, and its device."""
     setup = result["setup"]
     return (
         f"{setup['examples']:,} examples of each domain, {setup['hidden']} units, "
@@ -217,20 +217,20 @@ def describe_models(result: Mapping[str, Any]) -> str:
     )
 
 
-def trained(
+def train_or_load(
     name: str, setup: Setup, device: torch.device, folder: RestartFolder, progress: RestartProgress
 ) -> Training:
-    """Return restart 0 of ERM or Fishr after its last update, from the folder where it is there."""
+    """Return restart 0 of ERM or Fishr after its last update; load it if the folder has it."""
     key = SHOWN[name]
     training = Training(METHODS[key], setup, device)
-    kept = folder.checkpoint(f"trained-{key}", setup.flip, 0)
-    if kept.exists():
-        training.resume(load_tensors(kept))
+    saved = folder.checkpoint(f"trained-{key}", setup.flip, 0)
+    if saved.exists():
+        training.resume(load_tensors(saved))
     while training.done < setup.updates:
         training.step()
         progress(name, 0, training.done, setup.updates)
-    if not kept.exists():
-        save_tensors(kept, training.state())
+    if not saved.exists():
+        save_tensors(saved, training.state())
     training.wait()
     return training
 
@@ -239,7 +239,7 @@ def trained(
 def head_inputs(training: Training) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return (z, 1) of each training domain, ``[2, n, p + 1]``, and logits and labels ``[2, n]``.
 
-    In float64: what is looked at is small beside what it is a difference of.
+    In float64: the analyses are of small differences between large numbers.
     """
     features = training.model.features(training.inputs).double()
     z = torch.cat([features, torch.ones_like(features[:, :1])], 1)
