@@ -22,6 +22,7 @@ from shoal.cli import main as shoal
 from shoal.datasets import DATASETS, DomainDataset, image_folders
 from shoal.datasets.cache import build, cache_folder
 from shoal.randomness import stream
+from shoal.results.records import Record
 from shoal.runs import model
 from shoal.runs.run import Protocol, Run
 
@@ -49,7 +50,7 @@ def save(folder: Path, data: DomainDataset, device: torch.device) -> None:
     protocol = Protocol(network="efficientnet-lite0", weights="imagenet")
     run = Run("pacs", data.fingerprint, "erm", data.names[-1:], 0, 0, hparams, protocol)
     algorithm = model.build(run, kind, SHAPE, len(data.classes), 3, "imagenet", device)
-    record = {"step": 0, "accuracy": {}, "calibration_error": {}}
+    record = Record(step=0, accuracy={})
     model.save(folder, algorithm, run, SHAPE, data.classes, data.names[:-1], record)
 
 

@@ -17,6 +17,7 @@ import torch
 from shoal.algorithms import find
 from shoal.algorithms.hparams import defaults
 from shoal.datasets import DATASETS
+from shoal.results.records import timing_of
 from shoal.runs.execute import execute
 from shoal.runs.folder import opened
 from shoal.runs.machine import Machine
@@ -41,10 +42,10 @@ def measure(
     with TemporaryDirectory() as scratch, opened(Path(scratch) / "run", run) as folder:
         machine = Machine(device, step)  # type: ignore[arg-type]
         result = execute(run, kind, data, None, folder, machine)
-    total = time.perf_counter() - begin
-    timing = result.timing
+        total = time.perf_counter() - begin
+        timing = timing_of(result)
     assert timing is not None
-    found = result.records[-1]["accuracy"]
+    found = result.records[-1].accuracy
     return {
         "dataset": dataset,
         "algorithm": algorithm,

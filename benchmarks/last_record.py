@@ -33,7 +33,7 @@ def late(run: RunResult, after: int) -> list[Record]:
     acts = run.hparams.get("warmup_steps")
     never = acts is None or acts >= run.last.step
     begin = after if never else max(after, acts + SETTLING)
-    return [each for each in run.measured if each.step >= begin] or [run.last]
+    return [each for each in run.records if each.step >= begin] or [run.last]
 
 
 def cell(runs: list[RunResult]) -> float:
@@ -45,7 +45,7 @@ def drawn_cells(runs: list[RunResult], after: int, times: int, random: Random) -
     """Return the cells that come of ``times`` draws of where each training ends."""
     ends = [(run, late(run, after)) for run in runs]
     return [
-        cell([replace(run, measured=(random.choice(mine),)) for run, mine in ends])
+        cell([replace(run, records=(random.choice(mine),)) for run, mine in ends])
         for _ in range(times)
     ]
 

@@ -20,7 +20,7 @@ from .recording import options, write
 
 def accuracies(run: RunResult) -> dict[int, float]:
     """Return the accuracy in % on what is kept of the test domain, by step."""
-    return {each.step: 100 * each.of(run.test_domains[0], "kept") for each in run.measured}
+    return {each.step: 100 * each.of(run.test_domains[0], "kept") for each in run.records}
 
 
 def draw(pairs: dict[Any, dict[str, dict[int, float]]], methods: list[str], path: Path) -> None:

@@ -17,6 +17,7 @@ from shoal.algorithms import find
 from shoal.algorithms.hparams import defaults
 from shoal.datasets import DATASETS
 from shoal.datasets.cache import build
+from shoal.results.records import timing_of
 from shoal.runs.execute import execute
 from shoal.runs.folder import opened
 from shoal.runs.machine import Machine
@@ -62,10 +63,10 @@ def main() -> None:
                 begin = time.perf_counter()
                 result = execute(run, kind, data, cache, folder, machine)
                 seconds = time.perf_counter() - begin
-            timing = result.timing
+                timing = timing_of(result)
             assert timing is not None
             images = 3 * hparams["batch_size"]
-            accuracy = result.records[-1]["accuracy"]
+            accuracy = result.records[-1].accuracy
             row = {
                 "algorithm": algorithm,
                 "test_domain": test_domain,

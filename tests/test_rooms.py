@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "algorithms": SMALL
     | {"catalogue", "gradients", "statistics", "penalties", "regularizers"}
     | {"networks"},
-    "training": TRAINING - {"training"},
+    "training": (TRAINING - {"training"}) | {"results.records"},
     "results": {"catalogue", "choices", "storage"},
     "runs": TRAINING | {"_version", "curvature", "results"},
     "sweeps": TRAINING | {"_version", "curvature", "results", "runs"},

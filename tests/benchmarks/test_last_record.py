@@ -14,16 +14,24 @@ def run(
     """A run with these accuracies on the test domain, and ``old`` + step / 1000 on another."""
     measured = tuple(
         Record(
-            step,
-            {
+            step=step,
+            accuracy={
                 "new": {"kept": accuracy, "held_out": accuracy},
                 "old": {"held_out": old + step / 1000},
             },
-            {},
+            calibration_error={},
         )
         for step, accuracy in by_step.items()
     )
-    return RunResult("data", "method", ("new",), trial, draw, hparams, measured)
+    return RunResult(
+        dataset="data",
+        algorithm="method",
+        test_domains=("new",),
+        trial=trial,
+        draw=draw,
+        hparams=hparams,
+        records=measured,
+    )
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_cells_beside_the_papers() -> None:
     best = []
     for trial in range(3):
         candidates = [run for run in runs[:6] if run.trial == trial]
-        last = [run.measured[-1].accuracy["-90%"] for run in candidates]
+        last = [run.records[-1].accuracy["-90%"] for run in candidates]
         best.append(max(last, key=lambda splits: splits["held_out"])["kept"])
     cell = mine["cells"]["-90%"]
     assert cell["mean"] == pytest.approx(100 * fmean(best))
@@ -112,8 +112,19 @@ def test_every_table_can_be_made_of_nothing(name: str, dataset: str, rule: str) 
 
 
 def test_a_table_without_a_number_to_choose_by_has_no_cell() -> None:
-    wrong = Record(0, {"-90%": {"kept": nan, "held_out": nan}}, {}, {})
-    runs = [RunResult("colored-mnist", "fishr", ("-90%",), 0, d, {}, (wrong,)) for d in (0, 1)]
+    wrong = Record(step=0, accuracy={"-90%": {"kept": nan, "held_out": nan}}, terms={})
+    runs = [
+        RunResult(
+            dataset="colored-mnist",
+            algorithm="fishr",
+            test_domains=("-90%",),
+            trial=0,
+            draw=d,
+            hparams={},
+            records=(wrong,),
+        )
+        for d in (0, 1)
+    ]
     (row,) = (
         row
         for row in table(ABLATIONS["ablation-ema"], "colored-mnist", "test-domain", runs, 60)
@@ -123,9 +134,22 @@ def test_a_table_without_a_number_to_choose_by_has_no_cell() -> None:
 
 
 def drawn(row: str, domain: str, draw: int, accuracy: float, **hparams: float) -> RunResult:
-    last = Record(2, {domain: {"kept": accuracy, "held_out": 1.0}}, {}, {})
-    before = Record(0, {domain: {"kept": 0.9}}, {}, {})
-    return RunResult("colored-mnist", row, (domain,), 0, draw, hparams, (last, before))
+    last = Record(
+        step=2,
+        accuracy={domain: {"kept": accuracy, "held_out": 1.0}},
+        calibration_error={},
+        terms={},
+    )
+    before = Record(step=0, accuracy={domain: {"kept": 0.9}})
+    return RunResult(
+        dataset="colored-mnist",
+        algorithm=row,
+        test_domains=(domain,),
+        trial=0,
+        draw=draw,
+        hparams=hparams,
+        records=(last, before),
+    )
 
 
 def test_rows_are_held_against_the_same_draw_of_fishr() -> None:
@@ -188,15 +212,20 @@ def test_configurations_and_their_cells() -> None:
     test = runs[0].test_domains
     finished = [
         RunResult(
-            run.dataset,
-            run.algorithm,
-            test,
-            run.trial,
-            0,
-            run.hparams,
-            (
-                Record(0, {test[0]: {"kept": 0.9}}, {}, {}),
-                Record(2, {test[0]: {"kept": 0.1 * (1 + run.trial)}}, {}, {}),
+            dataset=run.dataset,
+            algorithm=run.algorithm,
+            test_domains=test,
+            trial=run.trial,
+            draw=0,
+            hparams=run.hparams,
+            records=(
+                Record(step=0, accuracy={test[0]: {"kept": 0.9}}),
+                Record(
+                    step=2,
+                    accuracy={test[0]: {"kept": 0.1 * (1 + run.trial)}},
+                    calibration_error={},
+                    terms={},
+                ),
             ),
         )
         for run in runs

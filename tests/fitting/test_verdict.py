@@ -33,11 +33,17 @@ def run(algorithm: str, domain: str, trial: int, accuracy: float) -> RunResult:
     def measured(step: int, value: float) -> Record:
         found = {name: {"held_out": 0.9} for name in SIZES if name != domain}
         found[domain] = {"kept": value, "held_out": value}
-        return Record(step, found, {domain: {"kept": 0.1}})
+        return Record(step=step, accuracy=found, calibration_error={domain: {"kept": 0.1}})
 
     # The record before the last is better, and must not be read.
     return RunResult(
-        "made", algorithm, (domain,), trial, 0, {}, (measured(0, 1.0), measured(9, accuracy))
+        dataset="made",
+        algorithm=algorithm,
+        test_domains=(domain,),
+        trial=trial,
+        draw=0,
+        hparams={},
+        records=(measured(0, 1.0), measured(9, accuracy)),
     )
 
 
@@ -107,7 +113,7 @@ def test_one_domain_compares_nothing() -> None:
 
 def test_accuracy_is_of_the_whole_domain_and_of_the_last_record() -> None:
     one = run("erm", "b", 0, 0.0)
-    last = one.measured[-1]
+    last = one.records[-1]
     parts = splits(dataset(), 0, 0.2)["b"]
     last.accuracy["b"]["kept"], last.accuracy["b"]["held_out"] = 0.5, 0.25  # type: ignore[index]
     found = decide([one, run("erm", "a", 0, 0.5)], dataset(), 0.2)
@@ -147,9 +153,9 @@ def test_domains_that_were_not_left_out_are_told() -> None:
 def test_too_few_examples_to_hold_any_out() -> None:
     runs = [run(name, d, 0, 0.5) for d in SIZES for name in ("erm", "fishr")]
     for one in runs:
-        for splits_of in one.measured[-1].accuracy.values():
+        for splits_of in one.records[-1].accuracy.values():
             splits_of.pop("held_out")  # type: ignore[attr-defined]
-    runs[0].measured[-1].accuracy["b"]["held_out"] = float("nan")  # type: ignore[index]
+    runs[0].records[-1].accuracy["b"]["held_out"] = float("nan")  # type: ignore[index]
     found = decide(runs, dataset(), 0.0)
     assert found.inside == {"erm": None, "fishr": None}
     json.loads(json.dumps(found.as_json(), allow_nan=False))

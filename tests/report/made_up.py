@@ -42,8 +42,24 @@ def make_run(
         errors = {d: {s: 0.2 * (1 - v) for s, v in splits.items()} for d, splits in values.items()}
         terms = {"loss": 2.0 / (k + 1), "penalty": 10.0 ** (-k % 5), "risk": 1.5 / (k + 1)}
         gaps = {"risk": 0.1 / (k + 1), "variance": 10.0**-k} if dataset == "colored-mnist" else {}
-        measured.append(Record(100 * k, values, errors, terms, gaps))
-    return RunResult(dataset, algorithm, test, trial, draw, hparams, tuple(measured))
+        measured.append(
+            Record(
+                step=100 * k,
+                accuracy=values,
+                calibration_error=errors,
+                terms=terms,
+                extra={"gaps": gaps} if gaps else {},
+            )
+        )
+    return RunResult(
+        dataset=dataset,
+        algorithm=algorithm,
+        test_domains=test,
+        trial=trial,
+        draw=draw,
+        hparams=hparams,
+        records=tuple(measured),
+    )
 
 
 def make_sweep(
@@ -72,7 +88,7 @@ def write_run(root: Path, run: RunResult) -> RunResult:
     about = {key: getattr(run, key) for key in keys}
     about["protocol"] = protocol = {"steps": 1001, "precision": "float32", **run.protocol}
     (folder / "run.json").write_text(json.dumps(about))
-    lines = (json.dumps(vars(one)) + "\n" for one in run.measured)
+    lines = (json.dumps(one.to_json()) + "\n" for one in run.records)
     (folder / "records.jsonl").write_text("".join(lines))
     seconds = {"preparing": 1.0, "updating": 80.0 + run.draw, "evaluating": 9.0, "updates": 1000}
     machine = {"device": "cpu", "threads": 1}

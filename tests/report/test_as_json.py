@@ -50,7 +50,7 @@ def test_numbers_are_those_behind_the_tables() -> None:
                 and (run.test_domains, run.trial) == ((one["test_domain"],), one["trial"])
                 and run.draw == one["draw"]
             )
-            (record,) = (record for record in run.measured if record.step == one["step"])
+            (record,) = (record for record in run.records if record.step == one["step"])
             assert one["accuracy"] == record.of(one["test_domain"], "kept")
             error = record.calibration_error[one["test_domain"]]["kept"]
             assert one["calibration_error"] == error
@@ -66,9 +66,9 @@ def test_numbers_are_those_behind_the_tables() -> None:
 
 def test_what_is_not_a_number_is_none() -> None:
     first, *others = RUNS
-    nan = [replace(one, accuracy={**one.accuracy, "art_painting": {}}) for one in first.measured]
+    nan = [replace(one, accuracy={**one.accuracy, "art_painting": {}}) for one in first.records]
     alone = [one for one in others if one.draw == 0 and one.trial == 0]
-    given = [replace(first, measured=tuple(nan)), *alone]
+    given = [replace(first, records=tuple(nan)), *alone]
     found = as_data(chapters(given, ["training-domain"]), [])
     json.dumps(found, allow_nan=False)
     erm, fishr = found["rules"][0]["results"]
@@ -94,7 +94,16 @@ def test_failures_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_failures_have_the_order_of_tables() -> None:
     failed = [
-        Failure("pacs", name, ("photo",), 0, 0, "so", Path(name)) for name in ("mine", "fishr")
+        Failure(
+            dataset="pacs",
+            algorithm=name,
+            test_domains=("photo",),
+            trial=0,
+            draw=0,
+            reason="so",
+            path=Path(name),
+        )
+        for name in ("mine", "fishr")
     ]
     found = as_data([], failed)
     assert [one["algorithm"] for one in found["failures"]] == ["fishr", "mine"]

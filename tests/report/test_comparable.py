@@ -22,7 +22,16 @@ from shoal.sweeps.plan import set_hparams, with_search
 
 def made(dataset: str, **protocol: Any) -> RunResult:
     given = asdict(Protocol(**{"record_every": record_every(dataset), **protocol}))
-    return RunResult(dataset, "erm", ("a",), 0, 0, {}, (), protocol=given)
+    return RunResult(
+        dataset=dataset,
+        algorithm="erm",
+        test_domains=("a",),
+        trial=0,
+        draw=0,
+        hparams={},
+        records=(),
+        protocol=given,
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,8 +129,16 @@ def test_the_network_of_a_users_own_data_is_not_known() -> None:
 
 def domainbeds(dataset: str, *steps: int) -> RunResult:
     """Return a run as DomainBed writes it down: without a protocol, with hyperparameters by key."""
-    measured = tuple(Record(step, {"a": {"kept": 0.5}}, {}) for step in steps)
-    return RunResult(dataset, "erm", ("a",), 0, 3, {"resnet_dropout": 0.7}, measured)
+    measured = tuple(Record(step=step, accuracy={"a": {"kept": 0.5}}) for step in steps)
+    return RunResult(
+        dataset=dataset,
+        algorithm="erm",
+        test_domains=("a",),
+        trial=0,
+        draw=3,
+        hparams={"resnet_dropout": 0.7},
+        records=measured,
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,15 @@ from tests.report.made_up import make_run, make_sweep, write_failure, write_run
 
 
 def failure(algorithm: str, reason: str, draw: int = 0) -> Failure:
-    return Failure("pacs", algorithm, ("photo",), 0, draw, reason, Path("runs") / algorithm)
+    return Failure(
+        dataset="pacs",
+        algorithm=algorithm,
+        test_domains=("photo",),
+        trial=0,
+        draw=draw,
+        reason=reason,
+        path=Path("runs") / algorithm,
+    )
 
 
 def test_runs_are_grouped_by_their_error() -> None:

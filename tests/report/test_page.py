@@ -91,7 +91,7 @@ def test_it_says_what_was_chosen_and_where_each_run_is_read(rule: str) -> None:
         if len(run.test_domains) == 2:
             assert reading is None
             continue
-        (at,) = [one for one in run.measured if one.step == reading[0]]
+        (at,) = [one for one in run.records if one.step == reading[0]]
         assert reading[1] == round(at.accuracy[run.test_domains[0]]["kept"] * SCALE)
         if rule == "test-domain":
             assert reading[0] == 1000
@@ -99,17 +99,29 @@ def test_it_says_what_was_chosen_and_where_each_run_is_read(rule: str) -> None:
             others = [
                 domain for domain in DOMAINS["colored-mnist"] if domain != run.test_domains[0]
             ]
-            means = [sum(m.accuracy[d]["held_out"] for d in others) for m in run.measured]
-            assert at is run.measured[means.index(max(means))]
+            means = [sum(m.accuracy[d]["held_out"] for d in others) for m in run.records]
+            assert at is run.records[means.index(max(means))]
 
 
 def test_the_chosen_run_is_read_where_all_draws_say() -> None:
     def run(draw: int, *records: tuple[float, float]) -> RunResult:
         measured = tuple(
-            Record(k, {"a": {"held_out": value}, "t": {"kept": 0.1 * k}}, {"a": {"held_out": e}})
+            Record(
+                step=k,
+                accuracy={"a": {"held_out": value}, "t": {"kept": 0.1 * k}},
+                calibration_error={"a": {"held_out": e}},
+            )
             for k, (value, e) in enumerate(records)
         )
-        return RunResult("data", "erm", ("t",), 0, draw, {}, measured)
+        return RunResult(
+            dataset="data",
+            algorithm="erm",
+            test_domains=("t",),
+            trial=0,
+            draw=draw,
+            hparams={},
+            records=measured,
+        )
 
     # Alone, draw 0 is read at step 0; draw 1 puts that out of reach of the best accuracy.
     first, second = run(0, (0.800, 0.01), (0.803, 0.02)), run(1, (0.806, 0.5))
@@ -125,7 +137,7 @@ def test_curves_are_the_records() -> None:
     found = page_data([run], ["test-domain"])
     (shown,) = found["runs"]
     assert found["steps"][shown["steps"]] == tuple(100 * k for k in range(11))
-    for k, one in enumerate(run.measured):
+    for k, one in enumerate(run.records):
         for domain, splits in one.accuracy.items():
             for split, value in splits.items():
                 assert shown["accuracy"][domain][split][k] / SCALE == pytest.approx(value, abs=5e-5)
@@ -136,8 +148,8 @@ def test_curves_are_the_records() -> None:
 
 def test_gaps_are_the_records_and_may_be_missing_in_some() -> None:
     run = make_run("colored-mnist", "fishr", ("-90%",), 0, 1)
-    first, *others = run.measured
-    run = replace(run, measured=(replace(first, gaps={}), *others))
+    first, *others = run.records
+    run = replace(run, records=(replace(first, extra={}), *others))
     without = make_run("pacs", "fishr", ("photo",), 0, 1)
     shown, bare = page_data([run, without], ["test-domain"])["runs"]
     assert bare["gaps"] == {}
@@ -165,12 +177,25 @@ def test_what_is_no_number_is_null() -> None:
     nan, domains = float("nan"), DOMAINS["colored-mnist"]
     values = {domain: {"kept": 0.5, "held_out": 0.5} for domain in domains}
     records = [
-        Record(0, values, {}, {"loss": nan}),
-        Record(1, values | {"+90%": {"held_out": nan}}, {}, {"loss": float("inf")}),
-        Record(2, values, {}),
+        Record(step=0, accuracy=values, terms={"loss": nan}),
+        Record(
+            step=1,
+            accuracy=values | {"+90%": {"held_out": nan}},
+            calibration_error={},
+            terms={"loss": float("inf")},
+        ),
+        Record(step=2, accuracy=values),
     ]
     hparams = {"lr": float("inf"), "layers": (1, 2)}
-    run = RunResult("colored-mnist", "erm", ("-90%",), 0, 0, hparams, tuple(records))
+    run = RunResult(
+        dataset="colored-mnist",
+        algorithm="erm",
+        test_domains=("-90%",),
+        trial=0,
+        draw=0,
+        hparams=hparams,
+        records=tuple(records),
+    )
     (shown,) = data_of(sweep_page([run], ALL_RULES))["runs"]
     assert shown["terms"]["loss"] == [None, None, None]
     assert shown["accuracy"]["+90%"] == {"kept": [5000, None, 5000], "held_out": [5000, None, 5000]}
@@ -188,7 +213,7 @@ def hostile_sweep() -> list[RunResult]:
                 calibration_error={},
                 terms={HOSTILE: 1.0},
             )
-            for one in run.measured
+            for one in run.records
         )
         test = tuple(HOSTILE + name for name in run.test_domains)
         hparams = {HOSTILE: HOSTILE + str(run.draw), "lr": run.hparams["lr"]}
@@ -200,7 +225,7 @@ def hostile_sweep() -> list[RunResult]:
                 algorithm=algorithm,
                 test_domains=test,
                 hparams=hparams,
-                measured=measured,
+                records=measured,
             )
         )
     return found
@@ -224,7 +249,7 @@ def test_costs_and_failures_are_read_from_folders(tmp_path: Path) -> None:
     (written[0].path / "timing.json").unlink()
     (written[1].path or tmp_path).joinpath("failed.json").write_text('{"reason": "before"}')
     runs, failed = read_runs([tmp_path]), failures([tmp_path])
-    assert {run.measured[0].terms["loss"] for run in runs} == {2.0}
+    assert {run.records[0].terms["loss"] for run in runs} == {2.0}
     assert [timing_of(run) for run in runs].count(None) == 1
     (one,) = failed  # the run that is done has not failed
     assert (one.algorithm, one.test_domains, one.trial, one.draw) == ("irm", ("photo",), 2, 1)

@@ -311,7 +311,7 @@ def test_gaps_of_selected_runs_and_what_is_not_recorded(browser: Browser, page: 
         for choice in choose_runs(make_sweep(["fishr"], ["pacs"]), "test-domain")
         if (choice.test_domain, choice.trial) == ("art_painting", 0)
     )
-    values = [run.measured[5].of(name, "held_out") for name in ("cartoon", "photo", "sketch")]
+    values = [run.records[5].of(name, "held_out") for name in ("cartoon", "photo", "sketch")]
     shown = float(text(browser, "#gaps-readout").rpartition(" ")[2])
     assert shown == pytest.approx(100 * (max(values) - min(values)), abs=0.02)
 

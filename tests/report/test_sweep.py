@@ -29,8 +29,20 @@ def run(algorithm: str, test: str, trial: int, accuracy: float, draw: int = 0) -
         domain: {"kept": accuracy, "held_out": accuracy} if domain == test else {"held_out": 0.7}
         for domain in DOMAINS
     }
-    measured = Record(0, values, {domain: {"kept": 0.1, "held_out": 0.2} for domain in DOMAINS})
-    return RunResult("colored-mnist", algorithm, (test,), trial, draw, {}, (measured,))
+    measured = Record(
+        step=0,
+        accuracy=values,
+        calibration_error={domain: {"kept": 0.1, "held_out": 0.2} for domain in DOMAINS},
+    )
+    return RunResult(
+        dataset="colored-mnist",
+        algorithm=algorithm,
+        test_domains=(test,),
+        trial=trial,
+        draw=draw,
+        hparams={},
+        records=(measured,),
+    )
 
 
 def sweep() -> list[RunResult]:
@@ -75,8 +87,8 @@ def test_worst_domain_and_calibration_are_columns() -> None:
             for place, (test, value) in enumerate(zip(DOMAINS, values, strict=True)):
                 one = run(name, test, trial, value)
                 error = {test: {"kept": errors[name][trial][place]}}
-                measured = (replace(one.measured[0], calibration_error=error),)
-                runs.append(replace(one, measured=measured))
+                measured = (replace(one.records[0], calibration_error=error),)
+                runs.append(replace(one, records=measured))
     (chapter,) = chapters(runs, ["test-domain"])
     by_domain = chapter.by_domain[0]
     for line in by_domain.lines:
@@ -129,8 +141,8 @@ def with_reversed(inside: float, kept: float = 0.95, others: bool = True) -> tup
     runs = sweep()
     place = next(n for n, one in enumerate(runs) if one.trial == 1)
     splits = {"+90%": {"kept": kept, "held_out": 0.95}, "+80%": {"held_out": inside}}
-    turned = (runs[place].measured[0], Record(100, splits, {}))
-    reversed_ = replace(runs[place], draw=1, measured=turned)
+    turned = (runs[place].records[0], Record(step=100, accuracy=splits))
+    reversed_ = replace(runs[place], draw=1, records=turned)
     more = [replace(one, draw=1) for n, one in enumerate(runs) if n != place]
     if not others:
         runs, more = [one for n, one in enumerate(runs) if n != place], []
@@ -149,10 +161,14 @@ def test_what_may_be_right_by_chance_is_told_before_the_tables() -> None:
 @pytest.mark.parametrize(("inside", "told"), [(0.3, True), (0.6, False)])  # the other has 0.7
 def test_a_draw_without_a_number_is_not_the_best(first: bool, inside: float, told: bool) -> None:
     runs = [one for one in sweep() if one.test_domains == ("+90%",) and one.trial == 1]
-    nan = replace(runs[0], draw=-1 if first else 2, measured=(Record(0, {"+90%": {}}, {}),))
+    nan = replace(
+        runs[0],
+        draw=-1 if first else 2,
+        records=(Record(step=0, accuracy={"+90%": {}}),),
+    )
     assert math.isnan(nan.last_inside)
     splits = {"+90%": {"kept": 0.95, "held_out": 0.95}, "+80%": {"held_out": inside}}
-    turned = replace(runs[0], draw=1, measured=(Record(0, splits, {}),))
+    turned = replace(runs[0], draw=1, records=(Record(step=0, accuracy=splits),))
     given = [nan, *runs, turned] if first else [*runs, turned, nan]
     (chapter,) = chapters(given, ["test-domain"])
     assert any("by chance" in caution for caution in chapter.cautions) is told
@@ -332,7 +348,7 @@ def test_a_number_that_is_none_leaves_the_others_alone() -> None:
     runs = [*sweep(), *(replace(one, algorithm="irm") for one in sweep()[:9])]
     at = next(n for n, one in enumerate(runs) if (one.algorithm, one.trial) == ("fishr", 1))
     splits = {"+90%": {"kept": math.nan, "held_out": 0.9}, "+80%": {"held_out": 0.7}}
-    runs[at] = replace(runs[at], measured=(Record(0, splits, {}),))
+    runs[at] = replace(runs[at], records=(Record(step=0, accuracy=splits),))
     (chapter,) = chapters(runs, ["test-domain"])
     erm, irm, fishr = chapter.by_domain[0].lines
     assert [one.text for one in fishr.cells] == ["–", "61.0", "61.0"]
@@ -351,7 +367,7 @@ def test_a_number_that_is_none_leaves_the_others_alone() -> None:
 
 def test_nothing_is_chosen_without_a_number_to_choose_by() -> None:
     def without(one: RunResult) -> RunResult:
-        return replace(one, measured=(Record(0, {"+90%": {"kept": 0.9}}, {}),))
+        return replace(one, records=(Record(step=0, accuracy={"+90%": {"kept": 0.9}}),))
 
     runs = [one for draw in (0, 1) for one in (replace(run, draw=draw) for run in sweep())]
     some = [without(one) if one.algorithm == "fishr" and one.trial else one for one in runs]
@@ -403,7 +419,13 @@ def failure(folder: Path, one: RunResult, kind: str = "FloatingPointError") -> F
     path.mkdir(parents=True)
     (path / "failed.json").write_text(json.dumps({"kind": kind, "reason": "it is so"}))
     return Failure(
-        one.dataset, one.algorithm, one.test_domains, one.trial, one.draw, "it is so", path
+        dataset=one.dataset,
+        algorithm=one.algorithm,
+        test_domains=one.test_domains,
+        trial=one.trial,
+        draw=one.draw,
+        reason="it is so",
+        path=path,
     )
 
 
@@ -473,7 +495,7 @@ def write(root: Path, one: RunResult) -> None:
     folder.mkdir(parents=True)
     keys = ("dataset", "algorithm", "test_domains", "trial", "draw", "hparams")
     (folder / "run.json").write_text(json.dumps({key: getattr(one, key) for key in keys}))
-    (folder / "records.jsonl").write_text(json.dumps(vars(one.measured[0])) + "\n")
+    (folder / "records.jsonl").write_text(json.dumps(one.records[0].to_json()) + "\n")
     (folder / "done").touch()
 
 

@@ -10,7 +10,15 @@ from shoal.results.selection import Choice
 
 
 def choice(trial: int, domain: str, accuracy: float, algorithm: str = "erm") -> Choice:
-    run = RunResult("set", algorithm, (domain,), trial, 0, {}, ())
+    run = RunResult(
+        dataset="set",
+        algorithm=algorithm,
+        test_domains=(domain,),
+        trial=trial,
+        draw=0,
+        hparams={},
+        records=(),
+    )
     error = accuracy / 10
     return Choice(run=run, step=0, score=0.0, accuracy=accuracy, calibration_error=error, draws=1)
 

@@ -39,8 +39,8 @@ def test_records_are_read_by_name(tmp_path: Path) -> None:
     (run,) = read_domainbed(tmp_path)
     assert (run.dataset, run.algorithm, run.test_domains) == ("pacs", "vrex", ("photo",))
     assert (run.trial, run.draw, run.hparams) == (1, 4, {"lr": 5e-5})
-    assert [measured.step for measured in run.measured] == [0, 300]
-    first = run.measured[0]
+    assert [measured.step for measured in run.records] == [0, 300]
+    first = run.records[0]
     assert (first.of("photo", "kept"), first.of("sketch", "held_out")) == (0.7, 0.9)
     (choice,) = choose_runs([run], "training-domain")
     assert (choice.step, choice.accuracy) == (0, 0.7)
@@ -52,7 +52,7 @@ def test_what_a_killed_run_left_is_read(tmp_path: Path) -> None:
     whole = record(0, accuracies(0.5, 0.6)) + "\n" + record(300, accuracies(0.7, 0.8))
     (tmp_path / "results.jsonl").write_text(whole + whole[:70])
     (run,) = read_domainbed(tmp_path)
-    assert [measured.step for measured in run.measured] == [0, 300]
+    assert [measured.step for measured in run.records] == [0, 300]
     (tmp_path / "results.jsonl").write_text(whole[:70])
     assert read_domainbed(tmp_path) == []
 
@@ -68,7 +68,7 @@ def test_records_without_the_test_environments_do_not_count(
     good = record(0, accuracies(0.5, 0.6)) + record(300, accuracies(0.7, 0.8))
     (tmp_path / "results.jsonl").write_text(record(600, poor) + good + record(300, poor))
     (run,) = read_domainbed(tmp_path)
-    assert [(one.step, one.of("photo", "kept")) for one in run.measured] == [(0, 0.6), (300, 0.8)]
+    assert [(one.step, one.of("photo", "kept")) for one in run.records] == [(0, 0.6), (300, 0.8)]
 
 
 def test_a_later_record_with_fewer_accuracies_does_not_count(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_data_sets_that_we_do_not_have_are_read_by_number(tmp_path: Path) -> Non
     (tmp_path / "results.jsonl").write_text(record(0, accuracies(0.5, 0.6), dataset="SVIRO"))
     (run,) = read_domainbed(tmp_path)
     assert (run.dataset, run.test_domains) == ("sviro", ("env2",))
-    assert run.measured[0].of("env2", "kept") == 0.6
+    assert run.records[0].of("env2", "kept") == 0.6
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_file_with_several_runs_has_them_all(tmp_path: Path) -> None:
     assert (first.algorithm, first.draw) == ("vrex", 4)
     assert first.inside == pytest.approx((0.5, 0.7))
     assert (second.algorithm, second.test_domains) == ("irm", ("art_painting",))
-    assert second.measured[0].of("art_painting", "kept") == 0.3
+    assert second.records[0].of("art_painting", "kept") == 0.3
     assert (third.algorithm, third.draw) == ("vrex", 5)
     assert third.inside == pytest.approx((0.1,))
     named_twice = finished_runs([tmp_path, tmp_path])
@@ -146,7 +146,7 @@ def test_a_mean_over_fewer_domains_does_not_compete(tmp_path: Path) -> None:
     lines = record(0, poor) + record(300, accuracies(0.7, 0.8))
     (tmp_path / "results.jsonl").write_text(lines)
     (run,) = read_domainbed(tmp_path)
-    assert [measured.step for measured in run.measured] == [300]
+    assert [measured.step for measured in run.records] == [300]
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"step": 0}'])

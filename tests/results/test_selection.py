@@ -24,14 +24,14 @@ def measured(step: int, errors: dict[str, float] | None = None, **values: Any) -
         for domain, pair in values.items()
     }
     calibration = {domain: {"held_out": error} for domain, error in (errors or {}).items()}
-    return Record(step, accuracy, calibration)
+    return Record(step=step, accuracy=accuracy, calibration_error=calibration)
 
 
 def finished(
     draw: int, *records: Record, tests: tuple[str, ...] = ("a",), **more: Any
 ) -> RunResult:
     given = {"dataset": "set", "algorithm": "erm", "trial": 0} | more
-    return RunResult(test_domains=tests, draw=draw, hparams={}, measured=records, **given)
+    return RunResult(test_domains=tests, draw=draw, hparams={}, records=records, **given)
 
 
 def one(runs: list[RunResult], rule: str) -> tuple[int, int, float]:
@@ -118,7 +118,15 @@ def test_one_run_is_no_choice() -> None:
 
 
 def lost(draw: int, *tests: str) -> Failure:
-    return Failure("set", "erm", tests, 0, draw, "the loss is nan", Path("run"))
+    return Failure(
+        dataset="set",
+        algorithm="erm",
+        test_domains=tests,
+        trial=0,
+        draw=draw,
+        reason="the loss is nan",
+        path=Path("run"),
+    )
 
 
 def test_draws_that_failed_were_tried() -> None:
@@ -239,8 +247,8 @@ def test_only_finished_runs_are_read(tmp_path: Path) -> None:
         (tmp_path / name / "records.jsonl").write_text(json.dumps(record) + "\n")
     (tmp_path / "done" / "done").touch()
     (found,) = read_runs([tmp_path])
-    assert (found.draw, found.measured[0].of("a", "kept")) == (3, 0.5)
-    assert math.isnan(found.measured[0].of("a", "held_out"))
+    assert (found.draw, found.records[0].of("a", "kept")) == (3, 0.5)
+    assert math.isnan(found.records[0].of("a", "held_out"))
 
 
 @pytest.mark.parametrize(
@@ -295,9 +303,9 @@ def test_a_damaged_run_is_to_be_deleted(
 
 def test_a_run_without_test_domains_may_hold_nothing_out(tmp_path: Path) -> None:
     run = make_run("pacs", "erm", (), 0, 0)
-    write_run(tmp_path, replace(run, measured=(Record(0, {}, {}),)))
+    write_run(tmp_path, replace(run, records=(Record(step=0, accuracy={}),)))
     (found,) = read_runs([tmp_path])
-    assert found.measured[0].accuracy == {}
+    assert found.records[0].accuracy == {}
 
 
 def test_no_domain_is_left_out_where_there_is_no_other() -> None:
@@ -331,7 +339,7 @@ def test_a_model_is_not_saved_where_nothing_is_a_number(
     wrong = measured(0, photo=(math.nan, math.nan), sketch=(math.nan, math.nan))
     for draw in range(2):
         run = make_run("pacs", "erm", ("photo",), 0, draw)
-        write_run(tmp_path / "sweep", replace(run, measured=(wrong,)))
+        write_run(tmp_path / "sweep", replace(run, records=(wrong,)))
     command = ["select", str(tmp_path / "sweep"), "--out", str(tmp_path / "out"), "--rule"]
     assert main([*command, "training-domain"]) == 2
     assert "no run has an accuracy that is a number" in capsys.readouterr().err

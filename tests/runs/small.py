@@ -9,7 +9,8 @@ from shoal.algorithms import find
 from shoal.algorithms.hparams import draw
 from shoal.datasets import Domain, DomainDataset
 from shoal.randomness import stream
-from shoal.runs.execute import ExecutionResult, execute
+from shoal.results.records import RunResult
+from shoal.runs.execute import execute
 from shoal.runs.folder import opened
 from shoal.runs.machine import Machine
 from shoal.runs.run import Protocol, Run
@@ -72,7 +73,7 @@ def carry_out(
     every: float | None = None,
     dataset: DomainDataset | None = None,
     **more: Any,
-) -> ExecutionResult:
+) -> RunResult:
     """Carry the run out in ``path``, on a CPU."""
     machine = Machine(CPU, "eager", checkpoint_every=every, **more.pop("machine", {}))
     dataset = dataset or {"squares": squares, "tiny": tiny}[run.dataset]()

@@ -43,8 +43,18 @@ def made_up(random_: random.Random, draw: int, records: int) -> RunResult:
         accuracy = random_.choice([0.8, 0.801, 0.803, 0.806, 0.807]) + value([0.1])
         error = random_.choice([0.1, 0.2, 0.3]) + value([0.0])
         splits = {"a": {"held_out": accuracy}, "t": {"kept": 0.5}}
-        measured.append(Record(step, splits, {"a": {"held_out": error}}))
-    return RunResult("data", "erm", ("t",), 0, draw, {}, tuple(measured))
+        measured.append(
+            Record(step=step, accuracy=splits, calibration_error={"a": {"held_out": error}})
+        )
+    return RunResult(
+        dataset="data",
+        algorithm="erm",
+        test_domains=("t",),
+        trial=0,
+        draw=draw,
+        hparams={},
+        records=tuple(measured),
+    )
 
 
 @pytest.mark.parametrize("rule", ["training-domain", CALIBRATED])
@@ -56,7 +66,7 @@ def test_what_is_chosen_could_be_reached_at_every_moment(rule: str) -> None:
         others = [made_up(random_, draw, 2) for draw in range(1, random_.randrange(1, 4))]
         chosen = choose_runs([run, *others], rule)
         for made in range(1, 6):
-            so_far = replace(run, measured=run.measured[:made])
+            so_far = replace(run, records=run.records[:made])
             found = reachable(so_far, rule)
             assert len(found) < 5 or made == 5
             for choice in chosen:
@@ -66,13 +76,21 @@ def test_what_is_chosen_could_be_reached_at_every_moment(rule: str) -> None:
                 assert len(found) == 1
             # Nothing is kept in vain: alone or beside a better run, each of them is chosen.
             for step in found:
-                at = so_far.measured[step].accuracy["a"]["held_out"]
+                at = so_far.records[step].accuracy["a"]["held_out"]
                 other = Record(
-                    0,
-                    {"a": {"held_out": at + 0.0049}, "t": {"kept": 0.0}},
-                    {"a": {"held_out": float("nan")}},
+                    step=0,
+                    accuracy={"a": {"held_out": at + 0.0049}, "t": {"kept": 0.0}},
+                    calibration_error={"a": {"held_out": float("nan")}},
                 )
-                beside = RunResult("data", "erm", ("t",), 0, -1, {}, (other,))
+                beside = RunResult(
+                    dataset="data",
+                    algorithm="erm",
+                    test_domains=("t",),
+                    trial=0,
+                    draw=-1,
+                    hparams={},
+                    records=(other,),
+                )
                 for runs in ([so_far], [so_far, beside]):
                     for one in choose_runs(runs, rule):
                         if one.run is so_far and one.step == step:
@@ -93,16 +111,16 @@ def test_kept_weights_are_those_of_the_record(tmp_path: Path) -> None:
     result = carry_out(
         tmp_path / "whole", run, machine={"keep_best": ("leave-one-domain-out", "training-domain")}
     )
-    assert [record["step"] for record in result.records] == [0, 5, 10, 11]
+    assert [record.step for record in result.records] == [0, 5, 10, 11]
     assert kept(tmp_path / "whole") == ["step-0000000", "step-0000005", "step-0000010"]
     for record in result.records[:-1]:
-        step = record["step"]
+        step = record.step
         carry_out(tmp_path / str(step), tiny_run("erm", steps=step + 1))
         folder = kept_model(tmp_path / "whole", step)
         expected = (tmp_path / str(step) / "model.safetensors").read_bytes()
         assert (folder / "model.safetensors").read_bytes() == expected
         card = load(folder, CPU).card
-        assert (card["step"], card["accuracy"]) == (step, record["accuracy"])
+        assert (card["step"], card["accuracy"]) == (step, record.accuracy)
 
 
 def test_only_what_can_be_chosen_stays(tmp_path: Path) -> None:
@@ -113,7 +131,7 @@ def test_only_what_can_be_chosen_stays(tmp_path: Path) -> None:
     assert kept(tmp_path) == [f"step-{choice.step:07d}"]
     assert model_of(choice) == kept_model(tmp_path, choice.step)
     assert load(model_of(choice), CPU).card["accuracy"] == next(
-        record["accuracy"] for record in records if record["step"] == choice.step
+        record.accuracy for record in records if record.step == choice.step
     )
     assert kept(tmp_path / "not") == []
 
@@ -125,7 +143,7 @@ def test_a_run_that_was_killed_keeps_the_same(tmp_path: Path) -> None:
     for last in (0, 10, 20, 30):
 
         def recorded(records: list[Any], last: int = last) -> None:
-            if records and records[-1]["step"] >= last:
+            if records and records[-1].step >= last:
                 raise Killed
 
         with pytest.raises(Killed):
@@ -233,8 +251,8 @@ def test_the_command_saves_what_was_chosen(
             == choice.accuracy
             == model.card["accuracy"][choice.test_domain]["kept"]
         )
-        at = [measured.step for measured in choice.run.measured].index(choice.step) + 1
-        read = f"step {choice.step} (record {at} of {len(choice.run.measured)}), "
+        at = [measured.step for measured in choice.run.records].index(choice.step) + 1
+        read = f"step {choice.step} (record {at} of {len(choice.run.records)}), "
         assert f"{folder}: draw {choice.draw} (of {choice.draws}), {read}" in printed
 
 

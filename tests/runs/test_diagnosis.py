@@ -189,9 +189,9 @@ def test_a_run_records_what_a_diagnosis_of_its_model_says(tmp_path: Path) -> Non
     run = tiny_run("fishr", steps=3)
     plain = carry_out(tmp_path / "plain", run).records[-1]
     last = carry_out(tmp_path / "run", run, machine={"log": "diagnosis"}).records[-1]
-    assert last["accuracy"] == plain["accuracy"] and last["terms"] == plain["terms"]
-    found = last["diagnosis"]
-    assert found["gaps"]["all"]["hessian"] == pytest.approx(last["gaps"]["hessian"])
+    assert last.accuracy == plain.accuracy and last.terms == plain.terms
+    found = last.extra["diagnosis"]
+    assert found["gaps"]["all"]["hessian"] == pytest.approx(last.gaps["hessian"])
     assert set(found["domains"]) == {"a", "b"} and "points" not in found
     # The same of the model that the run left, on the same images.
     left = load(tmp_path / "run", CPU).algorithm
@@ -205,7 +205,7 @@ def test_a_run_records_what_a_diagnosis_of_its_model_says(tmp_path: Path) -> Non
             assert said["tangent"][key] == pytest.approx(theirs[key], rel=1e-4)
     scores = [one["inconsistency"]["diagonal"]["largest"] for one in (found, expected)]
     assert scores[0] == pytest.approx(scores[1], rel=1e-4)
-    json.dumps(last, allow_nan=False)
+    json.dumps(last.to_json(), allow_nan=False)
 
 
 def test_one_training_domain_cannot_be_compared(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,10 +29,11 @@ def test_records_hold_gaps_where_they_are_asked_for(tmp_path: Path) -> None:
     with_gaps = carry_out(tmp_path / "with", tiny_run(), machine={"log": "gaps"}).records
     without = carry_out(tmp_path / "without", tiny_run()).records
     for record, plain in zip(with_gaps, without, strict=True):
-        found, cosines = record.pop("gaps"), record.pop("cosine")
+        found, cosines = record.gaps, record.extra["cosine"]
+        assert list(record.to_json())[4:] == ["gaps", "cosine"]
         assert found.keys() == KEYS and all(value > 0 for value in found.values())
         assert cosines.keys() == {"a", "b"} and all(0 < value <= 1 for value in cosines.values())
-        assert record == plain
+        assert replace(record, extra={}) == plain
     for name in ("model.safetensors", "run.json"):
         files = [(tmp_path / folder / name).read_bytes() for folder in ("with", "without")]
         assert files[0] == files[1]
@@ -59,10 +61,10 @@ def test_gaps_are_those_of_the_model_on_what_it_is_trained_on(tmp_path: Path) ->
         hessians.append(torch.cat([h[:, :-1].flatten(), h[:, -1]]))
     for kind, rows in {"risk": risks, "variance": variances, "hessian": hessians}.items():
         expected = float(shoal.spread(torch.stack(rows)))
-        assert record["gaps"][kind] == pytest.approx(expected, rel=1e-3)
+        assert record.gaps[kind] == pytest.approx(expected, rel=1e-3)
     for number, name in enumerate(("a", "b")):
         cosine = nn.functional.cosine_similarity(hessians[number], variances[number], dim=0)
-        assert record["cosine"][name] == pytest.approx(float(cosine), rel=1e-4)
+        assert record.extra["cosine"][name] == pytest.approx(float(cosine), rel=1e-4)
 
 
 def test_the_sample_is_fixed_and_of_training_domains() -> None:
@@ -81,9 +83,9 @@ def test_every_method_can_record_gaps(name: str, tmp_path: Path) -> None:
     run = tiny_run(name, steps=2)
     last = carry_out(tmp_path, run, machine={"log": "gaps"}).records[-1]
     plain = carry_out(tmp_path / "plain", run).records[-1]
-    assert last["gaps"].keys() == KEYS
-    assert last["accuracy"] == plain["accuracy"] and last["terms"] == plain["terms"]
-    json.dumps(last, allow_nan=False)
+    assert last.gaps.keys() == KEYS
+    assert last.accuracy == plain.accuracy and last.terms == plain.terms
+    json.dumps(last.to_json(), allow_nan=False)
 
 
 def test_looking_at_a_head_leaves_no_hook() -> None:

@@ -15,6 +15,7 @@ from shoal.algorithms import ALGORITHMS, find
 from shoal.algorithms.base import Algorithm
 from shoal.algorithms.optimiser import Optimiser
 from shoal.datasets import Domain, splits
+from shoal.results.records import Record
 from shoal.runs import model
 from shoal.runs.machine import Machine
 from shoal.runs.model import measure
@@ -24,11 +25,11 @@ from shoal.training.batches import scaled
 
 from .small import CPU, carry_out, squares, tiny, tiny_run
 
-RECORD: dict[str, Any] = {
-    "step": 2,
-    "accuracy": {"a": {"held_out": 0.5}},
-    "calibration_error": {"a": {"held_out": 0.1}},
-}
+RECORD = Record(
+    step=2,
+    accuracy={"a": {"held_out": 0.5}},
+    calibration_error={"a": {"held_out": 0.1}},
+)
 
 
 def trained(run: Run, steps: int = 3) -> Algorithm:
@@ -102,8 +103,8 @@ def test_the_card(saved: Path) -> None:
         "shape": [1, 8, 8],
         "hparams": dict(run.hparams),
         "step": 2,
-        "accuracy": RECORD["accuracy"],
-        "calibration_error": RECORD["calibration_error"],
+        "accuracy": RECORD.accuracy,
+        "calibration_error": RECORD.calibration_error,
         "sha256": hashlib.sha256((saved / model.MODEL).read_bytes()).hexdigest(),
         "run": run.canonical(),
     }
@@ -307,7 +308,7 @@ def test_measured_on_all_images(name: str, tmp_path: Path) -> None:
     for domain, values in measured.items():
         assert values["images"] == len(dataset[domain])
         if name == "erm":  # others say something else in other company
-            split, accuracy = splits(dataset, 0)[domain], result.records[-1]["accuracy"][domain]
+            split, accuracy = splits(dataset, 0)[domain], result.records[-1].accuracy[domain]
             right = accuracy["kept"] * len(split.kept)
             right += accuracy["held_out"] * len(split.held_out)
             assert values["accuracy"] == pytest.approx(right / len(dataset[domain]))

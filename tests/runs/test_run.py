@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shoal.catalogue import RECORD_EVERY, scale_of
 from shoal.runs.machine import Machine
-from shoal.runs.run import RECORD_EVERY, Protocol, Run, scale_of
+from shoal.runs.run import Protocol, Run
 
 RUN = Run(
     "pacs",

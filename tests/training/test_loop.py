@@ -14,11 +14,12 @@ from torch import Tensor
 from shoal.algorithms import ALGORITHMS, Optimisation
 from shoal.algorithms.base import Algorithm
 from shoal.catalogue import StepKind
+from shoal.results.records import Record
 from shoal.training import checkpoints, loop
 from shoal.training.checkpoints import Checkpoints
 from shoal.training.loop import Schedule, train
 from shoal.training.step import Update
-from shoal.training.watcher import Progress, Record
+from shoal.training.watcher import Progress
 from tests.algorithms.test_contract import make
 
 from .little import training, watching
@@ -74,18 +75,19 @@ def test_records(tmp_path: Path) -> None:
         "eager",
         watcher=watching(records=lambda r: seen.append(list(r))),
     )
-    assert [record["step"] for record in records] == [0, 4, 8, 10]
+    assert [record.step for record in records] == [0, 4, 8, 10]
     assert [len(some) for some in seen] == [0, 1, 2, 3, 4]
     assert seen[-1] == records
     last = records[-1]
-    assert list(last) == ["step", "terms", "accuracy", "calibration_error"]
-    assert list(last["terms"]) == ["loss", "risk", "penalty"]
+    assert list(last.to_json()) == ["step", "terms", "accuracy", "calibration_error"]
+    assert list(last.terms) == ["loss", "risk", "penalty"]
     found = evaluate()
-    assert {(d, s) for d, splits in last["accuracy"].items() for s in splits} == set(found)
+    assert {(d, s) for d, splits in last.accuracy.items() for s in splits} == set(found)
     for (domain, split), outcome in found.items():
-        assert last["accuracy"][domain][split] == outcome.accuracy
-        assert last["calibration_error"][domain][split] == outcome.calibration_error
-    assert json.loads(json.dumps(records)) == records
+        assert last.accuracy[domain][split] == outcome.accuracy
+        assert last.calibration_error[domain][split] == outcome.calibration_error
+    lines = [json.dumps(record.to_json()) for record in records]
+    assert [Record.from_json(json.loads(line)) for line in lines] == records
     assert timing.updates == 11
     assert min(timing.preparing, timing.updating, timing.evaluating) > 0
     assert update.algorithm.steps == 11
@@ -102,13 +104,13 @@ def test_terms_are_means_since_the_last_record(name: str) -> None:
     records, _ = train(update, evaluate, SCHEDULE, "eager")
     begin = 0
     for record in records:
-        end = record["step"] + 1
-        for key, mean in record["terms"].items():
+        end = record.step + 1
+        for key, mean in record.terms.items():
             total = 0.0
             for one in terms[begin:end]:
                 total += float(one[key])
             assert mean == total / (end - begin)
-        assert record["terms"].keys() == terms[0].keys()
+        assert record.terms.keys() == terms[0].keys()
         begin = end
     same(plain.algorithm.state_dict(), update.algorithm.state_dict())
 
@@ -118,8 +120,8 @@ def test_an_evaluation_changes_nothing() -> None:
     first, _ = train(*often, Schedule(9, 1), "eager")
     second, _ = train(*seldom, Schedule(9, 100), "eager")
     same(state_of(often[0]), state_of(seldom[0]))
-    assert first[-1]["accuracy"] == second[-1]["accuracy"]
-    assert [record["step"] for record in second] == [0, 8]
+    assert first[-1].accuracy == second[-1].accuracy
+    assert [record.step for record in second] == [0, 8]
 
 
 # A loss that is not finite
@@ -150,7 +152,7 @@ def test_nan_stops_with_the_methods_message_and_keeps_the_records() -> None:
         "Fishr: loss was not finite at step 6, and no later step has moved a weight; try a smaller "
         "learning rate or penalty weight"
     )
-    assert [record["step"] for record in seen[-1]] == [0, 4]
+    assert [record.step for record in seen[-1]] == [0, 4]
     whole, evaluate = training("fishr")
     records, _ = train(whole, evaluate, SCHEDULE, "eager")
     assert seen[-1] == records[:2]
@@ -178,7 +180,7 @@ class Stopped(Exception):
 
 def stop_after(step: int) -> Callable[[list[Record]], None]:
     def recorded(records: list[Record]) -> None:
-        if records and records[-1]["step"] >= step:
+        if records and records[-1].step >= step:
             raise Stopped
 
     return recorded
@@ -219,7 +221,10 @@ def test_every_method_goes_on_exactly(name: str, tmp_path: Path) -> None:
     expected, _ = train(whole, evaluate, SCHEDULE, "eager")
     update, records, seen = stopped_and_gone_on(tmp_path, lambda: training(name))
     same(state_of(update), state_of(whole))
-    assert json.dumps(records) == json.dumps(expected)
+    lines, expected_lines = (
+        [json.dumps(r.to_json()) for r in some] for some in (records, expected)
+    )
+    assert lines == expected_lines
     assert [len(some) for some in seen] == [2, 3, 4]  # those of the checkpoint come first
 
 

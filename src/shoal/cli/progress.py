@@ -71,9 +71,9 @@ def _summary(record: Any) -> str:
         return ""
     accuracies = ", ".join(
         f"{domain} {100 * next(iter(splits.values())):.0f}%"
-        for domain, splits in record["accuracy"].items()
+        for domain, splits in record.accuracy.items()
     )
-    loss = record["terms"].get("loss")
+    loss = record.terms.get("loss")
     return f"loss {loss:.3g}; {accuracies}" if loss is not None else accuracies
 
 

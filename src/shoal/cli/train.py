@@ -9,7 +9,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from ..training.watcher import Progress, Record, Watcher
+from ..results.records import Record, RunResult, timing_of
+from ..training.watcher import Progress, Watcher
 from .loading import decode_with_progress, load_and_report
 from .options import add_run_options, device, settings
 from .progress import RunProgressBar, run_progress
@@ -87,19 +88,20 @@ def _train(options: argparse.Namespace, on: Any) -> int:
         opened(out, run) if first else nullcontext(RunFolder(out)) as folder,
     ):
         with first_rank_first():
-            cache = None if folder.done else decode_with_progress(dataset, options.cache)
+            done = folder.done
+            cache = None if done else decode_with_progress(dataset, options.cache)
         if not first:
             execute(run, method, dataset, cache, folder, machine)
             return 0
         board = Board(out / "tensorboard") if options.tensorboard else None
         title = f"{run.algorithm} on {run.dataset}"
-        with nullcontext() if folder.done else run_progress(title) as bar:
+        with nullcontext() if done else run_progress(title) as bar:
             watcher = RunWatcher(bar, board)
             result = execute(run, method, dataset, cache, folder, machine, watcher)
     if options.json:
-        print(json.dumps(result.records[-1]))
+        print(json.dumps(result.records[-1].to_json()))
     else:
-        show_record(result, run, out)
+        show_result(result, run, out, trained=not done)
     return 0
 
 
@@ -188,20 +190,24 @@ def _be_deterministic() -> None:
     torch.backends.cudnn.benchmark = False
 
 
-def show_record(result: Any, run: Any, out: Path) -> None:
-    """Show the accuracies of the last record, and where everything lies."""
+def show_result(result: RunResult, run: Any, out: Path, trained: bool) -> None:
+    """Print the accuracies of the last record, and the folder of the run.
+
+    Args:
+        trained: whether the run was trained just now.
+    """
     from rich.console import Console
 
     from ..runs.best_weights import KEPT_MODELS
 
     record = result.records[-1]
     console = Console()
-    title = f"{run.algorithm} on {run.dataset}, after {record['step'] + 1} updates"
+    title = f"{run.algorithm} on {run.dataset}, after {record.step + 1} updates"
     console.print(accuracies(record, run, title))
-    if result.timing is None:
+    took = timing_of(result) if trained else None
+    if took is None:
         print("The run was done already.")
     else:
-        took = result.timing
         print(
             f"{took.updates} updates in {took.updating:.1f} s, evaluations {took.evaluating:.1f} s,"
             f" preparation {took.preparing:.1f} s"
@@ -221,11 +227,11 @@ def accuracies(record: Any, run: Any, title: str) -> Any:
     heads = (f"kept {100 - out:g} %", f"held out {out:g} %", "error kept", "error held out")
     for head in heads:
         shown.add_column(head, justify="right")
-    for domain, found in record["accuracy"].items():
+    for domain, found in record.accuracy.items():
         name = Text(domain, style="bold" if domain in run.test_domains else "")
         if domain in run.test_domains:
             name.append(" (test)")
-        errors = record["calibration_error"][domain]
+        errors = record.calibration_error[domain]
         cells = [_percent(found.get(split)) for split in ("kept", "held_out")]
         cells += [_error(errors.get(split)) for split in ("kept", "held_out")]
         shown.add_row(name, *cells)
@@ -275,15 +281,16 @@ class Board:
 
     def draw(self, records: Sequence[Record]) -> None:
         for record in records[self._seen :]:
-            for name, value in record["terms"].items():
-                self._writer.add_scalar(f"terms/{name}", value, record["step"])
-            for name, value in record.get("gaps", {}).items():
-                self._writer.add_scalar(f"gaps/{name}", value, record["step"])
-            for domain, value in record.get("cosine", {}).items():
-                self._writer.add_scalar(f"cosine/{domain}", value, record["step"])
-            for kind in ("accuracy", "calibration_error"):
-                for domain, splits in record[kind].items():
+            for name, value in record.terms.items():
+                self._writer.add_scalar(f"terms/{name}", value, record.step)
+            for name, value in record.gaps.items():
+                self._writer.add_scalar(f"gaps/{name}", value, record.step)
+            for domain, value in record.extra.get("cosine", {}).items():
+                self._writer.add_scalar(f"cosine/{domain}", value, record.step)
+            both = {"accuracy": record.accuracy, "calibration_error": record.calibration_error}
+            for kind, by_domain in both.items():
+                for domain, splits in by_domain.items():
                     for split, value in splits.items():
-                        self._writer.add_scalar(f"{kind}/{domain}/{split}", value, record["step"])
+                        self._writer.add_scalar(f"{kind}/{domain}/{split}", value, record.step)
         self._seen = len(records)
         self._writer.flush()

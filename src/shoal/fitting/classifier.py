@@ -151,7 +151,7 @@ class DomainClassifier:
         self.classes_, self.domains_ = classes, named
         if len(placed.shape) == 1:
             self.n_features_in_ = placed.shape[0]
-        self.history_ = [{"step": one["step"], **one["terms"]} for one in records]
+        self.history_ = [{"step": record.step, **record.terms} for record in records]
         return self
 
     def predict_proba(self, X: Any) -> Array:

@@ -14,6 +14,7 @@ from ..algorithms.base import Algorithm
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, build
 from ..distributed import first_rank_first, rank
+from ..results.records import Record
 from ..runs import model as models
 from ..runs.machine import Machine
 from ..runs.model import CARD, check_saving
@@ -65,6 +66,7 @@ def write_model(
     """Write the model of ``run``, which was trained on all domains, and its card to ``out``."""
     trained = models.load(folder_of(out, run), torch.device("cpu"), method[0])
     algorithm, card = trained.algorithm, trained.card
+    record = Record.from_json(card)
     shape: tuple[int, ...] = tuple(card["shape"])
     domains = card["training_domains"]
     if setup.frozen and setup.backbone is not None:
@@ -79,7 +81,7 @@ def write_model(
         "estimate": verdict.as_json(),
     }
     (out / ONNX).unlink(missing_ok=True)  # it may be of another model
-    models.save(out, algorithm, run, shape, material.dataset.classes, domains, card, about)
+    models.save(out, algorithm, run, shape, material.dataset.classes, domains, record, about)
 
 
 def write_checked_onnx(out: Path, method: type[Algorithm], material: FitData) -> str:

@@ -204,7 +204,7 @@ def _on_whole_domain(choice: Choice, dataset: DomainDataset, holdout: float) -> 
     """Return the choice with the accuracy on all examples of its test domain."""
     name = choice.test_domain
     parts = splits(dataset, choice.trial, holdout)[name]
-    measured = next(one for one in choice.run.measured if one.step == choice.step)
+    measured = next(one for one in choice.run.records if one.step == choice.step)
     sizes = {KEPT: len(parts.kept), HELD_OUT: len(parts.held_out)}
     right = sum(n * measured.of(name, split) for split, n in sizes.items() if n)
     return replace(choice, accuracy=right / sum(sizes.values()))
@@ -214,7 +214,7 @@ def _inside(choices: Sequence[Choice]) -> float | None:
     """Return the mean accuracy on held-out examples of the training domains."""
     found = []
     for choice in choices:
-        measured = next(one for one in choice.run.measured if one.step == choice.step)
+        measured = next(one for one in choice.run.records if one.step == choice.step)
         found += [
             splits[HELD_OUT]
             for name, splits in measured.accuracy.items()

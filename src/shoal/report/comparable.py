@@ -63,7 +63,7 @@ def departures(run: RunResult, draws: int) -> list[Departure]:
 
 def _recorded(run: RunResult) -> Iterable[Departure]:
     """Yield what the records tell of a run: their last step, and how many lie between two."""
-    steps, every = sorted(one.step for one in run.measured), record_every(run.dataset)
+    steps, every = sorted(one.step for one in run.records), record_every(run.dataset)
     # The 2020 sweep did not record the last update where that is no multiple.
     if steps[-1] not in (LAST, LAST - LAST % every):
         yield Departure("last step", steps[-1], LAST)

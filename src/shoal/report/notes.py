@@ -59,7 +59,7 @@ def _made(runs: Sequence[RunResult]) -> Iterable[str]:
     if known := [run for run in runs if run.protocol]:
         yield ", or ".join(dict.fromkeys(map(_protocol, known)))
     if others := [run for run in runs if not run.protocol]:
-        last = spread_of([max(one.step for one in run.measured) for run in others])
+        last = spread_of([max(one.step for one in run.records) for run in others])
         yield f"network, weights and precision not recorded, last step {last}"
 
 

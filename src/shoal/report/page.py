@@ -48,7 +48,7 @@ def accuracy(value: float) -> int | None:
 
 
 def _run(run: RunResult, most: int, steps: dict[tuple[int, ...], int]) -> dict[str, Any]:
-    kept = _thinned(run.measured, most)
+    kept = _thinned(run.records, most)
     at = tuple(one.step for one in kept)
     return {
         "dataset": run.dataset,
@@ -76,8 +76,8 @@ def _run(run: RunResult, most: int, steps: dict[tuple[int, ...], int]) -> dict[s
 def _most_points(runs: Sequence[RunResult]) -> int:
     series = 0
     for run in runs:
-        first = run.measured[0]
-        series += len(first.terms) + len(run.measured[-1].gaps)
+        first = run.records[0]
+        series += len(first.terms) + len(run.records[-1].gaps)
         series += sum(len(splits) for splits in first.accuracy.values())
     return max(2, MOST_VALUES // max(series, 1))
 

@@ -166,7 +166,7 @@ def domains_of(runs: Sequence[RunResult]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for run in runs:
         mine = found.setdefault(run.dataset, [])
-        mine += [domain for domain in run.measured[0].accuracy if domain not in mine]
+        mine += [domain for domain in run.records[0].accuracy if domain not in mine]
     return found
 
 

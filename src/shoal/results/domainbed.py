@@ -50,8 +50,17 @@ def _read(path: Path) -> Iterator[RunResult]:
     for identity, records in runs.items():
         if not records:
             raise _nothing_tested(path, last[identity])
-        measured = tuple(_alike([records[step] for step in sorted(records)]))
-        yield RunResult(*identity, last[identity]["hparams"], measured, path.parent)
+        dataset, algorithm, test_domains, trial, draw = identity
+        yield RunResult(
+            dataset=dataset,
+            algorithm=algorithm,
+            test_domains=test_domains,
+            trial=trial,
+            draw=draw,
+            hparams=last[identity]["hparams"],
+            records=tuple(_alike([records[step] for step in sorted(records)])),
+            path=path.parent,
+        )
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -85,7 +94,10 @@ def _identity(args: Mapping[str, Any]) -> Identity:
 def _record(values: Mapping[str, Any]) -> Record:
     if not isinstance(values["hparams"], dict):
         raise TypeError(f"hparams must be an object, got {values['hparams']!r}")
-    return Record(_whole(values["step"]), _accuracies(values, values["args"]["dataset"]), {})
+    return Record(
+        step=_whole(values["step"]),
+        accuracy=_accuracies(values, values["args"]["dataset"]),
+    )
 
 
 def _whole(value: Any) -> int:

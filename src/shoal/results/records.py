@@ -49,40 +49,57 @@ TIMING, FAILED, BEGUN = "timing.json", "failed.json", "begun.json"
 KEPT, HELD_OUT = "kept", "held_out"
 # In a sweep's folder: the hyperparameters that were set by hand, by the folder of each run.
 SET_HPARAMS = "set_hparams.json"
+FIELDS = frozenset(("step", "accuracy", "calibration_error", "terms"))
 IDENTIFYING = ("dataset", "algorithm", "test_domains", "trial", "draw", "hparams")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """Accuracies and calibration errors after one update, by domain and split.
 
-    ``terms`` are the means, since the record before, of what every update reports; ``gaps`` the
-    spreads of statistics between the training domains, by name, where they were recorded.
+    ``terms`` are the means, since the record before, of what every update reports. ``extra`` are
+    further metrics by name, such as the gaps between training domains.
     """
 
     step: int
     accuracy: Mapping[str, Mapping[str, float]]
-    calibration_error: Mapping[str, Mapping[str, float]]
+    calibration_error: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     terms: Mapping[str, float] = field(default_factory=dict)
-    gaps: Mapping[str, float] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
-    def of_record(record: Mapping[str, Any]) -> "Record":
-        """Return what a line of ``records.jsonl`` holds."""
+    def from_json(values: Mapping[str, Any]) -> "Record":
+        """Return the record that ``to_json`` described, or a line of ``records.jsonl``."""
         return Record(
-            record["step"],
-            record["accuracy"],
-            record.get("calibration_error", {}),
-            record.get("terms", {}),
-            record.get("gaps", {}),
+            step=values["step"],
+            accuracy=values["accuracy"],
+            calibration_error=values.get("calibration_error", {}),
+            terms=values.get("terms", {}),
+            extra={name: value for name, value in values.items() if name not in FIELDS},
         )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain values, in the order of a line of ``records.jsonl``."""
+        values = {
+            "step": self.step,
+            "terms": self.terms,
+            "accuracy": self.accuracy,
+            "calibration_error": self.calibration_error,
+        }
+        return values | dict(self.extra)
+
+    @property
+    def gaps(self) -> Mapping[str, float]:
+        """The spreads of statistics between the training domains, if they were recorded."""
+        gaps: Mapping[str, float] = self.extra.get("gaps", {})
+        return gaps
 
     def of(self, domain: str, split: str) -> float:
         """Return an accuracy; NaN where it was not measured."""
         return self.accuracy.get(domain, {}).get(split, float("nan"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunResult:
     """A run, by what selection groups runs by, and all that it recorded.
 
@@ -97,7 +114,7 @@ class RunResult:
     trial: int
     draw: int
     hparams: Mapping[str, Any]
-    measured: tuple[Record, ...]
+    records: tuple[Record, ...]
     path: Path | None = None
     fingerprint: str = ""
     protocol: Mapping[str, Any] = field(default_factory=dict)
@@ -106,7 +123,7 @@ class RunResult:
     @cached_property
     def inside(self) -> tuple[float, ...]:
         """Of each record, the mean accuracy on the held-out images of the training domains."""
-        return tuple(mean_inside(one.accuracy, self.test_domains) for one in self.measured)
+        return tuple(mean_inside(one.accuracy, self.test_domains) for one in self.records)
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -116,7 +133,7 @@ class RunResult:
     @property
     def last(self) -> Record:
         """The record of the last update."""
-        return max(self.measured, key=lambda measured: measured.step)
+        return max(self.records, key=lambda record: record.step)
 
     @property
     def last_inside(self) -> float:
@@ -145,7 +162,7 @@ def mean_inside(values: Mapping[str, Mapping[str, float]], test_domains: Sequenc
     return fmean(found) if found else math.nan
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunTiming:
     """What a run took, in seconds, and what is known of the machine."""
 
@@ -153,7 +170,17 @@ class RunTiming:
     updating: float
     evaluating: float
     updates: int
-    about: Mapping[str, Any]
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the timing as plain values, as ``timing.json`` begins."""
+        return {
+            "preparing": self.preparing,
+            "updating": self.updating,
+            "evaluating": self.evaluating,
+            "updates": self.updates,
+            "machine": dict(self.about),
+        }
 
     @property
     def seconds(self) -> float:
@@ -166,7 +193,7 @@ class RunTiming:
         return ", ".join(f"{name} {value}" for name, value in self.about.items())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Failure:
     """A run that failed, and why."""
 
@@ -221,9 +248,17 @@ def failures(folders: Sequence[Path]) -> list[Failure]:
                 run, failure = _run(path.parent), failure_of(path.parent)
                 if failure is None:  # somebody tries it again
                     continue
-                named = (run["dataset"], run["algorithm"], tuple(run["test_domains"]))
-                told = (run["trial"], run["draw"], failure["reason"])
-                found.append(Failure(*named, *told, path.parent))
+                found.append(
+                    Failure(
+                        dataset=run["dataset"],
+                        algorithm=run["algorithm"],
+                        test_domains=tuple(run["test_domains"]),
+                        trial=run["trial"],
+                        draw=run["draw"],
+                        reason=failure["reason"],
+                        path=path.parent,
+                    )
+                )
     return found
 
 
@@ -255,11 +290,11 @@ def read_timing(folder: Path) -> RunTiming | None:
         values = found or {}
         about = values.get("machine")
         return RunTiming(
-            float(values["preparing"]),
-            float(values["updating"]),
-            float(values["evaluating"]),
-            int(values.get("updates", 0)),
-            about if isinstance(about, dict) else {},
+            preparing=float(values["preparing"]),
+            updating=float(values["updating"]),
+            evaluating=float(values["evaluating"]),
+            updates=int(values.get("updates", 0)),
+            about=about if isinstance(about, dict) else {},
         )
     except (KeyError, TypeError, ValueError):
         return None
@@ -274,19 +309,19 @@ def _read_set_hparams(sweep: Path) -> Mapping[str, Any]:
 
 def _read(folder: Path, set_hparams: Mapping[str, Any]) -> RunResult:
     run = _run(folder)
-    measured = tuple(_measured(folder / RECORDS, run["test_domains"]))
+    records = tuple(_records(folder / RECORDS, run["test_domains"]))
     return RunResult(
-        run["dataset"],
-        run["algorithm"],
-        tuple(run["test_domains"]),
-        run["trial"],
-        run["draw"],
-        run["hparams"],
-        measured,
-        folder,
-        run.get("fingerprint", ""),
-        run.get("protocol", {}),
-        set_hparams.get(folder.name),
+        dataset=run["dataset"],
+        algorithm=run["algorithm"],
+        test_domains=tuple(run["test_domains"]),
+        trial=run["trial"],
+        draw=run["draw"],
+        hparams=run["hparams"],
+        records=records,
+        path=folder,
+        fingerprint=run.get("fingerprint", ""),
+        protocol=run.get("protocol", {}),
+        set_hparams=set_hparams.get(folder.name),
     )
 
 
@@ -311,14 +346,14 @@ def _object(text: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _measured(path: Path, test_domains: Sequence[str]) -> Iterator[Record]:
+def _records(path: Path, test_domains: Sequence[str]) -> Iterator[Record]:
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     if not lines:
         raise _damaged(path, "is empty, or not there")
     steps: set[int] = set()
     for number, line in enumerate(lines, 1):
         try:
-            found = Record.of_record(json.loads(line))
+            found = Record.from_json(json.loads(line))
         except json.JSONDecodeError as error:
             raise _damaged(path, f"is not JSON in line {number} ({error})") from error
         except (KeyError, TypeError, AttributeError) as error:

@@ -64,18 +64,18 @@ class Choice:
     @property
     def inside(self) -> float:
         """The mean accuracy on the held-out images of its training domains."""
-        both = zip(self.run.measured, self.run.inside, strict=True)
+        both = zip(self.run.records, self.run.inside, strict=True)
         return next(inside for measured, inside in both if measured.step == self.step)
 
     @property
     def records(self) -> int:
         """The number of records of its run."""
-        return len(self.run.measured)
+        return len(self.run.records)
 
     @property
     def record(self) -> int:
         """The number of the record that is read, counted from 1 by step."""
-        return 1 + sum(measured.step < self.step for measured in self.run.measured)
+        return 1 + sum(measured.step < self.step for measured in self.run.records)
 
 
 # A score and the record to read; a rule takes a run and all runs of its data set, method and trial.
@@ -90,7 +90,7 @@ def by_test_domain(run: RunResult, all_runs: Sequence[RunResult]) -> Score | Non
 
 def by_training_domains(run: RunResult, all_runs: Sequence[RunResult]) -> Score | None:
     """Return the best mean of the training domains' held-out accuracies over all steps."""
-    return _best(zip(run.inside, run.measured, strict=True))
+    return _best(zip(run.inside, run.records, strict=True))
 
 
 def by_leaving_out(run: RunResult, all_runs: Sequence[RunResult]) -> Score | None:
@@ -101,7 +101,7 @@ def by_leaving_out(run: RunResult, all_runs: Sequence[RunResult]) -> Score | Non
     missing.
     """
     test = run.test_domains[0]
-    others = [domain for domain in run.measured[0].accuracy if domain != test]
+    others = [domain for domain in run.records[0].accuracy if domain != test]
     if not others:
         return None
     pairs = {
@@ -114,10 +114,10 @@ def by_leaving_out(run: RunResult, all_runs: Sequence[RunResult]) -> Score | Non
         pair = pairs.get((test, domain)) or pairs.get((domain, test))
         if pair is None:
             return None
-        beside.append((domain, {measured.step: measured for measured in pair.measured}))
+        beside.append((domain, {measured.step: measured for measured in pair.records}))
     return _best(
         (fmean(steps[measured.step].of(domain, KEPT) for domain, steps in beside), measured)
-        for measured in run.measured
+        for measured in run.records
         if all(measured.step in steps for _, steps in beside)
     )
 
@@ -268,12 +268,12 @@ def _calibrated(candidates: Sequence[RunResult]) -> list[Scored]:
     All steps of all runs count. The score is the negative mean calibration error on the held-out
     images of the training domains, so that the largest score is the best.
     """
-    if not any(measured.calibration_error for run in candidates for measured in run.measured):
+    if not any(measured.calibration_error for run in candidates for measured in run.records):
         return []  # DomainBed, for one, records no calibration errors
     all_steps = [
         (accuracy, run, measured)
         for run in candidates
-        for accuracy, measured in zip(run.inside, run.measured, strict=True)
+        for accuracy, measured in zip(run.inside, run.records, strict=True)
     ]
     best = max(compared(accuracy) for accuracy, *_ in all_steps)
     if best == -math.inf:  # no accuracy is a number

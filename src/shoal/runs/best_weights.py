@@ -8,7 +8,7 @@ ended without its choice.
 import hashlib
 import math
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from .model import CARD, MODEL
 from .run import Run
 
 KEPT_MODELS = "kept"
-RecordFields = Mapping[str, Any]
 
 
 def reachable(run: RunResult, rule: str) -> list[int]:
@@ -46,13 +45,13 @@ def reachable(run: RunResult, rule: str) -> list[int]:
     if RULES[rule] is by_training_domains:
         best = by_training_domains(run, [run])
         return [] if best is None else [best[1].step]
-    return [one.step for one in run.measured] if rule == "leave-one-domain-out" else []
+    return [one.step for one in run.records] if rule == "leave-one-domain-out" else []
 
 
 def _well_calibrated(run: RunResult) -> list[int]:
     found = [
         (compared(accuracy_of(run, one)), -compared(-error_of(run, one)), one.step)
-        for one in run.measured
+        for one in run.records
     ]
     best = max((accuracy for accuracy, *_ in found), default=-math.inf)
     return [
@@ -83,23 +82,23 @@ class WeightKeeper:
         run: Run,
         rules: Iterable[str],
         folder: Path,
-        save: Callable[[Path, RecordFields], object],
+        save: Callable[[Path, Record], object],
     ) -> None:
         self.run, self.rules, self.folder, self.save = run, tuple(rules), folder, save
         self._known: int | None = None
 
-    def __call__(self, records: Sequence[RecordFields]) -> None:
+    def __call__(self, records: Sequence[Record]) -> None:
         """Keep the weights of the newest record where a rule may choose it.
 
         The first call tells of the records that a checkpoint holds, whose weights are kept already.
         """
         if self._known is not None and len(records) > self._known:
-            step = records[-1]["step"]
+            step = records[-1].step
             if step in self._wanted(records):
                 self.save(kept_model(self.folder, step), records[-1])
         self._known = len(records)
 
-    def finish(self, records: Sequence[RecordFields]) -> None:
+    def finish(self, records: Sequence[Record]) -> None:
         """Delete what no rule can choose any more.
 
         Not before the end: a run that goes on from a checkpoint may need what was best there.
@@ -111,7 +110,7 @@ class WeightKeeper:
             else:
                 shutil.rmtree(path)
 
-    def report_missing(self, records: Sequence[RecordFields], watcher: Watcher) -> None:
+    def report_missing(self, records: Sequence[Record], watcher: Watcher) -> None:
         """Report the weights that a rule may choose and that were not kept."""
         wanted = self._wanted(records)
         if missing := [step for step in wanted if not kept_model(self.folder, step).is_dir()]:
@@ -120,14 +119,11 @@ class WeightKeeper:
                 f"{', '.join(map(str, missing))}): the run was begun without keeping them"
             )
 
-    def _wanted(self, records: Sequence[RecordFields]) -> list[int]:
-        run = self.run
-        measured = tuple(Record.of_record(record) for record in records)
-        about = (run.dataset, run.algorithm, run.test_domains, run.trial, run.draw, run.hparams)
-        so_far = RunResult(*about, measured)
+    def _wanted(self, records: Sequence[Record]) -> list[int]:
+        so_far = self.run.result(records, self.folder)
         found = {step for rule in self.rules for step in reachable(so_far, rule)}
         # The last weights are the run's model.
-        return sorted(found - {run.protocol.steps - 1})
+        return sorted(found - {self.run.protocol.steps - 1})
 
 
 LEFT_OUT = (

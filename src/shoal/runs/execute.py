@@ -1,7 +1,7 @@
 """Carry out a run in its folder: from the data to records and a model."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,11 @@ from ..choices import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..distributed import rank
-from ..results.records import TIMING
+from ..results.records import TIMING, Record, RunResult
 from ..storage import explain_write_errors, write_json
 from ..training.checkpoints import Checkpoints
 from ..training.evaluation import Evaluation
-from ..training.loop import Schedule, Timing, train
+from ..training.loop import Schedule, train
 from ..training.placement import RunData
 from ..training.step import Update
 from ..training.watcher import SILENT, Progress, Watcher
@@ -27,16 +27,6 @@ from .machine import Machine, about_machine
 from .prepare import evaluation_of_run, notes, prepare
 from .run import Run
 
-Record = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class ExecutionResult:
-    """The records of a run, and what it took this process."""
-
-    records: list[Record]
-    timing: Timing | None
-
 
 def execute(
     run: Run,
@@ -46,7 +36,7 @@ def execute(
     folder: RunFolder,
     machine: Machine,
     watcher: Watcher = SILENT,
-) -> ExecutionResult:
+) -> RunResult:
     """Train to the end, from where the folder is, and leave records and model in it.
 
     In several processes all must call it, and the first alone writes.
@@ -58,9 +48,8 @@ def execute(
         return _assist(run, method, dataset, cache, folder, machine)
     checkpoints = Checkpoints(folder.checkpoints, run.identity, machine.checkpoint_every)
 
-    def save(path: Path, record: Mapping[str, Any]) -> None:
-        about = (placed.shape, dataset.classes, trained, record)
-        model.save(path, update.algorithm, run, *about)
+    def save(path: Path, record: Record) -> None:
+        model.save(path, update.algorithm, run, placed.shape, dataset.classes, trained, record)
 
     keep = WeightKeeper(run, machine.keep_best, folder.path, save)
     if folder.done:
@@ -74,7 +63,7 @@ def execute(
             raise ValueError(f"{folder.path} is done and has no records; move it away")
         keep.report_missing(records, watcher)
         watcher.records(records)
-        return ExecutionResult(records, None)
+        return run.result(records, folder.path)
     model.check_saving()
     trained = dataset.without(run.test_domains).names
     placed, update = prepare(run, method, dataset, cache, machine)
@@ -90,9 +79,10 @@ def execute(
         _RecordWriter(folder, keep, checkpoints, watcher),
         _extra_metrics(update, placed, machine),
     )
-    # What it took, and with how many images at a time where memory did not hold all of an update.
-    about = asdict(timing) | {"machine": about_machine(machine), "place": placed.where}
-    about["micro_batch"] = update.algorithm.micro_batch
+    about = replace(timing, about=about_machine(machine)).to_json() | {
+        "place": placed.where,
+        "micro_batch": update.algorithm.micro_batch,  # if memory did not hold a whole update
+    }
     with explain_write_errors(folder.path):
         save(folder.path, records[-1])
         keep.finish(records)
@@ -102,7 +92,7 @@ def execute(
         folder.finish()
     checkpoints.delete()
     keep.report_missing(records, watcher)
-    return ExecutionResult(records, timing)
+    return run.result(records, folder.path)
 
 
 class _RecordWriter(Watcher):
@@ -135,20 +125,20 @@ def _assist(
     cache: ImageCache | None,
     folder: RunFolder,
     machine: Machine,
-) -> ExecutionResult:
+) -> RunResult:
     """Take part in a run that another process carries out: train, evaluate, and write nothing."""
     if folder.done:
-        return ExecutionResult(folder.records(), None)
+        return run.result(folder.records(), folder.path)
     placed, update = prepare(run, method, dataset, cache, machine)
     evaluate = evaluation_of_run(update, placed.parts, machine.step == "compiled")
     checkpoints = Checkpoints(folder.checkpoints, run.identity, writes=False)
     extra = _extra_metrics(update, placed, machine)
-    records, timing = train(
+    records, _ = train(
         update, evaluate, _schedule(run), machine.step, checkpoints, extra_metrics=extra
     )
     if machine.predictions:
         evaluate()
-    return ExecutionResult(records, timing)
+    return run.result(records, folder.path)
 
 
 def _extra_metrics(

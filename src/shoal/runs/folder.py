@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..datasets import DomainDataset
-from ..results.records import BEGUN, DONE, FAILED, RECORDS, RUN
+from ..results.records import BEGUN, DONE, FAILED, RECORDS, RUN, Record
 from ..storage import (
     explain_write_errors,
     hold_lock,
@@ -50,19 +50,20 @@ class RunFolder:
     def checkpoints(self) -> Path:
         return self.path / CHECKPOINTS
 
-    def write_records(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def write_records(self, records: Sequence[Record]) -> None:
         """Write all records, one JSON a line."""
-        lines = (json.dumps(record) + "\n" for record in records)
+        lines = (json.dumps(record.to_json()) + "\n" for record in records)
         write_text(self.path / RECORDS, "".join(lines))
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[Record]:
         """Return the records so far."""
         path = self.path / RECORDS
         if not path.exists():
             return []
         try:
-            return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        except ValueError as error:
+            lines = path.read_text("utf-8").splitlines()
+            return [Record.from_json(json.loads(line)) for line in lines]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is damaged ({error}); move {self.path} away") from error
 
     def run(self) -> Run:

@@ -20,7 +20,7 @@ from ..networks import for_data
 from ..networks.base import Network
 from ..randomness import domainbed_hash, stream
 from ..regularizers import Match, Warmup
-from ..results.records import RUN
+from ..results.records import RUN, Record
 from ..storage import write_aside, write_json
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import Evaluation, EvaluationSet, SplitKey
@@ -114,7 +114,7 @@ def save(
     shape: Sequence[int],
     classes: Sequence[str],
     domains: Sequence[str],
-    record: Mapping[str, Any],
+    record: Record,
     about: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the model and its card; the card comes last, so a card means that both are whole.
@@ -135,9 +135,9 @@ def save(
         "test_domains": list(run.test_domains),
         "shape": list(shape),
         "hparams": dict(run.hparams),
-        "step": record["step"],
-        "accuracy": record["accuracy"],
-        "calibration_error": record["calibration_error"],
+        "step": record.step,
+        "accuracy": record.accuracy,
+        "calibration_error": record.calibration_error,
         "sha256": hashlib.sha256(content).hexdigest(),
         "run": run.canonical(),
     }

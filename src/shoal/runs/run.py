@@ -2,14 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from ..algorithms.optimiser import Optimisation
 from ..catalogue import EVALUATED, PRECISIONS, LearningRateSchedule, OptimiserName
 from ..choices import choose
+from ..results.records import Record, RunResult
 
 SCHEMA = 1
 IMAGES = ("cached", "exact")
@@ -115,6 +117,21 @@ class Run:
         """Return the run as plain values."""
         plain = {"test_domains": list(self.test_domains), "hparams": dict(self.hparams)}
         return asdict(self) | plain | {"schema": SCHEMA}
+
+    def result(self, records: Sequence[Record], path: Path) -> RunResult:
+        """Return the run with its records so far, as selection and reports see it."""
+        return RunResult(
+            dataset=self.dataset,
+            algorithm=self.algorithm,
+            test_domains=self.test_domains,
+            trial=self.trial,
+            draw=self.draw,
+            hparams=self.hparams,
+            records=tuple(records),
+            path=path,
+            fingerprint=self.fingerprint,
+            protocol=asdict(self.protocol),
+        )
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Run":

@@ -7,23 +7,14 @@ from typing import Any
 
 from ..catalogue import StepKind
 from ..distributed import copy_from_first_rank
+from ..results.records import Record, RunTiming
 from .checkpoints import Checkpoints
 from .evaluation import Evaluation, Outcome, SplitKey
 from .step import Step, Update
-from .watcher import SILENT, Progress, Record, Watcher
+from .watcher import SILENT, Progress, Watcher
 
 # Seconds between two looks at how far the device is.
 LOOK = 0.5
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds that this process spent: on the first look at a step, on updates, on evaluations."""
-
-    preparing: float
-    updating: float
-    evaluating: float
-    updates: int
 
 
 @dataclass(frozen=True)
@@ -59,7 +50,7 @@ def train(
     checkpoints: Checkpoints | None = None,
     watcher: Watcher = SILENT,
     extra_metrics: Callable[[], Mapping[str, Any]] = dict,
-) -> tuple[list[Record], Timing]:
+) -> tuple[list[Record], RunTiming]:
     """Train to the end, from the latest checkpoint where there is one.
 
     In several processes all must call it; each returns the same records.
@@ -73,9 +64,10 @@ def train(
     """
     begin = time.perf_counter()
     saved = checkpoints.latest() if checkpoints else None
-    done, records = 0, []
+    done, records = 0, list[Record]()
     if saved is not None:
-        done, records = saved["step"], saved["records"]
+        done = saved["step"]
+        records = [Record.from_json(values) for values in saved["records"]]
         _load(update, saved)
     watcher.records(records)
     run = Step(update, kind, watcher.note)
@@ -105,7 +97,7 @@ def train(
                 # What every process computes for itself may differ in the last bit.
                 copy_from_first_rank(update.state_dict().values())
                 terms = update.means(schedule.since_record(done - 1))
-                records.append(_record(done - 1, terms, evaluate()) | dict(extra_metrics()))
+                records.append(_record(done - 1, terms, evaluate(), extra_metrics()))
                 watcher.records(records)
                 newest = time.perf_counter() - before
                 evaluating += newest
@@ -116,12 +108,19 @@ def train(
                 report_progress()
             if checkpoints and done < schedule.steps and checkpoints.due():
                 run.wait()
-                checkpoints.take(done, {"update": update.state_dict(), "records": records})
+                lines = [record.to_json() for record in records]
+                checkpoints.take(done, {"update": update.state_dict(), "records": lines})
     finally:
         if checkpoints:
             checkpoints.close()
     updating = time.perf_counter() - started - evaluating
-    return records, Timing(started - begin, updating, evaluating, done - first)
+    timing = RunTiming(
+        preparing=started - begin,
+        updating=updating,
+        evaluating=evaluating,
+        updates=done - first,
+    )
+    return records, timing
 
 
 def _load(update: Update, saved: dict[str, Any]) -> None:
@@ -134,10 +133,15 @@ def _load(update: Update, saved: dict[str, Any]) -> None:
         ) from error
 
 
-def _record(step: int, terms: dict[str, float], found: dict[SplitKey, Outcome]) -> Record:
+def _record(
+    step: int,
+    terms: Mapping[str, float],
+    found: Mapping[SplitKey, Outcome],
+    extra: Mapping[str, Any],
+) -> Record:
     accuracy: dict[str, dict[str, float]] = {}
     error: dict[str, dict[str, float]] = {}
     for (domain, split), outcome in found.items():
         accuracy.setdefault(domain, {})[split] = outcome.accuracy
         error.setdefault(domain, {})[split] = outcome.calibration_error
-    return {"step": step, "terms": terms, "accuracy": accuracy, "calibration_error": error}
+    return Record(step=step, accuracy=accuracy, calibration_error=error, terms=terms, extra=extra)

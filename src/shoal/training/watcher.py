@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-Record = dict[str, Any]
+from ..results.records import Record
 
 
 @dataclass(frozen=True)
