@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from shoal.results.records import Record
 from shoal.runs.folder import InUse, RunFolder, in_use, opened
 from shoal.runs.run import Protocol, Run
 from shoal.storage import explain_write_errors
 
 RUN = Run("data", "0" * 64, "erm", ("a",), hparams={"lr": 0.1}, protocol=Protocol(steps=5))
+FIRST = Record(step=0, accuracy={})
 OTHER = replace(RUN, hparams={"lr": 0.2}, trial=3, protocol=Protocol(steps=7))
 
 
@@ -26,8 +28,8 @@ def test_a_new_folder(tmp_path: Path) -> None:
         assert not folder.done
         assert not folder.begun
         assert folder.records() == []
-        folder.write_records([{"step": 0}, {"step": 5, "name": "ζ\u2028"}])
-        assert folder.records() == [{"step": 0}, {"step": 5, "name": "ζ\u2028"}]
+        folder.write_records([FIRST, Record(step=5, accuracy={}, extra={"name": "ζ\u2028"})])
+        assert folder.records() == [FIRST, Record(step=5, accuracy={}, extra={"name": "ζ\u2028"})]
         assert folder.begun
         folder.finish()
         assert folder.done
@@ -65,7 +67,7 @@ def test_a_file_in_its_place(tmp_path: Path) -> None:
 
 def begin(path: Path, run: Run) -> None:
     with opened(path, run) as folder:
-        folder.write_records([{"step": 0}])
+        folder.write_records([FIRST])
 
 
 def test_another_run_s_folder_names_the_differences(tmp_path: Path) -> None:
@@ -139,7 +141,7 @@ def test_what_a_kill_left_half_written_goes(tmp_path: Path) -> None:
     for name in (*left, ".keep.txt", ".nfs000001"):
         (tmp_path / name).write_bytes(b"half")
     with opened(tmp_path, RUN) as folder:
-        assert folder.records() == [{"step": 0}]
+        assert folder.records() == [FIRST]
     assert sorted(p.name for p in tmp_path.glob(".*")) == [".keep.txt", ".nfs000001"]
 
 
@@ -265,7 +267,7 @@ def test_a_full_disk_leaves_the_records_of_before(
         pytest.raises(OSError, match=r"records.jsonl cannot be written: No space left"),
         explain_write_errors(tmp_path),
     ):
-        RunFolder(tmp_path).write_records([{"step": 0}, {"step": 1}])
-    assert RunFolder(tmp_path).records() == [{"step": 0}]
+        RunFolder(tmp_path).write_records([FIRST, Record(step=1, accuracy={})])
+    assert RunFolder(tmp_path).records() == [FIRST]
     assert not list(tmp_path.glob(".*"))
     assert json.loads((tmp_path / "run.json").read_text())["trial"] == 0
