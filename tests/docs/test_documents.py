@@ -14,7 +14,8 @@ from tests.datasets.pictures import photograph
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-DOCUMENTS = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+DOCUMENTS = [README, CONTRIBUTING, *sorted((ROOT / "docs").rglob("*.md"))]
 # Their commands and snippets work on files, and run in test_docs_own_data.py; own-algorithm.md is
 # held by tests of its own.
 ELSEWHERE = {"own-data.md", "getting-started.md", "own-algorithm.md"}
@@ -73,6 +74,35 @@ def test_links_are_found(tmp_path: Path) -> None:
     )
     assert links(page) == ["a.md", "b/c.png", "d.md", "h.png", "#one", "j.md"]
     assert anchors(page) == {"one-two-three", "one", "one-1"}
+
+
+# Named in code, not linked: `tests/paper/test_algorithm1.py`, `src/shoal/catalogue.py`.
+PATH = re.compile(r"`((?:benchmarks|docs|src|tests|tools)/[\w./-]+)`")
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_paths_in_code_exist(path: Path) -> None:
+    for name in PATH.findall(path.read_text("utf-8")):
+        assert (ROOT / name).exists(), f"{name} does not exist"
+
+
+def test_every_departure_has_a_test() -> None:
+    """The last column of fidelity.md; a name without a folder is in tests/algorithms."""
+    text = (ROOT / "docs" / "fidelity.md").read_text("utf-8")
+    assert len(PATH.findall(text)) > 60
+    for name in re.findall(r"`(test_\w+\.py)`", text):
+        assert (ROOT / "tests" / "algorithms" / name).exists(), f"{name} does not exist"
+
+
+def test_the_readme_is_short() -> None:
+    """Under 1,200 words, code included, and tables that can be read: 25 words a cell at most."""
+    text = README.read_text("utf-8")
+    assert len(text.split()) < 1_200
+    rows = re.findall(r"^ *\|(.*)\| *$", FENCE.sub("", text), re.MULTILINE)
+    assert rows
+    for cell in (cell for row in rows for cell in row.split("|")):
+        plain = re.sub(r"\]\([^)]*\)", "]", cell)
+        assert len(plain.split()) <= 25, plain
 
 
 def python_blocks(path: Path) -> list[tuple[int, str]]:

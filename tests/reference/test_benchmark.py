@@ -194,7 +194,9 @@ def test_every_name_is_one_of_shoals() -> None:
         assert set(table.rows) <= ALGORITHMS.keys() | VARIANTS.keys(), table.label
         assert table.caption and table.source
     for rule in RULES:
-        assert list(published_table(BENCHMARKS[rule], rule).columns) == list(DATASETS)
+        columns = list(published_table(BENCHMARKS[rule], rule).columns)
+        # Sets that the paper does not have come after its own.
+        assert columns == list(DATASETS)[:7]
         for name, headings in short.items():
             # The headings are DomainBed's short names.
             columns = published_table(f"domainbed:{name}", rule).columns

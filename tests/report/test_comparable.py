@@ -176,4 +176,4 @@ def test_what_the_search_draws_was_not_set(algorithm: str) -> None:
 
 
 def test_every_published_data_set_has_its_network() -> None:
-    assert set(DATASETS) == set(published_benchmark("test-domain").columns)
+    assert set(DATASETS) >= set(published_benchmark("test-domain").columns)

@@ -156,15 +156,16 @@ def test_a_line_that_is_no_record_is_named(line: str, tmp_path: Path) -> None:
         read_domainbed(tmp_path)
 
 
-def test_all_our_data_sets_and_methods_have_a_name_there() -> None:
+def test_all_its_data_sets_and_methods_have_a_name_here() -> None:
+    # Those that DomainBed does not have come after its own.
     theirs = "ColoredMNIST RotatedMNIST VLCS PACS OfficeHome TerraIncognita DomainNet"
-    assert [facts.domainbed for facts in catalogue.DATASETS.values()] == theirs.split()
+    assert [facts.domainbed for facts in catalogue.DATASETS.values()][:7] == theirs.split()
     assert [*catalogue.DATASETS] == [*DATASETS]
     theirs = (
         "ERM IRM GroupDRO Mixup MLDG CORAL MMD DANN CDANN MTL SagNet ARM VREx RSC ANDMask SANDMask "
         "IGA Fish Fishr"
     )
-    assert [facts.class_name for facts in catalogue.METHODS.values()] == theirs.split()
+    assert [facts.class_name for facts in catalogue.METHODS.values()][:19] == theirs.split()
     assert [*catalogue.METHODS] == [*ALGORITHMS]
 
 
