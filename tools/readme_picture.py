@@ -53,7 +53,7 @@ def draw_digits(axes: Axes, title: str, agreeing: int) -> None:
 
 def draw_accuracies(axes: Axes) -> None:
     records = json.loads((DOCS / "results/colored-mnist.json").read_text("utf-8"))["records"]
-    for row, (title, method) in enumerate(METHODS.items()):
+    for row, method in enumerate(METHODS.values()):
         chosen = [
             r
             for r in records
