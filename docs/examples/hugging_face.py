@@ -1,4 +1,4 @@
-"""Fishr in Hugging Face's Trainer: a text classifier whose domains are where texts come from."""
+"""Fishr in Hugging Face's Trainer: a text classifier; a domain is the origin of a text."""
 
 import torch
 from torch import Tensor, nn
@@ -8,12 +8,12 @@ import shoal
 
 
 class WithFishr(Trainer):
-    """A trainer whose loss has the penalty on the classifier; rows of the data have a domain."""
+    """A trainer that adds the penalty on the classifier; each row of the data has a domain."""
 
     def __init__(self, *args: object, num_domains: int, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self.fishr = shoal.Fishr(num_domains, penalty_weight=100.0, warmup_steps=4)
-        # What the head sees: its input z is caught on the way in.
+        # Keeps the input of the head, z.
         self.model.classifier.register_forward_pre_hook(self._remember)
 
     def _remember(self, head: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -31,7 +31,7 @@ class WithFishr(Trainer):
 
 
 torch.manual_seed(0)
-# A tiny network with drawn weights; yours comes from from_pretrained(...).
+# A tiny network with random weights; yours comes from from_pretrained(...).
 config = BertConfig(
     vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
 )

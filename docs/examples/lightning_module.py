@@ -1,4 +1,4 @@
-"""Fishr in Lightning: the regulariser is a module of the module, so that checkpoints hold it."""
+"""Fishr in Lightning: the regulariser is a submodule, so checkpoints contain its state."""
 
 import lightning
 import torch
@@ -23,7 +23,7 @@ class Classifier(lightning.LightningModule):
         z = self.features(inputs)
         logits = self.classifier(z)
         risk = F.cross_entropy(logits, labels)
-        # In several processes, Fishr gathers the batch over all of them: nothing to do here.
+        # With several processes, Fishr gathers the whole batch itself.
         penalty = self.fishr(z, logits, labels, domains)
         self.log_dict({"risk": risk, "penalty": penalty})
         return risk + penalty
@@ -43,7 +43,8 @@ trainer = lightning.Trainer(
     logger=False,
     enable_progress_bar=False,
     enable_model_summary=False,
-    # Not accumulate_grad_batches: it adds up penalties of small batches. See micro-batches.
+    # No accumulate_grad_batches: it would add up penalties of small batches. Use
+    # shoal.in_micro_batches, as in gradient_accumulation.py.
 )
 model = Classifier(num_domains=4)
 trainer.fit(model, DataLoader(data, batch_size=64, shuffle=True))

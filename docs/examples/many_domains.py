@@ -1,4 +1,4 @@
-"""Many domains with few examples each: hospitals, users, writers. A step sees some of them."""
+"""Many domains with few examples each, such as users or writers: a step sees some of them."""
 
 import torch
 import torch.nn.functional as F
@@ -13,16 +13,16 @@ targets = torch.randint(CLASSES, (E, EACH))
 
 features = nn.Sequential(nn.Linear(INPUTS, 32), nn.ReLU())
 classifier = nn.Linear(32, CLASSES)
-# A domain's variance from a few examples is noise: a long moving average makes it useful. What is
-# matched is v̄ / (1 − γ), so that a longer average wants a smaller λ. Domains that are absent from
-# a batch, or have one example in it, neither decay nor take part; those seen less often are brought
-# to the same length. Batches may so be made in any way.
+# A variance of a few examples is noisy; a long moving average makes it useful. Fishr matches
+# v̄ / (1 − γ), so a longer average needs a smaller λ. Domains with fewer than two examples in a
+# batch neither decay nor take part, and the average corrects for domains that are seen less often.
+# So batches can be drawn in any way.
 fishr = shoal.Fishr(num_domains=E, penalty_weight=1.0, ema_decay=0.99, warmup_steps=20)
 optimiser = torch.optim.Adam([*features.parameters(), *classifier.parameters()], lr=1e-3)
 
 for _ in range(60):
-    # 16 domains with 6 examples each rather than 96 examples of anywhere: a variance needs two
-    # examples of a domain, and is the better the more there are.
+    # 16 domains with 6 examples each are better than 96 examples of any domain: a variance needs
+    # two examples of a domain, and more make it more exact.
     chosen = torch.randperm(E)[:16]
     which = torch.stack([torch.randperm(EACH)[:6] for _ in chosen])
     inputs = data[chosen[:, None], which].flatten(0, 1)

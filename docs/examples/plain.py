@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import shoal
 
-# Three training domains, told apart by an integer; x1 carries the class everywhere, x2 deceives.
+# Three training domains, numbered 0 to 2. x1 predicts the class equally well in all; x2 does not.
 torch.manual_seed(0)
 domains = torch.arange(3).repeat_interleave(200)
 labels = torch.randint(2, (600,))
@@ -33,5 +33,5 @@ for _ in range(20):
         optimiser.step()
 
 print(f"loss {loss.item():.3f} after {int(fishr.steps)} steps")
-# fishr.state_dict() holds the running variances: save it with the model to go on later.
+# fishr.state_dict() holds the running variances: save it with the model to resume later.
 torch.save({"fishr": fishr.state_dict(), "head": classifier.state_dict()}, "checkpoint.pt")

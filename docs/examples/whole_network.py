@@ -1,4 +1,4 @@
-"""Fishr on all weights of a network, with a memory budget: risk and variances of one forward."""
+"""Fishr on all weights of a network, with a memory budget; one forward for risk and variance."""
 
 import torch
 from torch import nn
@@ -19,8 +19,8 @@ model = nn.Sequential(
     nn.Flatten(),
     nn.Linear(32, 4),
 )
-model.eval()  # an example's gradient must not depend on others: batch norm with frozen statistics
-# Divided by the number of weights, λ keeps its meaning from the head to the whole network.
+model.eval()  # freezes batch norm: an example's gradient must not depend on other examples
+# The penalty is divided by the number of weights, for a network as for a head.
 fishr = shoal.Fishr(num_domains=3, penalty_weight=1000.0, warmup_steps=2)
 optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
 
@@ -32,7 +32,7 @@ for _ in range(4):
         domains,
         parameters="all",  # or names: "0", "classifier"; or a module
         num_domains=3,
-        memory=20 * 2**20,  # bytes; where not all examples fit, they are run in chunks, twice
+        memory=20 * 2**20,  # bytes; if not all examples fit, they run in chunks, twice
     )
     loss = losses.mean() + fishr.match(v)
     optimiser.zero_grad()
