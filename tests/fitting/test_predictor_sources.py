@@ -193,7 +193,7 @@ def test_no_file_of_a_folder_is_lost(
     classified = [line.partition(":")[0] for line in found.out.splitlines()]
     assert classified == [str(new / name) for name in ("a.webp", "b.gif", "other/c.png")]
     assert found.err.splitlines() == [
-        f"shoal: passed over 4 files of {new}, no images by suffix",
+        f"shoal: skipped 4 files in {new}, without the suffix of an image",
         f"shoal: cannot read {new / 'IMG.heic'}: it is no image, or its beginning is lost",
         f"shoal: there is no file {new / 'link.png'}",
     ]

@@ -1,11 +1,11 @@
-"""``shoal eval``: a trained model on any data."""
+"""``shoal eval``: measure a trained model on any data set."""
 
 import argparse
 from pathlib import Path
 from typing import Any
 
 from .loading import add_columns, add_data_options, decode_with_progress, readable
-from .options import device, name_domains, whole
+from .options import add_device, device, name_domains, whole
 
 
 def add(commands: Any) -> None:
@@ -13,9 +13,8 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "eval",
         help="measure a trained model on a data set",
-        description="The accuracy of a run's model on every domain of a data set, all images; for "
-        "a model that was fitted to a table, of another one. Images that cannot be read are named "
-        "and left out.",
+        description="Prints the accuracy of a model on every domain of a data set; for a model of "
+        "a table, of another table. Unreadable images are reported and skipped.",
     )
     name_domains(parser)
     parser.add_argument("model", type=Path, metavar="RUN", help="the folder of a run or a fit")
@@ -25,16 +24,18 @@ def add(commands: Any) -> None:
         "--trial",
         type=whole,
         metavar="T",
-        help="of data that is drawn, as MNIST is (default: the run's)",
+        help="trial of a data set with random content, such as Colored MNIST (default: the run's)",
     )
     parser.add_argument(
-        "--algorithm", metavar="NAME", help="your own method, where the model is of one"
+        "--algorithm",
+        metavar="NAME",
+        help="your own algorithm (path/to/file.py:Class), if the model was trained with one",
     )
     parser.add_argument(
-        "--domain", nargs="+", metavar="DOMAIN", help="only these (default: all domains)"
+        "--domain", nargs="+", metavar="DOMAIN", help="domains to measure (default: all)"
     )
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_device(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(run=_run, after_interrupt="nothing was written")
 
 
@@ -56,16 +57,17 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     from rich.console import Console
 
+    from ..catalogue import title_of
     from .terminal import table
 
-    shown = table(f"{model.run.algorithm}: {options.model} on {dataset.name}", None)
+    grid = table(f"{title_of(model.run.algorithm)}: {options.model} on {dataset.name}", None)
     examples = "images" if len(model.card["shape"]) == 3 else "rows"
     for head in ("Domain", examples, "accuracy %", "calibration error"):
-        shown.add_column(head, justify="left" if head == "Domain" else "right")
+        grid.add_column(head, justify="left" if head == "Domain" else "right")
     trained = model.card["training_domains"] if dataset.name == model.run.dataset else ()
     for domain, values in found.items():
         seen = " (trained on)" if domain in trained else ""
         accuracy, error = 100 * values["accuracy"], values["calibration_error"]
-        shown.add_row(f"{domain}{seen}", str(values["images"]), f"{accuracy:.1f}", f"{error:.3f}")
-    Console().print(shown)
+        grid.add_row(f"{domain}{seen}", f"{values['images']:,}", f"{accuracy:.1f}", f"{error:.3f}")
+    Console().print(grid)
     return 0

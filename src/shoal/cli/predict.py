@@ -1,4 +1,4 @@
-"""``shoal predict``: what a fitted model says of new files."""
+"""``shoal predict``: classify new files with a trained model."""
 
 import argparse
 import csv
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from .loading import tell_unseen
-from .options import device
+from .options import add_device, device
 
 
 def add(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "predict",
-        help="classify new images or rows with a fitted model",
-        description="Class and probability of every image or row. What cannot be read is told on "
-        "stderr and does not stop the rest; the exit status is then 1.",
+        help="classify new images or rows with a trained model",
+        description="Prints the class and its probability for every image or row. Unreadable "
+        "inputs are reported on stderr and skipped; the exit status is then 1.",
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="the folder of a fit or a run")
     parser.add_argument(
@@ -26,16 +26,19 @@ def add(commands: Any) -> None:
         type=Path,
         nargs="+",
         metavar="FILES",
-        help="images, or folders of them; for a model of a table, .csv, .tsv or .parquet files",
+        help="image files or folders of images; for a model of a table, .csv, .tsv or .parquet "
+        "files or folders of them",
     )
     parser.add_argument(
-        "--csv", action="store_true", help="print CSV, with the probability of every class"
+        "--csv", action="store_true", help="print CSV with the probability of every class"
     )
     parser.add_argument(
-        "--algorithm", metavar="NAME", help="your own method, where the model is of one"
+        "--algorithm",
+        metavar="NAME",
+        help="your own algorithm (path/to/file.py:Class), if the model was trained with one",
     )
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto")
-    parser.set_defaults(run=_run, after_interrupt="what was printed stands")
+    add_device(parser)
+    parser.set_defaults(run=_run, after_interrupt="the predictions printed so far are complete")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -43,13 +46,13 @@ def _run(options: argparse.Namespace) -> int:
     from .methods import with_settings
 
     method = with_settings(options.algorithm)[0] if options.algorithm else None
-    with warnings.catch_warnings(record=True) as noted:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = load(options.model, device(options.device), method)
-    for note in noted:
-        print(f"shoal: {note.message}", file=sys.stderr)
+    for warning in caught:
+        print(f"shoal: {warning.message}", file=sys.stderr)
     for folder in filter(Path.is_dir, options.files):
-        _tell_of_others(folder, model.takes_rows)
+        _print_skipped(folder, model.takes_rows)
     failed, unseen, write = 0, Counter[str](), csv.writer(sys.stdout)
     if options.csv:
         write.writerow(["source", "class", "probability", *model.classes, "error"])
@@ -71,12 +74,12 @@ def _run(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _tell_of_others(folder: Path, rows: bool) -> None:
-    """Say how many files of a folder are not looked at, because they are something else."""
+def _print_skipped(folder: Path, rows: bool) -> None:
+    """Print how many files of a folder are skipped because of their suffix."""
     from ..fitting.inputs import files_in
 
     others = files_in(folder, rows)[1]
     if others:
         files = "1 file" if others == 1 else f"{others:,} files"
-        kind = "no tables (.csv, .tsv, .parquet)" if rows else "no images"
-        print(f"shoal: passed over {files} of {folder}, {kind} by suffix", file=sys.stderr)
+        suffix = "not .csv, .tsv or .parquet" if rows else "without the suffix of an image"
+        print(f"shoal: skipped {files} in {folder}, {suffix}", file=sys.stderr)
