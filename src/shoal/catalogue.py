@@ -132,6 +132,11 @@ HESSIAN_METHODS = ("auto", "gauss-newton", "func", "backpack")
 RECORD_EVERY = {"small": 100, "large": 300, "domainnet": 1000}
 
 
+# Defaults of ``shoal fit``: the network for images, the number of splits, and the seconds, which
+# apply unless the number of runs is limited.
+FIT_BACKBONE, FIT_TRIALS, FIT_SECONDS = "efficientnet-lite0", 3, 600.0
+
+
 def title_of(algorithm: str) -> str:
     """Return a method's name as people write it; a method of one's own keeps the name it has."""
     return METHODS[algorithm].title if algorithm in METHODS else algorithm

@@ -32,7 +32,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What the guides talk of, small; and few updates, because nobody reads these results."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(fit_options, "TRIALS", 1)
+    monkeypatch.setattr(fit_options, "FIT_TRIALS", 1)
     monkeypatch.setattr("os.fsync", lambda _: None)
     monkeypatch.setattr(fit, "onnx_missing", lambda: "onnx")
     monkeypatch.setattr(setup, "STEPS", {"all": 2, "head": 5})

@@ -8,7 +8,6 @@ import os
 import random
 import re
 import shutil
-from argparse import Namespace
 from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
@@ -22,10 +21,10 @@ import torch
 
 import shoal
 from shoal.cli import main
-from shoal.cli.fit import tell
+from shoal.cli.fit import print_plan
 from shoal.datasets.cache import build
-from shoal.fitting import fit, leave_one_out, lengths, page_content
-from shoal.fitting.budget import FitProgress
+from shoal.fitting import fit, leave_one_out, page_content
+from shoal.fitting.budget import Budget, FitPlan, FitProgress
 from shoal.fitting.frozen_features import frozen_features, pretrained
 from shoal.fitting.inspection import inspect_data
 from shoal.fitting.onnx_export import describe_onnx
@@ -75,7 +74,7 @@ def test_a_table(
     shutil.copytree(folder, ".", dirs_exist_ok=True)
     assert "t: 120 rows, 3 domains, 2 classes" in out
     assert "Deploy " in out
-    assert "model.onnx agrees with the model" in err
+    assert "checked model.onnx: probabilities match" in err
     files = {path.name for path in Path("out").iterdir()}
     assert {"model.safetensors", "model.json", "model.onnx", "report.html", "runs"} <= files
     card = json.loads(Path("out/model.json").read_text())
@@ -173,8 +172,8 @@ def test_labels_that_are_noise(monkeypatch: pytest.MonkeyPatch, capsys: Output) 
     for text in (out, str(leave_one_out["sentences"]), page):
         assert "Nothing useful was learned for an unseen domain." in text
         assert "Check the labels and the layout (--layout" in text
-        assert "expect about" not in text
-    assert "Next: see what goes wrong in out/report.html" in out
+        assert "Expected accuracy" not in text
+    assert "Next: look at the errors in out/report.html" in out
     assert '<section class="verdict useless">' in page
 
 
@@ -184,17 +183,17 @@ def test_labels_that_are_noise(monkeypatch: pytest.MonkeyPatch, capsys: Output) 
         (
             "photos",
             ("--leave-out", "b"),
-            "--leave-out is for a table, and photos is a folder",
+            "--leave-out is for tables, but photos is a folder",
         ),
         (
             "photos",
             ("--class-column", "b"),
-            "--class-column is for a table, and photos",
+            "--class-column is for tables, but photos",
         ),
-        ("m.csv", ("--class-column", "b"), r"--class-column is for a table, and m\.csv is a manif"),
-        ("t.csv", ("--layout", "class/domain"), r"--layout is for images, and t\.csv is a table"),
-        ("t.csv", ("--train", "head"), r"--train is for images, and t\.csv is a table"),
-        ("t.csv", ("--backbone", "resnet50"), r"--backbone is for images, and t\.csv is a table"),
+        ("m.csv", ("--class-column", "b"), r"--class-column is for tables, but m\.csv is a mani"),
+        ("t.csv", ("--layout", "class/domain"), r"--layout is for images, but t\.csv is a table"),
+        ("t.csv", ("--train", "head"), r"--train is for images, but t\.csv is a table"),
+        ("t.csv", ("--backbone", "resnet50"), r"--backbone is for images, but t\.csv is a table"),
     ],
 )
 def test_an_option_of_the_other_kind_of_data_is_refused(
@@ -208,25 +207,34 @@ def test_an_option_of_the_other_kind_of_data_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("runs", "seconds", "told"),
+    ("runs", "seconds", "planned"),
     [
-        (6, None, "Up to 6 runs leave 3 of 4 domains out (8 all).\n"),
-        (8, None, "Up to 8 runs leave each domain out in turn.\n"),
+        (6, None, "up to 6 training runs (2 methods × 3 of 4 domains held out).\n"),
+        (8, None, "up to 8 of 24 training runs (2 methods × 4 held-out domains × 3 splits).\n"),
         (
             None,
             90.0,
-            "Up to 24 runs leave each domain out in turn, as many as 1 min 30 s allow",
+            "up to 24 training runs (2 methods × 4 held-out domains × 3 splits) within about "
+            "1 min 30 s.\n",
         ),
     ],
 )
-def test_how_much_will_be_tried_is_told(
-    runs: int | None, seconds: float | None, told: str, capsys: Output
+def test_the_plan_is_printed(
+    runs: int | None, seconds: float | None, planned: str, capsys: Output
 ) -> None:
-    options = Namespace(runs=runs, trials=3)
-    material = SimpleNamespace(dataset=SimpleNamespace(names=("a", "b", "c", "d")))
-    setup = table_setup()
-    tell(options, setup, None, material, 2, seconds)
-    assert told in capsys.readouterr().out
+    plan = FitPlan(
+        setup=table_setup(),
+        methods=("erm", "fishr"),
+        domains=4,
+        trials=3,
+        budget=Budget(seconds, runs),
+        shortest=0.0,
+        without_gpu=False,
+    )
+    print_plan(plan)
+    assert capsys.readouterr().out == (
+        f"Network: an MLP, 40 updates in each run.\nComparing methods: {planned}"
+    )
 
 
 def test_what_an_onnx_file_of_images_takes() -> None:
@@ -344,7 +352,7 @@ def test_an_interrupted_fit_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: Out
 
     monkeypatch.setattr(leave_one_out, "_attempt", interrupted)
     assert main(list(TABLE)) == 130
-    assert "the same command goes on from here" in capsys.readouterr().err
+    assert "run the same command to resume" in capsys.readouterr().err
     done = {path.parent.name for path in Path("out/runs").glob("*/done")}
     assert len(done) == 3
     times = {name: (Path("out/runs") / name / "done").stat().st_mtime_ns for name in done}
@@ -360,7 +368,7 @@ def test_options_that_make_no_sense(capsys: Output) -> None:
         capsys, *TABLE, "--set", "lrr=1"
     )
     assert "lr: expected a number" in refused(capsys, *TABLE, "--set", "lr=much")
-    assert "--runs must be 6 or more, to leave two domains out for each of erm, fishr, coral" in (
+    assert "--runs must be 6 or more, to hold out two domains for each of erm, fishr, coral" in (
         refused(capsys, *TABLE[:-1], "5", "--algorithms", "coral")
     )
     assert not Path("out").exists()
@@ -421,7 +429,7 @@ def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> Non
     Path("data/hospital_a/dark/broken.png").write_bytes(b"no image")
     assert main(list(IMAGES)) == 0
     out, err = capsys.readouterr()
-    assert "There is no GPU, so the features of efficientnet-lite0 stay as they are" in out
+    assert "No GPU found: training only a head on frozen features of efficientnet-lite0" in out
     assert "broken.png" in out
     assert "pip install 'shoal[onnx]'" in err
     page = Path("out/report.html").read_text()
@@ -522,12 +530,10 @@ def test_the_whole_network(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> N
     pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
     without_onnx(monkeypatch)
     write_images(Path("data"), each=3, domains=DOMAINS[:2])
-    monkeypatch.setattr(lengths, "length_within", lambda *_: (1, 0.0))
+    monkeypatch.setattr(fit, "length_within", lambda *_: (1, 0.0))
     given = ("fit", "data", "--out", "out", "--cache", "cache", "--trials", "1", "--train", "all")
     assert main([*given, "--set", "batch_size=2"]) == 0
-    assert (
-        "All weights of efficientnet-lite0 are trained, 1 updates a run" in capsys.readouterr().out
-    )
+    assert "Training all weights of efficientnet-lite0, 1 update in each" in capsys.readouterr().out
     runs = read_plan(Path("out"))
     assert {run.protocol.weights for run in runs} == {"imagenet"}
     assert {run.hparams["lr"] for run in runs} == {5e-5}

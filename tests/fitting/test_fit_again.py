@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cli import main
-from shoal.cli.progress import fit_progress
+from shoal.cli.progress import FitProgressBars, fit_progress
 from shoal.fitting import inspection, leave_one_out
 from shoal.fitting.budget import FitProgress
 from shoal.training.loop import Progress
@@ -50,7 +50,7 @@ def test_an_interrupted_fit(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> 
 
     interrupt_after(2, monkeypatch)
     assert main(list(TABLE)) == 130
-    assert "1 run is there already, and not made again" in capsys.readouterr().err
+    assert "1 run is already done and not repeated" in capsys.readouterr().err
     (folder, *_) = (path.parent for path in Path("out/runs").glob("*/done"))
     (folder / "records.jsonl").write_text("{")
     assert main(list(TABLE)) == 2
@@ -218,12 +218,12 @@ def test_an_unknown_network_is_refused_before_images_are_read(
 def test_the_help_says_what_a_bare_number_is(capsys: Output) -> None:
     with pytest.raises(SystemExit):
         main(["fit", "--help"])
-    assert "a bare number is minutes" in " ".join(capsys.readouterr().out.split())
+    assert "a bare number means minutes" in " ".join(capsys.readouterr().out.split())
 
 
 def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
     monkeypatch.setattr("shoal.cli.progress.QUIET", -1.0)
-    with fit_progress() as progress:
+    with fit_progress(FitProgressBars) as progress:
         progress.run("erm", None, FitProgress(0, 8, None))
         progress.run("erm", Progress(5, 10, 3.0, 9.0, None), FitProgress(0, 8, 70.0))
         progress.run("last", Progress(10, 10, 3.0, 0.0, None), FitProgress(0, 1, 0.0))

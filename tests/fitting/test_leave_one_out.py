@@ -8,7 +8,7 @@ import torch
 from shoal.algorithms import find
 from shoal.datasets import Domain, DomainDataset
 from shoal.fitting import leave_one_out
-from shoal.fitting.leave_one_out import FitWorkspace
+from shoal.fitting.setup import FitWorkspace
 from shoal.runs.machine import Machine
 from shoal.runs.run import Run
 from shoal.sweeps import attempt as attempts
@@ -22,13 +22,13 @@ def test_the_others_take_part_in_what_begins_and_outlive_what_fails(
     runs = [Run("x", "", name, ("a",)) for name in ("erm", "fishr", "coral")]
     words, assisted = iter([2, 0, leave_one_out.END]), list[str]()
 
-    class Hand:
+    class Assistant:
         def assist(self, run: Run) -> None:
             assisted.append(run.algorithm)
             raise FloatingPointError("in all processes alike")
 
-    monkeypatch.setattr(leave_one_out, "agreed", lambda _: next(words))
-    leave_one_out.follow(Hand(), runs)  # type: ignore[arg-type]
+    monkeypatch.setattr(leave_one_out, "broadcast_int", lambda _: next(words))
+    leave_one_out.assist_until_done(Assistant(), runs)  # type: ignore[arg-type]
     assert assisted == ["coral", "erm"]
 
 
@@ -72,5 +72,5 @@ def test_what_fails_in_one_process_ends_all(
     assert begun == [1]
 
 
-def test_alone_everything_is_agreed() -> None:
-    assert leave_one_out.agreed(lambda: 3) == 3
+def test_a_single_process_keeps_its_own_number() -> None:
+    assert leave_one_out.broadcast_int(lambda: 3) == 3

@@ -1,6 +1,5 @@
 """How many updates a run gets where nobody says."""
 
-from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,15 +8,16 @@ import pytest
 import torch
 
 from shoal.algorithms import find
-from shoal.cli.fit import with_length
+from shoal.cli.fit import print_plan
 from shoal.datasets import Domain, DomainDataset
-from shoal.fitting import lengths
-from shoal.fitting.leave_one_out import FitWorkspace
-from shoal.fitting.lengths import length_within, longest
-from shoal.fitting.setup import FitSetup, table_length
+from shoal.fitting import budget, fit
+from shoal.fitting.budget import Budget, FitPlan, length_within, longest
+from shoal.fitting.leave_one_out import FitWatcher
+from shoal.fitting.setup import FitSetup, FitWorkspace, table_length
 from shoal.runs.machine import Machine
 from shoal.sweeps.cost import write_rates
 from shoal.sweeps.probe import Rates
+from tests.fitting.made import table_setup, write_table
 
 SETUP = FitSetup(
     dataset="x",
@@ -59,12 +59,12 @@ def test_small_tables_are_not_seen_too_often(rows: list[int], steps: int) -> Non
     assert table_length(rows) == steps
 
 
-@pytest.mark.parametrize("steps", lengths.LENGTHS)
+@pytest.mark.parametrize("steps", budget.LENGTHS)
 def test_the_longest_that_fits(steps: int, world: FitWorkspace) -> None:
     rates = Rates(0.01, 0.0005, 2.0, domains=3)
     enough = seconds_of_a_round(steps, rates)
     assert longest(enough * 1.0001, rates, SETUP, world) == steps
-    shorter = [length for length in lengths.LENGTHS if length < steps] or [steps]
+    shorter = [length for length in budget.LENGTHS if length < steps] or [steps]
     assert longest(enough * 0.9999, rates, SETUP, world) == shorter[0]
 
 
@@ -78,70 +78,105 @@ def test_a_probe_of_erm_tells(monkeypatch: pytest.MonkeyPatch, world: FitWorkspa
         assert dataset("x", 0) is world.dataset
         write_rates(out, {("here", ("x", "erm")): rates})
 
-    monkeypatch.setattr(lengths, "find_rates", find_rates)
-    needed = seconds_of_a_round(2000, rates) / lengths.SHARE
+    monkeypatch.setattr(budget, "find_rates", find_rates)
+    needed = seconds_of_a_round(2000, rates) / budget.SHARE
     assert length_within(needed * 1.0001, SETUP, world)[0] == 2000
     assert length_within(needed * 0.9999, SETUP, world)[0] == 1500
     assert seen == [["erm"], ["erm"]]
 
 
 def test_where_nothing_is_found(monkeypatch: pytest.MonkeyPatch, world: FitWorkspace) -> None:
-    monkeypatch.setattr(lengths, "find_rates", lambda *_: None)
+    monkeypatch.setattr(budget, "find_rates", lambda *_: None)
     assert length_within(1e9, SETUP, world) == (SETUP.steps, 0.0)
 
 
 def test_a_time_that_is_too_short_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world: FitWorkspace
+    monkeypatch: pytest.MonkeyPatch, world: FitWorkspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rates = Rates(1.0, 0.0, 0.0, domains=3)
     wrote = {("here", ("x", "erm")): rates}
-    monkeypatch.setattr(lengths, "find_rates", lambda out, *_: write_rates(out, wrote))
+    monkeypatch.setattr(budget, "find_rates", lambda out, *_: write_rates(out, wrote))
     # Two methods without each of two domains, and the model; not the third domain.
     least = 5 * 300 * 1.0
 
-    def told(seconds: float) -> list[str]:
-        lines: list[str] = []
-        found = with_length(Namespace(steps=None), SETUP, world, tmp_path, seconds, lines.append)
-        assert found.steps == 300
-        return lines[1:]  # the first says that updates are timed
+    def printed(seconds: float) -> str:
+        lines = Lines()
+        setup, shortest = fit.choose_length(SETUP, world, seconds, lines)
+        assert setup.steps == 300
+        assert lines.lines == ["timing a few updates to choose the length of the runs"]
+        plan = FitPlan(
+            setup=setup,
+            methods=("erm", "fishr"),
+            domains=3,
+            trials=3,
+            budget=Budget(seconds),
+            shortest=shortest,
+            without_gpu=False,
+        )
+        print_plan(plan)
+        return capsys.readouterr().out
 
-    assert told(least * 1.0001) == []
-    (line,) = told(60.0)
-    assert "take about 25 min 0 s even with 300 updates a run, and 1 min 0 s are left" in line
+    assert "too short" not in printed(least * 1.01)
+    line = printed(60.0)
+    assert (
+        "takes about 25 min 0 s even with 300 updates in each run, but 1 min 0 s are left" in line
+    )
     assert "a longer --time, --train head, or fewer --steps" in line
 
 
+class Lines(FitWatcher):
+    """Keeps the notes of a fit."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, line: str) -> None:
+        self.lines.append(line)
+
+
 @pytest.mark.parametrize(
-    ("setup", "steps", "seconds", "expected"),
+    ("setup", "seconds", "expected"),
     [
-        (SETUP, None, 60.0, 77),
-        (SETUP, 1000, 60.0, 1000),  # as asked
-        (SETUP, None, None, 1000),  # there is no time to fit into
-        (replace(SETUP, trained="head"), None, 60.0, 1000),
-        (replace(SETUP, kind="table", backbone=None), None, 60.0, 1000),
+        (SETUP, 60.0, 77),
+        (SETUP, None, 1000),  # there is no time to fit into
+        (replace(SETUP, trained="head"), 60.0, 1000),
+        (replace(SETUP, kind="table", backbone=None), 60.0, 1000),
     ],
 )
-def test_only_what_is_left_open_is_chosen(
+def test_only_the_length_of_whole_networks_is_chosen(
     monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
     world: FitWorkspace,
     setup: FitSetup,
-    steps: int | None,
     seconds: float | None,
     expected: int,
 ) -> None:
-    monkeypatch.setattr(lengths, "length_within", lambda *_: (77, 0.0))
-    told: list[str] = []
-    given = Namespace(steps=steps), setup, world, tmp_path, seconds
-    assert with_length(*given, told.append).steps == expected
-    assert bool(told) == (expected == 77)  # it takes a while, and says so
+    monkeypatch.setattr(fit, "length_within", lambda *_: (77, 0.0))
+    lines = Lines()
+    assert fit.choose_length(setup, world, seconds, lines)[0].steps == expected
+    assert bool(lines.lines) == (expected == 77)  # it takes a while, and a note announces it
 
 
-def test_what_was_chosen_before_stays(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world: FitWorkspace
+@pytest.mark.parametrize("before", [True, False])
+def test_a_length_that_was_given_or_chosen_before_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: bool
 ) -> None:
-    monkeypatch.setattr(lengths, "length_within", lambda *_: (77, 0.0))
-    (tmp_path / "runs" / "one").mkdir(parents=True)
-    SETUP.save(tmp_path)
-    found = with_length(Namespace(steps=None), SETUP, world, tmp_path, 60.0, print)
-    assert found.steps == SETUP.steps
+    """An earlier command chose 1 update, or this one gives it: nothing is timed."""
+
+    def timed(*_: object) -> None:
+        raise AssertionError("updates were timed")
+
+    class Planned(Exception):
+        pass
+
+    class Stops(FitWatcher):
+        def planned(self, plan: FitPlan) -> None:
+            assert plan.setup.steps == 5
+            raise Planned
+
+    monkeypatch.setattr(fit, "choose_length", timed)
+    data, out = write_table(tmp_path / "t.csv"), tmp_path / "out"
+    if before:
+        (out / "runs" / "one").mkdir(parents=True)
+        table_setup(steps=5).save(out)
+    with pytest.raises(Planned):
+        fit.fit(data, out=out, steps=None if before else 5, device="cpu", watcher=Stops())

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shoal.cli.fit_tables import show_material
+from shoal.cli.fit import print_data
 
 CLASSES = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]
 DOMAINS = ["art_painting", "cartoon", "photo", "sketch"]
@@ -14,7 +14,7 @@ COUNTS = {name: dict.fromkeys(CLASSES, 100 * k + 7) for k, name in enumerate(DOM
 
 def shown(capsys: Any, classes: list[str] = CLASSES) -> str:
     dataset = SimpleNamespace(name="PACS", classes=classes, domains=[[0]], counts=lambda: COUNTS)
-    show_material(SimpleNamespace(dataset=dataset, table=None, broken=[], notes=[]))
+    print_data(SimpleNamespace(dataset=dataset, table=None, broken=[], notes=[]))
     return str(capsys.readouterr().out)
 
 

@@ -1,90 +1,106 @@
-"""``shoal fit``: from a user's data to a model for a domain that it never saw."""
+"""``shoal fit``: options in, tables out; ``shoal.fitting.fit`` does the work."""
 
 import argparse
-import time
-from collections.abc import Callable
+import shlex
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .fit_tables import show_material, show_verdict
+from ..catalogue import FIT_BACKBONE, FIT_SECONDS, FIT_TRIALS, title_of
 from .loading import add_cache_folder
-from .options import add_settings, device, name_domains, positive, settings
-from .progress import fit_progress
-from .terminal import format_duration, parse_duration
+from .options import add_device, add_settings, device, name_domains, positive, settings
+from .progress import FitProgressBars, fit_progress
+from .terminal import fits, format_duration, parse_duration, table
 
-TRIALS = 3
+# Classes that get their own column, and unreadable files that are listed.
+COLUMNS, NAMED = 8, 10
+# The number of examples of each class, by domain.
+Counts = Mapping[str, Mapping[str, int]]
 
 
-BACKBONE = "efficientnet-lite0"
-
-
-def add_fit_options(parser: Any) -> None:
-    """Add the data and all that can be chosen."""
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "fit",
+        help="train on your own data: compare methods, pick one, and train the final model",
+        description="Checks your data, then holds out one domain at a time to estimate how each "
+        "method does on a domain it has never seen. It prints which method to deploy, trains it on "
+        "all domains, and writes a folder with the model, its card, an ONNX file and a report "
+        "page. If interrupted, the same command resumes. On several GPUs: torchrun "
+        "--nproc-per-node 2 -m shoal fit …",
+    )
+    name_domains(parser)
     parser.add_argument(
         "data",
         type=Path,
         metavar="DATA",
-        help="a folder of domain/class/file images, a .csv, .tsv or .json manifest of images, or a "
-        "table (.csv, .tsv, .parquet) with a column of domains",
+        help="a folder of images (domain/class/file), a .csv, .tsv or .json manifest of images, or "
+        "a table (.csv, .tsv, .parquet) with a column of domains",
     )
-    _add_what(parser.add_argument_group("what is tried"))
-    _add_how(parser.add_argument_group("how"))
-    _add_reading(parser.add_argument_group("how the data is read"))
+    _add_comparison(parser.add_argument_group("comparison"))
+    _add_training(parser.add_argument_group("training"))
+    _add_reading(parser.add_argument_group("reading the data"))
+    parser.set_defaults(run=_run, after_interrupt="run the same command to resume")
 
 
-def _add_what(group: Any) -> None:
+def _add_comparison(group: Any) -> None:
     group.add_argument(
         "--algorithms",
         nargs="+",
         default=[],
         metavar="NAME",
-        help="more methods, beside erm and fishr; see 'shoal list algorithms'",
+        help="methods to compare besides erm and fishr; see 'shoal list algorithms'",
     )
     group.add_argument(
         "--time",
         type=parse_duration,
         metavar="T",
-        help="for all of it: 90s, 10min, 2h; a bare number is minutes (default: 10min, where no "
-        "--runs are given)",
+        help="time budget for the whole command, such as 90s, 10min or 2h; a bare number means "
+        "minutes. It is a target and may be exceeded "
+        f"(default: {FIT_SECONDS / 60:.0f}min, or no limit if --runs is given)",
     )
-    group.add_argument("--runs", type=positive, metavar="N", help="to estimate with, at most")
+    group.add_argument(
+        "--runs",
+        type=positive,
+        metavar="N",
+        help="maximum number of training runs used for the comparison",
+    )
     group.add_argument(
         "--trials",
         type=positive,
-        default=TRIALS,
+        default=FIT_TRIALS,
         metavar="N",
-        help="splits of the data, at most (default: %(default)s)",
+        help="maximum number of random train/validation splits (default: %(default)s)",
     )
-    add_settings(group, "hyperparameters, for the methods that have them; see 'shoal hparams'")
+    add_settings(group, "set hyperparameters, for the methods that have them; see 'shoal hparams'")
 
 
-def _add_how(group: Any) -> None:
+def _add_training(group: Any) -> None:
     group.add_argument(
-        "--out", type=Path, metavar="DIR", help="the folder to write (default: out/NAME-fit)"
+        "--out", type=Path, metavar="DIR", help="folder to write (default: out/NAME-fit)"
     )
     group.add_argument(
         "--backbone",
-        default=BACKBONE,
+        default=FIT_BACKBONE,
         metavar="NAME",
-        help="the network for images: also any of torchvision's or timm's (default: %(default)s)",
+        help="network for images; also any name of torchvision or timm (default: %(default)s)",
     )
     group.add_argument(
         "--train",
         choices=("auto", "all", "head"),
         default="auto",
-        help="all weights, or only a head on the network's features as they are, which a CPU can "
-        "do in minutes (default: all on a GPU, head without)",
+        help="train all weights, or only a head on frozen features, which takes minutes on a CPU "
+        "(default: all on a GPU, head on a CPU)",
     )
     group.add_argument(
         "--steps",
         type=positive,
         metavar="N",
-        help="updates of each run (default: 600 of a head, 200 to 1000 of an MLP by the rows, and "
-        "of a whole network 300 to 5000, as the time allows)",
+        help="updates of each run (default: 600 for a head, 200 to 1000 for a table by its number "
+        "of rows, and 300 to 5000 for a whole network, as the time allows)",
     )
-    group.add_argument("--device", default="auto", help="cpu, cuda, or auto")
+    add_device(group)
     add_cache_folder(group)
 
 
@@ -92,245 +108,226 @@ def _add_reading(group: Any) -> None:
     group.add_argument(
         "--layout",
         choices=("domain/class", "class/domain"),
-        help="of the folders (default: domain/class)",
+        help="order of the folders (default: domain/class)",
     )
     group.add_argument(
-        "--class-column", default="class", metavar="NAME", help="of a table (default: class)"
+        "--class-column",
+        default="class",
+        metavar="NAME",
+        help="column of a table that holds the classes (default: %(default)s)",
     )
     group.add_argument(
-        "--domain-column", default="domain", metavar="NAME", help="of a table (default: domain)"
+        "--domain-column",
+        default="domain",
+        metavar="NAME",
+        help="column of a table that holds the domains (default: %(default)s)",
     )
     group.add_argument(
         "--leave-out",
         nargs="+",
         default=[],
         metavar="COLUMN",
-        help="of a table, that a model must not see",
+        help="columns to ignore, such as IDs or anything unknown at prediction time",
     )
-
-
-def with_length(
-    options: argparse.Namespace,
-    setup: Any,
-    world: Any,
-    out: Path,
-    seconds: float | None,
-    note: Callable[[str], object],
-) -> Any:
-    """Return the setup with as many updates as there is time for, where that is left open.
-
-    Where the time is too short for even the fewest of them, that is told with what to do. Heads and
-    MLPs take seconds anyway; several processes would have to agree.
-    """
-    from ..distributed import processes
-    from ..fitting.lengths import length_within
-    from ..fitting.setup import saved_setup
-
-    chosen = options.steps is not None or saved_setup(out) is not None
-    large = setup.kind == "images" and not setup.frozen
-    if seconds is None or chosen or not large or processes() > 1:
-        return setup
-    note("timing a few updates, to see how long runs can be")
-    steps, least = length_within(seconds, setup, world)
-    if least > seconds:
-        note(
-            f"the time is too short: two domains left out for each method and the model itself "
-            f"take about {format_duration(least)} even with {steps:,} updates a run, and "
-            f"{format_duration(max(seconds, 0))} are left; it goes on all the same. What helps: a "
-            "longer --time, --train head, or fewer --steps"
-        )
-    return replace(setup, steps=steps)
-
-
-def check_kind(options: argparse.Namespace) -> None:
-    """Raise where an option is for the other kind of data, and would do nothing."""
-    from ..fitting.inspection import is_table
-
-    columns = {
-        "--class-column": options.class_column != "class",
-        "--domain-column": options.domain_column != "domain",
-        "--leave-out": bool(options.leave_out),
-    }
-    images = {
-        "--layout": options.layout is not None,
-        "--train": options.train != "auto",
-        "--backbone": options.backbone != BACKBONE,
-    }
-    if options.data.is_dir():
-        given, other, what = columns, "a table", "a folder of images"
-    elif not options.data.is_file():
-        return  # which is told when it is read
-    elif is_table(options.data):
-        given, other, what = images, "images", "a table"
-    else:
-        given, other, what = columns, "a table", "a manifest of images"
-    for name, is_given in given.items():
-        if is_given:
-            hint = "; to do without a domain, take it out of there" if name == "--leave-out" else ""
-            raise ValueError(f"{name} is for {other}, and {options.data} is {what}{hint}")
-
-
-def check_backbone(options: argparse.Namespace) -> None:
-    """Raise where images are to be read and there is no such network.
-
-    Before they are, because that takes long; what is not installed would fail every run.
-    """
-    from ..fitting.frozen_features import SHAPE
-    from ..fitting.inspection import is_table
-    from ..networks.registry import backbone_name, check_network
-
-    if not is_table(options.data):
-        check_network(SHAPE, backbone_name(options.backbone), "imagenet")
-
-
-def tell(
-    options: argparse.Namespace,
-    setup: Any,
-    on: Any,
-    material: Any,
-    methods: int,
-    seconds: float | None,
-) -> None:
-    """Say what will be done, and why."""
-    if setup.kind == "table":
-        print(f"An MLP of {setup.steps:,} updates in every run.")
-    elif setup.frozen:
-        why = "There is no GPU, so " if options.train == "auto" and on.type == "cpu" else ""
-        print(
-            f"{why}{'t' if why else 'T'}he features of {setup.backbone} stay as they are, and a "
-            "head is trained on them (--train all for the whole network, which takes hours on a "
-            "CPU)."
-        )
-    else:
-        print(
-            f"All weights of {setup.backbone} are trained, {setup.steps:,} updates a run (--steps "
-            "for more or fewer)."
-        )
-    domains = len(material.dataset.names)
-    whole = methods * domains
-    most = min(whole * options.trials, options.runs or 10**9)
-    if most < whole:
-        print(f"Up to {most} runs leave {most // methods} of {domains} domains out ({whole} all).")
-    elif seconds:
-        print(
-            f"Up to {most} runs leave each domain out in turn, as many as "
-            f"{format_duration(seconds)} allow and at least two domains."
-        )
-    else:
-        print(f"Up to {most} runs leave each domain out in turn.")
-
-
-# Always compared: what is to be beaten, and what is proposed.
-ALWAYS = ("erm", "fishr")
-TIME = 600.0
-
-
-def add(commands: Any) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "fit",
-        help="your own data: estimate, choose and train a model for a domain it never saw",
-        description="Inspects the data, leaves each domain out in turn to estimate how methods do "
-        "on one they never saw, says which to deploy, trains it on all domains and writes a folder "
-        "with the model, its card, an ONNX file and a report page. The same command goes on after "
-        "any interruption. Under torchrun, several processes share the batches: torchrun "
-        "--nproc-per-node 2 -m shoal fit …",
-    )
-    name_domains(parser)
-    add_fit_options(parser)
-    parser.set_defaults(run=_run, after_interrupt="the same command goes on from here")
 
 
 def _run(options: argparse.Namespace) -> int:
+    from ..distributed import rank
+    from ..fitting.fit import fit
+    from ..fitting.leave_one_out import FitWatcher
     from ..sweeps.worker import ending_on_sigterm
+    from .methods import name_of, with_settings
     from .torchrun import joined
 
+    methods = {text: with_settings(text) for text in options.algorithms}
     with joined(device(options.device)) as on, ending_on_sigterm():
-        _fit(options, on)
+        with fit_progress(FitTerminal) if rank() == 0 else nullcontext(FitWatcher()) as watcher:
+            result = fit(
+                options.data,
+                out=options.out,
+                algorithms={name_of(text, one[0]): one for text, one in methods.items()},
+                time=options.time,
+                runs=options.runs,
+                trials=options.trials,
+                settings=settings(options.set),
+                train=options.train,
+                backbone=options.backbone,
+                steps=options.steps,
+                device=on,
+                cache=options.cache,
+                layout=options.layout,
+                class_column=options.class_column,
+                domain_column=options.domain_column,
+                leave_out=options.leave_out,
+                watcher=watcher,
+            )
+        if result is not None:
+            print_result(result)
     return 0
 
 
-def _fit(options: argparse.Namespace, on: Any) -> None:
-    from ..datasets.cache import cache_folder
-    from ..distributed import first_rank_first, rank
-    from ..fitting.budget import Budget
-    from ..fitting.fit import fit
-    from ..fitting.inspection import inspect_data
-    from ..fitting.leave_one_out import FitWatcher, FitWorkspace
-    from ..fitting.setup import (
-        INSPECTION,
-        check_folder,
-        check_settings,
-        choose_setup,
-        default_folder,
+class FitTerminal(FitProgressBars):
+    """Prints the data and the plan of a fit, and shows its progress."""
+
+    def inspected(self, data: Any) -> None:
+        print_data(data)
+
+    def planned(self, plan: Any) -> None:
+        print_plan(plan)
+
+
+def print_data(data: Any) -> None:
+    """Print the counts of domains and classes, unreadable files and notes."""
+    from rich.console import Console
+    from rich.text import Text
+
+    dataset, counts = data.dataset, data.dataset.counts()
+    console = Console()
+    examples = "images" if data.table is None else "rows"
+    total = sum(map(len, dataset.domains))
+    title = (
+        f"{dataset.name}: {total:,} {examples}, {len(counts)} domains, "
+        f"{len(dataset.classes)} classes"
     )
-    from ..runs.machine import Machine
+    console.print(Text(title, "bold"), soft_wrap=True)
+    ways = (_by_domain, _by_class) if len(dataset.classes) <= COLUMNS else ()
+    grids = [*(way(counts, dataset.classes) for way in ways), _by_domain(counts, ())]
+    console.print(next((grid for grid in grids if fits(grid, console)), grids[-1]))
+    if data.broken:
+        files = "file" if len(data.broken) == 1 else "files"
+        console.print(Text(f" {len(data.broken):,} unreadable {files}, skipped:", "bold"))
+        for line in data.broken[:NAMED]:
+            console.print(Text(f"   {line.path}: {line.why}", style="red"), soft_wrap=True)
+    if data.table is not None and data.table.encoding.left_out:
+        names = ", ".join(data.table.encoding.left_out)
+        why = "constant, or different in nearly every row"
+        console.print(Text(f" Ignored columns ({why}): {names}"), soft_wrap=True)
+    for note in data.notes:
+        console.print(Text(f" Note: {note}"), soft_wrap=True)
 
-    seconds = options.time or (None if options.runs else TIME)
-    budget, begin = Budget(seconds, options.runs), time.monotonic()
-    methods = _methods(options)
-    check_settings(settings(options.set), methods)
-    out = options.out or default_folder(options.data)
-    first = rank() == 0
-    with fit_progress() if first else nullcontext() as progress:
-        with first_rank_first():
-            if first:
-                check_folder(out, options.data)
-            check_kind(options)
-            check_backbone(options)
-            material = inspect_data(
-                options.data,
-                options.layout,
-                options.class_column,
-                options.domain_column,
-                options.leave_out,
-                (lambda *at: progress.amount("reading", *at)) if progress else None,
-                out / INSPECTION,
-            )
-        if first:
-            show_material(material)
-        machine = Machine(on, "graph" if on.type == "cuda" else "eager")
-        left = None if seconds is None else seconds - (time.monotonic() - begin)
-        setup = choose_setup(
-            material,
-            out,
-            on,
-            train=options.train,
-            backbone=options.backbone,
-            steps=options.steps,
-            settings=settings(options.set),
+
+def _by_domain(counts: Counts, classes: Sequence[str]) -> Any:
+    """Return a table with a row for each domain and a column for each of these classes."""
+    from rich.text import Text
+
+    grid = table(None, None)
+    grid.add_column("Domain")
+    for name in (*classes, "all", "classes"):
+        grid.add_column(Text(name), justify="right")
+    for domain, found in counts.items():
+        cells = [_count(found[name]) for name in classes]
+        kinds = sum(count > 0 for count in found.values())
+        grid.add_row(Text(domain), *cells, f"{sum(found.values()):,}", str(kinds))
+    return grid
+
+
+def _by_class(counts: Counts, classes: Sequence[str]) -> Any:
+    """Return a table with a column for each domain; it is narrower if there are many classes."""
+    from rich.text import Text
+
+    grid = table(None, None)
+    grid.add_column("Class")
+    for domain in counts:
+        grid.add_column(Text(domain), justify="right")
+    for name in classes:
+        grid.add_row(Text(name), *(_count(found[name]) for found in counts.values()))
+    grid.add_section()
+    grid.add_row("all", *(f"{sum(found.values()):,}" for found in counts.values()))
+    return grid
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number else "–"
+
+
+def print_plan(plan: Any) -> None:
+    """Print the network, the number of runs and the time; warn if the time is too short."""
+    setup, budget = plan.setup, plan.budget
+    updates = f"{setup.steps:,} update{'s' * (setup.steps != 1)} in each run"
+    if setup.kind == "table":
+        print(f"Network: an MLP, {updates}.")
+    elif plan.without_gpu:
+        print(
+            f"No GPU found: training only a head on frozen features of {setup.backbone}, "
+            f"{updates}. To train the whole network, use --train all; on a CPU that takes hours."
         )
-        world = FitWorkspace(methods, material.dataset, None, machine)
-        watcher = progress or FitWatcher()
-        setup = with_length(options, setup, world, out, left, watcher.note)
-        if first:
-            tell(options, setup, on, material, len(methods), seconds)
-        fitted = fit(
-            material,
-            setup,
-            methods,
-            out,
-            machine,
-            cache_folder(material.dataset, options.cache),
-            budget,
-            options.trials,
-            watcher,
+    elif setup.frozen:
+        print(f"Training only a head on frozen features of {setup.backbone}, {updates}.")
+    else:
+        print(f"Training all weights of {setup.backbone}, {updates} (change with --steps).")
+    print(f"Comparing methods: {_planned_runs(plan)}.")
+    left = budget.seconds_left
+    if left is not None and plan.shortest > left:
+        print(
+            "The time is too short: to hold out two domains for each method and train the model "
+            f"takes about {format_duration(plan.shortest)} even with {updates}, but "
+            f"{format_duration(max(left, 0))} are left. Training starts all the same; to "
+            "shorten it, use a longer --time, --train head, or fewer --steps."
         )
-    if fitted is not None:
-        show_verdict(fitted, out, time.monotonic() - begin)
 
 
-def _methods(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what is compared, by the names that runs have."""
-    from ..fitting.budget import LEAST
-    from .methods import name_of, with_settings
+def _planned_runs(plan: Any) -> str:
+    methods, domains, trials = len(plan.methods), plan.domains, plan.trials
+    budget, all_runs = plan.budget, methods * domains * trials
+    most = min(all_runs, budget.runs or all_runs)
+    held_out = f"{domains} held-out domains"
+    if most < methods * domains:
+        held_out = f"{most // methods} of {domains} domains held out"
+        most, trials = most // methods * methods, 0
+    product = [f"{methods} methods", held_out]
+    if trials:
+        product.append("1 split" if trials == 1 else f"{trials} splits")
+    of_all = f" of {all_runs}" if trials and most < all_runs else ""
+    within = f" within about {format_duration(budget.seconds)}" if budget.seconds else ""
+    return f"up to {most}{of_all} training runs ({' × '.join(product)}){within}"
 
-    asked = dict.fromkeys([*ALWAYS, *options.algorithms])
-    found = {name_of(one, with_settings(one)[0]): with_settings(one) for one in asked}
-    least = LEAST * len(found)
-    if options.runs is not None and options.runs < least:
-        raise ValueError(
-            f"--runs must be {least} or more, to leave two domains out for each of "
-            f"{', '.join(found)}, got {options.runs}"
-        )
-    return found
+
+def print_result(result: Any) -> None:
+    """Print the estimates, the verdict and the files."""
+    from rich.console import Console
+    from rich.text import Text
+
+    verdict, out, console = result.verdict, result.out, Console()
+    rows, majority = verdict.rows, verdict.majority.row
+    domains = list(dict.fromkeys(name for row in rows for name in row.domains))
+    console.print(Text("Accuracy in % on the held-out domain", "bold"), soft_wrap=True)
+    grid = table(None, None)
+    grid.add_column("Held out")
+    for row in rows:
+        style = "bold" if row.algorithm == verdict.deploy else ""
+        grid.add_column(Text(title_of(row.algorithm), style), justify="right", style=style)
+    grid.add_column(Text(majority.algorithm), justify="right", style="dim")
+    for name in domains:
+        grid.add_row(Text(name), *(_cell(row.domains.get(name)) for row in (*rows, majority)))
+    grid.add_section()
+    grid.add_row("average", *(_cell(row.average) for row in (*rows, majority)))
+    grid.add_row("worst", *(_cell(row.worst) for row in (*rows, majority)))
+    inside = (verdict.inside[row.algorithm] for row in rows)
+    grid.add_row("seen domains", *(_percent(one) for one in inside), "–")
+    console.print(grid)
+    for line in (
+        "Seen domains: accuracy on held-out examples of the training domains (what an ordinary "
+        "test split would report).",
+        f"{majority.algorithm.capitalize()}: always predicting the other domains' most frequent "
+        "class, without a model.",
+    ):
+        console.print(Text(f" {line}", "dim"), soft_wrap=True)
+    for sentence in verdict.sentences:
+        console.print(Text(f" {sentence}"), soft_wrap=True)
+    names = ("model.safetensors", "model.json", "model.onnx", "report.html")
+    files = ", ".join(name for name in names if (out / name).exists())
+    console.print(Text(f" Written to {out} in {format_duration(result.seconds)}: {files}"))
+    predict = f"shoal predict {shlex.quote(str(out))} FILES..."
+    look = f"look at the errors in {out / 'report.html'}, then fit again with another --out"
+    console.print(Text(f" Next: {predict if verdict.majority.beaten else look}"), soft_wrap=True)
+
+
+def _cell(cell: Any) -> str:
+    if cell is None:
+        return "–"
+    error = f" ± {100 * cell.error:.1f}" if cell.trials > 1 else ""
+    return f"{100 * cell.mean:.1f}{error}"
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f}"

@@ -126,8 +126,8 @@ class FitProgressBars(Watcher):
 
 
 @contextmanager
-def fit_progress() -> Iterator[Any]:
-    """Yield a ``FitWatcher`` that shows a fit on stderr."""
+def fit_progress(watcher: type[FitProgressBars]) -> Iterator[Any]:
+    """Yield a ``FitWatcher`` of this class that shows a fit on stderr."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bars
@@ -140,7 +140,7 @@ def fit_progress() -> Iterator[Any]:
         TextColumn("{task.fields[words]}", markup=False),
     )
     with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
-        yield FitProgressBars(bars)
+        yield watcher(bars)
 
 
 class AmountProgress:

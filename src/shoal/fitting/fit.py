@@ -1,9 +1,14 @@
-"""From data to a model for a new domain: inspected, estimated, chosen, trained and written down."""
+"""Fit: from a user's data to a model for a new domain, and a report on how good it will be.
 
-from collections.abc import Mapping
+``fit`` tells the whole story: inspect the data, choose the setup, estimate every method with each
+domain held out in turn, decide, train the chosen method on all domains, write the model.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
@@ -11,21 +16,23 @@ from torch import Tensor
 
 from .._version import __version__
 from ..algorithms.base import Algorithm
+from ..catalogue import FIT_BACKBONE, FIT_SECONDS, FIT_TRIALS
 from ..datasets import DomainDataset
-from ..datasets.cache import ImageCache, build
-from ..distributed import first_rank_first, rank
+from ..datasets.cache import ImageCache, build, cache_folder
+from ..distributed import first_rank_first, processes, rank
+from ..networks.registry import backbone_name, check_network
 from ..results.records import Record
 from ..runs import model as models
 from ..runs.machine import Machine
 from ..runs.model import CARD, check_saving
 from ..runs.run import Run
-from ..storage import read_json, write_json, write_text
+from ..storage import cache_root, read_json, write_json, write_text
 from ..sweeps.attempt import RunState, state_of
 from ..sweeps.plan import MethodChoice, folder_of, write_plan
 from ..sweeps.worker import Worker
 from ..training.pillow import exact_evaluation
 from ..training.watcher import Progress
-from .budget import Budget, FitProgress
+from .budget import LEAST, Budget, FitPlan, FitProgress, length_within
 from .frozen_features import (
     FEATURES,
     SHAPE,
@@ -34,25 +41,287 @@ from .frozen_features import (
     one_thread,
     whole_network,
 )
-from .inspection import FitData
+from .inspection import FitData, check_kind, inspect_data, is_table
 from .leave_one_out import (
     FitWatcher,
-    FitWorkspace,
-    agreed,
+    broadcast_int,
     estimate,
     failures,
-    finished,
-    groups_of,
+    finished_runs,
     run_group,
 )
 from .onnx_export import ONNX, describe_onnx, onnx_missing, write_onnx
 from .page_content import build_page_content
-from .predictor import Predictor, load
-from .setup import FitSetup
+from .predictor import Predictor, device_of, load
+from .setup import (
+    INSPECTION,
+    FitSetup,
+    FitWorkspace,
+    check_folder,
+    check_settings,
+    choose_setup,
+    default_folder,
+    find_method,
+    plan_runs,
+    saved_setup,
+)
 from .verdict import Verdict, decide
 
-# Examples that the ONNX file is compared on.
+ESTIMATE, PAGE = "estimate.json", "report.html"
+# Always compared: the baseline, and the method that this library proposes.
+ALWAYS = ("erm", "fishr")
+# Examples on which the ONNX file is compared with the model.
 COMPARED = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitResult:
+    """The result of a fit.
+
+    Args:
+        out: the folder with the model, its card, the ONNX file, the report page and all runs.
+        verdict: the deployed method, and the estimates of all methods.
+        failures: a line for each failed run.
+        seconds: the time that this call took.
+    """
+
+    out: Path
+    verdict: Verdict
+    failures: tuple[str, ...]
+    seconds: float
+
+
+def fit(
+    data: str | Path,
+    *,
+    out: str | Path | None = None,
+    algorithms: Iterable[str] | Mapping[str, MethodChoice] = (),
+    time: float | None = None,
+    runs: int | None = None,
+    trials: int = FIT_TRIALS,
+    settings: Mapping[str, str] | None = None,
+    train: str = "auto",
+    backbone: str = FIT_BACKBONE,
+    steps: int | None = None,
+    device: str | torch.device | None = None,
+    cache: Path | None = None,
+    layout: str | None = None,
+    class_column: str = "class",
+    domain_column: str = "domain",
+    leave_out: Collection[str] = (),
+    watcher: FitWatcher | None = None,
+) -> FitResult | None:
+    """Fit a model to ``data`` and write it to the folder ``out``; the same call resumes.
+
+    In several processes all must call it; the first one writes, and the others return None.
+
+    Args:
+        data: a folder of images, a manifest of images, or a table.
+        out: by default ``out/NAME-fit``.
+        algorithms: methods to compare besides ERM and Fishr: names of the registry, or classes
+            with settings by the name that their runs get.
+        time: seconds for the whole fit, a target; 600 by default, unless ``runs`` is given.
+        runs: maximum number of training runs for the comparison.
+        trials: maximum number of random splits.
+        settings: hyperparameters as text, by name.
+        train: "all" weights, only the "head" on frozen features, or "auto": the head on a CPU.
+        backbone: the network for images.
+        steps: updates of each run; by default as many as the kind of data and the time allow.
+        device: by default a GPU if there is one.
+        cache: the folder of decoded images.
+        layout: of folders, "domain/class" or "class/domain".
+        class_column, domain_column, leave_out: columns of a table; the last are ignored.
+    """
+    from ..report.fit_page import check_drawing
+
+    begin = monotonic()
+    data = Path(data)
+    out = default_folder(data) if out is None else Path(out)
+    watcher = watcher or FitWatcher()
+    settings = settings or {}
+    budget = Budget(time or (None if runs else FIT_SECONDS), runs)
+    methods = _choose_methods(algorithms)
+    machine = _choose_machine(device_of(device))
+
+    # Refuse now what would fail after hours of training.
+    check_saving()
+    check_drawing()
+    _check_runs(runs, methods)
+    check_settings(settings, methods)
+    with first_rank_first():
+        # Inspect: read all data once.
+        if rank() == 0:
+            check_folder(out, data)
+        for_tables = {
+            "--class-column": class_column != "class",
+            "--domain-column": domain_column != "domain",
+            "--leave-out": bool(leave_out),
+        }
+        for_images = {
+            "--layout": layout is not None,
+            "--train": train != "auto",
+            "--backbone": backbone != FIT_BACKBONE,
+        }
+        check_kind(data, for_tables, for_images)
+        if not is_table(data):
+            check_network(SHAPE, backbone_name(backbone), "imagenet")
+        inspected = inspect_data(
+            data,
+            layout,
+            class_column,
+            domain_column,
+            leave_out,
+            progress=lambda *at: watcher.amount("reading", *at),
+            record=out / INSPECTION,
+        )
+    watcher.inspected(inspected)
+
+    setup = choose_setup(
+        inspected,
+        out,
+        machine.device,
+        train=train,
+        backbone=backbone,
+        steps=steps,
+        settings=settings,
+    )
+    if setup.frozen:
+        for name, (method, _) in methods.items():
+            check_frozen(name, method)
+    shortest = 0.0
+    if steps is None and saved_setup(out) is None:
+        workspace = FitWorkspace(methods, inspected.dataset, None, machine)
+        setup, shortest = choose_length(setup, workspace, budget.seconds_left, watcher)
+    watcher.planned(
+        FitPlan(
+            setup=setup,
+            methods=tuple(methods),
+            domains=len(inspected.dataset.names),
+            trials=trials,
+            budget=budget,
+            shortest=shortest,
+            without_gpu=setup.frozen and train == "auto" and machine.device.type == "cpu",
+        )
+    )
+
+    with first_rank_first():
+        if rank() == 0:
+            setup.save(out)
+        folder = cache_folder(inspected.dataset, cache or cache_root())
+        workspace = _prepare_workspace(inspected, setup, methods, out, machine, folder, watcher)
+    groups = plan_runs(setup, workspace, trials)
+    planned = [run for group in groups for run in group]
+    if done := finished_runs(out, planned):
+        count = "1 run is" if len(done) == 1 else f"{len(done)} runs are"
+        watcher.note(f"{count} already done and not repeated")
+
+    # On a CPU, one core trains a small network on vectors faster than several.
+    vectors = setup.frozen or setup.kind == "table"
+    with one_thread() if vectors and machine.device.type == "cpu" else nullcontext():
+        estimated = estimate(out, groups, workspace, budget, watcher)
+        # Only the first process has results to decide on.
+        verdict = (
+            decide(estimated, workspace.dataset, setup.protocol.holdout) if estimated else None
+        )
+        names = list(methods)
+        deploy = names[broadcast_int(lambda: names.index(verdict.deploy) if verdict else 0)]
+        final = setup.run(workspace.dataset, deploy, methods[deploy], (), 0)
+        failed = failures(out, planned)
+        if verdict is not None:
+            for line in failed:
+                watcher.note(f"failed: {line}")
+            write_json(out / ESTIMATE, verdict.as_json())
+            write_plan(out, [final])
+        _train(out, final, workspace, watcher)
+        if verdict is None:
+            return None
+
+        write_model(out, final, methods[deploy], setup, inspected, verdict)
+        watcher.note(write_checked_onnx(out, methods[deploy][0], inspected))
+        onnx = (out / ONNX).exists()
+        content = build_page_content(inspected, setup, verdict, estimated, failed, onnx)
+        _write_page(out / PAGE, content)
+    return FitResult(out=out, verdict=verdict, failures=tuple(failed), seconds=monotonic() - begin)
+
+
+def _choose_methods(
+    algorithms: Iterable[str] | Mapping[str, MethodChoice],
+) -> dict[str, MethodChoice]:
+    """Return the methods to compare, by the names of their runs; ``ALWAYS`` come first."""
+    if not isinstance(algorithms, Mapping):
+        algorithms = {name: find_method(name) for name in algorithms}
+    return {name: find_method(name) for name in ALWAYS} | dict(algorithms)
+
+
+def _check_runs(runs: int | None, methods: Mapping[str, MethodChoice]) -> None:
+    """Raise if the number of runs is too small to compare the methods."""
+    least = LEAST * len(methods)
+    if runs is not None and runs < least:
+        raise ValueError(
+            f"--runs must be {least} or more, to hold out two domains for each of "
+            f"{', '.join(methods)}, got {runs}"
+        )
+
+
+def _choose_machine(device: torch.device) -> Machine:
+    return Machine(device, "graph" if device.type == "cuda" else "eager")
+
+
+def choose_length(
+    setup: FitSetup, workspace: FitWorkspace, seconds: float | None, watcher: FitWatcher
+) -> tuple[FitSetup, float]:
+    """Return the setup with as many updates as fit into the time, and the least seconds it takes.
+
+    Only whole networks are timed: heads and MLPs take seconds. Several processes would have to
+    agree, so they keep the default.
+    """
+    whole = setup.kind == "images" and not setup.frozen
+    if seconds is None or not whole or processes() > 1:
+        return setup, 0.0
+    watcher.note("timing a few updates to choose the length of the runs")
+    steps, shortest = length_within(seconds, setup, workspace)
+    return replace(setup, steps=steps), shortest
+
+
+def _prepare_workspace(
+    data: FitData,
+    setup: FitSetup,
+    methods: Mapping[str, MethodChoice],
+    out: Path,
+    machine: Machine,
+    decoded: Path,
+    watcher: FitWatcher,
+) -> FitWorkspace:
+    """Return the workspace of the runs: a table's rows, decoded images, or their features."""
+
+    def decode() -> ImageCache:
+        return build(data.dataset, decoded, lambda *at: watcher.amount("decoding", *at))
+
+    if setup.kind == "table":
+        return FitWorkspace(methods, data.dataset, None, machine)
+    if setup.frozen and setup.backbone is not None:
+        vectors = frozen_features(
+            data.dataset,
+            decode,
+            setup.backbone,
+            machine.device,
+            out / FEATURES,
+            lambda *at: watcher.amount("features", *at),
+        )
+        return FitWorkspace(methods, vectors, None, machine)
+    return FitWorkspace(methods, data.dataset, decode(), machine)
+
+
+def _train(out: Path, run: Run, workspace: FitWorkspace, watcher: FitWatcher) -> None:
+    """Train the method to deploy on all domains."""
+
+    def forecast(_: Run, progress: Progress | None) -> FitProgress:
+        return FitProgress(0, 1, progress.seconds_left if progress else None)
+
+    run_group(Worker(out, workspace), [run], watcher, forecast)
+    if rank() == 0 and state_of(folder_of(out, run)) is not RunState.DONE:
+        why = "; ".join(failures(out, [run])) or f"see {folder_of(out, run)}"
+        raise ValueError(f"the model could not be trained on all domains: {why}")
 
 
 def write_model(
@@ -60,7 +329,7 @@ def write_model(
     run: Run,
     method: MethodChoice,
     setup: FitSetup,
-    material: FitData,
+    data: FitData,
     verdict: Verdict,
 ) -> None:
     """Write the model of ``run``, which was trained on all domains, and its card to ``out``."""
@@ -77,41 +346,42 @@ def write_model(
     about: dict[str, Any] = {
         "shoal": __version__,
         "trained": setup.trained,
-        "inputs": _inputs(material),
+        "inputs": _inputs(data),
         "estimate": verdict.as_json(),
     }
-    (out / ONNX).unlink(missing_ok=True)  # it may be of another model
-    models.save(out, algorithm, run, shape, material.dataset.classes, domains, record, about)
+    (out / ONNX).unlink(missing_ok=True)  # it can be of another model
+    models.save(out, algorithm, run, shape, data.dataset.classes, domains, record, about)
 
 
-def write_checked_onnx(out: Path, method: type[Algorithm], material: FitData) -> str:
-    """Write the ONNX file of the model in ``out``, and to its card what it takes; return a line.
+def write_checked_onnx(out: Path, method: type[Algorithm], data: FitData) -> str:
+    """Write the ONNX file of the model in ``out``, describe it in the card, and return a line.
 
-    Not every network of other packages can be written so; the model is there all the same.
+    Some networks of other packages cannot be exported; the model is written all the same.
     """
     lacking = onnx_missing()
     if lacking is not None:
         return (
-            f"no {ONNX}: it needs {lacking}; pip install 'shoal[onnx]' and give the command again"
+            f"no {ONNX}: {lacking} is not installed; pip install 'shoal[onnx]' and run the same "
+            "command again"
         )
     predictor = load(out, "cpu", method)
-    inputs = examples_of(predictor, material.dataset)
+    inputs = examples_of(predictor, data.dataset)
     try:
         gap = write_onnx(out / ONNX, predictor, inputs)
-    except Exception as error:  # the exporter raises whatever a network drives it to
+    except Exception as error:  # the exporter raises errors of any kind
         if isinstance(error, OSError):
             raise
         why = str(error).strip().partition("\n")[0] or type(error).__name__
         return f"no {ONNX}: {why}"
     card = read_json(out / CARD)
-    encoding = None if material.table is None else material.table.encoding
-    told = describe_onnx(card["shape"], material.dataset.classes, encoding)
-    write_json(out / CARD, {**card, "onnx": told})
-    return f"{ONNX} agrees with the model to {gap:.1g} in every probability"
+    encoding = None if data.table is None else data.table.encoding
+    described = describe_onnx(card["shape"], data.dataset.classes, encoding)
+    write_json(out / CARD, {**card, "onnx": described})
+    return f"checked {ONNX}: probabilities match (max. difference {gap:.1g})"
 
 
 def examples_of(predictor: Predictor, dataset: DomainDataset) -> Tensor:
-    """Return some inputs of the model, of all domains in turn."""
+    """Return a few inputs of the model, from all domains in turn."""
     found = []
     for k in range(COMPARED):
         domain = dataset.domains[k % len(dataset.domains)]
@@ -121,139 +391,16 @@ def examples_of(predictor: Predictor, dataset: DomainDataset) -> Tensor:
     return torch.stack(found)
 
 
-def _inputs(material: FitData) -> Mapping[str, Any]:
-    if material.table is None:
+def _inputs(data: FitData) -> Mapping[str, Any]:
+    if data.table is None:
         return {"kind": "images", "size": "any; resized to 224 × 224"}
-    class_column, domain_column = material.table.answers
+    class_column, domain_column = data.table.answers
     return {
         "kind": "table",
-        "columns": material.table.encoding.as_json(),
+        "columns": data.table.encoding.as_json(),
         "class_column": class_column,
         "domain_column": domain_column,
     }
-
-
-ESTIMATE, PAGE = "estimate.json", "report.html"
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """What came of it: the verdict, and the runs that failed."""
-
-    verdict: Verdict
-    failures: tuple[str, ...]
-
-
-def fit(
-    material: FitData,
-    setup: FitSetup,
-    methods: Mapping[str, MethodChoice],
-    out: Path,
-    machine: Machine,
-    cache_folder: Path,
-    budget: Budget,
-    trials: int,
-    watcher: FitWatcher,
-) -> Fitted | None:
-    """Fit a model into the folder ``out``; the same again goes on where it was stopped.
-
-    In several processes all must call it; the first alone writes, and the others return None.
-
-    Args:
-        methods: by the names that runs have; the first ones are ERM and what is compared with it.
-        cache_folder: of the decoded images.
-        trials: how often every domain is left out at most, on other splits.
-    """
-    from ..report.fit_page import check_drawing
-
-    check_saving()
-    check_drawing()
-    if setup.frozen:
-        for name, (method, _) in methods.items():
-            check_frozen(name, method)
-    with first_rank_first():
-        if rank() == 0:
-            setup.save(out)
-        world = _surroundings(material, setup, methods, out, machine, cache_folder, watcher)
-    groups = groups_of(setup, world, trials)
-    if kept := finished(out, [run for group in groups for run in group]):
-        runs = "1 run is" if len(kept) == 1 else f"{len(kept)} runs are"
-        watcher.note(f"{runs} there already, and not made again")
-    vectors = setup.frozen or setup.kind == "table"
-    with one_thread() if vectors and machine.device.type == "cpu" else nullcontext():
-        return _fitted(material, setup, world, groups, out, budget, watcher)
-
-
-def _fitted(
-    material: FitData,
-    setup: FitSetup,
-    world: FitWorkspace,
-    groups: list[list[Run]],
-    out: Path,
-    budget: Budget,
-    watcher: FitWatcher,
-) -> Fitted | None:
-    estimated = estimate(out, groups, world, budget, watcher)
-    verdict = decide(estimated, world.dataset, setup.protocol.holdout) if estimated else None
-    names = list(world.methods)
-    deploy = names[agreed(lambda: names.index(verdict.deploy) if verdict else 0)]
-    run = setup.run(world.dataset, deploy, world.methods[deploy], (), 0)
-    failed = failures(out, [run for group in groups for run in group])
-    if verdict is not None:
-        for line in failed:
-            watcher.note(f"failed: {line}")
-        write_json(out / ESTIMATE, verdict.as_json())
-        write_plan(out, [run])
-    _train(out, run, world, watcher)
-    if verdict is None:
-        return None
-    write_model(out, run, world.methods[deploy], setup, material, verdict)
-    watcher.note(write_checked_onnx(out, world.methods[deploy][0], material))
-    onnx = (out / ONNX).exists()
-    content = build_page_content(material, setup, verdict, estimated, failed, onnx)
-    _write_page(out / PAGE, content)
-    return Fitted(verdict, tuple(failed))
-
-
-def _surroundings(
-    material: FitData,
-    setup: FitSetup,
-    methods: Mapping[str, MethodChoice],
-    out: Path,
-    machine: Machine,
-    cache_folder: Path,
-    watcher: FitWatcher,
-) -> FitWorkspace:
-    dataset = material.dataset
-
-    def cache() -> ImageCache:
-        return build(dataset, cache_folder, lambda *at: watcher.amount("decoding", *at))
-
-    if setup.kind == "table":
-        return FitWorkspace(methods, dataset, None, machine)
-    if setup.frozen and setup.backbone is not None:
-        vectors = frozen_features(
-            dataset,
-            cache,
-            setup.backbone,
-            machine.device,
-            out / FEATURES,
-            lambda *at: watcher.amount("features", *at),
-        )
-        return FitWorkspace(methods, vectors, None, machine)
-    return FitWorkspace(methods, dataset, cache(), machine)
-
-
-def _train(out: Path, run: Run, world: FitWorkspace, watcher: FitWatcher) -> None:
-    """Train what is to be deployed on all domains."""
-
-    def forecast(_: Run, progress: Progress | None) -> FitProgress:
-        return FitProgress(0, 1, progress.seconds_left if progress else None)
-
-    run_group(Worker(out, world), [run], watcher, forecast)
-    if rank() == 0 and state_of(folder_of(out, run)) is not RunState.DONE:
-        why = "; ".join(failures(out, [run])) or f"see {folder_of(out, run)}"
-        raise ValueError(f"the model could not be trained on all domains: {why}")
 
 
 def _write_page(path: Path, content: Mapping[str, Any]) -> None:

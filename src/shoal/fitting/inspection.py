@@ -293,6 +293,26 @@ def broken_files(
     return broken
 
 
+def check_kind(data: Path, for_tables: Mapping[str, bool], for_images: Mapping[str, bool]) -> None:
+    """Raise if an option was given that has no effect on this kind of data.
+
+    Args:
+        for_tables, for_images: whether each option was given, by its name.
+    """
+    if data.is_dir():
+        useless, kind, what = for_tables, "tables", "a folder of images"
+    elif not data.is_file():
+        return  # reading it raises a better error
+    elif is_table(data):
+        useless, kind, what = for_images, "images", "a table"
+    else:
+        useless, kind, what = for_tables, "tables", "a manifest of images"
+    for name, given in useless.items():
+        if given:
+            hint = "; to ignore a domain, remove it from the data" if name == "--leave-out" else ""
+            raise ValueError(f"{name} is for {kind}, but {data} is {what}{hint}")
+
+
 def is_table(data: Path) -> bool:
     """Return whether a file is a table of features rather than a manifest of images."""
     if data.suffix.lower() == ".parquet":

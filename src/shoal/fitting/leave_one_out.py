@@ -1,62 +1,45 @@
-"""How methods do on a domain that they never saw: each left out in turn, as far as the budget goes.
+"""Leave one out: methods are trained with each domain held out in turn, within the budget.
 
-Every run is one of the protocol, in a folder of its own under ``out``: it goes on after an
-interruption, and a second command on the same folder shares the work.
+Every run is a run of a sweep, in its own folder under ``out``. It resumes after an interruption,
+and a second command on the same folder shares the work.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from ..datasets import DomainDataset
-from ..datasets.cache import ImageCache
+from ..catalogue import title_of
 from ..distributed import copy_from_first_rank, rank
 from ..results.records import RunResult, failure_of, read_runs
-from ..runs.machine import Machine
 from ..runs.run import Run
 from ..sweeps.attempt import EVERYWHERE, RunState
-from ..sweeps.plan import LoadedData, MethodChoice, folder_of, write_plan
+from ..sweeps.plan import folder_of, write_plan
 from ..sweeps.worker import Worker
 from ..training.watcher import Progress, Watcher
-from .budget import Budget, FitForecast, FitProgress
-from .setup import FitSetup
+from .budget import Budget, FitForecast, FitPlan, FitProgress
+from .inspection import FitData
+from .setup import FitWorkspace
 
-# Instead of the number of a run: there is no other.
+# Announced in place of the number of a run: there are no more.
 END = -1
-
-
-def agreed(found: Callable[[], int]) -> int:
-    """Return what the first process finds, in all of them; the others find nothing themselves."""
-    value = torch.tensor([found() if rank() == 0 else 0])
-    copy_from_first_rank([value])
-    return int(value)
-
-
-def say(number: int) -> None:
-    """Tell the other processes which run begins now, or ``END``."""
-    agreed(lambda: number)
-
-
-def follow(worker: Worker, runs: Sequence[Run]) -> None:
-    """Take part in those of the runs that the first process carries out, until it says ``END``."""
-    while (number := agreed(lambda: END)) != END:
-        with suppress(*EVERYWHERE):  # which the first process writes down
-            worker.assist(runs[number])
-
-
-# Seconds between two looks at a run that another command carries out.
+# Seconds between two looks at a run that another command trains.
 LOOK = 1.0
-# Of a fit, from the run at hand and its progress.
+# Returns the forecast of the whole fit, from the current run and its progress.
 Forecast = Callable[[Run, Progress | None], FitProgress]
 
 
 class FitWatcher(Watcher):
-    """Follows a fit: what is read or computed before its runs, and every run of it."""
+    """Follows a fit. Override the methods of interest; here all of them do nothing."""
+
+    def inspected(self, data: FitData) -> None:
+        """Called once all data is read."""
+
+    def planned(self, plan: FitPlan) -> None:
+        """Called before the first run is trained."""
 
     def amount(self, name: str, done: int, total: int) -> None:
         """Called while images are read, decoded or turned into features."""
@@ -72,7 +55,7 @@ class _RunWatcher(Watcher):
         self.watched, self.number, self.watcher, self.forecast = run, number, watcher, forecast
 
     def starts(self) -> None:
-        say(self.number)
+        announce_run(self.number)
 
     def progress(self, progress: Progress | None) -> None:
         forecast = self.forecast(self.watched, progress)
@@ -81,68 +64,43 @@ class _RunWatcher(Watcher):
 
 def run_title(run: Run) -> str:
     """Return a few words for progress lines."""
+    title = title_of(run.algorithm)
     if not run.test_domains:
-        return f"{run.algorithm} on all domains"
-    return f"{run.algorithm} without {run.test_domains[0]}, trial {run.trial}"
-
-
-@dataclass(frozen=True)
-class FitWorkspace:
-    """What runs need beside themselves; a ``World`` of the protocol's."""
-
-    methods: Mapping[str, MethodChoice]
-    dataset: DomainDataset
-    cache: ImageCache | None
-    on: Machine
-
-    def method(self, name: str) -> MethodChoice:
-        return self.methods[name]
-
-    def data(self, name: str, trial: int) -> LoadedData:
-        return self.dataset, self.cache
-
-    def machine(self) -> Machine:
-        # What is wrong is shown in the end.
-        return replace(self.on, predictions=True)
-
-
-def groups_of(setup: FitSetup, world: FitWorkspace, trials: int) -> list[list[Run]]:
-    """Return the runs of all methods for every trial and domain left out, trial by trial."""
-    return [
-        [
-            setup.run(world.dataset, name, method, (domain,), trial)
-            for name, method in world.methods.items()
-        ]
-        for trial in range(trials)
-        for domain in world.dataset.names
-    ]
+        return f"{title} on all domains"
+    return f"{title}, {run.test_domains[0]} held out, split {run.trial + 1}"
 
 
 def estimate(
-    out: Path, groups: list[list[Run]], world: FitWorkspace, budget: Budget, watcher: FitWatcher
+    out: Path, groups: list[list[Run]], workspace: FitWorkspace, budget: Budget, watcher: FitWatcher
 ) -> list[RunResult]:
-    """Carry out the groups that the budget allows, in order; return the runs that are done."""
-    worker, asked = Worker(out, world), list[Run]()
+    """Train the groups that the budget allows, in order; return the finished runs.
+
+    In several processes all must call it; only the first returns runs.
+
+    Args:
+        groups: from ``plan_runs``.
+    """
+    worker, planned = Worker(out, workspace), list[Run]()
     forecast = FitForecast(out, groups, budget)
     for number, group in enumerate(groups):
-        if not agreed(partial(budget.allows, out, groups, number)):
+        if not broadcast_int(partial(budget.allows, out, groups, number)):
             break
         if rank() == 0:
             write_plan(out, group)
         run_group(worker, group, watcher, forecast)
-        asked += group
+        planned += group
     if rank() > 0:
-        return []  # what came of it is for the first process to say
-    found = finished(out, asked)
+        return []
+    found = finished_runs(out, planned)
     if not found:
-        raise ValueError(f"all {len(asked)} runs failed: {'; '.join(failures(out, asked)[:1])}")
+        raise ValueError(f"all {len(planned)} runs failed: {'; '.join(failures(out, planned)[:1])}")
     return found
 
 
 def run_group(worker: Worker, runs: Sequence[Run], watcher: FitWatcher, forecast: Forecast) -> None:
-    """Carry out some runs; those that another command is at are waited for in the end."""
+    """Train some runs; wait for those that another command is training."""
     if rank() > 0:
-        return follow(worker, runs)
+        return assist_until_done(worker, runs)
     waiting = list(runs)
     while waiting:
         for run in tuple(waiting):
@@ -151,30 +109,48 @@ def run_group(worker: Worker, runs: Sequence[Run], watcher: FitWatcher, forecast
                 waiting.remove(run)
         if waiting:
             time.sleep(LOOK)
-    return say(END)
+    return announce_run(END)
 
 
 def _attempt(worker: Worker, run: Run, watcher: _RunWatcher) -> RunState:
     watcher.progress(None)
     state = worker.attempt(run, watcher=watcher)
     if state is RunState.FAILED and (failure_of(folder_of(worker.out, run)) or {}).get("memory"):
-        # What did not fit beside another program may fit now.
+        # It ran out of memory, which another program may have freed by now.
         state = worker.attempt(run, alone=True, watcher=watcher)
     return state
 
 
-def finished(out: Path, runs: list[Run]) -> list[RunResult]:
-    """Return what those of the runs have recorded that are done."""
+def broadcast_int(compute: Callable[[], int]) -> int:
+    """Return in every process what ``compute`` returns in the first; the others do not call it."""
+    value = torch.tensor([compute() if rank() == 0 else 0])
+    copy_from_first_rank([value])
+    return int(value)
+
+
+def announce_run(number: int) -> None:
+    """Send the other processes the number of the run that begins now, or ``END``."""
+    broadcast_int(lambda: number)
+
+
+def assist_until_done(worker: Worker, runs: Sequence[Run]) -> None:
+    """Take part in each run that the first process announces, until it announces ``END``."""
+    while (number := broadcast_int(lambda: END)) != END:
+        with suppress(*EVERYWHERE):  # the first process records the failure
+            worker.assist(runs[number])
+
+
+def finished_runs(out: Path, runs: list[Run]) -> list[RunResult]:
+    """Return the results of those runs that are finished."""
     folders = [folder_of(out, run) for run in runs]
     return read_runs([folder for folder in folders if folder.is_dir()])
 
 
 def failures(out: Path, runs: list[Run]) -> list[str]:
-    """Return which of the runs failed and why, a line each."""
+    """Return a line for each failed run, with the reason."""
     found = []
     for run in runs:
         failure = failure_of(folder_of(out, run))
         if failure is not None:
-            tests = ", ".join(run.test_domains) or "nothing"
-            found.append(f"{run.algorithm} without {tests}, trial {run.trial}: {failure['reason']}")
+            found.append(f"{run_title(run)}: {failure['reason']}")
     return found

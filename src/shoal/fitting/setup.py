@@ -1,8 +1,8 @@
-"""Setup: the choices that all runs of a fit share, kept in its folder so that it can resume."""
+"""Setup: the choices and the data that all runs of a fit share, and the runs themselves."""
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ from ..algorithms import VARIANTS, find
 from ..algorithms.hparams import draw, searches
 from ..choices import choose
 from ..datasets import DomainDataset
+from ..datasets.cache import ImageCache
 from ..datasets.folders import name_of
 from ..networks.registry import backbone_name
+from ..runs.machine import Machine
 from ..runs.run import Protocol, Run
 from ..storage import read_json, write_json
-from ..sweeps.plan import RUNS, MethodChoice
+from ..sweeps.plan import RUNS, LoadedData, MethodChoice
 from .inspection import FitData
 
 SETUP = "fit.json"
@@ -133,6 +135,38 @@ class FitSetup:
         counts = f": {then:,} then, {now:,} now" if then and now else ""
         read = " or are read in another way" if then == now else ""
         return f"the {'rows' if kind == 'table' else kind} have changed since{read}{counts}"
+
+
+@dataclass(frozen=True)
+class FitWorkspace:
+    """Methods, data and machine of a fit's runs; a ``Workspace`` of a sweep."""
+
+    methods: Mapping[str, MethodChoice]
+    dataset: DomainDataset
+    cache: ImageCache | None
+    on: Machine
+
+    def method(self, name: str) -> MethodChoice:
+        return self.methods[name]
+
+    def data(self, name: str, trial: int) -> LoadedData:
+        return self.dataset, self.cache
+
+    def machine(self) -> Machine:
+        # The report page shows the errors, so every run writes its predictions.
+        return replace(self.on, predictions=True)
+
+
+def plan_runs(setup: FitSetup, workspace: FitWorkspace, trials: int) -> list[list[Run]]:
+    """Return a group of runs, one of each method, for every trial and held-out domain."""
+    return [
+        [
+            setup.run(workspace.dataset, name, method, (domain,), trial)
+            for name, method in workspace.methods.items()
+        ]
+        for trial in range(trials)
+        for domain in workspace.dataset.names
+    ]
 
 
 def saved_setup(out: Path) -> dict[str, Any] | None:
