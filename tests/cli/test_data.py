@@ -59,8 +59,7 @@ def test_list(tmp_path: Path, capsys: Output) -> None:
         "sketch",
         "7",
         "9,991",
-        "is",
-        "there",
+        "present",
     ]
     assert found["vlcs"][-2:] == ["by", "hand"]
     assert found["domainnet"][-4:] == ["345", "586,575", "18.5", "GB"]
@@ -108,7 +107,7 @@ def test_download(tmp_path: Path, capsys: Output) -> None:
         assert run("download", "pacs", "--data", tmp_path, "--url", served.url) == 0
     out, err = capsys.readouterr()
     assert out == (
-        f"pacs is at {tmp_path}/PACS; to read every image: shoal data verify pacs "
+        f"pacs is at {tmp_path}/PACS; to check every image: shoal data verify pacs "
         f"--data {tmp_path}\n"
     )
     lines = err.splitlines()
@@ -132,7 +131,7 @@ def test_a_wrong_sum(tmp_path: Path, capsys: Output) -> None:
     with serving(zipped(images(PACS))) as served:
         wrong = ("--url", served.url, "--sha256", "0" * 64)
         assert run("download", "pacs", "--data", tmp_path, *wrong) == 2
-    assert f"expected {'0' * 64}; what came was deleted" in capsys.readouterr().err
+    assert f"expected {'0' * 64}; the download was deleted" in capsys.readouterr().err
     assert not (tmp_path / "PACS").exists()
     assert run("download", "pacs", "--data", tmp_path, "--sha256", "0" * 64) == 2
     assert "no --url was given" in capsys.readouterr().err
@@ -141,7 +140,7 @@ def test_a_wrong_sum(tmp_path: Path, capsys: Output) -> None:
 def test_a_download_by_hand(tmp_path: Path, capsys: Output) -> None:
     assert run("download", "pacs", "--data", tmp_path) == 2
     err = capsys.readouterr().err
-    assert "shoal: PACS.zip has to be fetched by hand: it is on Google Drive" in err
+    assert "shoal: PACS.zip has to be downloaded by hand: it is on Google Drive" in err
     assert PACS.page in err and f"{tmp_path}/downloads/PACS.zip" in err
 
 
@@ -211,14 +210,14 @@ def test_every_fault_is_told_and_the_rest_is_read(tmp_path: Path, capsys: Output
         ("photo", f"{root}/photo/dog/text.png"),
         ("sketch", f"{root}/sketch/dog/cut.jpg"),
     ]
-    assert found["broken"][0]["why"] == "it is no image, or its beginning is lost"
+    assert found["broken"][0]["why"] == "not an image file, or its header is damaged"
     assert "truncated" in found["broken"][1]["why"]
     assert [(line["path"], line["why"]) for line in found["faults"]] == [
         (f"{root}/void", "a domain without images"),
         (f"{root}/sketch/cat/deeper", "not at <domain>/<class>/<file>"),
         (f"{root}/sketch/lost.png", "not at <domain>/<class>/<file>"),
         (f"{root}/photo/emu", "a class folder without a file"),
-        (f"{root}/photo/cat/notes.txt", "no image by its suffix"),
+        (f"{root}/photo/cat/notes.txt", "its suffix is not that of an image"),
     ]
     assert found["counts"]["photo"] == {"cat": 5, "dog": 2}
     assert ["photo", "7", "2", "1"] in rows(found["shown"])
@@ -233,20 +232,20 @@ def test_what_is_unusual_is_told_and_no_fault(tmp_path: Path, capsys: Output) ->
     found = verified(capsys, root, status=0)
     assert found["notes"] == [
         f"{root}/loose.png: not used",
-        "the class 'emu' is in the domain 'one' only",
+        "the class 'emu' is only in the domain 'one'",
         "the domain 'one' lacks 2 classes: cat, dog",
         "the domain 'photo' lacks a class: emu",
         "the domain 'sketch' lacks a class: emu",
         "the domain 'one' has 1 image: too few to hold any out",
     ]
     found = verified(capsys, tree(tmp_path / "two", {"one": GOOD["photo"]}), status=0)
-    assert found["notes"] == ["there is one domain only, 'one'; training needs two or more"]
+    assert found["notes"] == ["there is only one domain, 'one'; training needs two or more"]
 
 
 def test_nothing_but_faults(tmp_path: Path, capsys: Output) -> None:
     (tmp_path / "mine" / "photo" / "cat").mkdir(parents=True)
     found = verified(capsys, tmp_path / "mine", status=1)
-    assert "Not good: there is no image to read" in found["shown"]
+    assert "Not good: there is no image" in found["shown"]
 
 
 def published(monkeypatch: pytest.MonkeyPatch, counts: dict[str, int]) -> None:
@@ -302,7 +301,7 @@ def test_files_that_changed_since_the_download(
     assert found["faults"] == [
         {
             "path": f"{tmp_path}/downloads.json",
-            "why": "recorded other file names or sizes than there are now",
+            "why": "file names or sizes differ from those recorded at the download",
         }
     ]
 
@@ -338,8 +337,8 @@ def test_a_manifest(tmp_path: Path, capsys: Output, suffix: str) -> None:
     write()
     found = verified(capsys, manifest, status=1)
     assert [line["why"] for line in found["faults"]] == [
-        "no image by its suffix",
-        "listed, but not there",
+        "its suffix is not that of an image",
+        "listed, but does not exist",
     ]
     assert found["faults"][1]["path"].startswith("set/gone.png (line ")
     assert found["counts"]["photo"] == {"cat": 3, "dog": 1}
@@ -351,7 +350,7 @@ def test_a_manifest(tmp_path: Path, capsys: Output, suffix: str) -> None:
         ("pasc", "unknown data set 'pasc'; did you mean 'pacs'?"),
         ("no/where", "no such folder: no/where"),
         ("nowhere.csv", "no such file: nowhere.csv"),
-        ("pacs", "pacs is not at data/PACS; to fetch it: shoal data download pacs"),
+        ("pacs", "pacs is not at data/PACS; to download it: shoal data download pacs"),
     ],
 )
 def test_nothing_to_verify(
@@ -381,7 +380,7 @@ def test_cache(tmp_path: Path, capsys: Output) -> None:
         assert run("cache", root, "--cache", tmp_path / "cache") == 0
         assert f"mine: 12 decoded images are in {tmp_path}/cache" in capsys.readouterr().out
     assert run("cache", "colored-mnist", "--cache", tmp_path / "other") == 0
-    assert "nothing to decode" in capsys.readouterr().out
+    assert "comes decoded: there is nothing to do" in capsys.readouterr().out
     assert not (tmp_path / "other").exists()
 
 

@@ -634,7 +634,7 @@ def test_a_truncated_image(capsys: Output, small_network: None) -> None:
 def test_text_that_is_called_an_image(capsys: Output, small_network: None) -> None:
     (images() / "photo" / "dog" / "notes.png").write_text("these are notes")
     told = damaged(capsys)
-    assert told.startswith("cannot read set/photo/dog/notes.png: it is no image")
+    assert told.startswith("cannot read set/photo/dog/notes.png: not an image file")
 
 
 def test_an_empty_class_folder(capsys: Output, small_network: None) -> None:

@@ -387,7 +387,7 @@ def test_a_broken_image_is_named_and_finished_domains_are_kept(
         whole.unlink()
     else:
         whole.write_bytes(good[: len(good) // 2])
-    with pytest.raises(ValueError, match=rf"{whole}.*; mend or remove it and try again"):
+    with pytest.raises(ValueError, match=rf"{whole}.*; repair or remove it and try again"):
         build(dataset, folder)
     kept = {f"0.{kind}" for kind in ("evaluation", "training", "frames")}
     assert set(content(folder)) == {*kept, "manifest.json", ".lock"}

@@ -311,7 +311,7 @@ def test_a_wrong_sum_leaves_nothing(path: Path, sums: dict[str, str]) -> None:
     ):
         quick(served.url, path, **sums)
     expected, found = next(iter(sums.values())), SHA256 if "sha256" in sums else MD5
-    assert f"sum {found}, expected {expected}; what came was deleted" in str(caught.value)
+    assert f"sum {found}, expected {expected}; the download was deleted" in str(caught.value)
     assert left(path) == []
 
 
@@ -320,7 +320,7 @@ def test_a_wrong_beginning_is_found_by_the_sum(path: Path) -> None:
         half_way(served, path)
         part = path.with_name("file.zip.part")
         part.write_bytes(b"x" + part.read_bytes()[1:])
-        with pytest.raises(DownloadError, match="what came was deleted"):
+        with pytest.raises(DownloadError, match="the download was deleted"):
             quick(served.url, path, SHA256)
     assert left(path) == []
 
@@ -330,7 +330,7 @@ def test_a_file_that_is_there_is_checked_and_left_alone(path: Path) -> None:
     path.write_bytes(CONTENT)
     with serving(OTHER) as served:
         assert quick(served.url, path, SHA256) == SHA256
-        with pytest.raises(DownloadError, match="remove it to have it fetched again"):
+        with pytest.raises(DownloadError, match="remove it to download it again"):
             quick(served.url, path, "0" * 64)
     assert served.asked == []
     assert path.read_bytes() == CONTENT

@@ -12,7 +12,7 @@ from PIL import Image
 from shoal.datasets import SOURCES, find
 from shoal.datasets import fetch as module
 from shoal.datasets.download import ATTEMPTS, DownloadError, Unavailable
-from shoal.datasets.fetch import fetch, recorded
+from shoal.datasets.fetch import fetch, read_record
 from shoal.datasets.sources import DatasetSource, File
 from tests.datasets.server import Served, drop, serving, status
 from tests.datasets.test_unpack import tarred, zipped
@@ -72,7 +72,7 @@ def test_an_archive_by_its_address(tmp_path: Path, pack: object, top: str) -> No
     sha256 = hashlib.sha256(content).hexdigest()
     assert told[1:] == [f"file.zip: no published checksum; recorded SHA-256 {sha256}"]
     assert "trying again" in told[0]
-    assert recorded(tmp_path) == {
+    assert read_record(tmp_path) == {
         "files": {"file.zip": {"url": served.url, "sha256": sha256, "bytes": len(content)}},
         "sets": {"pacs": {"fingerprint": dataset.fingerprint}},
     }
@@ -92,7 +92,7 @@ def test_half_a_set_is_said_before_anything_is_fetched(tmp_path: Path) -> None:
     (tmp_path / "PACS" / "photo").mkdir(parents=True)
     with (
         serving(zipped(images(PACS))) as served,
-        pytest.raises(ValueError, match="PACS is there, but lacks art_painting, cartoon, sketch;"),
+        pytest.raises(ValueError, match="PACS exists, but lacks art_painting, cartoon, sketch;"),
     ):
         fetch("pacs", tmp_path, served.url)
     assert served.asked == []
@@ -124,7 +124,7 @@ def test_the_first_sum_is_remembered(tmp_path: Path) -> None:
             fetch("pacs", tmp_path, served.url)
     message = str(caught.value)
     assert f"expected {hashlib.sha256(before).hexdigest()}" in message
-    assert "recorded when it was first downloaded: if the publisher has changed" in message
+    assert "recorded at the first download: if the publisher has changed" in message
     assert str(tmp_path / "downloads.json") in message
     assert "--url" not in message  # fetching it by hand would bring the same
 
@@ -134,7 +134,7 @@ def test_a_mirror_with_the_same_file_name_has_a_sum_of_its_own(tmp_path: Path) -
         fetch("pacs", tmp_path, served.url)
         (tmp_path / "PACS").rename(tmp_path / "away")
         fetch("pacs", tmp_path, mirror.url)
-    assert recorded(tmp_path)["files"]["file.zip"]["url"] == mirror.url
+    assert read_record(tmp_path)["files"]["file.zip"]["url"] == mirror.url
 
 
 @pytest.mark.parametrize("name", ["terra-incognita", "domainnet"])
@@ -153,11 +153,11 @@ def test_a_given_sum_goes_before_a_remembered_one(tmp_path: Path) -> None:
         (tmp_path / "PACS").rename(tmp_path / "away")
         served.content = zipped(images(PACS, ""))
         sha256 = hashlib.sha256(served.content).hexdigest()
-        with pytest.raises(DownloadError, match=r"sum .*, expected 0+; what came was deleted$"):
+        with pytest.raises(DownloadError, match=r"sum .*, expected 0+; the download was deleted$"):
             fetch("pacs", tmp_path, served.url, "0" * 64)
         fetch("pacs", tmp_path, served.url, sha256, tell=told.append)
     assert told == []
-    assert recorded(tmp_path)["files"]["file.zip"]["sha256"] == sha256
+    assert read_record(tmp_path)["files"]["file.zip"]["sha256"] == sha256
 
 
 def test_by_hand(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_by_hand(tmp_path: Path) -> None:
         fetch("pacs", tmp_path)
     message = str(caught.value)
     for part in (
-        "PACS.zip has to be fetched by hand: it is on Google Drive",
+        "PACS.zip has to be downloaded by hand: it is on Google Drive",
         PACS.page,
         f"{tmp_path}/downloads/PACS.zip  https://drive.google.com/uc?id=",
         "run the same command again",
@@ -192,13 +192,15 @@ def test_by_hand_with_another_file_than_before(tmp_path: Path) -> None:
     fetch("pacs", tmp_path, keep_archive=True)
     (tmp_path / "PACS").rename(tmp_path / "away")
     (tmp_path / "downloads" / "PACS.zip").write_bytes(zipped(images(PACS, "")))
-    with pytest.raises(DownloadError, match=r"PACS\.zip has the SHA-256 sum .*fetch it again, or"):
+    with pytest.raises(
+        DownloadError, match=r"PACS\.zip has the SHA-256 sum .*download it again, or"
+    ):
         fetch("pacs", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["vlcs", "pacs", "office-home"])
 def test_sets_that_people_must_fetch(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Unavailable, match="has to be fetched by hand: it"):
+    with pytest.raises(Unavailable, match="has to be downloaded by hand: it"):
         fetch(name, tmp_path)
     source = SOURCES[name]
     (tmp_path / "downloads").mkdir(exist_ok=True)
@@ -229,7 +231,7 @@ def test_an_archive_of_something_else(tmp_path: Path) -> None:
     ):
         fetch("pacs", tmp_path, served.url)
     assert "no folders art_painting, cartoon, sketch in file.zip; expected" in str(caught.value)
-    assert f"what was unpacked is in {tmp_path}/downloads/pacs.unpacked" in str(caught.value)
+    assert f"the unpacked files are in {tmp_path}/downloads/pacs.unpacked" in str(caught.value)
     assert not (tmp_path / "PACS").exists()
 
 
@@ -248,7 +250,7 @@ def test_a_better_archive_takes_the_place_of_one_of_something_else(
             fetch("pacs", tmp_path, None if by_hand else served.url)
         if by_hand:
             archive.write_bytes(mirror.content)
-            with pytest.raises(DownloadError, match="fetch it again, or take that sum out of"):
+            with pytest.raises(DownloadError, match="download it again, or remove that sum from"):
                 fetch("pacs", tmp_path)
             (tmp_path / module.RECORD).unlink()
         fetch("pacs", tmp_path, None if by_hand else mirror.url)
@@ -448,7 +450,9 @@ def test_a_published_md5_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with serving(zipped(images(PACS))) as served:
         file = File(name="PACS.zip", url=served.url, md5="0" * 32)
         monkeypatch.setitem(SOURCES, "pacs", replace(PACS, files=(file,), by_hand=""))
-        with pytest.raises(DownloadError, match=r"MD5 sum .*, expected 0+; what came was deleted"):
+        with pytest.raises(
+            DownloadError, match=r"MD5 sum .*, expected 0+; the download was deleted"
+        ):
             fetch("pacs", tmp_path)
         told: list[str] = []
         md5 = hashlib.md5(served.content).hexdigest()
@@ -460,7 +464,7 @@ def test_a_published_md5_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_broken_connection_says_that_the_command_goes_on(tmp_path: Path) -> None:
     content = zipped(images(PACS))
     with serving(content, faults=[drop(500), *[status(503)] * ATTEMPTS]) as served:
-        with pytest.raises(Unavailable, match=r"500 bytes are kept in .*the same command goes on"):
+        with pytest.raises(Unavailable, match=r"500 bytes are kept in .*the same command resumes"):
             fetch("pacs", tmp_path, served.url)
         served.faults = []
         fetch("pacs", tmp_path, served.url)

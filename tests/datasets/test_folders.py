@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shoal.datasets import image_folders, split
-from shoal.datasets.folders import SUFFIXES, empty_folders, name_of
+from shoal.datasets.folders import SUFFIXES, empty_folders, folder_name
 from tests.datasets.pictures import picture, tree
 
 
@@ -78,10 +78,10 @@ def test_hidden_files_and_folders_are_not_looked_at(tmp_path: Path) -> None:
 def test_the_name_that_is_given_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "odd data").mkdir()
     (tmp_path / "photos").symlink_to("odd data")
-    assert name_of(tmp_path / "photos") == "photos"
+    assert folder_name(tmp_path / "photos") == "photos"
     monkeypatch.chdir(tmp_path / "odd data")
-    assert name_of(Path(".")) == "odd data"
-    assert name_of(Path("..")) == tmp_path.name
+    assert folder_name(Path(".")) == "odd data"
+    assert folder_name(Path("..")) == tmp_path.name
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -169,9 +169,7 @@ def test_files_that_are_no_images_are_collected_and_ten_are_named(tmp_path: Path
 def test_images_outside_a_class_and_folders_inside_one_are_refused(tmp_path: Path) -> None:
     loose = picture(tree(tmp_path / "loose") / "photo" / "lost.png")
     message = refused(tmp_path / "loose")
-    assert (
-        f"<domain>/<class>/<file>, found images that are in no class folder: {loose}; " in message
-    )
+    assert f"<domain>/<class>/<file>, found images outside of class folders: {loose}; " in message
     assert "the level of domains above them is missing" in message
     nested = picture(tree(tmp_path / "nested") / "photo" / "cat" / "more" / "a.png").parent
     message = refused(tmp_path / "nested")

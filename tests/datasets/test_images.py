@@ -57,7 +57,7 @@ def test_a_jpeg_cut_near_its_end_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_image_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"cannot read .*a\.png: it is no image"):
+    with pytest.raises(ValueError, match=r"cannot read .*a\.png: not an image file"):
         decode(path)
 
 
@@ -106,10 +106,10 @@ def test_verify_names_every_broken_file(tmp_path: Path, monkeypatch: pytest.Monk
     ]
     # The path is beside it.
     assert [line.why for line in found.broken][::2] == [
-        "it is no image, or its beginning is lost",
+        "not an image file, or its header is damaged",
         "No such file or directory",
     ]
-    assert found.broken[1].why.startswith("it is damaged or cut off (image file is truncated")
+    assert found.broken[1].why.startswith("damaged or truncated (image file is truncated")
     assert found.differences == ()
     assert calls == list(range(1, 10))
 

@@ -172,7 +172,7 @@ def test_a_new_set_is_one_file_and_one_line_of_the_catalogue(tmp_path: Path) -> 
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "toys.zip has to be fetched by hand: it is a toy" in done.stderr
+    assert "toys.zip has to be downloaded by hand: it is a toy" in done.stderr
     shown, _, listed = done.stdout.partition("\n[")
     assert "Good: every image can be read, and the counts are the published ones" in shown
     assert json.loads("[" + listed)[0] == {

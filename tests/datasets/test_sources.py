@@ -87,6 +87,6 @@ def test_a_survey_tells_all_faults_and_keeps_the_rest(tmp_path: Path) -> None:
     assert list(faults.lines()) == [
         (f"{root}/real", "no such domain folder"),
         (f"{root}/painting/emu", "a class folder without a file"),
-        (f"{root}/infograph/cat/notes.txt", "no image by its suffix"),
+        (f"{root}/infograph/cat/notes.txt", "its suffix is not that of an image"),
     ]
     assert faults.unused == [f"{root}/extra", f"{root}/loose.png"]

@@ -76,8 +76,8 @@ def test_parquet_and_csv_give_the_same(tmp_path: Path) -> None:
     [
         ("domain,class\n", "has no rows"),
         ("", "has no rows"),
-        ("domain,class\na,b\n", "no column that a model could learn from.*in others$"),
-        ("domain,x,k,class\na,1,,c\nb,1,,d\n", "in others; x, k say nothing about another row"),
+        ("domain,class\na,b\n", "no column to learn from.*in other rows$"),
+        ("domain,x,k,class\na,1,,c\nb,1,,d\n", "in other rows; skipped as uninformative: x, k"),
         ("domain,x,x,class\n", "two columns 'x'; rename or remove one"),
         ("domain,x,class\na,1\n", "line 2 must have 3 fields, got 2"),
         ("domain,x,class\n,1,c\n", "row 1 has no domain; fill it in"),
@@ -195,7 +195,9 @@ def test_names_of_columns_that_are_not_there(tmp_path: Path) -> None:
 def test_nothing_is_learned_from_names_of_images(tmp_path: Path, options: dict[str, str]) -> None:
     lines = [f"{k}.JPG,{'xy'[k % 2]},{'ab'[k // 2 % 2]},{k % 5}" for k in range(20)]
     listed = write(tmp_path / "list.csv", "\n".join(["file,label,site,age", *lines, ",x,a,1"]))
-    told = r"'file' names images\. A list .* its columns path, class, domain, and this has file, "
+    told = (
+        r"'file' names images\. A list .* the columns path, class, domain, and this file has file, "
+    )
     with pytest.raises(ValueError, match=told + r"label, site, age; rename .* --leave-out file"):
         table_data("t", listed, **options)
     found = table_data("t", listed, "label", "site", ["file"])

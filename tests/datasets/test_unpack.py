@@ -99,7 +99,7 @@ def test_folders_and_odd_but_harmless_names(tmp_path: Path) -> None:
 
 def test_what_is_there_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
-    with pytest.raises(ValueError, match="target is there already; move it away"):
+    with pytest.raises(ValueError, match="target exists already; move it away"):
         unpack(write(tmp_path, zipped(FILES)), tmp_path / "target")
     assert list((tmp_path / "target").iterdir()) == []
 
@@ -270,7 +270,7 @@ def test_a_full_disk_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module, "_place", full)
+    monkeypatch.setattr(module, "_write_member", full)
     archive = write(tmp_path, zipped(FILES))
     with pytest.raises(OSError, match=f"no room in {tmp_path} to unpack {archive}"):
         unpack(archive, tmp_path / "target")

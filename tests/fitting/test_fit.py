@@ -476,7 +476,7 @@ def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> Non
     out, err = capsys.readouterr()
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [bool(row["class"]) for row in rows] == [True, False, False, *[True] * 4]
-    assert "it is no image" in rows[1]["error"]
+    assert "not an image file" in rows[1]["error"]
     assert "there is no file none.png" in err
     assert rows[-1]["source"].endswith("3.png")
 

@@ -63,21 +63,21 @@ def test_a_broken_file_is_left_out_by_all_and_may_be_mended(capsys: Output) -> N
     path.write_bytes(whole[:200])
     assert main(list(IMAGES)) == 0
     out = capsys.readouterr().out
-    assert f"   {path}: it is damaged or cut off (" in out
+    assert f"   {path}: damaged or truncated (" in out
     for command in (
         ("eval", "out", "--dataset", "data", "--json"),
         ("diagnose", "out/model.safetensors", "data"),
     ):
         assert main([*command, "--cache", "cache"]) == 0
         told = capsys.readouterr()
-        assert f"left out, as by the fit: {path}: it is damaged or cut off (" in told.err
+        assert f"skipped as in the fit: {path}: damaged or truncated (" in told.err
         if command[0] == "eval":
             assert json.loads(told.out)["hospital_b"]["images"] == 7
     before = Path("out/inspection.json").read_text()
     path.write_bytes(whole[:150])  # no longer what the fit has seen
     capsys.readouterr()
     assert main(["eval", "out", "--dataset", "data", "--cache", "cache"]) == 0
-    assert f"shoal: left out: {path}: " in capsys.readouterr().err
+    assert f"shoal: skipped: {path}: " in capsys.readouterr().err
     assert Path("out/inspection.json").read_text() == before
     path.write_bytes(whole)
     Path("out-2").mkdir()
@@ -108,10 +108,10 @@ def test_broken_files_of_a_new_site_are_left_out(capsys: Output) -> None:
         told = [line for line in err.splitlines() if line.startswith("shoal: ")]
         assert told == [
             *(
-                f"shoal: left out: {path}: it is no image, or its beginning is lost"
+                f"shoal: skipped: {path}: not an image file, or its header is damaged"
                 for path in broken
             ),
-            "shoal: 2 of 12 images cannot be read; this is of the others",
+            "shoal: 2 of 12 images cannot be read and are skipped",
         ]
     assert main(["diagnose", "out", "new", "--cache", "cache"]) == 0
     assert "shoal: 2 of 12 images cannot be read" in capsys.readouterr().err
@@ -133,7 +133,7 @@ def test_what_is_decoded_is_not_read_again(monkeypatch: pytest.MonkeyPatch, caps
     # Its runs take features, of which nothing but the fit knows.
     run = next(path.parent for path in Path("out/runs").glob("*/model.safetensors"))
     assert main(["eval", str(run), *command[2:]]) == 2
-    assert "features that the fit computes of images; measure the fit" in capsys.readouterr().err
+    assert "features that the fit computes from images; evaluate the fit" in capsys.readouterr().err
 
 
 def test_a_list_with_tabs_is_measured(capsys: Output) -> None:
@@ -160,7 +160,7 @@ def test_a_model_of_a_table_is_measured_on_another(capsys: Output) -> None:
     out, err = capsys.readouterr()
     measured = json.loads(out)
     assert {name: one["images"] for name, one in measured.items()} == {"x": 40, "y": 40}
-    assert "never seen in training, and count as none: 3 of 'colour'" in err
+    assert "3 values of 'colour' did not occur in training and are ignored" in err
     assert main(["predict", "out", "new.csv"]) == 0
     said = [line.split()[3] for line in capsys.readouterr().out.splitlines()]
     known = [line.rpartition(",")[2] for line in text.splitlines()[1:]]
@@ -176,7 +176,7 @@ def test_a_model_of_a_table_is_measured_on_another(capsys: Output) -> None:
     assert main(["eval", "out", "--dataset", "other.tsv", "--domain-column", "place"]) == 0
     assert "rows" in capsys.readouterr().out
     assert main(["eval", "out", "--dataset", "somewhere"]) == 2
-    assert "the model is of a table, and somewhere is none" in capsys.readouterr().err
+    assert "takes rows of a table, and somewhere is not a table" in capsys.readouterr().err
 
 
 def test_a_run_of_a_table_s_fit_is_measured_where_it_lies(capsys: Output) -> None:
@@ -196,11 +196,14 @@ def test_a_run_of_a_table_s_fit_is_measured_where_it_lies(capsys: Output) -> Non
     assert main(["eval", "link", "--dataset", "t.csv"]) == 0
     Path("out/model.json").rename("kept.json")
     assert main(["eval", str(run), "--dataset", "t.csv"]) == 2
-    assert "has not ended, and says then which columns its runs take" in capsys.readouterr().err
+    assert "is not finished: the columns of its runs are not known yet" in capsys.readouterr().err
     run.rename("moved")
     for more in ((), ("--class-column", "class")):
         assert main(["eval", "moved", "--dataset", "t.csv", *more]) == 2
-        assert "moved takes 5 numbers and does not say of which col" in capsys.readouterr().err
+        assert (
+            "moved takes 5 numbers, and only the fit that trained it knows their columns"
+            in capsys.readouterr().err
+        )
 
 
 def test_an_unknown_network_is_refused_before_images_are_read(

@@ -237,7 +237,7 @@ def test_many_classes_of_one_domain_are_one_line(tmp_path: Path) -> None:
     lines = ["domain,x,class", *rows]
     (tmp_path / "t.csv").write_text("\n".join(lines))
     (note,) = (one for one in inspect_data(tmp_path / "t.csv").notes if "in one domain" in one)
-    assert note.startswith("20 classes are in one domain only: the class 'd60' is in")
+    assert note.startswith("20 classes are in one domain only: the class 'd60' is only in")
 
 
 def test_two_domains_compare_nothing(tmp_path: Path) -> None:

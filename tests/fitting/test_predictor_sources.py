@@ -123,7 +123,7 @@ def test_the_command_counts_what_was_never_seen(
     path.write_text("age\tcolour\n1\tred\n2\tblue\n3\t\n4\tpink\n")
     assert main(["predict", str(tmp_path), str(path)]) == 0
     assert capsys.readouterr().err == (
-        "shoal: values that were never seen in training, and count as none: 2 of 'colour'\n"
+        "shoal: 2 values of 'colour' did not occur in training and are ignored\n"
     )
     path.write_text("age\tcolour\n1\tred\n1e39\tred\n2\n")
     assert main(["predict", str(tmp_path), str(path), "--csv"]) == 1
@@ -194,7 +194,7 @@ def test_no_file_of_a_folder_is_lost(
     assert classified == [str(new / name) for name in ("a.webp", "b.gif", "other/c.png")]
     assert found.err.splitlines() == [
         f"shoal: skipped 4 files in {new}, without the suffix of an image",
-        f"shoal: cannot read {new / 'IMG.heic'}: it is no image, or its beginning is lost",
+        f"shoal: cannot read {new / 'IMG.heic'}: not an image file, or its header is damaged",
         f"shoal: there is no file {new / 'link.png'}",
     ]
 

@@ -1,4 +1,4 @@
-"""``shoal data``: what there is, where it comes from, and whether it is whole."""
+"""``shoal data``: list, download, verify and cache data sets."""
 
 import argparse
 import json
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from ..datasets.verification import Examination
 
 WHICH = (
-    "a name of 'shoal data list', a folder of domain/class/file, or a .csv, .tsv or .json manifest"
+    "a name from 'shoal data list', a folder of domain/class/file, or a .csv, .tsv or .json file "
+    "that lists images (a manifest)"
 )
 
 
 def add(commands: Any) -> None:
-    """Add the command and what it can do."""
+    """Add the command and its actions."""
     parser = commands.add_parser("data", help="data sets: list, download, verify, cache")
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     _add_list(actions)
@@ -29,7 +30,9 @@ def add(commands: Any) -> None:
 
 
 def _add_list(actions: Any) -> None:
-    parser = actions.add_parser("list", help="the published data sets, and which are there")
+    parser = actions.add_parser(
+        "list", help="list the published data sets, and which of them are here"
+    )
     add_data_folder(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_list, after_interrupt="nothing was written")
@@ -38,26 +41,30 @@ def _add_list(actions: Any) -> None:
 def _add_download(actions: Any) -> None:
     parser = actions.add_parser(
         "download",
-        help="fetch a data set, or say how to fetch it by hand",
-        description="Fetch, check and unpack a published data set; an interrupted download goes "
-        "on where it broke off.",
+        help="download a data set, or print how to download it by hand",
+        description="Download, check and unpack a published data set. An interrupted download "
+        "resumes.",
     )
-    parser.add_argument("name", metavar="NAME", help="such as domainnet; see 'shoal data list'")
-    add_data_folder(parser)
-    parser.add_argument("--url", help="an archive of the whole set, in place of its source")
-    parser.add_argument("--sha256", metavar="SUM", help="what --url must have")
     parser.add_argument(
-        "--keep-archive", action="store_true", help="keep what was downloaded, in DIR/downloads"
+        "name", metavar="NAME", help="a data set such as domainnet; see 'shoal data list'"
     )
-    parser.set_defaults(run=_download, after_interrupt="the same command goes on from here")
+    add_data_folder(parser)
+    parser.add_argument("--url", help="address of an archive of the whole set, to use instead")
+    parser.add_argument(
+        "--sha256", metavar="SUM", help="the SHA-256 sum that the archive at --url must have"
+    )
+    parser.add_argument(
+        "--keep-archive", action="store_true", help="keep the downloaded files in DIR/downloads"
+    )
+    parser.set_defaults(run=_download, after_interrupt="the same command resumes here")
 
 
 def _add_verify(actions: Any) -> None:
     parser = actions.add_parser(
         "verify",
-        help="read every image, and name what is broken, unexpected or missing",
-        description="Read every image; name each broken or unexpected file; compare the counts "
-        "with the published ones. The exit status is 1 where something is wrong.",
+        help="read every image, and list broken, unexpected and missing files",
+        description="Read every image, list each broken or unexpected file, and compare the counts "
+        "with the published ones. The exit status is 1 if something is wrong.",
     )
     parser.add_argument("dataset", metavar="PATH_OR_NAME", help=WHICH)
     add_data_folder(parser)
@@ -66,7 +73,7 @@ def _add_verify(actions: Any) -> None:
 
 
 def _add_cache(actions: Any) -> None:
-    parser = actions.add_parser("cache", help="decode every image once, so that training need not")
+    parser = actions.add_parser("cache", help="decode every image once, ahead of training")
     parser.add_argument("dataset", metavar="PATH_OR_NAME", help=WHICH)
     add_places(parser)
     parser.set_defaults(run=_cache, after_interrupt="finished domains are kept")
@@ -104,7 +111,7 @@ def _list(options: argparse.Namespace) -> int:
     for heading in ("Classes", "Images", "Download"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for name, source in SOURCES.items():
-        there = "embedded" if source.embedded else "is there"
+        there = "embedded" if source.embedded else "present"
         fetched = "by hand" if source.size is None else decimal(source.size)
         present = source.present(options.data)
         terms = Padding(Text(source.terms, style="dim"), (0, 0, 0, 2))
@@ -125,7 +132,7 @@ def _download(options: argparse.Namespace) -> int:
     from ..datasets.fetch import fetch
 
     if options.sha256 and not options.url:
-        raise ValueError("--sha256 is the sum of --url, and no --url was given")
+        raise ValueError("--sha256 is the sum of the archive at --url, and no --url was given")
     source = SOURCES[choose("data set", options.name, SOURCES)]
     if source.embedded:
         print(f"{options.name} comes with shoal: there is nothing to download")
@@ -145,7 +152,7 @@ def _download(options: argparse.Namespace) -> int:
             tell=shown.say,
         )
     check = f"shoal data verify {options.name} --data {options.data}"
-    print(f"{options.name} is at {folder}; to read every image: {check}")
+    print(f"{options.name} is at {folder}; to check every image: {check}")
     if source.remark:
         print(f"Note: {source.remark}.")
     return 0
@@ -167,7 +174,7 @@ def _cache(options: argparse.Namespace) -> int:
     dataset = load_and_report(options.dataset, options.data)
     cache = decode_with_progress(dataset, options.cache)
     if cache is None:
-        print(f"{dataset.name} is in memory as it comes: there is nothing to decode")
+        print(f"{dataset.name} comes decoded: there is nothing to do")
         return 0
     images = sum(map(len, dataset.domains))
     print(f"{dataset.name}: {images:,} decoded images are in {options.cache}")
@@ -175,7 +182,7 @@ def _cache(options: argparse.Namespace) -> int:
 
 
 def as_json(report: "Examination") -> dict[str, Any]:
-    """Return all of it as plain values."""
+    """Return the report as plain values."""
     found = report.found
     return {
         "name": report.name,
@@ -219,7 +226,7 @@ def show(report: "Examination") -> None:
 
 
 def _counts(report: "Examination", found: "Verification") -> Any:
-    """Return the table of images and classes, beside the published counts where there are any."""
+    """Return the table of images and classes, with the published counts if there are any."""
     from rich.text import Text
 
     published = report.published
@@ -248,7 +255,7 @@ def _counts(report: "Examination", found: "Verification") -> Any:
 
 def _verdict(report: "Examination") -> str:
     if report.found is None:
-        return "Not good: there is no image to read"
+        return "Not good: there is no image"
     if report.good:
         counts = ", and the counts are the published ones" if report.published is not None else ""
         return f"Good: every image can be read{counts}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..catalogue import HESSIAN_METHODS, title_of
-from .loading import add_columns, add_places, decode_with_progress, readable
+from .loading import add_columns, add_places, decode_with_progress, load_for_model
 from .options import add_device, device, name_domains, positive, whole
 from .terminal import table
 
@@ -112,7 +112,7 @@ def _run(options: argparse.Namespace) -> int:
     model = load(options.model, on, method)
     options.trial = model.run.trial if options.trial is None else options.trial
     _name_data(options, model.run)
-    dataset = readable(options, model.card)
+    dataset = load_for_model(options, model.card)
     question = Question(
         parameters=options.parameters,
         epsilon=options.epsilon,

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .loading import add_columns, add_data_options, decode_with_progress, readable
+from .loading import add_columns, add_data_options, decode_with_progress, load_for_model
 from .options import add_device, device, name_domains, whole
 
 
@@ -49,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
     method = with_settings(options.algorithm)[0] if options.algorithm else None
     model = load(options.model, on, method)
     options.trial = model.run.trial if options.trial is None else options.trial
-    dataset = readable(options, model.card)
+    dataset = load_for_model(options, model.card)
     cache = decode_with_progress(dataset, options.cache)
     found = measure(model, dataset, cache, options.domain or dataset.names)
     if options.json:

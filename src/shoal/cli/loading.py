@@ -1,4 +1,4 @@
-"""The data that a command works on: by name, a folder or a manifest, and its cache."""
+"""Data of commands: options that name data sets and folders, loading with messages, caches."""
 
 import argparse
 import os
@@ -8,48 +8,47 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..storage import cache_root
 from .progress import amounts
 
 
 def add_data_options(parser: Any) -> None:
-    """Add what names a data set."""
+    """Add the options that name a data set and its folders."""
     parser.add_argument(
         "--dataset",
         required=True,
         metavar="NAME",
-        help="a name of 'shoal data list', a folder of domain/class/file, or a .csv, .tsv "
-        "or .json manifest",
+        help="a name from 'shoal data list', a folder of domain/class/file, or a .csv, .tsv or "
+        ".json file that lists images",
     )
     add_places(parser)
 
 
 def add_data_folder(parser: Any) -> None:
-    """Add where data sets lie."""
+    """Add the folder of the data sets."""
     parser.add_argument(
         "--data",
         type=Path,
         default=Path(os.environ.get("SHOAL_DATA", "data")),
         metavar="DIR",
-        help="the folder that holds the data sets (default: $SHOAL_DATA, or data)",
+        help="the folder that contains the data sets (default: $SHOAL_DATA, or ./data)",
     )
 
 
 def add_places(parser: Any) -> None:
-    """Add where data sets and caches lie."""
+    """Add the folders of data sets and caches."""
     add_data_folder(parser)
     add_cache_folder(parser)
 
 
 def add_cache_folder(parser: Any) -> None:
-    """Add where decoded images lie."""
-    from ..storage import cache_root
-
+    """Add the folder of decoded images."""
     parser.add_argument(
         "--cache",
         type=Path,
         default=cache_root(),
         metavar="DIR",
-        help="the folder of decoded images (default: $SHOAL_CACHE, or ~/.cache/shoal)",
+        help="the folder for decoded images (default: $SHOAL_CACHE, or ~/.cache/shoal)",
     )
 
 
@@ -76,33 +75,39 @@ def decode_with_progress(dataset: Any, root: Path) -> Any:
 
 
 def add_columns(parser: Any) -> None:
-    """Add what the columns of a table are called."""
+    """Add the names of a table's columns."""
     for kind in ("class", "domain"):
         parser.add_argument(
-            f"--{kind}-column", metavar="NAME", help="of a table (default: the fit's)"
+            f"--{kind}-column",
+            metavar="NAME",
+            help=f"the column of a table with the {kind} (default: as in the fit)",
         )
 
 
-def readable(options: argparse.Namespace, card: Mapping[str, Any]) -> Any:
-    """Return the data set of ``options``, for the model of this card, and name what is left out."""
+def load_for_model(options: argparse.Namespace, card: Mapping[str, Any]) -> Any:
+    """Return the data set of ``options`` as the model of this card takes it.
+
+    Unreadable images are skipped and printed.
+    """
     from ..datasets.tables import is_table
 
-    inputs = card.get("inputs") or _of_the_fit(options.model, card)
+    inputs = card.get("inputs") or _inputs_of_fit(options.model, card)
     if "columns" in inputs:
-        return _table(options, inputs)
+        return _load_table(options, inputs)
     given = [kind for kind in ("class", "domain") if getattr(options, f"{kind}_column")]
     if len(card["shape"]) == 1 and (given or is_table(Path(options.dataset))):
         raise ValueError(
-            f"{options.model} takes {card['shape'][0]} numbers and does not say of which columns: "
-            "that is known to the fit which made it, in whose folder it must lie"
+            f"{options.model} takes {card['shape'][0]} numbers, and only the fit that trained it "
+            "knows their columns: give the run in the folder of its fit"
         )
     if given:
-        raise ValueError(f"--{given[0]}-column is for a table, and the model takes images")
-    return _images(load_and_report(options.dataset, options.data, options.trial), options)
+        raise ValueError(f"--{given[0]}-column is for tables, and this model takes images")
+    dataset = load_and_report(options.dataset, options.data, options.trial)
+    return _skip_broken_images(dataset, options)
 
 
-def _of_the_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what the fit takes that this is a run of; nothing where it is of none.
+def _inputs_of_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the inputs of the fit that the model is a run of; nothing if it is no such run.
 
     A run on a table knows the number of its columns, and the fit their names.
     """
@@ -116,74 +121,76 @@ def _of_the_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}
     if read_json(fit / SETUP)["kind"] != "table":
         raise ValueError(
-            f"{model} takes {card['shape'][0]} features that the fit computes of images; measure "
-            f"the fit: shoal eval {fit}"
+            f"{model} takes {card['shape'][0]} features that the fit computes from images; "
+            f"evaluate the fit instead: shoal eval {fit}"
         )
     if not (fit / CARD).exists():
-        raise ValueError(f"the fit {fit} has not ended, and says then which columns its runs take")
+        raise ValueError(
+            f"the fit {fit} is not finished: the columns of its runs are not known yet"
+        )
     found: Mapping[str, Any] = read_json(fit / CARD)["inputs"]
     return found
 
 
-def tell_unseen(unseen: Mapping[str, int]) -> None:
-    """Say how many values of a table the model has never seen, by column."""
-    if unseen:
-        rows = ", ".join(f"{count:,} of {column!r}" for column, count in unseen.items())
+def report_unseen(unseen: Mapping[str, int]) -> None:
+    """Print the number of categories that did not occur in training, by column."""
+    for column, count in unseen.items():
+        subject, verb = ("1 value", "is") if count == 1 else (f"{count:,} values", "are")
         print(
-            f"shoal: values that were never seen in training, and count as none: {rows}",
+            f"shoal: {subject} of {column!r} did not occur in training and {verb} ignored",
             file=sys.stderr,
         )
 
 
-def _table(options: argparse.Namespace, inputs: Mapping[str, Any]) -> Any:
+def _load_table(options: argparse.Namespace, inputs: Mapping[str, Any]) -> Any:
     from ..datasets.encoding import Encoding
-    from ..datasets.tables import SUFFIXES, is_table, known_table
+    from ..datasets.tables import SUFFIXES, encode_table, is_table
 
     path = Path(options.dataset)
     if not is_table(path):
         raise ValueError(
-            f"the model is of a table, and {path} is none: give a file that ends in one of "
-            f"{', '.join(SUFFIXES)}"
+            f"the model takes rows of a table, and {path} is not a table: give a file that ends in "
+            f"one of {', '.join(SUFFIXES)}"
         )
-    dataset, unseen = known_table(
+    dataset, unseen = encode_table(
         path,
         Encoding.from_json(inputs["columns"]),
         options.class_column or inputs.get("class_column", "class"),
         options.domain_column or inputs.get("domain_column", "domain"),
     )
-    tell_unseen(unseen)
+    report_unseen(unseen)
     return dataset
 
 
-def _images(dataset: Any, options: argparse.Namespace) -> Any:
-    """Return the data set without the files that cannot be read; those of a fit are known to it."""
+def _skip_broken_images(dataset: Any, options: argparse.Namespace) -> Any:
+    """Return the data set without unreadable files; a fit has listed those of its own data."""
     from ..datasets.cache import cache_folder
     from ..fitting.inspection import broken_files, without
 
     if dataset.in_memory:
         return dataset
-    record, by_whom = _record(dataset, options.model), ", as by the fit"
+    record, as_before = _inspection_of_fit(dataset, options.model), " as in the fit"
     if record is None:
         if _is_decoded(dataset, options.cache):
             return dataset
-        # Beside what is decoded of the others, so that the next command need not read all again.
+        # Next to the cache, so that the next command need not read all files again.
         decoded = cache_folder(dataset, options.cache)
-        record, by_whom = decoded.with_name(f"broken-{decoded.name}.json"), ""
+        record, as_before = decoded.with_name(f"broken-{decoded.name}.json"), ""
     with amounts("images") as shown:
         broken = broken_files(dataset, partial(shown, f"reading {dataset.name}"), record)
     for line in broken:
-        print(f"shoal: left out{by_whom}: {line.path}: {line.why}", file=sys.stderr)
+        print(f"shoal: skipped{as_before}: {line.path}: {line.why}", file=sys.stderr)
     if broken:
         count = sum(map(len, dataset.domains))
         print(
-            f"shoal: {len(broken):,} of {count:,} images cannot be read; this is of the others",
+            f"shoal: {len(broken):,} of {count:,} images cannot be read and are skipped",
             file=sys.stderr,
         )
     return without(dataset, {line.path for line in broken})
 
 
-def _record(dataset: Any, model: Path) -> Path | None:
-    """Return what the fit of a model has written of these images; None where they are others."""
+def _inspection_of_fit(dataset: Any, model: Path) -> Path | None:
+    """Return the inspection file of the model's fit if it is of this data set, otherwise None."""
     from ..fitting.setup import INSPECTION
     from ..runs.model import MODEL
     from ..storage import read_json
@@ -194,7 +201,7 @@ def _record(dataset: Any, model: Path) -> Path | None:
 
 
 def _is_decoded(dataset: Any, root: Path) -> bool:
-    """Return whether all images were read before, and are kept."""
+    """Return whether the cache of the data set is complete."""
     from ..datasets.cache import cache_folder, open_cache
 
     try:

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from .loading import tell_unseen
+from .loading import report_unseen
 from .options import add_device, device
 
 
@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace) -> int:
             write.writerow([found.source, found.label, best, *values, found.error])
         elif found.probability is not None:
             print(f"{found.source}: {found.label} ({100 * found.probability:.1f} %)")
-    tell_unseen(unseen)
+    report_unseen(unseen)
     return 1 if failed else 0
 
 

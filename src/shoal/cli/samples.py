@@ -1,4 +1,4 @@
-"""Sample images for the page of a sweep, from the data sets that are at hand."""
+"""Sample images for the page of a sweep, from the data sets that this machine has."""
 
 import argparse
 import base64
@@ -6,20 +6,20 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-# Images on a page, some 5 kB each.
+# Images on a page, about 5 kB each.
 MOST = 320
 
 
 def samples_of(runs: Sequence[Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Return images by data set and domain as the page takes them; what is missing is said."""
+    """Return images by data set and domain for the page; print why a data set has none."""
     first = {run.dataset: run for run in sorted(runs, key=lambda run: run.trial, reverse=True)}
     found = {}
     for name in dict.fromkeys(run.dataset for run in runs):
         try:
             samples = _samples(first[name], options, MOST // len(first))
         except ModuleNotFoundError as error:
-            told = f"{error.name} is not installed: pip install 'shoal[images]'"
-            print(f"shoal: no sample images of {name}: {told}", file=sys.stderr)
+            hint = f"{error.name} is not installed: pip install 'shoal[images]'"
+            print(f"shoal: no sample images of {name}: {hint}", file=sys.stderr)
             continue
         except (ValueError, OSError) as error:
             print(f"shoal: no sample images of {name}: {error}", file=sys.stderr)
@@ -31,20 +31,20 @@ def samples_of(runs: Sequence[Any], options: argparse.Namespace) -> dict[str, An
 
 
 def _samples(run: Any, options: argparse.Namespace, most: int) -> Any:
-    """Return images of what the run was made of: from the data themselves, or from their cache."""
-    from ..datasets.cache import caches_of
+    """Return images of the run's data set, or of its cache if the files are not here."""
+    from ..datasets.cache import find_caches
     from ..datasets.samples import cached_samples, samples
 
     try:
         dataset = _dataset(run, options)
     except (ValueError, OSError) as error:
         if run.fingerprint:
-            for folder in caches_of(run.dataset, run.fingerprint, options.cache):
+            for folder in find_caches(run.dataset, run.fingerprint, options.cache):
                 if cached := cached_samples(folder, most):
                     return cached
-        raise ValueError(f"{error}; name its folder with --data") from error
+        raise ValueError(f"{error}; give its folder with --data") from error
     if run.fingerprint and dataset.fingerprint != run.fingerprint:
-        raise ValueError("the data set is not what it was when the runs were made")
+        raise ValueError("the data set has changed since the runs were trained")
     return samples(dataset, most)
 
 
@@ -59,5 +59,5 @@ def _dataset(run: Any, options: argparse.Namespace) -> Any:
 
 
 def _address(sample: Any) -> str:
-    """Return the image as an address that holds it whole."""
+    """Return the image as a data URL."""
     return f"data:image/{sample.kind};base64,{base64.b64encode(sample.content).decode()}"

@@ -12,7 +12,7 @@ from .. import catalogue
 from ..catalogue import module_of
 from ..choices import choose
 from .base import Domain, DomainDataset, Split, split, splits
-from .folders import image_folders, name_of
+from .folders import folder_name, image_folders
 from .images import Published, Verification, decode, verify
 from .manifest import image_manifest, is_manifest
 from .mnist import Digits, test_digits, train_digits
@@ -74,7 +74,7 @@ def load_dataset(text: str, root: Path | None, trial: int = 0) -> DomainDataset:
     if is_manifest(path):
         return image_manifest(path.stem, path)
     if is_folder(text):
-        return image_folders(name_of(path), path)
+        return image_folders(folder_name(path), path)
     return find(text)(root, trial)
 
 

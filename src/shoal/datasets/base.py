@@ -1,4 +1,4 @@
-"""DomainDataset: an ordered, named list of domains with shared class names."""
+"""Domains and data sets: named domains in order, with shared classes, and their splits."""
 
 import hashlib
 import json
@@ -27,10 +27,10 @@ HOLDOUT = 0.2
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """One domain: labels ``[n]``, and its inputs.
+    """One domain: its labels ``[n]`` and inputs.
 
     ``images`` are uint8 ``[n, C, H, W]`` in memory, or n files, or float32 vectors ``[n, d]`` with
-    NaN where a value is missing.
+    NaN for missing values.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Domain:
     def stamps(self) -> Tensor:
         """Size and time of the last change (ns) of every file, int64 ``[n, 2]``, looked up once.
 
-        Both are −1 of a link that leads nowhere, which is named where it is read.
+        Both are −1 for a broken link, which is reported when it is read.
         """
         return torch.tensor([_stamp(path) for path in self.files])
 
@@ -103,8 +103,8 @@ class Domain:
 class DomainDataset:
     """Domains in order, with shared class names; label k is ``classes[k]`` in all of them.
 
-    ``order`` names all domains of the set, also those that ``without`` left out: a domain's place
-    in it seeds its split, which must not depend on who is trained on.
+    ``order`` names all domains of the set, also those that ``without`` removed: a domain's index
+    in it seeds its split, which must not depend on the test domains.
     """
 
     name: str
@@ -166,21 +166,21 @@ class DomainDataset:
         return self.domains[self.names.index(name)]
 
     def place(self, name: str) -> int:
-        """Return the domain's index in the whole data set: a seed, nothing to show."""
+        """Return the domain's index in the whole data set, which seeds its split."""
         return self.order.index(self[name].name)
 
     def without(self, test_domains: Sequence[str]) -> "DomainDataset":
-        """Return the data set without these domains, the others as they were."""
+        """Return the data set without these domains."""
         if isinstance(test_domains, str):
             raise TypeError(f"test domains must be a list of names, got {test_domains!r}")
-        left_out = {self[name].name for name in test_domains}
-        kept = tuple(domain for domain in self.domains if domain.name not in left_out)
-        if not kept:
+        removed = {self[name].name for name in test_domains}
+        others = tuple(domain for domain in self.domains if domain.name not in removed)
+        if not others:
             raise ValueError(f"no domain of {self.name} is left: all of them are test domains")
-        return replace(self, domains=kept)
+        return replace(self, domains=others)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return the number of images of every class in every domain, by names."""
+        """Return the number of images of every class in every domain."""
         found = {}
         for domain in self.domains:
             counts = torch.bincount(domain.labels, minlength=len(self.classes)).tolist()
@@ -188,7 +188,7 @@ class DomainDataset:
         return found
 
     def missing_classes(self) -> dict[str, tuple[str, ...]]:
-        """Return, for every domain that lacks some, the classes that it lacks."""
+        """Return the classes that each domain lacks, for the domains that lack any."""
         found = {
             domain: tuple(name for name, count in counts.items() if count == 0)
             for domain, counts in self.counts().items()
@@ -199,12 +199,12 @@ class DomainDataset:
     def fingerprint(self) -> str:
         """SHA-256 of names, labels and images; of files, their names and sizes without folders.
 
-        It is part of what names a run; a cache of decoded images also knows when files changed.
+        It is part of a run's identity. A cache of decoded images also checks when files changed.
         """
         digest = hashlib.sha256()
 
         def add(part: bytes | memoryview) -> None:
-            # The length first, so that no two lists of parts run together into the same bytes.
+            # The length first, so that two different lists of parts never give the same bytes.
             digest.update(len(part).to_bytes(8, "little"))
             digest.update(part)
 
@@ -254,7 +254,7 @@ class Split(NamedTuple):
 def splits(dataset: DomainDataset, trial: int, holdout: float = HOLDOUT) -> dict[str, Split]:
     """Return the trial's split of every domain, by name.
 
-    It depends on the domain's size and its place in the whole data set, so it is the same with and
+    It depends on the domain's size and its index in the whole data set, so it is the same with and
     without the test domains.
     """
     return {
@@ -264,9 +264,9 @@ def splits(dataset: DomainDataset, trial: int, holdout: float = HOLDOUT) -> dict
 
 
 def split(n: int, trial: int, place: int, holdout: float = HOLDOUT) -> Split:
-    """Return n indices shuffled as DomainBed does; the first int(holdout · n) are held out.
+    """Return n indices shuffled as in DomainBed; the first int(holdout · n) are held out.
 
-    Of fewer than 1/holdout images none is held out: whoever selects by them has to ask for more.
+    A domain of fewer than 1/holdout images has none held out.
     """
     if not 0 <= holdout < 1:
         raise ValueError(f"holdout must be 0 or more and below 1, got {holdout}")

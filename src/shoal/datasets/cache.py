@@ -1,4 +1,4 @@
-"""Images decoded once: two caches of a data set on the disk, with a manifest of hashes."""
+"""Cache of decoded images: built once per data set, with a manifest of hashes, and mapped."""
 
 import errno
 import glob
@@ -24,53 +24,12 @@ from .decoded import (
     write_domain,
 )
 
-# Files of a domain that are looked into, and how many bytes of each.
-LOOKED_INTO, READ = 8, 1 << 20
-
-
-def cache_folder(dataset: DomainDataset, root: Path) -> Path:
-    """Return where under ``root`` the cache of a data set lies, as its files are now."""
-    state = _sha256([sources(domain) for domain in dataset.domains])
-    return root / f"{_of(dataset.name, dataset.fingerprint)}-{state[:8]}"
-
-
-def caches_of(name: str, fingerprint: str, root: Path) -> list[Path]:
-    """Return the caches under ``root`` of a data set, whenever its files changed."""
-    return sorted(root.glob(f"{glob.escape(_of(name, fingerprint))}*"))
-
-
-def _of(name: str, fingerprint: str) -> str:
-    return f"{name}-{fingerprint[:12]}"
-
-
-def sources(domain: Domain) -> str:
-    """Return the SHA-256 of the names and sizes of a domain's files, and of when they changed.
-
-    Not of where they lie: a folder that was moved, or copied with its times, is the same. What some
-    of them hold is in it, because archives may give all their files one time.
-    """
-    if domain.in_memory:
-        return ""
-    some = domain.files[:: max(1, len(domain) // LOOKED_INTO)]
-    names, held = [path.name for path in domain.files], [_beginning(path) for path in some]
-    return _sha256([names, domain.stamps.tolist(), held])
-
-
-def _beginning(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.sha256(file.read(READ)).hexdigest()
-    except OSError:  # named where it is decoded
-        return ""
-
-
-def _sha256(content: object) -> str:
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
 SCHEMA = 1
 MANIFEST, LOCK = "manifest.json", ".lock"
-# Per domain, in its order in the data set: size and SHA-256 of its files.
+# The number of a domain's files whose content is hashed, and the bytes of each.
+SAMPLED_FILES, SAMPLED_BYTES = 8, 1 << 20
+
+# Size and SHA-256 of each file of a domain in the cache.
 Files = dict[str, Written]
 
 
@@ -86,77 +45,118 @@ class ImageCache:
         return self.domains[choose(f"domain of {self.name}", name, self.domains)]
 
 
+def cache_folder(dataset: DomainDataset, root: Path) -> Path:
+    """Return the folder of a data set's cache under ``root``, for its files as they are now."""
+    state = _sha256([hash_files(domain) for domain in dataset.domains])
+    return root / f"{_prefix(dataset.name, dataset.fingerprint)}-{state[:8]}"
+
+
+def find_caches(name: str, fingerprint: str, root: Path) -> list[Path]:
+    """Return all caches of a data set under ``root``, also those of files that changed since."""
+    return sorted(root.glob(f"{glob.escape(_prefix(name, fingerprint))}*"))
+
+
+def _prefix(name: str, fingerprint: str) -> str:
+    return f"{name}-{fingerprint[:12]}"
+
+
+def hash_files(domain: Domain) -> str:
+    """Return the SHA-256 of a domain's file names, sizes, times of change and some contents.
+
+    Folders are not part of it: files that were moved, or copied with their times, hash the same.
+    Some contents are part of it because archives can give all their files one time.
+    """
+    if domain.in_memory:
+        return ""
+    sample = domain.files[:: max(1, len(domain) // SAMPLED_FILES)]
+    names = [path.name for path in domain.files]
+    contents = [_hash_beginning(path) for path in sample]
+    return _sha256([names, domain.stamps.tolist(), contents])
+
+
+def _hash_beginning(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.sha256(file.read(SAMPLED_BYTES)).hexdigest()
+    except OSError:  # reported when it is decoded
+        return ""
+
+
+def _sha256(content: object) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def open_or_build_cache(
+    dataset: DomainDataset, root: Path, progress: Callable[[int, int], object] | None = None
+) -> ImageCache | None:
+    """Return the data set's cache under ``root``, built if it is not complete; None in memory."""
+    if dataset.in_memory:
+        return None
+    return build(dataset, cache_folder(dataset, root), progress)
+
+
 def build(
     dataset: DomainDataset,
     folder: Path,
     progress: Callable[[int, int], object] | None = None,
     workers: int | None = None,
 ) -> ImageCache:
-    """Decode all images into ``folder`` and return the cache; finished domains are kept.
+    """Decode all images into ``folder`` and return the cache.
 
-    A domain is decoded again where its files have changed since.
+    Domains that are already decoded are kept, unless their files have changed since.
 
     Args:
-        progress: called after every image with how many are done, of how many.
-        workers: threads that decode; by default as many as there are processors.
+        progress: called after every image with the number of images done, and of all images.
+        workers: threads that decode; by default one per processor.
     """
-    images = _images(dataset)
-    if len(_finished(dataset, folder)) < len(images):
+    files = _files_by_domain(dataset)
+    if len(_finished_domains(dataset, folder)) < len(files):
         busy = OSError(f"another process builds a cache in {folder}; wait for it")
-        with hold_lock(folder / LOCK, busy), _told_of_a_full_disk(dataset, folder):
-            _build(dataset, folder, images, progress, workers)
+        with hold_lock(folder / LOCK, busy), _explain_full_disk(dataset, folder):
+            _build(dataset, folder, files, progress, workers)
     return open_cache(dataset, folder)
-
-
-def open_or_build_cache(
-    dataset: DomainDataset, root: Path, progress: Callable[[int, int], object] | None = None
-) -> ImageCache | None:
-    """Return the data set's cache under ``root``, built if it is not whole; None in memory."""
-    if dataset.in_memory:
-        return None
-    return build(dataset, cache_folder(dataset, root), progress)
 
 
 def _build(
     dataset: DomainDataset,
     folder: Path,
-    images: dict[str, tuple[Path, ...]],
+    files: dict[str, tuple[Path, ...]],
     progress: Callable[[int, int], object] | None,
     workers: int | None,
 ) -> None:
-    finished = _finished(dataset, folder)
+    finished = _finished_domains(dataset, folder)
     _write_manifest(dataset, folder, finished)  # from now on the folder is this data set's
-    total, done = sum(map(len, images.values())), 0
-    for number, (name, paths) in enumerate(images.items()):
+    total, done = sum(map(len, files.values())), 0
+    for number, (name, paths) in enumerate(files.items()):
         for file in file_names(number):
             for stray in folder.glob(f".{file}.*"):  # of a build that was killed
                 stray.unlink()
         if name not in finished:
 
-            def told(written: int, before: int = done) -> None:
+            def count(written: int, before: int = done) -> None:
                 if progress is not None:
                     progress(before + written, total)
 
-            finished[name] = write_domain(folder, number, paths, told, workers)
+            finished[name] = write_domain(folder, number, paths, count, workers)
             _write_manifest(dataset, folder, finished)
         done += len(paths)
 
 
 def open_cache(dataset: DomainDataset, folder: Path, check: bool = False) -> ImageCache:
-    """Return the cache that ``build`` made of the whole data set; raise where it is not whole.
+    """Return the cache that ``build`` wrote; raise if it is not complete.
 
     Args:
         check: also compare the hash of every file, which reads them all.
     """
-    _images(dataset)
-    files = _recorded(dataset, folder)
+    _files_by_domain(dataset)
+    files = _read_manifest(dataset, folder)
     if missing := [name for name in dataset.names if name not in files]:
         raise ValueError(
             f"the cache of {dataset.name} in {folder} lacks {', '.join(missing)}: not decoded yet, "
-            "or changed since; build it again: domains that are finished are kept"
+            "or changed since; build it again: finished domains are kept"
         )
     for number, name in enumerate(dataset.names):
-        if damage := _damage(folder, number, files[name], check):
+        if damage := _find_damage(folder, number, files[name], check):
             raise ValueError(f"{damage}; build the cache again: other domains are kept")
     domains = {name: map_domain(folder, number) for number, name in enumerate(dataset.names)}
     return ImageCache(dataset.name, dataset.fingerprint, domains)
@@ -171,29 +171,29 @@ def evaluation_images(domain: Domain, cache: ImageCache | None) -> Tensor:
     return cache[domain.name].evaluation
 
 
-def _images(dataset: DomainDataset) -> dict[str, tuple[Path, ...]]:
+def _files_by_domain(dataset: DomainDataset) -> dict[str, tuple[Path, ...]]:
     if dataset.in_memory:
         raise ValueError(
-            f"images of {dataset.name} are in memory already: they need no cache, use "
-            "its domains' images"
+            f"images of {dataset.name} are in memory already and need no cache; use the images of "
+            "its domains"
         )
     return {domain.name: domain.files for domain in dataset.domains}
 
 
-def _finished(dataset: DomainDataset, folder: Path) -> dict[str, Files]:
-    """Return the domains that need not be built."""
+def _finished_domains(dataset: DomainDataset, folder: Path) -> dict[str, Files]:
+    """Return the cached files of the domains that need not be decoded."""
     if not (folder / MANIFEST).exists():
         return {}
-    files = _recorded(dataset, folder)
+    files = _read_manifest(dataset, folder)
     return {
         name: files[name]
         for number, name in enumerate(dataset.names)
-        if name in files and not _damage(folder, number, files[name], check=False)
+        if name in files and not _find_damage(folder, number, files[name], check=False)
     }
 
 
 def _identity(dataset: DomainDataset) -> dict[str, Any]:
-    """Return what must agree between a manifest and whoever opens the cache."""
+    """Return the fields that must agree between a manifest and the data set that opens it."""
     return {
         "schema": SCHEMA,
         "name": dataset.name,
@@ -208,12 +208,12 @@ def _write_manifest(dataset: DomainDataset, folder: Path, files: dict[str, Files
         name: {file: written._asdict() for file, written in found.items()}
         for name, found in files.items()
     }
-    decoded = {name: sources(dataset[name]) for name in files}
-    write_json(folder / MANIFEST, {**_identity(dataset), "domains": domains, "sources": decoded})
+    hashes = {name: hash_files(dataset[name]) for name in files}
+    write_json(folder / MANIFEST, {**_identity(dataset), "domains": domains, "sources": hashes})
 
 
-def _recorded(dataset: DomainDataset, folder: Path) -> dict[str, Files]:
-    """Return the files of the domains that are decoded as they are; raise if it is another's."""
+def _read_manifest(dataset: DomainDataset, folder: Path) -> dict[str, Files]:
+    """Return the cached files of the domains that have not changed since they were decoded."""
     path = folder / MANIFEST
     if not path.is_file():
         raise ValueError(f"no cache of {dataset.name} in {folder}: build it first")
@@ -230,14 +230,14 @@ def _recorded(dataset: DomainDataset, folder: Path) -> dict[str, Files]:
             name: {file: Written(**written) for file, written in manifest["domains"][name].items()}
             for name in dataset.names
             if name in manifest["domains"]
-            and manifest.get("sources", {}).get(name) == sources(dataset[name])
+            and manifest.get("sources", {}).get(name) == hash_files(dataset[name])
         }
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged; delete it and build the cache again") from error
 
 
-def _damage(folder: Path, number: int, files: Files, check: bool) -> str | None:
-    """Return which of the domain's files is not as it was written, and how."""
+def _find_damage(folder: Path, number: int, files: Files, check: bool) -> str | None:
+    """Return which of the domain's files differs from what was written, and how."""
     for name in file_names(number):
         path, written = folder / name, files.get(name)
         size = path.stat().st_size if path.is_file() else None
@@ -253,7 +253,7 @@ def _damage(folder: Path, number: int, files: Files, check: bool) -> str | None:
 
 
 @contextmanager
-def _told_of_a_full_disk(dataset: DomainDataset, folder: Path) -> Iterator[None]:
+def _explain_full_disk(dataset: DomainDataset, folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -261,5 +261,5 @@ def _told_of_a_full_disk(dataset: DomainDataset, folder: Path) -> Iterator[None]
             raise
         raise OSError(
             f"no space is left for the cache of {dataset.name} in {folder}; make some or give "
-            "another folder, and build again: domains that are finished are kept"
+            "another folder, and build again: finished domains are kept"
         ) from error

@@ -1,4 +1,4 @@
-"""One domain's decoded images: written in one pass over its files, then mapped into memory."""
+"""Decoded images of one domain: written in one pass over its files, then mapped into memory."""
 
 import hashlib
 import os
@@ -21,15 +21,17 @@ from .images import planes, read_image
 # The paper's random crop: its share of the image's area, and its width over its height.
 SCALE = (0.7, 1.0)
 RATIO = (3 / 4, 4 / 3)
-# The shorter side of an image that is stored for training, at most.
+# The largest shorter side of an image that is stored for training.
 TRAINING_SIDE = 256
+# Decoded images that wait to be written, for each thread, so that one slow file delays no other.
+AHEAD = 8
 
 
 class Frame(NamedTuple):
-    """How an image was stored, in pixels: one row of frames, which are int64 ``[n, 8]``.
+    """The stored part of an image, in pixels; the frames of n images are int64 ``[n, 8]``.
 
-    The window ``top`` to ``window_width`` was cut out of the original of ``height`` and ``width``
-    and stored with ``stored_height`` and ``stored_width``.
+    The window ``top`` to ``window_width`` of the original of ``height`` and ``width`` is stored
+    with ``stored_height`` and ``stored_width``.
     """
 
     stored_height: int
@@ -43,9 +45,9 @@ class Frame(NamedTuple):
 
 
 def frame_of(height: int, width: int) -> Frame:
-    """Return how an image of this size is stored; it is never enlarged.
+    """Return the frame of an image of this size; images are never enlarged.
 
-    Stored sides are 489 at most, whatever the original's shape.
+    Stored sides are at most 489, for any shape of the original.
     """
     top, left, high, wide = _window(height, width)
     shorter = min(high, wide)
@@ -56,12 +58,12 @@ def frame_of(height: int, width: int) -> Frame:
 
 
 def _window(height: int, width: int) -> tuple[int, int, int, int]:
-    """Return the part that crops can show: top, left, height and width.
+    """Return the part of an image that crops can show: top, left, height and width.
 
-    A crop of s of the area and of ratio r is √(s · area · r) wide and √(s · area / r) high, both
-    rounded. The shorter side of the image is too short for any where that of the smallest crop of
-    the extreme ratio is longer, √(0.7 · area · 3/4): beyond a ratio of (4/3) / 0.7 ≈ 1.9 every try
-    fails, and such an image is only ever seen through the central crop.
+    A crop of the share s of the area and of ratio r is √(s · area · r) wide and √(s · area / r)
+    high, both rounded. The smallest crop of the extreme ratio has a shorter side of
+    √(0.7 · area · 3/4). An image whose shorter side is below that, which is one of a ratio beyond
+    (4/3) / 0.7 ≈ 1.9, has no fitting crop, and training sees only its central crop.
     """
     least_side = (SCALE[0] * RATIO[0] * height * width) ** 0.5
     if least_side <= min(height, width) + 0.5:  # a side that is rounded down fits as well
@@ -79,14 +81,10 @@ def central_crop(height: int, width: int) -> tuple[int, int, int, int]:
     return (height - high) // 2, (width - wide) // 2, high, wide
 
 
-# Decoded images that wait to be written, for each thread: one slow file holds up no other.
-AHEAD = 8
-
-
 class Ragged(NamedTuple):
-    """Images of several sizes, each ``[3, h, w]``, one behind the other.
+    """Images of several sizes, each ``[3, h, w]``, one after the other.
 
-    ``pixels`` is uint8 ``[total]``, ``offsets`` int64 ``[n]`` says where each image begins, and
+    ``pixels`` is uint8 ``[total]``, ``offsets`` int64 ``[n]`` is where each image begins, and
     ``frames`` int64 ``[n, 8]`` has the columns of ``Frame``.
     """
 
@@ -105,9 +103,9 @@ class Ragged(NamedTuple):
         return Ragged(*(tensor.to(device) for tensor in self))
 
     def padded(self, indices: Tensor, height: int, width: int) -> Tensor:
-        """Return images of a mapped file as uint8 ``[n, 3, H, W]``, with zeros around.
+        """Return images of a mapped file as uint8 ``[n, 3, H, W]``, padded with zeros.
 
-        For the host: one copy per image, where ``gather`` would make an index for every pixel.
+        For the host: it copies each image once, while ``gather`` needs an index for every pixel.
         """
         found = torch.zeros(len(indices), 3, height, width, dtype=torch.uint8)
         for into, index in zip(found, indices.tolist(), strict=True):
@@ -135,7 +133,7 @@ class Written(NamedTuple):
 
 def file_names(number: int) -> tuple[str, str, str]:
     """Return the files of domain ``number``: evaluation, training and frames."""
-    # By number, because a domain may have a name that no file can have.
+    # By number, because a domain can have a name that no file can have.
     return f"{number}.evaluation", f"{number}.training", f"{number}.frames"
 
 
@@ -143,30 +141,30 @@ def write_domain(
     folder: Path,
     number: int,
     images: Sequence[Path],
-    told: Callable[[int], object],
+    progress: Callable[[int], object],
     workers: int | None,
 ) -> dict[str, Written]:
-    """Decode the images and write the domain's three files; return what they hold, by file name.
+    """Decode the images and write the domain's three files; return their sizes and hashes by name.
 
     Args:
-        told: called after every image with how many were written.
-        workers: threads that decode; by default as many as there are processors.
+        progress: called after every image with the number of images written.
+        workers: threads that decode; by default one per processor.
     """
     evaluation, training, frames = (folder / name for name in file_names(number))
     rows: list[Frame] = []
 
-    def write_images(evaluations: "_Hashed", trainings: "_Hashed") -> None:
-        for stored in _in_order(_stored, images, workers or os.cpu_count() or 1):
-            evaluations.write(stored.evaluation)
-            trainings.write(stored.training)
-            rows.append(stored.frame)
-            told(len(rows))
+    def write_images(evaluations: "_HashingFile", trainings: "_HashingFile") -> None:
+        for image in _map_in_order(_decode, images, workers or os.cpu_count() or 1):
+            evaluations.write(image.evaluation)
+            trainings.write(image.training)
+            rows.append(image.frame)
+            progress(len(rows))
 
     found: dict[str, Written] = {}
 
-    def write(path: Path, content: Callable[["_Hashed"], object]) -> None:
+    def write(path: Path, content: Callable[["_HashingFile"], object]) -> None:
         def write_hashed(file: IO[bytes]) -> None:
-            hashed = _Hashed(file)
+            hashed = _HashingFile(file)
             content(hashed)
             found[path.name] = Written(hashed.size, hashed.digest.hexdigest())
 
@@ -178,39 +176,39 @@ def write_domain(
 
 
 def map_domain(folder: Path, number: int) -> CachedDomain:
-    """Return the domain of these files; what is not looked at is not read."""
+    """Return the domain of these files, mapped: pixels are read when they are used."""
     evaluation, training, frames = (folder / name for name in file_names(number))
-    table = _mapped(frames).view(torch.int64).view(-1, len(Frame._fields)).clone()
+    table = _map_file(frames).view(torch.int64).view(-1, len(Frame._fields)).clone()
     sizes = 3 * table[:, 0] * table[:, 1]
     side = EVALUATION_SIDE
     return CachedDomain(
-        _mapped(evaluation).view(-1, 3, side, side),
-        Ragged(_mapped(training), sizes.cumsum(0) - sizes, table),
+        _map_file(evaluation).view(-1, 3, side, side),
+        Ragged(_map_file(training), sizes.cumsum(0) - sizes, table),
     )
 
 
-def _mapped(path: Path) -> Tensor:
-    # A mapping that could be written to would have to fit into memory on some systems; this one
-    # may be larger, and torch warns that it cannot be written to.
+def _map_file(path: Path) -> Tensor:
+    # On some systems a writable mapping must fit into memory. A read-only one need not, and torch
+    # warns that it is read-only.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writ", UserWarning)
         return torch.from_numpy(np.memmap(path, dtype=np.uint8, mode="r"))
 
 
-class _Stored(NamedTuple):
+class _DecodedImage(NamedTuple):
     evaluation: Tensor
     training: Tensor
     frame: Frame
 
 
-def _stored(path: Path) -> _Stored:
+def _decode(path: Path) -> _DecodedImage:
     from PIL.Image import Resampling
 
     try:
         image = read_image(path)
     except (ValueError, OSError) as error:
         raise ValueError(
-            f"{error}; mend or remove it and try again (shoal data verify names all such files)"
+            f"{error}; repair or remove it and try again (shoal data verify lists all such files)"
         ) from error
     frame = frame_of(image.height, image.width)
     window = image.crop(
@@ -222,25 +220,25 @@ def _stored(path: Path) -> _Stored:
         )
     )
     side, stored = EVALUATION_SIDE, (frame.stored_width, frame.stored_height)
-    return _Stored(
+    return _DecodedImage(
         planes(image.resize((side, side), Resampling.BILINEAR)),
-        # The crop brings DomainBed's bilinear blur. Bilinear here as well, training images would be
-        # softer than those of evaluation: differences between neighbouring pixels would keep 67 %
-        # of their energy; with this filter they keep 96 %.
+        # The crop is bilinear, as in DomainBed. A second bilinear filter here would make training
+        # images softer than those of evaluation: differences between neighbouring pixels would keep
+        # 67 % of their energy; with this filter they keep 96 %.
         planes(window.resize(stored, Resampling.LANCZOS)),
         frame,
     )
 
 
-def _in_order(
-    work: Callable[[Path], _Stored], paths: Iterable[Path], workers: int
-) -> Iterator[_Stored]:
-    """Yield what ``work`` makes of each path, in order; threads are some paths ahead.
+def _map_in_order(
+    work: Callable[[Path], _DecodedImage], paths: Iterable[Path], workers: int
+) -> Iterator[_DecodedImage]:
+    """Yield the result of ``work`` for each path, in order; threads are some paths ahead.
 
-    Pillow holds no lock while it decodes, so threads use all processors, and nothing is copied
-    from one process to another.
+    Pillow releases the interpreter's lock while it decodes, so threads use all processors without
+    copies between processes.
     """
-    waiting: deque[Future[_Stored]] = deque()
+    waiting: deque[Future[_DecodedImage]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         try:
             for path in paths:
@@ -254,8 +252,8 @@ def _in_order(
                 future.cancel()
 
 
-class _Hashed:
-    """A file that knows the size and the SHA-256 of what was written to it."""
+class _HashingFile:
+    """An open file, with the size and the SHA-256 of the bytes written to it."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file

@@ -1,4 +1,4 @@
-"""A data set from its source: downloaded, unpacked, arranged and recorded."""
+"""Fetching a published data set: download, unpack, arrange and record it."""
 
 import os
 import shutil
@@ -12,12 +12,12 @@ from ..choices import choose
 from ..storage import read_json, write_json
 from . import SOURCES
 from .download import DownloadError, Tell, Unavailable, download
-from .folders import expected_at
-from .partial_file import sums_of
+from .folders import expected_layout
+from .partial_file import file_sums
 from .sources import DatasetSource, File, move_domains
 from .unpack import unpack
 
-# Called with what is being done, how much of it is done, and of how much.
+# Called with what is being done, the amount done, and the whole amount.
 FetchProgress = Callable[[str, int, int | None], object]
 
 DOWNLOADS = "downloads"
@@ -33,14 +33,15 @@ def fetch(
     progress: FetchProgress | None = None,
     tell: Tell | None = None,
 ) -> Path:
-    """Return the folder of the data set under ``root``, fetched unless it is there.
+    """Fetch a data set to ``root`` unless it exists, and return its folder.
 
-    Files go to ``root/downloads``; what is found there, fetched by hand or left by an interrupted
-    call, is used. The folder itself appears when all of it is there.
+    Files are downloaded to ``root/downloads``. Files that are there already, downloaded by hand or
+    before an interruption, are used. The folder appears when the data set is complete.
 
     Args:
-        url: an archive of the whole set in place of the source's files, with its sum if known.
-        tell: called with every line that a user may want to read.
+        url: the address of an archive of the whole set, in place of the source's files.
+        sha256: the sum of that archive, if known.
+        tell: called with every line for the user.
     """
     source = find_source(name)
     tell = tell or (lambda line: None)
@@ -51,36 +52,30 @@ def fetch(
     if target.is_dir() and any(target.iterdir()):
         lacking = [domain for domain in source.domains if not (target / domain).is_dir()]
         raise ValueError(
-            f"{target} is there, but lacks {', '.join(lacking)}; complete it, or move it away"
+            f"{target} exists, but lacks {', '.join(lacking)}; complete it, or move it away"
         )
     if url is not None:
         source = replace(source, files=(_archive_at(url, sha256, name),), arrange=move_domains)
     work = root / DOWNLOADS / f"{name}.unpacked"
     try:
         fetched = {
-            file.name: _ready(file, root, work, keep_archive, progress, tell)
+            file.name: _download_and_unpack(file, root, work, keep_archive, progress, tell)
             for file in source.files
         }
     except Unavailable as error:
         why = f": {source.by_hand}" if source.by_hand and url is None else ""
-        raise Unavailable(f"{error}{why}\n\n{by_hand(source, root)}") from error
+        raise Unavailable(f"{error}{why}\n\n{by_hand_instructions(source, root)}") from error
     arranged = root / DOWNLOADS / f"{name}.arranged"
     try:
         remarks = source.arrange(fetched, arranged, source.domains)
     except ValueError as error:
-        raise ValueError(f"{error} (what was unpacked is in {work})") from error
+        raise ValueError(f"{error} (the unpacked files are in {work})") from error
     for remark in remarks:
         tell(remark)
     os.replace(arranged, target)
-    _clean(() if keep_archive else fetched.values(), work)
-    _record_set(name, root)
+    _remove_downloads(() if keep_archive else fetched.values(), work)
+    _record_dataset(name, root)
     return target
-
-
-def _archive_at(url: str, sha256: str | None, name: str) -> File:
-    called = Path(urlsplit(url).path).name
-    called = f"{name}.archive" if called in ("", "..") else called
-    return File(name=called, url=url, sha256=sha256)
 
 
 def find_source(name: str) -> DatasetSource:
@@ -91,26 +86,32 @@ def find_source(name: str) -> DatasetSource:
     return source
 
 
-def by_hand(source: DatasetSource, root: Path) -> str:
-    """Return what a person has to fetch, and where it goes."""
+def _archive_at(url: str, sha256: str | None, name: str) -> File:
+    called = Path(urlsplit(url).path).name
+    called = f"{name}.archive" if called in ("", "..") else called
+    return File(name=called, url=url, sha256=sha256)
+
+
+def by_hand_instructions(source: DatasetSource, root: Path) -> str:
+    """Return which files a person has to download, and where to put them."""
     places = {str(root / DOWNLOADS / file.name): file.url or file.page for file in source.files}
     width = max(map(len, places))
     return "\n".join(
         [
-            f"{source.name} can be fetched by hand; its page is",
+            f"You can download {source.name} by hand. Its page is",
             f"  {source.page}",
-            "Save what you find there (left: as which file; right: from where)",
+            "Save these files (left: path; right: address, if known)",
             *(f"  {place:{width}}  {page}".rstrip() for place, page in places.items()),
-            "and run the same command again: it checks and unpacks. Or",
-            f"- put the images at {expected_at(root / source.folder)},",
+            "and run the same command again, which checks and unpacks them. Or",
+            f"- put the images at {expected_layout(root / source.folder)},",
             f"  with the domains {', '.join(source.domains)};",
             "- give the address of an archive of them: --url URL",
         ]
     )
 
 
-def recorded(root: Path) -> dict[str, Any]:
-    """Return what earlier downloads to this folder recorded: sums of files, marks of sets."""
+def read_record(root: Path) -> dict[str, Any]:
+    """Return the record of earlier downloads: sums of files, and fingerprints of data sets."""
     path = root / RECORD
     found = read_json(path) if path.is_file() else {}
     if not isinstance(found, dict):
@@ -118,17 +119,17 @@ def recorded(root: Path) -> dict[str, Any]:
     return {"files": {}, "sets": {}} | found
 
 
-def _ready(
+def _download_and_unpack(
     file: File, root: Path, work: Path, keep: bool, progress: FetchProgress, tell: Tell
 ) -> Path:
-    """Return the file, or the folder that it was unpacked to, after whatever that takes."""
+    """Return the downloaded file, or the folder that it was unpacked to."""
     folder, path = work / file.name, root / DOWNLOADS / file.name
     if folder.is_dir():
-        same = recorded(root)["files"].get(file.name, {}).get("url") == file.url
+        same = read_record(root)["files"].get(file.name, {}).get("url") == file.url
         if same and not path.exists():
             return folder
         shutil.rmtree(folder)
-    _get(file, path, root, progress, tell)
+    _download(file, path, root, progress, tell)
     if not file.is_archive:
         return path
     unpack(path, folder, progress=lambda *done: progress(f"unpack {file.name}", *done))
@@ -137,14 +138,14 @@ def _ready(
     return folder
 
 
-def _get(file: File, path: Path, root: Path, progress: FetchProgress, tell: Tell) -> None:
-    before = recorded(root)["files"].get(file.name, {})
+def _download(file: File, path: Path, root: Path, progress: FetchProgress, tell: Tell) -> None:
+    before = read_record(root)["files"].get(file.name, {})
     known = file.sha256 or file.md5
     expected = file.sha256
     if not known and before.get("url") == file.url:
         expected = before.get("sha256")
     if file.url is None:
-        found = _by_hand_sum(file, path, expected, root)
+        found = _check_by_hand(file, path, expected, root)
     else:
         try:
             found = download(
@@ -159,28 +160,28 @@ def _get(file: File, path: Path, root: Path, progress: FetchProgress, tell: Tell
             if known or not expected or expected not in str(error):
                 raise
             raise DownloadError(
-                f"{error}. That sum was recorded when it was first downloaded: if the publisher "
-                f"has changed the file, take it out of {root / RECORD}"
+                f"{error}. That sum was recorded at the first download: if the publisher has "
+                f"changed the file, remove it from {root / RECORD}"
             ) from error
     if not known and expected is None:
         tell(f"{file.name}: no published checksum; recorded SHA-256 {found}")
-    record = recorded(root)
+    record = read_record(root)
     record["files"][file.name] = {"url": file.url, "sha256": found, "bytes": path.stat().st_size}
     write_json(root / RECORD, record)
 
 
-def _by_hand_sum(file: File, path: Path, expected: str | None, root: Path) -> str:
+def _check_by_hand(file: File, path: Path, expected: str | None, root: Path) -> str:
     if not path.is_file():
-        raise Unavailable(f"{file.name} has to be fetched by hand")
-    sums = sums_of(path)
-    if wrong := sums.wrong(expected, file.md5):
+        raise Unavailable(f"{file.name} has to be downloaded by hand")
+    sums = file_sums(path)
+    if mismatch := sums.mismatch(expected, file.md5):
         raise DownloadError(
-            f"{path} has the {wrong}: fetch it again, or take that sum out of {root / RECORD}"
+            f"{path} has the {mismatch}: download it again, or remove that sum from {root / RECORD}"
         )
     return sums.sha256
 
 
-def _clean(files: Iterable[Path], work: Path) -> None:
+def _remove_downloads(files: Iterable[Path], work: Path) -> None:
     for path in files:
         if path.is_file():
             path.unlink()
@@ -189,9 +190,9 @@ def _clean(files: Iterable[Path], work: Path) -> None:
         work.parent.rmdir()
 
 
-def _record_set(name: str, root: Path) -> None:
+def _record_dataset(name: str, root: Path) -> None:
     dataset, _ = SOURCES[name].survey(root)
     if dataset is not None:
-        record = recorded(root)
+        record = read_record(root)
         record["sets"][name] = {"fingerprint": dataset.fingerprint}
         write_json(root / RECORD, record)

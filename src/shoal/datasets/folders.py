@@ -1,4 +1,4 @@
-"""Images in ``domain/class/file`` folders."""
+"""Folders of images: data sets at ``domain/class/file``, and everything wrong with such folders."""
 
 import mimetypes
 import os
@@ -12,91 +12,108 @@ from ..choices import choose
 from .base import Domain, DomainDataset
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-# What other programs leave in folders, beside hidden files.
+# Files and folders that other programs leave behind, as well as hidden ones.
 LITTER = ("__macosx", "desktop.ini", "thumbs.db")
-# How many of the files at fault a message names.
+# Files that one message names.
 NAMED = 10
 
 
 def is_image(path: Path) -> bool:
-    """Return whether the suffix is an image's; what is inside is another matter."""
+    """Return whether the suffix is that of an image; the content is not read."""
     return path.suffix.lower() in SUFFIXES
 
 
 def may_be_image(path: Path) -> bool:
-    """Return whether the suffix is that of some image, also of one that cannot be read here."""
+    """Return whether the suffix is that of any image, also of kinds that cannot be read here."""
     return is_image(path) or (mimetypes.guess_type(path.name)[0] or "").startswith("image/")
 
 
 def is_litter(name: str) -> bool:
-    """Return whether a file or folder is another program's business: hidden, or known as such."""
+    """Return whether a file or folder belongs to another program: hidden, or known as such."""
     return name.startswith(".") or name.lower() in LITTER
 
 
-def some(items: Sequence[object]) -> str:
-    """Return the first ten items as text, and how many more there are."""
+def first_few(items: Sequence[object]) -> str:
+    """Return the first ten items as text, and the number of the others."""
     more = f" and {len(items) - NAMED} more" if len(items) > NAMED else ""
     return ", ".join(map(str, items[:NAMED])) + more
 
 
-def expected_at(root: Path) -> str:
-    """Return where images are expected below ``root``, as text."""
+def folder_name(root: Path) -> str:
+    """Return a folder's name as given, links not followed; that of ``.`` is looked up."""
+    return root.resolve().name if root.name in ("", "..") else root.name
+
+
+def expected_layout(root: Path) -> str:
+    """Return the expected paths of images below ``root``, for messages."""
     return f"{root}/<domain>/<class>/<file>"
 
 
 @dataclass
 class Faults:
-    """Files and folders that are not as expected; those of ``unused`` do no harm.
+    """Files and folders that are not as expected.
 
-    ``shallow`` are images outside of class folders, ``deep`` are folders within them.
+    Args:
+        missing_domains: folders of domains that do not exist.
+        empty_domains: folders of domains without an image.
+        outside_classes: images that are in no class folder.
+        nested: folders in class folders.
+        empty_classes: class folders without a file.
+        not_images: files whose suffix is not that of an image.
+        missing_files: files of a manifest that do not exist.
+        changed: records of a download that no longer agree with the files.
+        unused: files and folders that are ignored, which is no fault.
     """
 
-    absent: list[str] = field(default_factory=list)
-    barren: list[str] = field(default_factory=list)
-    shallow: list[str] = field(default_factory=list)
-    deep: list[str] = field(default_factory=list)
-    empty: list[str] = field(default_factory=list)
-    strange: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
+    missing_domains: list[str] = field(default_factory=list)
+    empty_domains: list[str] = field(default_factory=list)
+    outside_classes: list[str] = field(default_factory=list)
+    nested: list[str] = field(default_factory=list)
+    empty_classes: list[str] = field(default_factory=list)
+    not_images: list[str] = field(default_factory=list)
+    missing_files: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
 
     def check(self, root: Path) -> None:
-        """Raise on all faults that folders can have, naming ten of each kind."""
-        told = []
-        if self.shallow:
-            told.append(
-                f"expected {expected_at(root)}, found images that are in no class folder: "
-                f"{some(self.shallow)}; if the folders are classes, the level of domains above "
-                "them is missing"
+        """Raise if ``image_folders`` cannot use the folders; name ten faults of each kind."""
+        found = []
+        if self.outside_classes:
+            found.append(
+                f"expected {expected_layout(root)}, found images outside of class folders: "
+                f"{first_few(self.outside_classes)}; if the folders are classes, the level of "
+                "domains above them is missing"
             )
-        if self.deep:
-            outer = sorted({root / Path(path).relative_to(root).parts[0] for path in self.deep})
-            told.append(
-                f"expected {expected_at(root)}, found folders in class folders: {some(self.deep)}; "
-                "if all images are a level deeper, as below train and test, give one of "
-                f"{some(outer)}, or list all in a .csv file"
+        if self.nested:
+            outer = sorted({root / Path(path).relative_to(root).parts[0] for path in self.nested})
+            found.append(
+                f"expected {expected_layout(root)}, found folders in class folders: "
+                f"{first_few(self.nested)}; if all images are a level deeper, as below train and "
+                f"test, give one of {first_few(outer)}, or list all in a .csv file"
             )
-        if self.empty:
-            told.append(f"class folders without a file: {some(self.empty)}; fill or remove them")
-        if self.strange:
-            told.append(
-                f"no images by their suffix: {some(self.strange)}; remove them, or convert them "
-                f"to one of {', '.join(SUFFIXES)}"
+        if self.empty_classes:
+            found.append(
+                f"class folders without a file: {first_few(self.empty_classes)}; fill or remove "
+                "them"
             )
-        if told:
-            raise ValueError(". Also: ".join(told))
+        if self.not_images:
+            found.append(
+                f"files without the suffix of an image: {first_few(self.not_images)}; remove them, "
+                f"or convert them to one of {', '.join(SUFFIXES)}"
+            )
+        if found:
+            raise ValueError(". Also: ".join(found))
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield path and reason of every fault."""
         for paths, why in (
-            (self.absent, "no such domain folder"),
-            (self.barren, "a domain without images"),
-            (sorted(self.shallow + self.deep), "not at <domain>/<class>/<file>"),
-            (self.empty, "a class folder without a file"),
-            (self.strange, "no image by its suffix"),
-            (self.missing, "listed, but not there"),
-            (self.changed, "recorded other file names or sizes than there are now"),
+            (self.missing_domains, "no such domain folder"),
+            (self.empty_domains, "a domain without images"),
+            (sorted(self.outside_classes + self.nested), "not at <domain>/<class>/<file>"),
+            (self.empty_classes, "a class folder without a file"),
+            (self.not_images, "its suffix is not that of an image"),
+            (self.missing_files, "listed, but does not exist"),
+            (self.changed, "file names or sizes differ from those recorded at the download"),
         ):
             yield from ((path, why) for path in paths)
 
@@ -107,14 +124,14 @@ def image_folders(
     domains: Sequence[str] | None = None,
     leave_out: Collection[str] = (),
 ) -> DomainDataset:
-    """Return the data set whose images lie at ``root/domain/class/file``.
+    """Return the data set whose images are at ``root/domain/class/file``.
 
-    Classes are unified over the domains by name, so a domain may lack some: see
-    ``missing_classes``. Files are in the order of their names; hidden ones are not looked at.
+    Classes are matched over the domains by name, so a domain can lack some: see
+    ``missing_classes``. Files are in the order of their names; hidden ones are ignored.
 
     Args:
         domains: the folders to take, in this order; by default all that are not empty, sorted.
-        leave_out: files that are there and not wanted, as ``domain/class/file``.
+        leave_out: files to ignore, as ``domain/class/file``.
     """
     folders = _domain_folders(name, root)
     if not domains:
@@ -128,8 +145,10 @@ def image_folders(
         raise ValueError(f"no domains: all folders of {root} are empty")
     for domain in names:
         if not files[domain]:
-            raise ValueError(f"the domain {domain!r} has no images; expected {expected_at(root)}")
-    return of_files(name, names, files)
+            raise ValueError(
+                f"the domain {domain!r} has no images; expected {expected_layout(root)}"
+            )
+    return dataset_of_files(name, names, files)
 
 
 def survey_folders(
@@ -138,40 +157,29 @@ def survey_folders(
     domains: Sequence[str] | None = None,
     leave_out: Collection[str] = (),
 ) -> tuple[DomainDataset | None, Faults]:
-    """Return what ``image_folders`` would return without the faults (None: nothing), and these."""
+    """Return the data set as ``image_folders`` does, ignoring faults, and the faults.
+
+    The data set is None if there is no image.
+    """
     folders = _domain_folders(name, root)
     names = list(domains or folders)
     faults = Faults()
-    faults.absent += [str(root / domain) for domain in names if domain not in folders]
+    faults.missing_domains += [str(root / domain) for domain in names if domain not in folders]
     faults.unused += [str(root / folder) for folder in folders if folder not in names]
     faults.unused += [entry.path for entry in _visible(root) if is_image(Path(entry.name))]
     files = _files(root, [domain for domain in names if domain in folders], leave_out, faults)
-    faults.barren += [str(root / domain) for domain in files if not files[domain]]
-    kept = [domain for domain in files if files[domain]]
-    return of_files(name, kept, files) if kept else None, faults
+    faults.empty_domains += [str(root / domain) for domain in files if not files[domain]]
+    filled = [domain for domain in files if files[domain]]
+    return dataset_of_files(name, filled, files) if filled else None, faults
 
 
 def empty_folders(root: Path) -> list[str]:
-    """Return the folders that would be domains and have nothing in them."""
+    """Return the folders of ``root`` that would be domains, but are empty."""
     folders = (entry for entry in _visible(root) if entry.is_dir())
     return [entry.name for entry in folders if not _visible(Path(entry.path))]
 
 
-def name_of(root: Path) -> str:
-    """Return a folder's name as it was given, whatever it links to; that of ``.`` is looked up."""
-    return root.resolve().name if root.name in ("", "..") else root.name
-
-
-def _domain_folders(name: str, root: Path) -> list[str]:
-    if not root.is_dir():
-        raise ValueError(f"no such folder: {root}; {name} needs its images at {expected_at(root)}")
-    folders = [entry.name for entry in _visible(root) if entry.is_dir()]
-    if not folders:
-        raise ValueError(f"no domains: {root} has no folders; expected {expected_at(root)}")
-    return folders
-
-
-def of_files(
+def dataset_of_files(
     name: str, domains: Sequence[str], files: Mapping[str, Sequence[tuple[str, Path]]]
 ) -> DomainDataset:
     """Return the data set of these domains, each with its files and their classes."""
@@ -188,33 +196,44 @@ def of_files(
     return DomainDataset(name, tuple(classes), tuple(found))
 
 
+def _domain_folders(name: str, root: Path) -> list[str]:
+    if not root.is_dir():
+        raise ValueError(
+            f"no such folder: {root}; {name} needs its images at {expected_layout(root)}"
+        )
+    folders = [entry.name for entry in _visible(root) if entry.is_dir()]
+    if not folders:
+        raise ValueError(f"no domains: {root} has no folders; expected {expected_layout(root)}")
+    return folders
+
+
 def _files(
     root: Path, domains: Sequence[str], leave_out: Collection[str], faults: Faults
 ) -> dict[str, list[tuple[str, Path]]]:
-    """Return every domain's files with their classes, and add to ``faults``."""
-    left_out = frozenset(leave_out)
-    return {domain: _files_of(root, domain, left_out, faults) for domain in domains}
+    """Return the files of every domain with their classes, and add to ``faults``."""
+    ignored = frozenset(leave_out)
+    return {domain: _files_of_domain(root, domain, ignored, faults) for domain in domains}
 
 
-def _files_of(
-    root: Path, domain: str, left_out: frozenset[str], faults: Faults
+def _files_of_domain(
+    root: Path, domain: str, ignored: frozenset[str], faults: Faults
 ) -> list[tuple[str, Path]]:
     files = []
     for folder in _visible(root / domain):
         if not folder.is_dir():
             if is_image(Path(folder.name)):
-                faults.shallow.append(folder.path)
+                faults.outside_classes.append(folder.path)
             continue
         entries = _visible(Path(folder.path))
         if not entries:
-            faults.empty.append(folder.path)
+            faults.empty_classes.append(folder.path)
         for entry in entries:
             path = Path(entry.path)
             if entry.is_dir():
-                faults.deep.append(entry.path)
+                faults.nested.append(entry.path)
             elif not is_image(path):
-                faults.strange.append(entry.path)
-            elif f"{domain}/{folder.name}/{entry.name}" not in left_out:
+                faults.not_images.append(entry.path)
+            elif f"{domain}/{folder.name}/{entry.name}" not in ignored:
                 files.append((folder.name, path))
     return files
 

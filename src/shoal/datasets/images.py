@@ -1,4 +1,4 @@
-"""Images from files: decoded one by one, and verified all together."""
+"""Images in files: decoded one by one, verified all together, and searched for duplicates."""
 
 import hashlib
 import io
@@ -18,17 +18,16 @@ from .base import DomainDataset
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-
-# Counts per domain, or of all images where no more is known.
+# The number of images of each domain, or of all domains together if no more is published.
 Published = Mapping[str, int] | int
-# Images that wait for a thread at a time: a million futures at once are a gigabyte.
+# Images that wait for a thread at a time: a million futures at once take a gigabyte.
 WAITING = 1024
 
 
 def read_image(path: Path) -> "Image":
-    """Return the image in RGB; raise ValueError where it is none, or cut off.
+    """Return the image in RGB; raise ValueError if the file is not an image, or truncated.
 
-    DomainBed reads what is there of a file that is cut off, and trains on the grey rest.
+    DomainBed reads the existing part of a truncated file, and trains on the grey rest.
     """
     try:
         from PIL import Image, UnidentifiedImageError
@@ -41,7 +40,7 @@ def read_image(path: Path) -> "Image":
     try:
         with Image.open(io.BytesIO(content)) as image:
             mode = image.mode
-            # Pillow would cut 16 bits off at 255, which leaves a white image.
+            # Pillow would clip 16 bits to 255, which gives a white image.
             found = None if mode[0] in "IF" else image.convert("RGB")
     except Image.DecompressionBombError as error:
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0) // 1_000_000
@@ -49,9 +48,11 @@ def read_image(path: Path) -> "Image":
             f"cannot read {path}: it has more than {most} megapixels; make it smaller"
         ) from error
     except UnidentifiedImageError as error:
-        raise ValueError(f"cannot read {path}: it is no image, or its beginning is lost") from error
-    except Exception as error:  # Pillow's readers raise whatever a damaged file drives them to
-        raise ValueError(f"cannot read {path}: it is damaged or cut off ({error})") from error
+        raise ValueError(
+            f"cannot read {path}: not an image file, or its header is damaged"
+        ) from error
+    except Exception as error:  # Pillow raises all kinds of errors on damaged files
+        raise ValueError(f"cannot read {path}: damaged or truncated ({error})") from error
     if found is None:
         raise ValueError(
             f"cannot read {path}: it has more than 8 bits a channel (Pillow's {mode!r}); convert "
@@ -60,14 +61,14 @@ def read_image(path: Path) -> "Image":
     return found
 
 
-def look_of(path: Path) -> tuple[int, int] | None:
-    """Return width and height as the file's beginning tells them; None where it does not."""
+def image_size(path: Path) -> tuple[int, int] | None:
+    """Return width and height according to the header; None if it cannot be read."""
     from PIL import Image
 
     try:
         with Image.open(path) as image:
             return image.size
-    except Exception:  # as in ``read_image``, where it is said what is wrong
+    except Exception:  # ``read_image`` reports the reason
         return None
 
 
@@ -90,7 +91,7 @@ class Broken(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A count that is not the published one; ``domain`` is "all" for a total."""
+    """A count that differs from the published one; ``domain`` is "all" for a total."""
 
     domain: str
     found: int
@@ -99,7 +100,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Verification:
-    """What ``verify`` found: nothing broken and no difference is what one hopes for."""
+    """The findings of ``verify``: unreadable files, and counts of images by domain and class."""
 
     broken: tuple[Broken, ...]
     counts: dict[str, dict[str, int]]
@@ -118,11 +119,11 @@ def verify(
     progress: Callable[[int, int], object] | None = None,
     workers: int | None = None,
 ) -> Verification:
-    """Return which files cannot be read, and how the counts differ from the published ones.
+    """Return the files that cannot be read, and the differences from the published counts.
 
     Args:
-        progress: called after every image with how many were read, of how many.
-        workers: threads that read; by default as many as there are processors.
+        progress: called after every image with the number of images read, and of all images.
+        workers: threads that read; by default one per processor.
     """
     files = [
         (domain.name, path)
@@ -149,7 +150,7 @@ def verify(
 
 
 def why_broken(path: Path) -> str | None:
-    """Return why an image cannot be read, without its path; None where it can."""
+    """Return why an image cannot be read, without its path; None if it can."""
     try:
         decode(path)
     except ValueError as error:
@@ -195,7 +196,7 @@ class Copies(NamedTuple):
 
 
 def find_copies(dataset: DomainDataset) -> list[Copies]:
-    """Return the files that have the same content, byte for byte; none in memory."""
+    """Return the files with the same content, byte for byte; none if images are in memory."""
     sizes: dict[int, list[tuple[Path, str, str]]] = {}
     for domain in dataset.domains:
         if domain.in_memory:

@@ -1,4 +1,4 @@
-"""Images listed in a table: CSV, TSV or JSON, with the columns path, class and domain."""
+"""Manifests: images listed in a CSV, TSV or JSON file with the columns path, class and domain."""
 
 import csv
 import io
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .base import DomainDataset
-from .folders import SUFFIXES, Faults, is_image, of_files, some
+from .folders import SUFFIXES, Faults, dataset_of_files, first_few, is_image
 
 COLUMNS = ("path", "class", "domain")
 MANIFESTS = (".csv", ".tsv", ".json")
@@ -17,7 +17,7 @@ DELIMITERS = ",;\t|"
 
 
 class ManifestRow(NamedTuple):
-    """One image of the table, and the line where it stands."""
+    """One image of the manifest, and its line."""
 
     line: int
     path: str
@@ -34,32 +34,34 @@ def is_manifest(path: Path) -> bool:
 
 
 def image_manifest(name: str, manifest: Path) -> DomainDataset:
-    """Return the data set that a CSV or JSON file lists; paths are relative to that file.
+    """Return the data set that a manifest lists; paths are relative to the manifest.
 
-    Domains, classes and files are sorted by name, so the order of the lines means nothing, and a
-    list of ``domain/class/file`` gives what the folders themselves give.
+    Domains, classes and files are sorted by name. So the order of the lines has no effect, and a
+    list of ``domain/class/file`` gives the same data set as ``image_folders``.
     """
     rows = _rows(manifest)
     faults = _faults(rows, manifest.parent)
-    if faults.strange:
+    if faults.not_images:
         raise ValueError(
-            f"{manifest}: no images by their suffix ({', '.join(SUFFIXES)}): {some(faults.strange)}"
+            f"{manifest}: files without the suffix of an image ({', '.join(SUFFIXES)}): "
+            f"{first_few(faults.not_images)}"
         )
-    if faults.missing:
+    if faults.missing_files:
         raise ValueError(
-            f"{manifest}: no such files, relative to {manifest.parent}: {some(faults.missing)}"
+            f"{manifest}: no such files, relative to {manifest.parent}: "
+            f"{first_few(faults.missing_files)}"
         )
     return _dataset(name, rows, manifest.parent)
 
 
 def survey_manifest(name: str, manifest: Path) -> tuple[DomainDataset | None, Faults]:
-    """Return what ``image_manifest`` would return without the faults (None: nothing), and these.
+    """Return the data set as ``image_manifest`` does, ignoring faults, and the faults.
 
-    A table that cannot be read as one is still an error.
+    The data set is None if there is no image. A file that is not a manifest is still an error.
     """
     rows = _rows(manifest)
     faults = _faults(rows, manifest.parent)
-    wrong = {*faults.strange, *faults.missing}
+    wrong = {*faults.not_images, *faults.missing_files}
     rows = [row for row in rows if str(row) not in wrong]
     return _dataset(name, rows, manifest.parent) if rows else None, faults
 
@@ -68,13 +70,13 @@ def _dataset(name: str, rows: list[ManifestRow], folder: Path) -> DomainDataset:
     files: dict[str, list[tuple[str, Path]]] = {}
     for row in sorted(rows, key=lambda row: (row.domain, row.kind, row.path)):
         files.setdefault(row.domain, []).append((row.kind, folder / row.path))
-    return of_files(name, list(files), files)
+    return dataset_of_files(name, list(files), files)
 
 
 def _rows(manifest: Path) -> list[ManifestRow]:
     if not manifest.is_file():
         raise ValueError(f"no such file: {manifest}")
-    text = text_of(manifest)
+    text = read_utf8(manifest)
     if not is_manifest(manifest):
         raise ValueError(f"{manifest} must end in one of {', '.join(MANIFESTS)}")
     try:
@@ -85,8 +87,8 @@ def _rows(manifest: Path) -> list[ManifestRow]:
     return rows
 
 
-def text_of(path: Path) -> str:
-    """Return what a file of UTF-8 text holds."""
+def read_utf8(path: Path) -> str:
+    """Return the text of a UTF-8 file."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -97,7 +99,7 @@ def text_of(path: Path) -> str:
 
 def _csv_rows(text: str) -> Iterator[ManifestRow]:
     first = next(iter(text.splitlines()), "")
-    # Where the header falls into the right columns, so does the rest.
+    # The delimiter that splits the header into the right columns splits the other lines too.
     for delimiter in DELIMITERS:
         header = [column.strip() for column in next(csv.reader([first], delimiter=delimiter), [])]
         if set(COLUMNS) <= set(header):
@@ -116,14 +118,14 @@ def _csv_rows(text: str) -> Iterator[ManifestRow]:
                 )
             yield _row(reader.line_num, dict(zip(header, fields, strict=True)))
     except csv.Error as error:
-        raise ValueError(f"line {reader.line_num} is no CSV: {error}") from error
+        raise ValueError(f"line {reader.line_num} is not CSV: {error}") from error
 
 
 def _json_rows(text: str) -> Iterator[ManifestRow]:
     try:
         entries = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"line {error.lineno} is no JSON: {error.msg}") from error
+        raise ValueError(f"line {error.lineno} is not JSON: {error.msg}") from error
     if not isinstance(entries, list):
         raise ValueError(f"must hold a list of objects, got {type(entries).__name__}")
     for line, entry in zip(_json_lines(text, len(entries)), entries, strict=True):
@@ -161,14 +163,14 @@ def _check(rows: list[ManifestRow]) -> None:
     for row in rows:
         first = seen.setdefault(Path(os.path.normpath(row.path)), row.line)
         if first != row.line:
-            # Twice the same image would stand on both sides of a split.
+            # An image listed twice could be on both sides of a split.
             raise ValueError(f"lines {first} and {row.line} both list {row.path}")
 
 
 def _faults(rows: list[ManifestRow], folder: Path) -> Faults:
     return Faults(
-        strange=[str(row) for row in rows if not is_image(Path(row.path))],
-        missing=[
+        not_images=[str(row) for row in rows if not is_image(Path(row.path))],
+        missing_files=[
             str(row)
             for row in rows
             if is_image(Path(row.path)) and not (folder / row.path).is_file()

@@ -1,4 +1,4 @@
-"""The part of a download that is there: its bytes, their sums, and which file they are of."""
+"""Partial files: the bytes of an unfinished download, their checksums, and their origin."""
 
 import hashlib
 import os
@@ -26,8 +26,8 @@ class Sums:
     def sha256(self) -> str:
         return self._sha256.hexdigest()
 
-    def wrong(self, sha256: str | None, md5: str | None) -> str | None:
-        """Return how the sums differ from the expected ones, or None where they do not."""
+    def mismatch(self, sha256: str | None, md5: str | None) -> str | None:
+        """Return how the sums differ from the expected ones, or None if they agree."""
         for kind, expected, found in (
             ("SHA-256", sha256, self.sha256),
             ("MD5", md5, self._md5.hexdigest()),
@@ -37,7 +37,7 @@ class Sums:
         return None
 
 
-def sums_of(path: Path) -> Sums:
+def file_sums(path: Path) -> Sums:
     """Return the sums of a whole file."""
     sums = Sums()
     with path.open("rb") as file:
@@ -48,7 +48,7 @@ def sums_of(path: Path) -> Sums:
 
 @dataclass(frozen=True)
 class Origin:
-    """Which file of a server the bytes are of; without a validator nobody can say."""
+    """The file of a server that bytes belong to; without a validator that cannot be checked."""
 
     url: str
     etag: str | None = None
@@ -57,7 +57,7 @@ class Origin:
 
     @property
     def validator(self) -> str | None:
-        """What ``If-Range`` takes: a strong ETag, else the date of the last change."""
+        """The value for ``If-Range``: a strong ETag, else the date of the last change."""
         if self.etag and not self.etag.startswith("W/"):
             return self.etag
         return self.modified
@@ -66,8 +66,8 @@ class Origin:
 class PartialFile:
     """``path.part``, open for more bytes; its origin is kept in ``path.part.json``.
 
-    What lies there is taken up if it is of this URL and a validator or a known sum will tell
-    whether it still fits; otherwise it is emptied.
+    Existing bytes are kept if they are from this URL and a validator or a known sum can tell
+    whether they still fit; otherwise the file is emptied.
     """
 
     def __init__(self, path: Path, url: str, sum_known: bool) -> None:
@@ -75,16 +75,16 @@ class PartialFile:
         self._sum_known = sum_known
         self.path = path.with_name(f"{path.name}.part")
         self._note = path.with_name(f"{path.name}.part.json")
-        self.origin = self._origin(url)
-        # Unbuffered: what was written is counted and summed even where the next write fails.
+        self.origin = self._read_origin(url)
+        # Unbuffered: written bytes are counted and summed even if the next write fails.
         self._file = self.path.open("ab", buffering=0)
         self.size = self.path.stat().st_size
         if not self.resumable:
             self.restart(None)
-        self.sums = sums_of(self.path)
+        self.sums = file_sums(self.path)
         self._size_at_opening = self.size
 
-    def _origin(self, url: str) -> Origin | None:
+    def _read_origin(self, url: str) -> Origin | None:
         try:
             origin = Origin(**read_json(self._note))
         except (OSError, ValueError, TypeError):
@@ -93,20 +93,20 @@ class PartialFile:
 
     @property
     def resumable(self) -> bool:
-        """Whether there are bytes, and more of the same file can be told from those of another."""
+        """Whether there are bytes, and bytes of another file would be noticed."""
         known = self.origin is not None and (self._sum_known or self.origin.validator)
         return self.size > 0 and bool(known)
 
     @property
-    def grown(self) -> bool:
+    def has_grown(self) -> bool:
         return self.size > self._size_at_opening
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         return self.origin is not None and 0 < self.size == self.origin.length
 
     def restart(self, origin: Origin | None) -> None:
-        """Empty the part; what comes next is of ``origin``."""
+        """Empty the file; the bytes that follow are from ``origin``."""
         self._file.truncate(0)
         self.size, self.sums, self.origin = 0, Sums(), origin
         self._size_at_opening = 0
@@ -124,17 +124,17 @@ class PartialFile:
             left = left[written:]
 
     def finish(self) -> None:
-        """Move the whole file into place."""
+        """Move the complete file into place."""
         os.fsync(self._file.fileno())
         os.replace(self.path, self.target)
         self._note.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Leave nothing of it on the disk."""
+        """Drop all bytes."""
         self.restart(None)
 
     def close(self) -> None:
-        """Keep what is there for the next time; an empty part is nothing to keep."""
+        """Keep the bytes for the next attempt; delete an empty file."""
         self._file.close()
         if self.size == 0:
             self.path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A few images of every domain, small enough to be looked at side by side."""
+"""Sample images: a few small ones of every domain, for pages."""
 
 import io
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 # The longer side of a large image, in pixels.
 SIDE = 112
-# Images of a domain.
+# Images of a domain, at most.
 EACH = 8
 
 
 class Sample(NamedTuple):
-    """An image as a file: the name of its class, "" where nobody knows it, and its bytes."""
+    """An image as a file: the name of its class ("" if unknown), its format and its bytes."""
 
     label: str
     kind: str
@@ -35,28 +35,29 @@ def samples(dataset: DomainDataset, most: int) -> dict[str, list[Sample]]:
     """Return images of every domain, of the same classes in all of them.
 
     Args:
-        most: of all domains together; where there are more domains, the first of them.
+        most: the number of images of all domains together; with more domains than that, the first
+            ones are shown.
     """
     shown = dataset.domains[:most]
     number = min(EACH, most // len(shown))
     classes = _spread(len(dataset.classes), number)
-    of_each = number // len(classes)
+    per_class = number // len(classes)
     found = {}
     for domain in shown:
         places = [
             place
             for label in classes
-            for place in torch.nonzero(domain.labels == label)[:of_each, 0].tolist()
+            for place in torch.nonzero(domain.labels == label)[:per_class, 0].tolist()
         ]
         found[domain.name] = [
-            Sample(dataset.classes[domain.labels[place]], *_file(_image(domain, place)))
+            Sample(dataset.classes[domain.labels[place]], *_encode(_image(domain, place)))
             for place in places
         ]
     return found
 
 
 def cached_samples(folder: Path, most: int) -> dict[str, list[Sample]]:
-    """Return images of a cache, which does not know their classes; none where there is no cache."""
+    """Return images of a cache, which does not store their classes; none if there is no cache."""
     if not (folder / MANIFEST).is_file():
         return {}
     names = list(read_json(folder / MANIFEST)["domains"])[:most]
@@ -64,7 +65,7 @@ def cached_samples(folder: Path, most: int) -> dict[str, list[Sample]]:
     for place, name in enumerate(names):
         images = map_domain(folder, place).evaluation
         few = _spread(len(images), min(EACH, most // len(names)))
-        found[name] = [Sample("", *_file(_from_tensor(images[k]))) for k in few]
+        found[name] = [Sample("", *_encode(_from_tensor(images[k]))) for k in few]
     return found
 
 
@@ -80,7 +81,7 @@ def _image(domain: Domain, place: int) -> "Image":
 
 
 def _from_tensor(image: Tensor) -> "Image":
-    """Return uint8 ``[C, H, W]`` in colours: one channel is grey, two are red and green."""
+    """Return uint8 ``[C, H, W]`` in colour: one channel is grey, two are red and green."""
     from PIL import Image
 
     channels = list(image)
@@ -90,8 +91,8 @@ def _from_tensor(image: Tensor) -> "Image":
     return Image.fromarray(three.numpy())
 
 
-def _file(image: "Image") -> tuple[str, bytes]:
-    """Return the kind and the bytes of a small file; tiny images keep every pixel."""
+def _encode(image: "Image") -> tuple[str, bytes]:
+    """Return the format and the bytes of a small file; tiny images keep every pixel."""
     kind = "png" if max(image.size) <= SIDE // 2 else "jpeg"
     options: Mapping[str, int] = {} if kind == "png" else {"quality": 80}
     image.thumbnail((SIDE, SIDE))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..catalogue import DATASETS
 from .base import DomainDataset
-from .folders import Faults, expected_at, image_folders, some, survey_folders
+from .folders import Faults, expected_layout, first_few, image_folders, survey_folders
 from .images import Published
 
 # Arranges downloaded files (by file name; archives are folders) as folders of domains in a new
@@ -33,7 +33,7 @@ def move_domains(fetched: Mapping[str, Path], target: Path, domains: Sequence[st
         raise ValueError(
             f"no folders {', '.join(lacking)} in {', '.join(fetched)}; expected "
             f"<domain>/<class>/<file> with the domains {', '.join(domains)}, "
-            f"found {some(seen) or 'no folders'}"
+            f"found {first_few(seen) or 'no folders'}"
         )
     target.mkdir(parents=True, exist_ok=True)
     for domain, folder in found.items():
@@ -134,8 +134,8 @@ class DatasetSource:
         if root is None:
             raise ValueError(
                 f"{self.name} does not come with shoal: put its files at "
-                f"{expected_at(Path(self.folder))}, with the domains {', '.join(self.domains)}, "
-                f"and give the folder that holds {self.folder}/"
+                f"{expected_layout(Path(self.folder))}, with the domains "
+                f"{', '.join(self.domains)}, and give the folder that holds {self.folder}/"
             )
         folder = root / self.folder
         if not folder.is_dir() and all((root / domain).is_dir() for domain in self.domains):

@@ -1,4 +1,4 @@
-"""Tables of numbers and categories with a column of domains, from CSV or Parquet files."""
+"""Tables: CSV and Parquet files of numbers and categories, as data sets of vectors."""
 
 import csv
 import io
@@ -13,15 +13,15 @@ from torch import Tensor
 
 from ..choices import choose
 from .base import Domain, DomainDataset
-from .encoding import Encoding, column_of, known
-from .folders import is_image, some
-from .manifest import COLUMNS, DELIMITERS, text_of
+from .encoding import Encoding, infer_column, value_or_none
+from .folders import first_few, is_image
+from .manifest import COLUMNS, DELIMITERS, read_utf8
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
 
 
 def is_table(path: Path) -> bool:
-    """Return whether the suffix is a table's."""
+    """Return whether the suffix is that of a table."""
     return path.suffix.lower() in SUFFIXES
 
 
@@ -29,15 +29,16 @@ def read_table(path: Path, wrong: dict[int, str] | None = None) -> dict[str, Seq
     """Return the columns of a CSV or Parquet file by name; a missing value is None.
 
     Args:
-        wrong: takes the lines of a CSV file that have too few or too many fields, by the number of
-            their row from 0; all of such a row is missing. Without it they are an error.
+        wrong: receives the reasons why lines of a CSV file cannot be read (too few or too many
+            fields), by the number of their row from 0; all values of such a row are missing.
+            Without it such a line is an error.
     """
     if not path.is_file():
         raise ValueError(f"no such file: {path}")
     if path.suffix.lower() == ".parquet":
-        table = _parquet(path)
+        table = _read_parquet(path)
     elif path.suffix.lower() in SUFFIXES:
-        table = _csv(path, wrong)
+        table = _read_csv(path, wrong)
     else:
         raise ValueError(f"{path} must end in one of {', '.join(SUFFIXES)}")
     if not table or not len(next(iter(table.values()))):
@@ -45,8 +46,9 @@ def read_table(path: Path, wrong: dict[int, str] | None = None) -> dict[str, Seq
     return table
 
 
-def _csv(path: Path, wrong: dict[int, str] | None) -> dict[str, Sequence[Any]]:
-    lines = list(io.StringIO(text_of(path), newline=""))  # str.splitlines also splits within fields
+def _read_csv(path: Path, wrong: dict[int, str] | None) -> dict[str, Sequence[Any]]:
+    # Not str.splitlines, which also splits within fields.
+    lines = list(io.StringIO(read_utf8(path), newline=""))
     first = lines[0] if lines else ""
     delimiter = max(DELIMITERS, key=first.count)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -63,14 +65,14 @@ def _csv(path: Path, wrong: dict[int, str] | None) -> dict[str, Sequence[Any]]:
             wrong[len(rows)] = why
             rows.append([None] * len(header))
     except csv.Error as error:
-        raise ValueError(f"{path}: line {reader.line_num} is no CSV: {error}") from error
+        raise ValueError(f"{path}: line {reader.line_num} is not CSV: {error}") from error
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
         raise ValueError(f"{path} has two columns {twice[0]!r}; rename or remove one of them")
     return {name: [row[k] for row in rows] for k, name in enumerate(header)}
 
 
-def _parquet(path: Path) -> dict[str, Sequence[Any]]:
+def _read_parquet(path: Path) -> dict[str, Sequence[Any]]:
     try:
         import pyarrow.parquet
     except ModuleNotFoundError as error:
@@ -86,13 +88,15 @@ def _parquet(path: Path) -> dict[str, Sequence[Any]]:
     return {name: found.column(name).to_pylist() for name in found.column_names}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TableData:
     """A table as a data set.
 
-    ``rows`` has the number of every example's row, from 1, by domain. ``repeats`` are columns that
-    a model sees and that say one to one what the class or the domain is, with which of these.
-    ``answers`` are the columns of class and domain.
+    Args:
+        rows: the number of every example's row, from 1, by domain.
+        repeats: the columns that a model sees and that determine the class or the domain, and
+            which of the two.
+        answers: the columns of class and domain.
     """
 
     dataset: DomainDataset
@@ -112,8 +116,8 @@ def table_data(
     """Return the table as a data set of vectors, domains and classes sorted by name.
 
     Args:
-        class_column: what is to be predicted.
-        domain_column: where a row comes from.
+        class_column: the column to predict.
+        domain_column: the column that names the origin of each row.
         leave_out: columns that a model must not see.
     """
     table = read_table(path)
@@ -125,34 +129,40 @@ def table_data(
         if key not in (class_column, domain_column, *leave_out)
     }
     _check_labels(labels, class_column, path)
-    encoding = _encoding(features, path)
-    rows = _rows_of(domains)
+    encoding = _infer_encoding(features, path)
+    rows = _rows_by_domain(domains)
     repeats = {
         column.name: kind
         for column in encoding.columns
         for kind, texts in (("domain", domains), ("class", labels))
-        if _one_to_one(table[column.name], texts)
+        if _is_one_to_one(table[column.name], texts)
     }
-    dataset = _dataset(name, encoding(table, str(path)), labels, rows)
-    return TableData(dataset, encoding, rows, repeats, (class_column, domain_column))
+    return TableData(
+        dataset=_dataset(name, encoding(table, str(path)), labels, rows),
+        encoding=encoding,
+        rows=rows,
+        repeats=repeats,
+        answers=(class_column, domain_column),
+    )
 
 
-def known_table(
+def encode_table(
     path: Path, encoding: Encoding, class_column: str, domain_column: str
 ) -> tuple[DomainDataset, Counter[str]]:
-    """Return another table as a model's encoding has it, and how many values that never saw.
+    """Return a table in the encoding of a model, and the number of unseen categories by column.
 
-    Columns that the encoding does not know are not looked at.
+    Columns that are not in the encoding are ignored.
     """
     table = read_table(path)
     _check_answers(path, table, class_column, domain_column)
     vectors = encoding(table, str(path))
-    labels, rows = _texts(table, class_column, path), _rows_of(_texts(table, domain_column, path))
+    labels = _texts(table, class_column, path)
+    rows = _rows_by_domain(_texts(table, domain_column, path))
     unseen = Counter(name for names in encoding.unseen(table).values() for name in names)
     return _dataset(path.stem, vectors, labels, rows), unseen
 
 
-def _rows_of(domains: Sequence[str]) -> dict[str, list[int]]:
+def _rows_by_domain(domains: Sequence[str]) -> dict[str, list[int]]:
     """Return the numbers of every domain's rows, from 1."""
     return {
         name: [row for row, one in enumerate(domains, 1) if one == name]
@@ -163,12 +173,13 @@ def _rows_of(domains: Sequence[str]) -> dict[str, list[int]]:
 def _dataset(
     name: str, vectors: Tensor, labels: Sequence[str], rows: Mapping[str, Sequence[int]]
 ) -> DomainDataset:
-    classes, found = sorted(set(labels)), []
+    classes = sorted(set(labels))
     numbers = torch.tensor([classes.index(label) for label in labels])
+    domains = []
     for domain, mine in rows.items():
         chosen = torch.tensor(mine) - 1
-        found.append(Domain(domain, numbers[chosen], vectors[chosen]))
-    return DomainDataset(name, tuple(classes), tuple(found))
+        domains.append(Domain(domain, numbers[chosen], vectors[chosen]))
+    return DomainDataset(name, tuple(classes), tuple(domains))
 
 
 def _check_columns(
@@ -178,13 +189,13 @@ def _check_columns(
     domain_column: str,
     leave_out: Collection[str],
 ) -> None:
-    """Raise where a column is not there, or one names images."""
+    """Raise if a column does not exist, or one names images."""
     for column in table:
         if column not in leave_out and _names_images(table[column]):
             raise ValueError(
                 f"{path}: the column {column!r} names images. A list of images is a .csv, .tsv or "
-                f".json file that calls its columns {', '.join(COLUMNS)}, and this has "
-                f"{', '.join(table)}; rename them, or if it is a table: --leave-out {column}"
+                f".json file with the columns {', '.join(COLUMNS)}, and this file has "
+                f"{', '.join(table)}; rename them, or if it is a table, use --leave-out {column}"
             )
     _check_answers(path, table, class_column, domain_column)
     for column in leave_out:
@@ -201,46 +212,46 @@ def _check_answers(
             raise ValueError(f"{error}; {option} names it") from error
 
 
-def _one_to_one(values: Sequence[Any], texts: Sequence[str]) -> bool:
-    given = [str(known(value)) for value in values]
+def _is_one_to_one(values: Sequence[Any], texts: Sequence[str]) -> bool:
+    given = [str(value_or_none(value)) for value in values]
     return len(set(zip(given, texts, strict=True))) == len(set(given)) == len(set(texts))
 
 
 def _names_images(values: Sequence[Any]) -> bool:
-    present = [value for value in map(known, values) if value is not None]
+    present = [value for value in map(value_or_none, values) if value is not None]
     return bool(present) and all(isinstance(v, str) and is_image(Path(v)) for v in present)
 
 
 def _check_labels(labels: Sequence[str], column: str, path: Path) -> None:
-    """Raise where classes are rather numbers, or names of rows."""
+    """Raise if the classes look like measured numbers or names of rows."""
     different = len(set(labels))
     if different > 2 and 2 * different > len(labels):
         raise ValueError(
-            f"{path}: {column!r} has {different:,} different values in {len(labels):,} rows, and a "
-            "class must be in several; put numbers into ranges, or name another --class-column"
+            f"{path}: {column!r} has {different:,} different values in {len(labels):,} rows, and "
+            "each class needs several rows; group numbers into ranges, or name another "
+            "--class-column"
         )
 
 
-def _encoding(features: Mapping[str, Sequence[Any]], path: Path) -> Encoding:
+def _infer_encoding(features: Mapping[str, Sequence[Any]], path: Path) -> Encoding:
     try:
-        found = {name: column_of(name, values) for name, values in features.items()}
+        found = {name: infer_column(name, values) for name, values in features.items()}
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     columns = tuple(column for column in found.values() if column is not None)
     left_out = tuple(name or "one without a name" for name, one in found.items() if one is None)
     if not columns:
-        dropped = f"; {some(left_out)} say nothing about another row" if left_out else ""
+        dropped = f"; skipped as uninformative: {first_few(left_out)}" if left_out else ""
         raise ValueError(
-            f"{path} has no column that a model could learn from, beside class and domain: it "
-            "needs numbers or categories that differ between rows and come again in others"
-            f"{dropped}"
+            f"{path} has no column to learn from, apart from class and domain: it needs numbers or "
+            f"categories that differ between rows and recur in other rows{dropped}"
         )
     return Encoding(columns, left_out)
 
 
 def _texts(table: Mapping[str, Sequence[Any]], column: str, path: Path) -> list[str]:
-    """Return a column that must not lack a value, as texts."""
-    values = [known(value) for value in table[column]]
+    """Return the values of a column as texts; raise if one is missing."""
+    values = [value_or_none(value) for value in table[column]]
     for row, value in enumerate(values, 1):
         if value is None:
             raise ValueError(f"{path}: row {row} has no {column}; fill it in or remove the row")

@@ -1,4 +1,4 @@
-"""Archives, unpacked with suspicion: nothing outside the target, no links, all of it or nothing."""
+"""Archives, unpacked with care: nothing outside the target, no links, all files or none."""
 
 import errno
 import lzma
@@ -17,10 +17,10 @@ from typing import IO, Any, NamedTuple
 
 CHUNK = 1 << 18
 MEMBERS = 2_000_000
-# Images hardly shrink: an archive that grows more than this holds something else.
+# Images hardly compress: an archive that grows more than this holds something else.
 GROWTH = 8
 ALWAYS_ALLOWED = 2**30
-# What tar puts before a member, and Python reads as a whole.
+# Headers of tar that Python reads into memory as a whole.
 READ_WHOLE = (
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
@@ -30,7 +30,7 @@ READ_WHOLE = (
 )
 LONGEST_HEADER = 2**20
 DRIVE = re.compile(r"[A-Za-z]:")
-# What damaged archives raise; gzip and bzip2 add OSError without a number.
+# Errors of damaged archives; gzip and bzip2 also raise OSError without a number.
 DAMAGED = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -58,14 +58,14 @@ def unpack(
 ) -> None:
     """Unpack a zip or tar file (plain, gzip, bzip2 or xz) to the new folder ``target``.
 
-    It appears when all is there; where anything is wrong, nothing is left behind.
+    The folder appears when all files are unpacked; after an error nothing is left behind.
 
     Args:
-        limit: bytes that may come out; by default eight times the archive's, and a GiB at least.
-        progress: called after each member with how many bytes of the archive are read, of how many.
+        limit: the most bytes to write; by default eight times the archive's, and at least a GiB.
+        progress: called after each member with the bytes of the archive read, and its size.
     """
     if target.exists():
-        raise ValueError(f"{target} is there already; move it away to unpack {archive} again")
+        raise ValueError(f"{target} exists already; move it away to unpack {archive} again")
     size = archive.stat().st_size
     limit = max(GROWTH * size, ALWAYS_ALLOWED) if limit is None else limit
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -94,25 +94,25 @@ def _unpack_all(
     written, place, size = 0, "at its beginning", archive.stat().st_size
     try:
         # By the first bytes: is_zipfile would also find a zip file at the end of a tar file.
-        members = _of_zip(file) if file.read(2) == b"PK" else _of_tar(file)
+        members = _zip_members(file) if file.read(2) == b"PK" else _tar_members(file)
         for count, member in enumerate(members, 1):
             place = f"at {member.name!r}"
             if count > MEMBERS:
                 raise ValueError(f"{archive} has more than {MEMBERS:,} members")
-            written += _place(archive, member, folder, limit - written)
+            written += _write_member(archive, member, folder, limit - written)
             place = f"after {member.name!r}"
             if progress is not None:
                 progress(file.tell(), size)
     except (*DAMAGED, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        told = str(error) or type(error).__name__
+        reason = str(error) or type(error).__name__
         raise ValueError(
-            f"{archive} is damaged {place}, or neither a zip nor a tar file: {told}"
+            f"{archive} is damaged {place}, or neither a zip nor a tar file: {reason}"
         ) from error
 
 
-def _of_zip(file: IO[bytes]) -> Iterator[Member]:
+def _zip_members(file: IO[bytes]) -> Iterator[Member]:
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
             mode = stat.S_IFMT(info.external_attr >> 16)
@@ -125,7 +125,7 @@ def _of_zip(file: IO[bytes]) -> Iterator[Member]:
 
 
 class _Header(tarfile.TarInfo):
-    """A header of tar; where one is broken or missing, tarfile would see the end and be content."""
+    """A header of tar; tarfile would take a broken or missing one for the end, without an error."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
@@ -133,26 +133,26 @@ class _Header(tarfile.TarInfo):
             header = super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as error:
             if len(buf) == tarfile.BLOCKSIZE and not any(buf):
-                raise  # the end, as it should be
+                raise  # the proper end
             raise tarfile.ReadError(str(error)) from error
         if header.type in READ_WHOLE and header.size > LONGEST_HEADER:
             raise tarfile.ReadError(f"a header of {header.size:,} bytes")
         return header
 
 
-def _of_tar(file: IO[bytes]) -> Iterator[Member]:
+def _tar_members(file: IO[bytes]) -> Iterator[Member]:
     file.seek(0)
     with tarfile.open(fileobj=file, mode="r:*", tarinfo=_Header) as archive:
         for info in archive:
             fault = None if info.isfile() or info.isdir() else "it is a link or a device"
             yield Member(info.name, info.isdir(), fault, partial(archive.extractfile, info))
-        # To the very end, where a compressed file has the sum of its content.
+        # To the very end, where a compressed file has its checksum.
         while archive.fileobj is not None and archive.fileobj.read(CHUNK):
             pass
 
 
-def _place(archive: Path, member: Member, folder: Path, allowed: int) -> int:
-    """Unpack the member, and return how many bytes it has: those that came, not those promised."""
+def _write_member(archive: Path, member: Member, folder: Path, allowed: int) -> int:
+    """Unpack the member, and return its size in bytes: those written, not those promised."""
     fault = member.fault or _name_fault(member.name)
     if fault is not None:
         raise ValueError(f"{archive} holds {member.name!r}, which is not unpacked: {fault}")
@@ -179,7 +179,7 @@ def _place(archive: Path, member: Member, folder: Path, allowed: int) -> int:
 
 
 def _name_fault(name: str) -> str | None:
-    """Return why a member of this name has no place under the target, or None."""
+    """Return why a member of this name cannot be under the target, or None."""
     if name.startswith("/") or DRIVE.match(name):
         return "its path is absolute"
     if ".." in name.split("/"):

@@ -1,4 +1,4 @@
-"""All that can be said about a data set's files: what is wrong, and what is only worth knowing."""
+"""Verification of a data set's files: faults, counts, and notes on unusual domains and classes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,18 +6,18 @@ from pathlib import Path
 
 from . import PUBLISHED, SOURCES, find
 from .base import HOLDOUT, Domain, DomainDataset
-from .fetch import RECORD, recorded
-from .folders import Faults, name_of, some, survey_folders
+from .fetch import RECORD, read_record
+from .folders import Faults, first_few, folder_name, survey_folders
 from .images import Published, Verification, verify
 from .manifest import is_manifest, survey_manifest
 
-# So many classes or domains get a line each; more would flood a terminal.
+# Up to this number of notes of a kind are printed one by one; more would flood a terminal.
 FEW = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Examination:
-    """What was found of a data set and at which place; None where no image was found."""
+    """The findings about a data set at a place; ``found`` is None if there is no image."""
 
     name: str
     place: str
@@ -33,35 +33,34 @@ class Examination:
 
 
 def examine(
-    asked: str, root: Path, progress: Callable[[int, int], object] | None = None
+    text: str, root: Path, progress: Callable[[int, int], object] | None = None
 ) -> Examination:
     """Read every image of a folder, a manifest, or a published set under ``root``.
 
-    What looks like a path is one: a folder that is there, or a text with a slash or a suffix.
+    ``text`` is a path if such a folder exists, or if it has a slash or the suffix of a manifest.
     """
-    path = Path(asked)
+    path = Path(text)
     if is_manifest(path):
         dataset, faults = survey_manifest(path.stem, path)
-        return _examination(path.stem, asked, dataset, faults, None, progress)
-    if "/" in asked or path.is_dir():
-        name = name_of(path)
+        return _examine(path.stem, text, dataset, faults, None, progress)
+    if "/" in text or path.is_dir():
+        name = folder_name(path)
         dataset, faults = survey_folders(name, path)
-        return _examination(name, asked, dataset, faults, None, progress)
-    load = find(asked)
-    source = SOURCES[asked]
+        return _examine(name, text, dataset, faults, None, progress)
+    load = find(text)
+    source = SOURCES[text]
     if source.embedded:
-        dataset, faults = load(None, 0), Faults()
-        return _examination(asked, "embedded", dataset, faults, None, progress)
+        return _examine(text, "embedded", load(None, 0), Faults(), None, progress)
     folder = root / source.folder
     if not folder.is_dir():
-        raise ValueError(f"{asked} is not at {folder}; to fetch it: shoal data download {asked}")
+        raise ValueError(f"{text} is not at {folder}; to download it: shoal data download {text}")
     dataset, faults = source.survey(root)
-    if dataset is not None and _changed(dataset, root):
+    if dataset is not None and _has_changed(dataset, root):
         faults.changed.append(str(root / RECORD))
-    return _examination(asked, str(folder), dataset, faults, PUBLISHED[asked], progress)
+    return _examine(text, str(folder), dataset, faults, PUBLISHED[text], progress)
 
 
-def _examination(
+def _examine(
     name: str,
     place: str,
     dataset: DomainDataset | None,
@@ -72,62 +71,69 @@ def _examination(
     found, notes = None, [f"{path}: not used" for path in faults.unused]
     if dataset is not None:
         found = verify(dataset, published, progress)
-        notes += unusual(dataset)
+        notes += find_unusual(dataset)
         if found.differences and SOURCES[name].remark:
             notes.append(SOURCES[name].remark)
-    return Examination(name, place, found, published, tuple(faults.lines()), tuple(notes))
+    return Examination(
+        name=name,
+        place=place,
+        found=found,
+        published=published,
+        faults=tuple(faults.lines()),
+        notes=tuple(notes),
+    )
 
 
-def _changed(dataset: DomainDataset, root: Path) -> bool:
-    before = recorded(root)["sets"].get(dataset.name)
+def _has_changed(dataset: DomainDataset, root: Path) -> bool:
+    before = read_record(root)["sets"].get(dataset.name)
     return before is not None and before["fingerprint"] != dataset.fingerprint
 
 
-def unusual(dataset: DomainDataset) -> list[str]:
-    """Return what is unusual, and may be as it should."""
+def find_unusual(dataset: DomainDataset) -> list[str]:
+    """Return notes on unusual domains and classes, which can be intended."""
     notes = []
     if len(dataset.names) == 1:
-        notes.append(f"there is one domain only, {dataset.names[0]!r}; training needs two or more")
-    return [*notes, *_alone(dataset), *_lacking(dataset), *_small(dataset)]
+        notes.append(f"there is only one domain, {dataset.names[0]!r}; training needs two or more")
+    return notes + _rare_classes(dataset) + _lacking_domains(dataset) + _small_domains(dataset)
 
 
-def _alone(dataset: DomainDataset) -> list[str]:
-    counts, alone = dataset.counts(), []
+def _rare_classes(dataset: DomainDataset) -> list[str]:
+    counts, notes = dataset.counts(), []
     for kind in dataset.classes:
         where = [domain for domain in counts if counts[domain][kind]]
         if len(where) == 1 < len(counts):
-            alone.append(f"the class {kind!r} is in the domain {where[0]!r} only")
-    return _grouped(alone, f"{len(alone):,} classes are in one domain only: {some(alone)}")
+            notes.append(f"the class {kind!r} is only in the domain {where[0]!r}")
+    return _limit(notes, f"{len(notes):,} classes are in one domain only: {first_few(notes)}")
 
 
-def _lacking(dataset: DomainDataset) -> list[str]:
-    lines, lacking = [], dataset.missing_classes()
+def _lacking_domains(dataset: DomainDataset) -> list[str]:
+    notes, lacking = [], dataset.missing_classes()
     for name, missing in lacking.items():
         classes = "a class" if len(missing) == 1 else f"{len(missing):,} classes"
-        lines.append(f"the domain {name!r} lacks {classes}: {some(missing)}")
-    named = some([f"{name!r} ({len(missing):,})" for name, missing in lacking.items()])
-    return _grouped(lines, f"{len(lines):,} domains lack classes: {named}")
+        notes.append(f"the domain {name!r} lacks {classes}: {first_few(missing)}")
+    named = first_few([f"{name!r} ({len(missing):,})" for name, missing in lacking.items()])
+    return _limit(notes, f"{len(notes):,} domains lack classes: {named}")
 
 
-def _small(dataset: DomainDataset) -> list[str]:
+def _small_domains(dataset: DomainDataset) -> list[str]:
     few = [domain for domain in dataset.domains if int(HOLDOUT * len(domain)) == 0]
-    lines = [
+    notes = [
         f"the domain {domain.name!r} has {_examples(domain)}: too few to hold any out"
         for domain in few
     ]
-    named = some([f"{domain.name!r} ({len(domain)})" for domain in few])
-    kind = _kind(dataset.domains[0])
-    return _grouped(lines, f"{len(few):,} domains have too few {kind}s to hold any out: {named}")
+    named = first_few([f"{domain.name!r} ({len(domain)})" for domain in few])
+    kind = _unit(dataset.domains[0])
+    return _limit(notes, f"{len(few):,} domains have too few {kind}s to hold any out: {named}")
 
 
-def _grouped(lines: list[str], all_of_them: str) -> list[str]:
-    """Return the lines, or one for all of them where they are many."""
-    return lines if len(lines) <= FEW else [all_of_them]
+def _limit(notes: list[str], summary: str) -> list[str]:
+    """Return the notes, or their summary if there are many."""
+    return notes if len(notes) <= FEW else [summary]
 
 
 def _examples(domain: Domain) -> str:
-    return f"{len(domain):,} {_kind(domain)}{'' if len(domain) == 1 else 's'}"
+    return f"{len(domain):,} {_unit(domain)}{'' if len(domain) == 1 else 's'}"
 
 
-def _kind(domain: Domain) -> str:
+def _unit(domain: Domain) -> str:
     return "row" if domain.kind == "vectors" else "image"

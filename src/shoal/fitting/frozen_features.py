@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..algorithms.base import Algorithm, UpdateAlgorithm
 from ..datasets import Domain, DomainDataset
-from ..datasets.cache import ImageCache, sources
+from ..datasets.cache import ImageCache, hash_files
 from ..networks import Network, fold_standardisation, for_data
 from ..randomness import stream
 from ..runs.model import build
@@ -89,7 +89,7 @@ def frozen_features(
         cache: called only if features must be computed.
         progress: called with the number of images done and the total.
     """
-    about = " ".join([dataset.fingerprint, backbone, *map(sources, dataset.domains)])
+    about = " ".join([dataset.fingerprint, backbone, *map(hash_files, dataset.domains)])
     kept = load_tensors(path) if path.exists() else {}
     # Files of older versions do not list the times at which images changed.
     before = f"{dataset.fingerprint} {backbone}"

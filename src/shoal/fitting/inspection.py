@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 
 from ..datasets import DomainDataset, image_folders, image_manifest, verify
-from ..datasets.folders import empty_folders, name_of, of_files, some
-from ..datasets.images import Broken, Copies, find_copies, look_of, why_broken
+from ..datasets.folders import dataset_of_files, empty_folders, first_few, folder_name
+from ..datasets.images import Broken, Copies, find_copies, image_size, why_broken
 from ..datasets.manifest import COLUMNS, MANIFESTS
 from ..datasets.tables import TableData, read_table, table_data
-from ..datasets.verification import unusual
+from ..datasets.verification import find_unusual
 from ..storage import read_json, write_json
 
 LAYOUTS = ("domain/class", "class/domain")
@@ -46,9 +46,9 @@ def with_layout(dataset: DomainDataset, layout: str | None, where: Path) -> Doma
     if layout is None and (why := why_swapped(dataset)):
         raise ValueError(
             f"{where} looks like <class>/<domain>/<file>, expected <domain>/<class>/<file>: {why}. "
-            f"As it is, the domains are {some(dataset.names)} and the classes "
-            f"{some(dataset.classes)}. If they are swapped, add --layout {LAYOUTS[1]}; if not, "
-            f"--layout {LAYOUTS[0]}"
+            f"As it is, the domains are {first_few(dataset.names)} and the classes "
+            f"{first_few(dataset.classes)}. If they are swapped, add --layout {LAYOUTS[1]}; if "
+            f"not, --layout {LAYOUTS[0]}"
         )
     return dataset
 
@@ -98,7 +98,7 @@ def _sizes_look_swapped(dataset: DomainDataset) -> bool:
         seen: dict[int, int] = {}
         for path, label in zip(domain.images, domain.labels.tolist(), strict=True):
             seen[label] = seen.get(label, 0) + 1
-            if seen[label] <= LOOKED and (look := look_of(Path(path))) is not None:
+            if seen[label] <= LOOKED and (look := image_size(Path(path))) is not None:
                 of_classes.setdefault(label, set()).add(look)
                 of_domains.setdefault(domain.name, set()).add(look)
     alone = [next(iter(looks)) for looks in of_classes.values() if len(looks) == 1]
@@ -115,7 +115,7 @@ def swap_domains_and_classes(dataset: DomainDataset) -> DomainDataset:
     for domain in dataset.domains:
         for path, label in zip(domain.images, domain.labels.tolist(), strict=True):
             files[dataset.classes[label]].append((domain.name, Path(path)))
-    return of_files(dataset.name, list(files), files)
+    return dataset_of_files(dataset.name, list(files), files)
 
 
 # A note is printed if one class or domain is this many times larger than another.
@@ -139,9 +139,10 @@ def notes_on(
         empty: names of empty folders.
         repeats: columns of a table, as in ``TableData``.
     """
-    notes = [*_few_domains(dataset), *unusual(dataset), *_uneven(dataset), *_duplicates(copies)]
+    notes = _few_domains(dataset) + find_unusual(dataset)
+    notes += [*_uneven(dataset), *_duplicates(copies)]
     if empty:
-        notes.append(f"empty folders, skipped: {some(empty)}")
+        notes.append(f"empty folders, skipped: {first_few(empty)}")
     return notes + [
         f"the column {column!r} determines the {kind}; {REPEATS[kind]}: --leave-out {column}"
         for column, kind in repeats.items()
@@ -179,17 +180,17 @@ def _duplicates(copies: Sequence[Copies]) -> list[str]:
         files = _count(len(across), "file is", "files are")
         found.append(
             f"{files} in several domains, so scores on a held-out domain may be too high: "
-            f"{some(_equations(across))}"
+            f"{first_few(_equations(across))}"
         )
     if within:
         files = _count(len(within), "duplicate file", "duplicate files")
         found.append(
             f"{files} within a domain; scores on seen domains may be too high: "
-            f"{some(_equations(within))}"
+            f"{first_few(_equations(within))}"
         )
     if wrong := [one for one in copies if one.contradict]:
         files = _count(len(wrong), "file has", "files have")
-        found.append(f"{files} several classes: {some([one.paths[0] for one in wrong])}")
+        found.append(f"{files} several classes: {first_few([one.paths[0] for one in wrong])}")
     return found
 
 
@@ -330,7 +331,7 @@ def _read_images(data: Path, layout: str | None) -> DomainDataset:
                 f"{', '.join(SUFFIXES)}"
             )
         return image_manifest(data.stem, data)
-    dataset = image_folders(name_of(data), data)
+    dataset = image_folders(folder_name(data), data)
     return with_layout(dataset, layout, data)
 
 
@@ -349,7 +350,7 @@ def _check_names(dataset: DomainDataset) -> None:
         if alike:
             raise ValueError(
                 f"{dataset.name} has {kind} that differ only by case, spaces or the encoding of "
-                f"their letters: {some([repr(name) for name in alike])}; give them one name"
+                f"their letters: {first_few([repr(name) for name in alike])}; give them one name"
             )
 
 

@@ -192,7 +192,7 @@ class Predictor:
         if lacking:
             yield Prediction(source=where, error=lacking)
         else:
-            vectors, wrong = encoding.readable(table, where, unread)
+            vectors, wrong = encoding.encode_readable(table, where, unread)
             unseen = encoding.unseen(table)
             yield from self._predict_vectors(vectors, wrong, unseen, f"{where}: ")
 

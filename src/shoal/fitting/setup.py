@@ -14,7 +14,7 @@ from ..algorithms.hparams import draw, searches
 from ..choices import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
-from ..datasets.folders import name_of
+from ..datasets.folders import folder_name
 from ..networks.registry import backbone_name
 from ..runs.machine import Machine
 from ..runs.run import Protocol, Run
@@ -263,7 +263,7 @@ INSPECTION = "inspection.json"
 
 def default_folder(data: Path) -> Path:
     """Return the folder that a fit to ``data`` is written to by default."""
-    return Path("out") / f"{name_of(data) if data.is_dir() else data.stem}-fit"
+    return Path("out") / f"{folder_name(data) if data.is_dir() else data.stem}-fit"
 
 
 def check_folder(out: Path, data: Path) -> None:
