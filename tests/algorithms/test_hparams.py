@@ -358,7 +358,7 @@ def test_a_field_without_a_search_is_refused() -> None:
     class Undecorated(Hparams):
         width: int = hparam(3, constant(3), key="width", help="never a field")
 
-    with pytest.raises(TypeError, match=r"Undecorated\.width is no field; decorate Undecorated"):
+    with pytest.raises(TypeError, match=r"Undecorated\.width is not a field; decorate Undecorated"):
         defaults(Undecorated, "small")
 
     @dataclass(frozen=True)

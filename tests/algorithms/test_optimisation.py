@@ -391,7 +391,7 @@ def test_a_method_that_trains_in_its_own_way_is_told_only_the_default() -> None:
         ({"schedule": "cos"}, "unknown schedule 'cos'.*One of: constant, cosine"),
         ({"rule": "sgd", "momentum": 1.0}, r"momentum must be in \[0, 1\), got 1.0"),
         ({"rule": "sgd", "momentum": -0.1}, r"momentum must be in \[0, 1\), got -0.1"),
-        ({"rule": "adamw", "momentum": 0.5}, "option of sgd, got 0.5 with adamw; leave it out"),
+        ({"rule": "adamw", "momentum": 0.5}, "option of sgd, got 0.5 with adamw; drop it"),
         ({"schedule": "cosine"}, "needs steps, the updates of the whole training"),
         ({"schedule": "cosine", "steps": 0}, "steps must be a whole number, 1 or more, got 0"),
         ({"steps": 2.5}, "steps must be a whole number, 1 or more, got 2.5"),

@@ -245,7 +245,7 @@ from shoal.algorithms import constant, hparam
         (
             "class H(Hparams):\n    width: int = hparam(3, constant(3), key='w', help='w')\n"
             "class Own(Penalised):\n    Hparams = H\n    penalty = len",
-            "own.py:Own: H.width is no field; decorate H with @dataclass(frozen=True)",
+            "own.py:Own: H.width is not a field; decorate H with @dataclass(frozen=True)",
         ),
         (
             "@dataclass(frozen=True)\nclass H(Hparams):\n"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shoal.algorithms import ALGORITHMS, VARIANTS, find
-from shoal.algorithms.hparams import draw, plain
+from shoal.algorithms.hparams import draw, values_for_run
 from shoal.catalogue import SCALES
 from shoal.regularizers import Match
 
@@ -117,11 +117,11 @@ def test_fishr_with_lambda_0_is_erm() -> None:
 def test_an_option_declared_later_leaves_the_names_of_runs_alone() -> None:
     """What a run of before is made of has no such entry, and none comes in."""
     fishr = ALGORITHMS["fishr"].Hparams
-    before = plain(draw(fishr, "small", 0, 5))
+    before = values_for_run(draw(fishr, "small", 0, 5))
     assert "average" not in before and set(asdict(draw(fishr, "small", 0, 5))) - {"average"} == set(
         before
     )
     assert fishr(**before) == draw(fishr, "small", 0, 5)
     rescaled = draw(fishr, "small", 0, 5, VARIANTS["fishr-rescaled"].settings)
-    assert plain(rescaled) == before | {"average": False}
-    assert fishr(**plain(rescaled)) == rescaled
+    assert values_for_run(rescaled) == before | {"average": False}
+    assert fishr(**values_for_run(rescaled)) == rescaled

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shoal.algorithms.hparams import draw, plain
+from shoal.algorithms.hparams import draw, values_for_run
 from shoal.catalogue import DATASETS, record_every
 from shoal.cli.methods import with_settings
 from shoal.report.comparable import (
@@ -164,7 +164,7 @@ def test_of_domainbeds_runs_the_records_are_looked_at(
 def test_what_the_search_draws_was_not_set(algorithm: str) -> None:
     """Also of a variant, whose settings are its own; an option of later may be left out."""
     method, settings = with_settings(algorithm)
-    hparams = plain(draw(method.Hparams, "small", 1, 7, settings))
+    hparams = values_for_run(draw(method.Hparams, "small", 1, 7, settings))
     run = replace(made("colored-mnist"), algorithm=algorithm, trial=1, draw=7, hparams=hparams)
     assert set_hparams(run) == {}
     for other in (replace(run, draw=8), replace(run, trial=0)):

@@ -1,7 +1,7 @@
-"""What DANN and CDANN share: a discriminator of domains, and features that are to deceive it.
+"""Adversarial training: a discriminator of domains, and features that deceive it (DANN, CDANN).
 
-An update makes one pass through φ, forward and backward: the gradients of both sides are always
-computed, and the count of steps says which side moves.
+An update makes one pass through φ, forward and backward. The gradients of both sides are always
+computed; the count of steps decides which side moves.
 """
 
 from abc import abstractmethod
@@ -22,14 +22,14 @@ from .forward import Batch, Forward
 from .hparams import Hparams, choice, constant, hparam, power, whole_power
 from .optimiser import Optimiser
 
-# As lr and weight_decay: for small images a distribution, for large ones also a default.
+# Searches of lr and weight_decay: a distribution for small images, also a default for large ones.
 SMALL_LR, LARGE_LR = power(10, -4.5, -2.5), (5e-5, power(10, -5, -3.5))
 DECAY = 0.0, power(10, -6, -2)
 
 
 @dataclass(frozen=True)
 class DiscriminatorHparams(Hparams):
-    """Its size, its loss and its optimiser."""
+    """Size, loss and optimiser of the discriminator."""
 
     lr_d: float = hparam(
         1e-3, SMALL_LR, key="lr_d", help="learning rate of the discriminator", large=LARGE_LR
@@ -60,13 +60,13 @@ class DiscriminatorHparams(Hparams):
 def discriminator(
     width: int, domains: int, h: DiscriminatorHparams, seed: int, like: nn.Module
 ) -> nn.Sequential:
-    """Return the network, of ``width`` features and with a logit for each domain."""
+    """Return an MLP from ``width`` features to one logit per domain."""
     build = partial(perceptron, width, domains, h.mlp_width, h.mlp_depth, dropout=h.mlp_dropout)
     return draw_weights(build, stream("discriminator", seed), like=like)
 
 
 def discriminate(network: nn.Sequential, inputs: Tensor, draws: Draws) -> Tensor:
-    """Return the logits; ``draws`` has the masks of the dropout, in training."""
+    """Return the logits; in training the dropout masks come from ``draws``."""
     for layer in network:
         if isinstance(layer, nn.Dropout):
             # torch's own would move the global random state
@@ -84,7 +84,7 @@ def slopes(losses: Tensor, inputs: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class AdversarialHparams(DiscriminatorHparams):
-    """λ, and each side's optimiser; the shared lr and weight_decay are not used."""
+    """λ and the optimiser of each side; the shared lr and weight_decay are not used."""
 
     penalty_weight: float = hparam(
         1.0, power(10, -2, 2), key="lambda", help="λ of the discriminator's loss"
@@ -104,9 +104,9 @@ class AdversarialHparams(DiscriminatorHparams):
 
 
 class Adversarial(UpdateAlgorithm):
-    """Features against a discriminator of domains, by turns.
+    """Features against a discriminator of domains, in turns.
 
-    A method says what the discriminator sees, how its losses are weighed, and makes its
+    A method defines the discriminator's inputs and the weights of its losses, and makes its
     optimiser.
     """
 
@@ -118,49 +118,55 @@ class Adversarial(UpdateAlgorithm):
         super().__init__(*args, **kwargs)
         h = self.hparams
         self.width, self.classes = head_sizes(self.model.classifier)  # type: ignore[arg-type]
-        sizes = self.width, self.num_domains
-        self.discriminator = discriminator(*sizes, h, self.seed, like=self.model)
-        self.draws = Draws("discriminator dropout", self.seed, device=self.steps.device)
-        weights, betas = self.model.parameters(), (h.beta1, 0.9)
-        self.generator_optimiser = Optimiser(weights, h.lr_g, h.weight_decay_g, betas)
+        self.discriminator = discriminator(
+            self.width, self.num_domains, h, self.seed, like=self.model
+        )
+        self.draws = Draws("discriminator dropout", self.seed, device=self.device)
+        self.generator_optimiser = Optimiser(
+            self.model.parameters(), h.lr_g, h.weight_decay_g, (h.beta1, 0.9)
+        )
 
     @abstractmethod
     def condition(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Return what the discriminator sees, ``[n, p]``."""
+        """Return the inputs of the discriminator, ``[n, p]``."""
 
     @abstractmethod
     def weigh(self, losses: Tensor, labels: Tensor) -> Tensor:
-        """Return one loss of the discriminator's losses, ``[n]``."""
+        """Return the weighted sum of the discriminator's losses ``[n]``."""
 
     def make_opponent(self, *networks: nn.Module) -> Optimiser:
         """Return the optimiser of the discriminator's side."""
-        h, weights = self.hparams, [p for network in networks for p in network.parameters()]
+        h = self.hparams
+        weights = [weight for network in networks for weight in network.parameters()]
         return Optimiser(weights, h.lr_d, h.weight_decay_d, (h.beta1, 0.9))
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
-        """Let the discriminator make d steps on its loss D, then the features one on risk − λ D."""
+        """Make d steps of the discriminator on its loss D, then one of the features on R − λ D."""
         self.check_batches(batches)
-        h, forward = self.hparams, Forward.of(self.model, batches)
-        # A leaf: here the discriminator's gradient ends, and what it sends back to φ begins.
+        h = self.hparams
+        forward = Forward.of(self.model, batches)
+        # A leaf: the discriminator's gradient ends here, and the gradient for φ starts here.
         features = forward.features.detach().requires_grad_()
         inputs = self.condition(features, forward.labels)
         ids = [torch.full((n,), e, device=inputs.device) for e, n in enumerate(forward.sizes)]
         logits = precise(discriminate(self.discriminator, inputs, self.draws))
-        # With one domain this is zero, and there is nothing to learn.
+        # With one domain this is zero and nothing is learnt.
         losses = F.cross_entropy(logits, torch.cat(ids), reduction="none")
         opposed = self.weigh(losses, forward.labels)
         if h.grad_penalty != 0:
             opposed = opposed + h.grad_penalty * slopes(losses, inputs)
 
-        theirs, ours = self.discriminator_optimiser, self.generator_optimiser
+        theirs = self.discriminator_optimiser
+        ours = self.generator_optimiser
         *down, back = torch.autograd.grad(opposed, [*theirs.weights, features])
         # Its value means nothing; its gradient in φ and ω is that of risk − λ D.
         pulled = forward.risk - h.penalty_weight * (forward.features * back).sum()
         up = torch.autograd.grad(pulled, ours.weights, allow_unused=True)
 
         loss = forward.risk - h.penalty_weight * opposed
-        sound, turns = loss.detach().isfinite() & self.all_finite, h.d_steps_per_g_step
+        finite = loss.detach().isfinite() & self.all_finite
+        turns = h.d_steps_per_g_step
         their_turn = (self.steps + 1) % (1 + turns) < turns  # DomainBed counts from one
-        theirs.step(down, sound & their_turn)
-        ours.step(up, sound & ~their_turn)
+        theirs.step(down, finite & their_turn)
+        ours.step(up, finite & ~their_turn)
         return self.report(loss=loss, risk=forward.risk, discriminator=opposed)

@@ -1,4 +1,4 @@
-"""AND-mask: go only where the domains' gradients agree in sign (Parascandolo et al., 2021)."""
+"""AND-mask: step only where the domains' gradients agree in sign (Parascandolo et al., 2021)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .forward import Batch
 from .hparams import Hparams, hparam, uniform
-from .per_domain import Agreement, PerDomain, masked
+from .per_domain import Agreement, PerDomain, apply_masks
 
 
 @dataclass(frozen=True)
@@ -37,5 +37,6 @@ class ANDMask(PerDomain):
         self.check_batches(batches)
         found = Agreement.of(self, batches)
         masks = [agreement.ge_(self.hparams.tau) for agreement in found.agreement]
-        self.optimiser.step(masked(found.mean, masks), found.loss.isfinite() & self.all_finite)
+        gradient = apply_masks(found.mean, masks)
+        self.optimiser.step(gradient, found.loss.isfinite() & self.all_finite)
         return self.report(loss=found.loss)

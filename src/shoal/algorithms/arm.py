@@ -1,4 +1,4 @@
-"""ARM: a classifier that is told the context of a batch (Zhang et al., 2021)."""
+"""ARM: a classifier that sees the context of its batch (Zhang et al., 2021)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from .optimiser import Optimiser
 
 @dataclass(frozen=True)
 class ARMHparams(Hparams):
-    """The shared ones; a batch is also a support set, and small where images are large."""
+    """The shared ones; a batch is also a support set, and small for large images."""
 
     batch_size: int = hparam(
         64,
@@ -33,9 +33,9 @@ class ARMHparams(Hparams):
 
 
 class ARM(Algorithm):
-    """Tell the classifier the domain: the mean context of a batch as one more channel.
+    """Show the classifier the domain: the mean context of a batch as one more channel.
 
-    ``model`` must take one channel more than the images have, ``extra_channels``.
+    ``model`` must take ``extra_channels`` = 1 channel more than the images have.
     """
 
     paper = "Adaptive Risk Minimization: Learning to Adapt to Domain Shift (Zhang et al.)"
@@ -50,7 +50,7 @@ class ARM(Algorithm):
         self.channels = self._image_channels()
         build = partial(context_net, self.channels)
         self.context = draw_weights(build, stream("context", self.seed), like=self.model)
-        # DomainBed's Adam never gets the context network, which so stays as it was drawn.
+        # DomainBed's Adam never gets the context network, which therefore is never trained there.
         weights = [*self.model.parameters(), *self.context.parameters()]
         self.optimiser = Optimiser(weights, self.hparams.lr, self.hparams.weight_decay)
 
@@ -66,7 +66,7 @@ class ARM(Algorithm):
         return first.in_channels - self.extra_channels
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
-        """Make one step down the pooled risk, each domain's batch a support set."""
+        """Make one step down the pooled risk; each domain's batch is a support set."""
         self.check_batches(batches)
         logits = self._classify(torch.cat([inputs for inputs, _ in batches]), sizes_of(batches))
         losses = individual_losses(logits, torch.cat([labels for _, labels in batches]), None)
@@ -75,7 +75,7 @@ class ARM(Algorithm):
         return self.report(loss=loss)
 
     def predict(self, inputs: Tensor) -> Tensor:
-        """Return the logits, in support sets of ``batch_size`` if that divides n, else in one."""
+        """Return the logits, in support sets of ``batch_size`` if it divides n, else in one set."""
         n, size = len(inputs), self.hparams.batch_size
         even = n > 0 and n % size == 0
         return self._classify(inputs, (size,) * (n // size) if even else (n,))

@@ -1,4 +1,4 @@
-"""CDANN: features that do not tell the domain, class by class (Li et al., 2018)."""
+"""CDANN: features that hide the domain, class by class (Li et al., 2018)."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from .adversarial import Adversarial
 
 
 class CDANN(Adversarial):
-    """Match the features of each class: a discriminator that knows the class cannot tell."""
+    """Match the features of each class: a discriminator that knows the class finds no domain."""
 
     paper = "Deep Domain Generalization via Conditional Invariant Adversarial Networks (Li et al.)"
     year = 2018
@@ -32,7 +32,7 @@ class CDANN(Adversarial):
         return known
 
     def weigh(self, losses: Tensor, labels: Tensor) -> Tensor:
-        """Return the sum, in which every class that is present weighs 1 / (largest label + 1)."""
+        """Return the sum, with a weight of 1 / (largest label + 1) for every class present."""
         labels = labels.reshape(-1)
         counts = (labels[:, None] == labels).sum(1)
         return (losses / (counts * (labels.amax() + 1))).sum()

@@ -1,4 +1,4 @@
-"""DANN: features that do not tell the domain (Ganin et al., 2016)."""
+"""DANN: features that hide the domain (Ganin et al., 2016)."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from .adversarial import Adversarial
 
 
 class DANN(Adversarial):
-    """Match the features: a discriminator cannot tell their domain."""
+    """Match the features: a discriminator cannot find their domain."""
 
     paper = "Domain-Adversarial Training of Neural Networks (Ganin et al.)"
     year = 2016

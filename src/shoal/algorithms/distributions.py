@@ -1,4 +1,4 @@
-"""Search distributions: how to draw a hyperparameter, and how to say it so that it reads back."""
+"""Search distributions: drawn from a stream, printed and read back as text; intervals."""
 
 import math
 import re
@@ -8,10 +8,23 @@ from typing import Any
 
 import numpy as np
 
+# The values that each kind of hyperparameter takes, for error messages.
+_EXPECTED: dict[type | None, str] = {
+    bool: "true, false or {true, false}",
+    int: "a whole number, or a search such as int(U(0, 5000)) or {1, 2}",
+    float: "a number, or a search such as 10^U(1, 5) or {0, 0.1, 0.5}",
+}
+_NUMBER = r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*"
+_UNIFORM = re.compile(
+    rf"(int\(\s*)?(?:(\d+)\s*\^\s*)?U\({_NUMBER},{_NUMBER}\)(?(1)\s*\))", re.ASCII
+)
+_BOUND = r"(-?(?:\d+(?:\.\d+)?|∞))"
+_INTERVAL = re.compile(rf"([\[(]){_BOUND}, {_BOUND}([\])])", re.ASCII)
+
 
 @dataclass(frozen=True)
 class Distribution:
-    """A search distribution: how to draw, and how to say it."""
+    """A search distribution; ``text`` is its notation, which ``parse_distribution`` reads."""
 
     text: str
     draw: Callable[[np.random.RandomState], Any]
@@ -20,7 +33,7 @@ class Distribution:
 
 def constant(value: Any) -> Distribution:
     """Return the distribution that is always ``value``."""
-    return Distribution(_say(value), lambda _: value, _below_zero(value))
+    return Distribution(_format(value), lambda _: value, _below_zero(value))
 
 
 def uniform(low: float, high: float) -> Distribution:
@@ -47,8 +60,8 @@ def whole_power(base: int, low: float, high: float) -> Distribution:
 
 
 def choice(*values: Any) -> Distribution:
-    """Return one of ``values``, each as often as another."""
-    text = "{" + ", ".join(_say(value) for value in values) + "}"
+    """Return the distribution of ``values``, all equally likely."""
+    text = "{" + ", ".join(_format(value) for value in values) + "}"
     below = any(map(_below_zero, values))
     return Distribution(text, lambda r: values[int(r.choice(len(values)))], below)
 
@@ -58,35 +71,24 @@ def _below_zero(value: Any) -> bool:
 
 
 def _bounds(low: float, high: float) -> str:
-    return f"U({_say(low)}, {_say(high)})"
+    return f"U({_format(low)}, {_format(high)})"
 
 
-def _say(value: Any) -> str:
-    # Text that reads back to the value: six digits where they are enough.
+def _format(value: Any) -> str:
+    # Text that reads back to the value: six digits if they are enough.
     if not isinstance(value, float):
         return str(value)
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
 
 
-_WANTED: dict[type | None, str] = {
-    bool: "true, false or {true, false}",
-    int: "a whole number, or a search such as int(U(0, 5000)) or {1, 2}",
-    float: "a number, or a search such as 10^U(1, 5) or {0, 0.1, 0.5}",
-}
-_NUMBER = r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*"
-_UNIFORM = re.compile(
-    rf"(int\(\s*)?(?:(\d+)\s*\^\s*)?U\({_NUMBER},{_NUMBER}\)(?(1)\s*\))", re.ASCII
-)
-
-
 def parse_distribution(text: str, kind: type | None = None) -> Distribution | None:
-    """Return the search that ``text`` is, or None where it is no search.
+    """Return the search that ``text`` denotes, or None if it is not a search.
 
     Args:
-        text: as distributions print themselves: ``U(0.9, 0.99)``, ``10^U(1, 5)``,
+        text: in the notation of ``Distribution.text``: ``U(0.9, 0.99)``, ``10^U(1, 5)``,
             ``int(U(0, 5000))``, ``int(10^U(0, 4))`` or ``{0, 0.1, 0.5}``.
-        kind: of what is drawn: bool, int, float or str; without it, what the text looks like.
+        kind: type of the values: bool, int, float or str; by default it follows from the text.
     """
     text = text.strip()
     if text.startswith("{") and text.endswith("}"):
@@ -121,7 +123,7 @@ def _check_uniform(text: str, base: int, low: float, high: float) -> None:
 
 
 def parse_value(text: str, kind: type | None) -> Any:
-    """Return ``text`` as a ``kind``; without one, as the first that it can be."""
+    """Return ``text`` as a ``kind``; by default as the first of bool, int, float, str that fits."""
     for attempt in (bool, int, float, str) if kind is None else (kind,):
         if attempt is bool:
             if text.lower() in ("true", "false"):
@@ -133,11 +135,7 @@ def parse_value(text: str, kind: type | None) -> Any:
             continue
         if attempt is not float or math.isfinite(value):
             return value
-    raise ValueError(f"expected {_WANTED[kind]}, got {text!r}")
-
-
-_BOUND = r"(-?(?:\d+(?:\.\d+)?|∞))"
-_INTERVAL = re.compile(rf"([\[(]){_BOUND}, {_BOUND}([\])])", re.ASCII)
+    raise ValueError(f"expected {_EXPECTED[kind]}, got {text!r}")
 
 
 def holds(interval: str, value: float) -> bool:
@@ -148,4 +146,4 @@ def holds(interval: str, value: float) -> bool:
     low, high = (float(bound.replace("∞", "inf")) for bound in found.group(2, 3))
     above = value >= low if found[1] == "[" else value > low
     below = value <= high if found[4] == "]" else value < high
-    return above and below  # NaN is neither
+    return above and below  # false for NaN

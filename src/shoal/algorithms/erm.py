@@ -7,7 +7,7 @@ from .forward import Forward
 
 
 class ERM(Objective):
-    """Minimise the pooled risk: what every other method has to beat."""
+    """Minimise the pooled risk: the baseline that every other method has to beat."""
 
     paper = "Statistical Learning Theory (Vapnik)"
     year = 1998

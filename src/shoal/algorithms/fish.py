@@ -1,4 +1,4 @@
-"""Fish: walk through the domains one by one, then go part of the way (Shi et al., 2022)."""
+"""Fish: one step per domain in turn, then a share of their sum (Shi et al., 2022)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class FishHparams(Hparams):
     """The step of the outer loop."""
 
     meta_lr: float = hparam(
-        0.5, choice(0.05, 0.1, 0.5), key="meta_lr", help="the part of the inner loop's way to go"
+        0.5, choice(0.05, 0.1, 0.5), key="meta_lr", help="share of the inner loop's steps to take"
     )
 
 
@@ -30,26 +30,27 @@ class Fish(PerDomain):
     hparams: FishHparams
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
-        """Make one step on each domain in turn, then go back to meta_lr of the way.
+        """Make one step on each domain in turn, then keep a share meta_lr of the change.
 
-        The loss is the mean of the risks met on the way; DomainBed reports the last.
+        The loss is the mean of the risks along these steps; DomainBed reports the last.
         """
         self.check_batches(batches)
         buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
         moving = [weight.detach() for weight in self.optimiser.weights] + buffers
         start = [values.clone() for values in moving]
-        risks, finite = [], self.all_finite
+        risks = []
+        finite = self.all_finite
         for batch in batches:
             risk, grads = self.gradient(batch)
             risks.append(risk)
             finite = finite & risk.isfinite()
             self.optimiser.step(grads, finite)
             finite = finite & self.optimiser.all_finite
-        # θ + meta_lr (θ' − θ); none of the way if a risk or a gradient was not finite.
+        # θ + meta_lr (θ' − θ), or θ if a risk or a gradient was not finite.
         part = torch.where(finite, start[0].new_full((), self.hparams.meta_lr), 0.0)
         torch._foreach_sub_(moving, start)
         torch._foreach_mul_(moving, part)
         torch._foreach_add_(moving, start)
         for buffer, before in zip(buffers, start[len(start) - len(buffers) :], strict=True):
-            buffer.copy_(torch.where(finite, buffer, before))  # 0 · NaN is no way back
+            buffer.copy_(torch.where(finite, buffer, before))  # 0 · NaN is not zero
         return self.report(loss=torch.stack(risks).mean())

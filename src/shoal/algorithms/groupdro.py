@@ -1,4 +1,4 @@
-"""GroupDRO: the risk of the training domain that has the largest (Sagawa et al., 2020)."""
+"""GroupDRO: minimise the largest risk of a training domain (Sagawa et al., 2020)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from .hparams import Hparams, hparam, power
 
 @dataclass(frozen=True)
 class GroupDROHparams(Hparams):
-    """How fast the weights of the domains follow their risks."""
+    """Step size of the domains' weights."""
 
     eta: float = hparam(
         0.01, power(10, -3, -1), key="groupdro_eta", help="η, the step size of the domains' weights"
@@ -33,19 +33,20 @@ class GroupDRO(Objective):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # In float32 a weight would be zero, and so for good, after a thousand steps at η = 0.1 in
-        # which its domain's risk is smaller by 1; float64 outlasts a run.
-        device, share = self.steps.device, 1 / self.num_domains
-        equal = torch.full((self.num_domains,), share, dtype=torch.float64, device=device)
+        # In float32 a weight would reach zero, and stay there, after a thousand steps at η = 0.1 if
+        # its domain's risk is smaller by 1; float64 outlasts a run.
+        equal = torch.full(
+            (self.num_domains,), 1 / self.num_domains, dtype=torch.float64, device=self.device
+        )
         self.register_buffer("q", equal)
 
     def objective(self, forward: Forward) -> dict[str, Tensor]:
         """Return Σ_e q_e R_e after q_e ← q_e exp(η R_e) / Σ; q is held constant."""
         risks = forward.risks
         with torch.no_grad():
-            # Softmax takes the largest exponent away, which its division undoes: no overflow.
+            # Softmax subtracts the largest exponent, which its division undoes: no overflow.
             q = torch.softmax(self.q.log() + self.hparams.eta * risks.double(), 0)
-            # What is not finite would stay in q for ever; the optimiser leaves such a step out too.
+            # A NaN would stay in q for ever; the optimiser skips such a step, too.
             q = torch.where(q.isfinite().all(), q, self.q)
             if self.training:
                 self.q.copy_(q)

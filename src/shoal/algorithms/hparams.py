@@ -1,11 +1,11 @@
 """Hyperparameters: typed and frozen, each declared once with its defaults and its search.
 
-A draw reproduces DomainBed's random search: every hyperparameter has a stream of its own, seeded
-by its name there (``key``), so that adding one never changes the others and all methods share the
-draws of what they share. Draw 0 is the defaults.
+A draw reproduces DomainBed's random search. Every hyperparameter has its own stream, seeded by its
+name in DomainBed (``key``): a new one never changes the others, and methods that share a
+hyperparameter share its draws. Draw 0 is the defaults.
 
-A value or a search can be given as text, a search in the notation in which it prints itself.
-Whatever a value comes from, it must be allowed.
+Values and searches can be given as text, a search in the notation in which it is printed. Every
+value is checked, from any source.
 """
 
 from collections.abc import Mapping
@@ -43,16 +43,16 @@ __all__ = [
     "fixed",
     "hparam",
     "later",
-    "plain",
     "power",
     "searches",
     "uniform",
+    "values_for_run",
     "whole",
     "whole_power",
 ]
 
 _KINDS = {"bool": bool, "int": int, "float": float, "str": str}
-_SUITED: dict[type, tuple[type, str]] = {
+_EXPECTED: dict[type, tuple[type, str]] = {
     bool: (bool, "True or False"),
     int: (Integral, "a whole number"),
     float: (Real, "a number"),
@@ -81,13 +81,13 @@ def hparam(
     """Declare a hyperparameter.
 
     Args:
-        default, distribution: for small images (28 × 28), and for all where nothing else is said.
-        allowed: the interval of a number; by default ``[0, ∞)``, or ``(-∞, ∞)`` where a default
-            or a search goes below 0.
+        default, distribution: for small images (28 × 28), and for others unless given below.
+        allowed: the interval of a number; by default ``[0, ∞)``, or ``(-∞, ∞)`` if a default or a
+            search goes below 0.
         key: its name in DomainBed, which seeds its stream.
         help: one line of documentation.
         large: default and distribution for large images (224 × 224).
-        domainnet: the same for DomainNet; like the other large ones by default.
+        domainnet: the same for DomainNet; by default as ``large``.
     """
     small = Search(default, distribution)
     at_large = Search(*large) if large else small
@@ -109,19 +109,19 @@ def hparam(
 
 
 def fixed(value: Any, allowed: str | None = None, *, key: str, help: str) -> Any:
-    """Declare an option that a search leaves alone."""
+    """Declare an option that no search changes."""
     return hparam(value, constant(value), allowed, key=key, help=help)
 
 
 def later(value: Any, allowed: str | None = None, *, key: str, help: str) -> Any:
-    """Declare an option that runs of before do not have, so that they keep their names."""
+    """Declare an option added later: at its default it is not part of a run, whose name stays."""
     metadata = fixed(value, allowed, key=key, help=help).metadata
     return field(default=value, metadata={**metadata, "later": True})
 
 
 @dataclass(frozen=True)
 class Hparams:
-    """What every method has."""
+    """The hyperparameters of every method."""
 
     lr: float = hparam(
         1e-3,
@@ -169,15 +169,15 @@ def searches(
 
     Args:
         scale: small, large or domainnet.
-        settings: text by name. A value stands in every draw; a search replaces the distribution and
-            leaves the default; ``value ~ search`` gives both. An unknown name gets the nearest one.
+        settings: text by name. A value holds in every draw; a search replaces the distribution and
+            keeps the default; ``value ~ search`` gives both. An unknown name raises.
     """
     choose("scale", scale, SCALES)
-    declared = {f.name: f for f in _declared(kind)}
+    declared = {f.name: f for f in _declared_fields(kind)}
     found = {name: f.metadata["searches"][scale] for name, f in declared.items()}
     for name, text in (settings or {}).items():
         f = declared[choose("hyperparameter", name, declared)]
-        found[name] = _given(f, found[name].default, text)
+        found[name] = _parse_setting(f, found[name].default, text)
     return found
 
 
@@ -189,9 +189,9 @@ def defaults(kind: type[H], scale: str) -> H:
 def draw(
     kind: type[H], scale: str, trial: int, number: int, settings: Mapping[str, str] | None = None
 ) -> H:
-    """Return draw ``number`` of a trial, as DomainBed's hparams_seed and trial_seed give it.
+    """Return draw ``number`` of a trial, as in DomainBed with this hparams_seed and trial_seed.
 
-    ``settings`` are values and searches given as text, as in ``searches``. A search draws from the
+    ``settings`` are values and searches as text, as in ``searches``. A search draws from the
     hyperparameter's own stream, so nothing else changes.
     """
     if trial < 0 or number < 0:
@@ -207,10 +207,10 @@ def draw(
     return kind(**values)
 
 
-def plain(hparams: Hparams) -> dict[str, Any]:
-    """Return the values by name, as a run has them: an option declared later only where it is set.
+def values_for_run(hparams: Hparams) -> dict[str, Any]:
+    """Return the values by name for a run; an option declared ``later`` only if it is changed.
 
-    A run is named by the hash of its values, and what is left out is the default.
+    A run is named by the hash of these values.
     """
     return {
         f.name: getattr(hparams, f.name)
@@ -219,7 +219,7 @@ def plain(hparams: Hparams) -> dict[str, Any]:
     }
 
 
-def _declared(kind: type[Hparams]) -> list[Field[Any]]:
+def _declared_fields(kind: type[Hparams]) -> list[Field[Any]]:
     found = list(fields(kind))
     for f in found:
         if "searches" not in f.metadata or f.default is MISSING:
@@ -233,14 +233,14 @@ def _declared(kind: type[Hparams]) -> list[Field[Any]]:
     for name, value in vars(kind).items():
         if isinstance(value, Field):
             raise TypeError(
-                f"{kind.__name__}.{name} is no field; decorate {kind.__name__} with "
+                f"{kind.__name__}.{name} is not a field; decorate {kind.__name__} with "
                 "@dataclass(frozen=True)"
             )
     return found
 
 
 def _kind(f: Field[Any]) -> type | None:
-    # By name: where annotations are postponed, a field has the text of its type.
+    # By name: with postponed annotations a field has the text of its type.
     return _KINDS.get(f.type if isinstance(f.type, str) else getattr(f.type, "__name__", ""))
 
 
@@ -248,9 +248,9 @@ def _check(f: Field[Any], value: Any) -> None:
     """Raise unless a value is of the field's kind and allowed."""
     kind = _kind(f)
     if kind is None or "allowed" not in f.metadata:
-        return  # told with what is declared
-    suited, wanted = _SUITED[kind]
-    right = isinstance(value, suited) and (kind is bool or not isinstance(value, bool))
+        return  # reported by _declared_fields
+    accepted, wanted = _EXPECTED[kind]
+    right = isinstance(value, accepted) and (kind is bool or not isinstance(value, bool))
     if kind in (int, float):
         wanted = f"{wanted} in {f.metadata['allowed']}"
         right = right and holds(f.metadata["allowed"], value)
@@ -258,7 +258,8 @@ def _check(f: Field[Any], value: Any) -> None:
         raise ValueError(f"{f.name} must be {wanted}, got {value!r}")
 
 
-def _given(f: Field[Any], default: Any, text: str) -> Search:
+def _parse_setting(f: Field[Any], default: Any, text: str) -> Search:
+    """Return the search that the text of a setting means for a field."""
     kind = _kind(f)
     first, both, second = text.partition("~")
     try:

@@ -38,12 +38,17 @@ class IGA(Penalised):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        h, self.reset_step = self.hparams, self.hparams.warmup_steps
+        h = self.hparams
+        self.reset_step = h.warmup_steps
         choose("parameters", h.parameters, ("all", "classifier"))
         self.separate_passes = h.parameters == "all" and h.penalty_weight > 0
-        weight = h.penalty_weight * (1 if h.normalise else self.num_domains)
-        schedule = (weight, h.ema_decay, h.warmup_steps)
-        self.match = Match(self.num_domains, *schedule, normalise=h.normalise).to(self.device)
+        self.match = Match(
+            num_domains=self.num_domains,
+            penalty_weight=h.penalty_weight * (1 if h.normalise else self.num_domains),
+            ema_decay=h.ema_decay,
+            warmup_steps=h.warmup_steps,
+            normalise=h.normalise,
+        ).to(self.device)
 
     def penalty(self, forward: Forward) -> Tensor:
         """Return λ Σ_e ‖g_e − ḡ‖²."""

@@ -24,7 +24,7 @@ class IRMHparams(Hparams):
         500,
         whole_power(10, 0, 4),
         key="irm_penalty_anneal_iters",
-        help="the step at which λ acts and the optimiser starts anew",
+        help="the step from which λ acts; the optimiser is reset there",
     )
 
 
@@ -39,11 +39,12 @@ class IRM(Penalised):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        h, self.reset_step = self.hparams, self.hparams.warmup_steps
-        self.warmup = Warmup(h.penalty_weight, h.warmup_steps, 1.0).to(self.device)
+        h = self.hparams
+        self.reset_step = h.warmup_steps
+        self.warmup = Warmup(h.penalty_weight, h.warmup_steps, warmup_weight=1.0).to(self.device)
 
     def penalty(self, forward: Forward) -> Tensor:
-        """Return λ / E Σ_e of the slopes on even examples times those on odd ones."""
+        """Return λ / E Σ_e of the slope on even examples times the slope on odd ones."""
         slopes = scale_slopes(forward.logits, forward.labels, forward.sizes)
         penalty: Tensor = self.warmup(irm(slopes))
         return penalty

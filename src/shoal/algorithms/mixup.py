@@ -16,19 +16,19 @@ from .optimiser import Optimiser
 
 @dataclass(frozen=True)
 class MixupHparams(Hparams):
-    """The distribution of λ, DomainBed's of today; the published runs had α = 0.1 in all draws."""
+    """The distribution of λ, from DomainBed today; the published runs had α = 0.1 in all draws."""
 
     alpha: float = hparam(
         0.2,
         power(10, -1, 1),
         "(0, ∞)",
         key="mixup_alpha",
-        help="α of λ ~ Beta(α, α), the part of the first",
+        help="α of λ ~ Beta(α, α), the share of the first example",
     )
 
 
 class Mixup(UpdateAlgorithm):
-    """Mix the examples of pairs of domains, and their losses alike."""
+    """Mix the examples of pairs of domains, and their losses in the same way."""
 
     paper = "Improve Unsupervised Domain Adaptation with Mixup Training (Yan et al.)"
     year = 2020
@@ -40,10 +40,10 @@ class Mixup(UpdateAlgorithm):
         super().__init__(*args, **kwargs)
         h = self.hparams
         self.optimiser = Optimiser(self.model.parameters(), h.lr, h.weight_decay)
-        self.draws = Draws("mixup", self.seed, device=self.steps.device)
+        self.draws = Draws("mixup", self.seed, device=self.device)
 
     def forward(self, batches: Sequence[Batch], order: Tensor, part: Tensor) -> dict[str, Tensor]:
-        """Return ``loss`` of the domains in this order, each mixed with the next by ``part``."""
+        """Return ``loss`` of the domains in this order, each by a share ``part`` with the next."""
         first = Stacked.of(batches).pick(order)
         inputs, labels, sizes = (
             values.roll(-1, 0) for values in (first.inputs, first.labels, first.sizes)
@@ -56,15 +56,15 @@ class Mixup(UpdateAlgorithm):
         weights, their_weights = (
             (side[:, None] * share).flatten().to(found.losses) for side in (part, 1 - part)
         )
-        # Not a product, which autocast would make in half precision.
+        # Not a matrix product, which autocast would compute in half precision.
         both = found.losses * weights + their_losses * their_weights
         return {"loss": both.sum()}
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Make one step down λ CE(y_i) + (1 − λ) CE(y_j) of λ x_i + (1 − λ) x_j.
 
-        The domains stand in a ring, in random order, and each is mixed with the next, up to the
-        shorter batch of the two.
+        The domains form a ring in random order. Each is mixed with the next, up to the shorter
+        batch of the two.
         """
         self.check_batches(batches)
         order = self.draws.permutation(self.num_domains)

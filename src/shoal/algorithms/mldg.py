@@ -29,7 +29,7 @@ class MLDGHparams(Hparams):
         choice(1, 2),
         "[1, ∞)",
         key="n_meta_test",
-        help="meta-test domains; all but one where too many",
+        help="meta-test domains; at most all but one",
     )
 
 
@@ -44,25 +44,26 @@ class MLDG(UpdateAlgorithm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         h = self.hparams
-        # With as many meta-test domains as there are domains, DomainBed has no pairs and trains
-        # nothing. Here one domain is left to train on, and a single one is both.
+        # If all domains are meta-test domains, DomainBed has no pairs and trains nothing. Here one
+        # domain is left to train on; a single domain is both.
         self.num_test = max(min(h.num_meta_test, self.num_domains - 1), 1)
         self.num_train = max(self.num_domains - self.num_test, 1)
         self.optimiser = Optimiser(self.model.parameters(), h.lr, h.weight_decay)
         self.names = [name for name, w in self.model.named_parameters() if w.requires_grad]
-        self.draws = Draws("mldg", self.seed, device=self.steps.device)
+        self.draws = Draws("mldg", self.seed, device=self.device)
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Make one step with Σ (g_i + β g_j) / E over pairs of domains (i, j).
 
-        g_i is at θ, g_j where the first step of a new optimiser down g_i would lead, as a constant.
-        The loss is that sum of the risks.
+        g_i is taken at θ, and g_j at the weights after the first step of a new optimiser down g_i,
+        held constant. The loss is the same sum of the risks.
         """
         self.check_batches(batches)
-        examples, beta = Stacked.of(batches), self.hparams.beta
+        examples = Stacked.of(batches)
+        beta = self.hparams.beta
         order = self.draws.permutation(self.num_domains)
         test = order[-self.num_test :]
-        share = 1 / self.num_domains  # of all domains, also where the pairs are fewer
+        share = 1 / self.num_domains  # of all domains, even if there are fewer pairs
         weights: list[Tensor] = list(self.optimiser.weights)
         losses: list[Tensor] = []
         total: list[Tensor] = []

@@ -36,6 +36,6 @@ class MMD(Penalised):
 
     def penalty(self, forward: Forward) -> Tensor:
         """Return λ times the pairs' mean of the squared maximum mean discrepancy."""
-        # The paper's autoencoder and its adversary are left out, as in DomainBed.
+        # Without the paper's autoencoder and its adversary, as in DomainBed.
         penalty: Tensor = self.warmup(mmd(forward.features, forward.sizes))
         return penalty

@@ -1,4 +1,4 @@
-"""MTL: a classifier that is told the domain's mean features (Blanchard et al., 2021)."""
+"""MTL: a classifier that sees its domain's mean features (Blanchard et al., 2021)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from .optimiser import Optimiser
 
 @dataclass(frozen=True)
 class MTLHparams(Hparams):
-    """How fast a domain's embedding follows its batches."""
+    """Weight of a batch in its domain's embedding."""
 
     batch_weight: float = hparam(
         0.99,
@@ -39,7 +39,7 @@ class WithMean(nn.Module):
         self.classifier = classifier
 
     def classify(self, features: Tensor, embeddings: Tensor) -> Tensor:
-        """Return the logits of features beside embeddings, both ``[n, p]``."""
+        """Return the logits of features joined with embeddings, both ``[n, p]``."""
         logits: Tensor = self.classifier(torch.cat([features, embeddings], 1))
         return logits
 
@@ -50,12 +50,11 @@ class WithMean(nn.Module):
 
 
 class MTL(Algorithm):
-    """Tell the classifier the domain: its mean features beside each example's.
+    """Show the classifier the domain: its mean features next to each example's.
 
-    ``model`` gives its features, which are trained in place; its classifier is neither trained nor
-    used, as ``self.model`` has another one, twice as wide. Predict with the method, not with the
-    model that it was given; what that model does in ``train()``, such as freezing batch norm, must
-    be its features' own business.
+    The features of ``model`` are trained in place. Its classifier is neither trained nor used:
+    ``self.model`` has another one, twice as wide. Predict with the method, not with ``model``.
+    What ``model`` does in ``train()``, such as freezing batch norm, must be done by its features.
     """
 
     paper = "Domain Generalization by Marginal Transfer Learning (Blanchard et al.)"
@@ -75,17 +74,19 @@ class MTL(Algorithm):
 
         wide = draw_weights(build, stream("wide classifier", self.seed), like=self.model)
         self.model = WithMean(self.model.features, wide)
-        weights, h = self.model.parameters(), self.hparams
-        self.optimiser = Optimiser(weights, h.lr, h.weight_decay)
+        self.optimiser = Optimiser(
+            self.model.parameters(), self.hparams.lr, self.hparams.weight_decay
+        )
         self.register_buffer("embeddings", wide.weight.new_zeros(self.num_domains, width))
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Make one step down the sum of the domains' risks."""
         self.check_batches(batches)
-        sizes, weight = sizes_of(batches), self.hparams.batch_weight
+        sizes = sizes_of(batches)
+        weight = self.hparams.batch_weight
         features = self.model.features(torch.cat([inputs for inputs, _ in batches]))
         means = torch.stack([part.mean(0) for part in features.split(sizes)])
-        # DomainBed puts noise in place of the embedding; the paper has the mean.
+        # DomainBed uses noise as the embedding; the paper uses the mean.
         embeddings = weight * means + (1 - weight) * self.embeddings
         rows = [embedding.expand(n, -1) for embedding, n in zip(embeddings, sizes, strict=True)]
         logits = precise(self.model.classify(features, torch.cat(rows)))
@@ -97,6 +98,6 @@ class MTL(Algorithm):
         return self.report(loss=loss)
 
     def predict(self, inputs: Tensor) -> Tensor:
-        """Return the logits of ``inputs``, which are taken for a batch of one domain."""
+        """Return the logits of ``inputs``, taken as a batch of one domain."""
         logits: Tensor = self.model(inputs)
         return logits

@@ -1,4 +1,7 @@
-"""The optimiser of every method: all state in buffers, changed in place, switched on the device."""
+"""Optimiser: Adam, AdamW or SGD with state in buffers, a schedule and clipping.
+
+State changes in place and is switched on the device, so a captured step can replay it.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,28 +15,29 @@ from ..catalogue import OPTIMISERS, SCHEDULES, LearningRateSchedule, OptimiserNa
 from ..choices import choose
 from .distributions import holds
 
-# SGD's, where nothing else is said.
-MOMENTUM = 0.9
+Tensors = tuple[Tensor, ...] | list[Tensor]  # the type that torch's functions of many tensors take
+
+MOMENTUM = 0.9  # SGD's default
+EPS = 1e-8  # Adam's, as in torch
 
 
 @dataclass(frozen=True)
 class Optimisation:
     """How the optimisers of a method move its weights; by default Adam, as in the paper.
 
-    Learning rates and weight decay stay hyperparameters of the method, and those of Adam suit no
-    other rule by themselves. Weight decay is L2 in Adam and SGD and decoupled in AdamW, as in
-    torch.
+    Learning rates and weight decay remain hyperparameters of the method; values for Adam do not
+    suit another rule. Weight decay is L2 in Adam and SGD and decoupled in AdamW, as in torch.
 
-    A schedule follows the time of training: t is the number of the method's updates, from 0, and
-    the same for all its optimisers. So it is whether an optimiser makes several steps in an update
-    (Fish, SagNet), has its turn in some of them (DANN), or is started anew (the end of a warm-up).
+    A schedule counts the method's updates: t starts at 0 and is the same for all its optimisers,
+    even if an optimiser makes several steps in an update (Fish, SagNet), takes turns with another
+    (DANN), or is reset (the end of a warm-up).
 
     Args:
         rule: adam, adamw or sgd.
         momentum: of SGD.
         schedule: constant, or cosine: lr · ½ (1 + cos(π t / T)), and 0 from T on.
-        steps: T, the updates of the whole training; what a cosine needs.
-        clip: the largest norm of a gradient, taken over all weights of one optimiser.
+        steps: T, the updates of the whole training; required by a cosine.
+        clip: the largest norm of a gradient, over all weights of one optimiser.
     """
 
     rule: OptimiserName = "adam"
@@ -49,7 +53,7 @@ class Optimisation:
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
         if self.rule != "sgd" and self.momentum != MOMENTUM:
             raise ValueError(
-                f"momentum is an option of sgd, got {self.momentum} with {self.rule}; leave it out"
+                f"momentum is an option of sgd, got {self.momentum} with {self.rule}; drop it"
             )
         if self.steps is not None and not (isinstance(self.steps, int) and self.steps > 0):
             raise ValueError(f"steps must be a whole number, 1 or more, got {self.steps!r}")
@@ -59,12 +63,8 @@ class Optimisation:
             raise ValueError(f"clip must be a norm above 0, or None for none, got {self.clip}")
 
 
-Tensors = tuple[Tensor, ...] | list[Tensor]  # what torch's functions of many tensors take
-EPS = 1e-8  # torch's
-
-
-def kept(optimisation: Optimisation) -> tuple[str, ...]:
-    """Return the names of what a rule keeps of each weight."""
+def state_names(optimisation: Optimisation) -> tuple[str, ...]:
+    """Return the names of the state that a rule has for each weight."""
     if optimisation.rule == "sgd":
         return ("velocity",) if optimisation.momentum > 0 else ()
     return "count", "mean", "square"
@@ -81,18 +81,19 @@ def fused_step(
     betas: tuple[float, float],
     stop: Tensor,
 ) -> None:
-    """Make one step in place, by torch's kernel for many weights at once.
+    """Make one step in place with torch's kernel for many weights at once.
 
-    Not by ``torch.optim``, which loads the compiler: more than a second of every process.
+    ``torch.optim`` would load the compiler, which takes more than a second in every process.
 
     Args:
-        state: what ``kept`` names, of each weight; zeros before the first step.
-        stop: a float scalar on the device; where it is 1, neither weights nor state change.
+        state: tensors of each weight by the names of ``state_names``; zeros before the first step.
+        stop: a float scalar on the device; if it is 1, neither weights nor state change.
     """
     shared: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay, "maximize": False}
     shared |= {"grad_scale": None, "found_inf": stop}
-    for places in _alike(weights):
-        mine, slopes = [weights[k] for k in places], [grads[k] for k in places]
+    for places in _places_by_dtype(weights):
+        mine = [weights[k] for k in places]
+        slopes = [grads[k] for k in places]
         has = {name: [values[k] for k in places] for name, values in state.items()}
         if optimisation.rule == "sgd":
             shared |= {"momentum": optimisation.momentum, "dampening": 0.0, "nesterov": False}
@@ -106,8 +107,8 @@ def fused_step(
             torch._foreach_sub_(has["count"], [stop] * len(places))
 
 
-def _alike(tensors: Tensors) -> Iterable[list[int]]:
-    """Return the places of the tensors of each kind of numbers, which one kernel takes."""
+def _places_by_dtype(tensors: Tensors) -> Iterable[list[int]]:
+    """Return the indices of the tensors of each dtype, since a kernel takes only one."""
     found: dict[torch.dtype, list[int]] = {}
     for place, tensor in enumerate(tensors):
         found.setdefault(tensor.dtype, []).append(place)
@@ -115,13 +116,13 @@ def _alike(tensors: Tensors) -> Iterable[list[int]]:
 
 
 @torch.no_grad()
-def clipped(grads: Tensors, norm: float) -> Tensors:
-    """Return the gradients, all made smaller alike where their norm together is above ``norm``."""
+def clip_gradients(grads: Tensors, norm: float) -> Tensors:
+    """Return the gradients, scaled down by one factor if their joint norm is above ``norm``."""
     # In float64, where the square of no float32 overflows.
     norms = torch.stack(torch._foreach_norm(grads, 2, torch.float64))
     share = (norm / (torch.linalg.vector_norm(norms) + 1e-6)).clamp(max=1)
-    found = list(grads)  # not in place: two weights may have one and the same gradient tensor
-    for places in _alike(grads):
+    found = list(grads)  # not in place: two weights can share one gradient tensor
+    for places in _places_by_dtype(grads):
         mine = torch._foreach_mul([grads[k] for k in places], share.to(grads[places[0]].dtype))
         for place, grad in zip(places, mine, strict=True):
             found[place] = grad
@@ -136,9 +137,9 @@ def first_step(
     lr: float | Tensor,
     weight_decay: float,
 ) -> list[Tensor]:
-    """Return the weights after the first step of an optimiser made anew; they stay as they are.
+    """Return the weights after the first step of a new optimiser; nothing changes in place.
 
-    By Adam that is lr · ĝ / (|ĝ| + ε) less, ĝ the gradient with its L2; by SGD lr · ĝ.
+    Adam subtracts lr · ĝ / (|ĝ| + ε), with ĝ the gradient plus its L2 term; SGD subtracts lr · ĝ.
     """
     if optimisation.rule == "adamw":
         weights = torch._foreach_mul(weights, 1 - lr * weight_decay)
@@ -146,7 +147,8 @@ def first_step(
         grads = torch._foreach_add(grads, weights, alpha=weight_decay)
     sizes = None if optimisation.rule == "sgd" else torch._foreach_abs(grads)
     if isinstance(lr, Tensor):
-        grads, lr = torch._foreach_mul(grads, lr), 1.0
+        grads = torch._foreach_mul(grads, lr)
+        lr = 1.0
     if sizes is None:
         return list(torch._foreach_add(weights, grads, alpha=-lr))
     torch._foreach_add_(sizes, EPS)
@@ -154,19 +156,19 @@ def first_step(
 
 
 class Optimiser(nn.Module):
-    """Adam over some weights, or what ``use`` asks for, its moments and counts in ``state_dict()``.
+    """Adam, or another rule chosen with ``use``; moments and counts are in ``state_dict()``.
 
-    Nothing in it asks the host: a step can be left out and the state set back by a bool on the
-    device, so that a captured step does what the count of steps demands. A step with a gradient
-    that is not finite changes nothing but ``all_finite``.
+    It reads no value on the host: a bool on the device can skip a step or reset the state, so a
+    captured step follows the count of steps. A step with a gradient that is not finite changes
+    nothing but ``all_finite``.
 
     Args:
-        weights: what it trains; frozen ones are left out.
+        weights: the weights to train; frozen ones are ignored.
         lr, weight_decay, betas: as in ``torch.optim.Adam``; SGD has no betas.
     """
 
     all_finite: Tensor  # whether all gradients since it was last set were finite
-    updates: Tensor  # t of a schedule; there is none without one
+    updates: Tensor  # t of a schedule; absent without one
 
     def __init__(
         self,
@@ -187,16 +189,16 @@ class Optimiser(nn.Module):
         device = self.weights[0].device if self.weights else None
         all_finite = torch.ones((), dtype=torch.bool, device=device)
         self.register_buffer("all_finite", all_finite, persistent=False)
-        self.register_load_state_dict_post_hook(_link_again)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_relink)  # type: ignore[no-untyped-call]
         self.use(Optimisation())
 
     def use(self, optimisation: Optimisation) -> None:
-        """Begin anew with this rule, schedule and clipping."""
+        """Start again with this rule, schedule and clipping."""
         self.optimisation = optimisation
         for name in set(self._buffers) - {"all_finite"}:
             delattr(self, name)
         for k, weight in enumerate(self.weights):
-            for name in kept(optimisation):
+            for name in state_names(optimisation):
                 self.register_buffer(f"{name}_{k}", _zeros(weight, name))
         if self._scheduled:
             updates = torch.zeros((), dtype=torch.int64, device=self.weights[0].device)
@@ -216,9 +218,9 @@ class Optimiser(nn.Module):
                     "contiguous()"
                 )
         every = range(len(self.weights))
-        self._kept = {
+        self._state = {
             name: [self.get_buffer(f"{name}_{k}") for k in every]
-            for name in kept(self.optimisation)
+            for name in state_names(self.optimisation)
         }
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Optimiser":
@@ -227,27 +229,27 @@ class Optimiser(nn.Module):
         return self
 
     def follow(self, new: Callable[[nn.Parameter], nn.Parameter]) -> None:
-        """Train other objects from now on: what became of each weight when the network moved."""
+        """Train ``new(weight)`` instead of each weight from now on; the network has moved."""
         self.weights = [new(weight) for weight in self.weights]
         for k, weight in enumerate(self.weights):
-            for kind in self._kept:
+            for kind in self._state:
                 name, value = f"{kind}_{k}", self.get_buffer(f"{kind}_{k}")
                 if kind == "count":
                     self._buffers[name] = value.float()
-                # A fused step walks through memory and takes all for laid out alike.
+                # A fused step walks through memory and assumes one layout for all.
                 elif value.stride() != weight.stride():
                     self._buffers[name] = torch.empty_like(weight, requires_grad=False).copy_(value)
         self._link()
 
     def minimise(self, loss: Tensor, active: Tensor | None = None) -> None:
-        """Make one step down ``loss``; one that is not finite leaves the weights as they were."""
+        """Make one step down ``loss``; a loss that is not finite changes no weight."""
         grads = torch.autograd.grad(loss, self.weights, allow_unused=True) if self.weights else ()
         finite = loss.detach().isfinite()
         self.step(grads, finite if active is None else finite & active)
 
     def step(self, grads: Sequence[Tensor | None], active: Tensor | None = None) -> None:
-        """Make one step with these gradients, if ``active`` (a bool scalar on the device)."""
-        moments = [values for kind, values in self._kept.items() if kind != "count"]
+        """Make one step with these gradients if ``active``, a bool scalar on the device."""
+        moments = [values for kind, values in self._state.items() if kind != "count"]
         for weight, *mine in zip(self.weights, *moments, strict=True):
             if any(moment.stride() != weight.stride() for moment in mine):
                 self.follow(lambda weight: weight)
@@ -260,59 +262,60 @@ class Optimiser(nn.Module):
                 found.append(grad if alike else torch.empty_like(weight).copy_(grad))
         if not found:
             return
-        # The switch that a loss scaler uses: a step with it on changes neither weights nor state.
+        # The switch of a loss scaler: if it is on, a step changes neither weights nor state.
         stop = torch.zeros((), device=found[0].device)
         one = torch.ones((), device=found[0].device)
         torch._amp_foreach_non_finite_check_and_unscale_(found, stop, one)
         self.all_finite.logical_and_(stop == 0)
         fused_step(
             self.optimisation,
-            [self.weights[k] for k in places],
-            self._clipped(found),
-            {name: [values[k] for k in places] for name, values in self._kept.items()},
-            self._rate(),
-            self.weight_decay,
-            self.betas,
-            stop if active is None else torch.maximum(stop, (~active).float()),
+            weights=[self.weights[k] for k in places],
+            grads=self._clip(found),
+            state={name: [values[k] for k in places] for name, values in self._state.items()},
+            lr=self._rate(),
+            weight_decay=self.weight_decay,
+            betas=self.betas,
+            stop=stop if active is None else torch.maximum(stop, (~active).float()),
         )
-        torch.clear_autocast_cache()  # it holds the weights of before
+        torch.clear_autocast_cache()  # it holds the weights from before the step
 
     def first_step(self, grads: Tensors) -> list[Tensor]:
-        """Return where the first step of one made anew would lead at this time; nothing changes."""
-        options = self._rate(), self.weight_decay
-        weights: list[Tensor] = list(self.weights)
-        return first_step(self.optimisation, weights, self._clipped(grads), *options)
+        """Return the weights after the first step of a new optimiser; nothing changes in place."""
+        return first_step(
+            self.optimisation,
+            weights=list(self.weights),
+            grads=self._clip(grads),
+            lr=self._rate(),
+            weight_decay=self.weight_decay,
+        )
 
     def advance(self) -> None:
-        """Go on in the schedule: an update of the method is over."""
+        """Count an update of the method, for the schedule."""
         if self._scheduled:
             self.updates += 1
 
     def _rate(self) -> float | Tensor:
-        """Return the learning rate: a number, or by a schedule a scalar on the device."""
+        """Return the learning rate: a number, or with a schedule a scalar on the device."""
         steps = self.optimisation.steps
         if steps is None or not self._scheduled:
             return self.lr
         # ½ (1 + cos(π t / T)) = sin²(π (T − t) / 2T), which cancels nothing near T. A fused step
-        # on a GPU takes a rate in float32 alone.
+        # on a GPU takes a rate in float32 only.
         left = (steps - self.updates).clamp(min=0).float()
         return (left * (math.pi / 2 / steps)).sin().square() * self.lr
 
-    def _clipped(self, grads: Tensors) -> Tensors:
+    def _clip(self, grads: Tensors) -> Tensors:
         norm = self.optimisation.clip
-        return grads if norm is None else clipped(grads, norm)
+        return grads if norm is None else clip_gradients(grads, norm)
 
     def reset(self, when: Tensor) -> None:
-        """Set the state back to the beginning where ``when``, a bool scalar on the device.
-
-        A schedule goes on.
-        """
-        # Squares may overflow, and ∞ · 0 is no beginning.
-        squares = self._kept.get("square", [])
+        """Set the state to zero if ``when``, a bool scalar on the device; a schedule continues."""
+        # Squares can overflow, and ∞ · 0 is not zero.
+        squares = self._state.get("square", [])
         for dtype in {square.dtype for square in squares}:
             mine = [square for square in squares if square.dtype == dtype]
             torch._foreach_clamp_max_(mine, torch.finfo(dtype).max)
-        state = [value for values in self._kept.values() for value in values]
+        state = [value for values in self._state.values() for value in values]
         if state:
             torch._foreach_mul_(state, (~when).float())
 
@@ -323,7 +326,7 @@ def _zeros(weight: Tensor, name: str) -> Tensor:
     return torch.zeros_like(weight, requires_grad=False)
 
 
-def _link_again(optimiser: nn.Module, _: Any) -> None:
+def _relink(optimiser: nn.Module, _: Any) -> None:
     if isinstance(optimiser, Optimiser):  # loaded with assign=True, its state is in other tensors
         optimiser.all_finite.fill_(True)
         optimiser._link()

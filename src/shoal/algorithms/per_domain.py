@@ -1,4 +1,4 @@
-"""What the methods stand on that take one gradient of each domain."""
+"""Per-domain gradients: one pass for each domain, agreement of signs, masks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from .optimiser import Optimiser
 
 
 class PerDomain(UpdateAlgorithm):
-    """A method with a forward and a backward pass for each domain; enters by ``update(batches)``.
+    """A method with a forward and a backward pass for each domain; it defines ``update(batches)``.
 
-    Calling it returns the risk of some batches and no more, so that ``compile()`` compiles that.
+    Calling it returns the risk of some batches; ``compile()`` compiles just that.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -28,9 +28,9 @@ class PerDomain(UpdateAlgorithm):
         return {"loss": Forward.of(self.model, batches).risk}
 
     def gradient(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return R_e, detached, and g_e for each weight tensor; zero where the risk has no part.
+        """Return R_e, detached, and g_e for each weight tensor; zero if the risk does not use it.
 
-        Two weights that are added get one and the same tensor: change none of them in place.
+        Two weights that are added share one gradient tensor: change none of them in place.
         """
         risk = self([batch])["loss"]
         grads = torch.autograd.grad(risk, self.optimiser.weights, materialize_grads=True)
@@ -39,16 +39,19 @@ class PerDomain(UpdateAlgorithm):
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of E gradients, for each weight tensor; no two of them are held at a time."""
+    """Mean and agreement of E gradients, for each weight tensor.
+
+    Only one domain's gradients are in memory at a time.
+    """
 
     loss: Tensor  # mean of the domains' risks
     mean: list[Tensor]
     agreement: list[Tensor]  # |mean_e sign(g_e)|, 0 to 1
-    squares: list[Tensor]  # Σ_e (g_e − ḡ)², empty unless asked for
+    squares: list[Tensor]  # Σ_e (g_e − ḡ)²; empty unless requested
 
     @staticmethod
     def of(method: PerDomain, batches: Sequence[Batch], squares: bool = False) -> "Agreement":
-        """Take the gradients domain by domain, with Welford's sums, which cancel nothing."""
+        """Take the gradients domain by domain with Welford's sums, which do not cancel."""
         risk, grads = method.gradient(batches[0])
         risks, signs = [risk], list(torch._foreach_sign(grads))
         mean = [grad.clone() for grad in grads]
@@ -66,9 +69,9 @@ class Agreement:
         return Agreement(torch.stack(risks).mean(), mean, signs, spread)
 
 
-def masked(gradient: list[Tensor], masks: list[Tensor]) -> list[Tensor]:
+def apply_masks(gradient: list[Tensor], masks: list[Tensor]) -> list[Tensor]:
     """Return mask · gradient / (1e-10 + mean(mask)) for each weight tensor, in place."""
-    # Masks are 0 or more, so that their 1-norms are their sums.
+    # Masks are 0 or more, so their 1-norms are their sums.
     means = torch._foreach_norm(masks, 1)
     torch._foreach_div_(means, [float(mask.numel()) for mask in masks])
     torch._foreach_add_(means, 1e-10)

@@ -1,4 +1,4 @@
-"""RSC: mute the features that the prediction leans on most (Huang et al., 2020)."""
+"""RSC: mute the features that matter most for the prediction (Huang et al., 2020)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,21 +17,21 @@ from .hparams import Hparams, hparam, uniform
 
 @dataclass(frozen=True)
 class RSCHparams(Hparams):
-    """How much is muted."""
+    """Shares of features and examples to mute."""
 
     feature_drop: float = hparam(
         1 / 3,
         uniform(0, 0.5),
         "[0, 1]",
         key="rsc_f_drop_factor",
-        help="part of the features to mute",
+        help="share of the features to mute",
     )
     batch_drop: float = hparam(
         1 / 3,
         uniform(0, 0.5),
         "[0, 1]",
         key="rsc_b_drop_factor",
-        help="part of the examples to mute them in",
+        help="share of the examples to mute them in",
     )
 
 
@@ -58,7 +58,7 @@ class RSC(Objective):
         self.shares = shares.to(self.device)
 
     def objective(self, forward: Forward) -> dict[str, Tensor]:
-        """Return the cross-entropy of the features that are left."""
+        """Return the cross-entropy of the remaining features."""
         kept = forward.features * self._mask(forward)
         return {"loss": self._losses(kept, forward.labels).mean()}
 
@@ -67,16 +67,17 @@ class RSC(Objective):
         return individual_losses(logits, labels, None)
 
     def _shares(self) -> Iterable[float] | Iterable[Tensor]:
-        """Return the parts of the features and of the examples that are left, as numbers.
+        """Return the remaining shares of features and examples.
 
-        Those on the device cost more, and are for a compiled step, to which others are constants.
+        A compiled step gets tensors, because numbers would be constants in its graph; else numbers,
+        which cost less.
         """
         compiling = torch.compiler.is_compiling()
         return self.shares.values.unbind() if compiling else self.shares.numbers.values()
 
     @torch.no_grad()
     def _mask(self, forward: Forward) -> Tensor:
-        """Return which features are left in which example, bool ``[n, p]``."""
+        """Return which features remain in which example, bool ``[n, p]``."""
         classifier = cast(nn.Linear, self.model.classifier)
         if forward.labels.is_floating_point():
             raise TypeError("RSC needs the class of each example, got soft targets")
@@ -90,7 +91,7 @@ class RSC(Objective):
 
 
 def _quantile(values: Tensor, share: float | Tensor) -> Tensor:
-    """Return the quantile over the last axis, which stays with length 1, as NumPy interpolates."""
+    """Return the quantile over the last axis, kept with length 1, interpolated as in NumPy."""
     ordered, last = values.sort(-1).values, values.shape[-1] - 1
     position = share * last
     if not isinstance(position, Tensor):

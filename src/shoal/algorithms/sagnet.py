@@ -30,7 +30,7 @@ class SagNetHparams(Hparams):
 
 
 class SagNet(UpdateAlgorithm):
-    """Hide the class from the style: the mean and variance of an example's features."""
+    """Remove the class from the style: the mean and variance of an example's features."""
 
     paper = "Reducing Domain Gap by Reducing Style Bias (Nam et al.)"
     year = 2021
@@ -42,15 +42,15 @@ class SagNet(UpdateAlgorithm):
         width, classes = head_sizes(self.model.classifier)  # type: ignore[arg-type]
         if width < 2 or classes < 2:
             raise ValueError(
-                "SagNet needs 2 features or more, whose variance is style, and a logit for each "
-                f"class, got {width} features and {classes} logits"
+                "SagNet needs 2 features or more, because their variance is style, and a logit for "
+                f"each class, got {width} features and {classes} logits"
             )
 
         def build() -> nn.Linear:
             return nn.Linear(width, classes)
 
         self.style = draw_weights(build, stream("style classifier", self.seed), like=self.model)
-        self.draws = Draws("sagnet", self.seed, device=self.steps.device)
+        self.draws = Draws("sagnet", self.seed, device=self.device)
         self.features_optimiser = self._optimiser(self.model.features)
         self.content_optimiser = self._optimiser(self.model.classifier)
         self.style_optimiser = self._optimiser(self.style)
@@ -59,7 +59,7 @@ class SagNet(UpdateAlgorithm):
         return Optimiser(network.parameters(), self.hparams.lr, self.hparams.weight_decay)
 
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
-        """Learn the class from content, then from style, then turn the features against style."""
+        """Learn the class from content, then from style, then train the features against style."""
         self.check_batches(batches)
         inputs = torch.cat([inputs for inputs, _ in batches])
         labels = torch.cat([labels for _, labels in batches])
@@ -67,24 +67,24 @@ class SagNet(UpdateAlgorithm):
 
         logits = precise(model.classifier(self._other_style(model.features(inputs))))
         content = individual_losses(logits, labels, None).mean()
-        sound = content.detach().isfinite() & self.all_finite
+        finite = content.detach().isfinite() & self.all_finite
         both = (self.features_optimiser, self.content_optimiser)
         weights = [weight for optimiser in both for weight in optimiser.weights]
         grads = torch.autograd.grad(content, weights, allow_unused=True)
         for optimiser in both:
-            optimiser.step(grads[: len(optimiser.weights)], sound)
+            optimiser.step(grads[: len(optimiser.weights)], finite)
             grads = grads[len(optimiser.weights) :]
-            sound = sound & optimiser.all_finite
+            finite = finite & optimiser.all_finite
 
         with torch.no_grad():  # only the style classifier learns
             styled = self._other_content(model.features(inputs))
         style = individual_losses(precise(self.style(styled)), labels, None).mean()
-        self.style_optimiser.minimise(style, sound)
+        self.style_optimiser.minimise(style, finite)
 
         logits = precise(self.style(self._other_content(model.features(inputs))))
         against = -self.hparams.penalty_weight * F.log_softmax(logits, 1).mean()
-        sound = sound & style.detach().isfinite() & self.style_optimiser.all_finite
-        self.features_optimiser.minimise(against, sound)
+        finite = finite & style.detach().isfinite() & self.style_optimiser.all_finite
+        self.features_optimiser.minimise(against, finite)
         return self.report(loss=content, style=style, adversarial=against)
 
     def _other_style(self, features: Tensor) -> Tensor:

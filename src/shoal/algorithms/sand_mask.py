@@ -1,7 +1,7 @@
 """SAND-mask: a smooth mask by the domains' signs and variances (Shahtalebi et al., 2021).
 
-At the default τ = 1, DomainBed's, no mean sign exceeds τ, so that the mask is zero and nothing
-trains; random draws have τ in (0, 1).
+At DomainBed's default τ = 1 no mean sign exceeds τ: the mask is zero and nothing trains. Random
+draws have τ in (0, 1).
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .forward import Batch
 from .hparams import Hparams, hparam, power, uniform
-from .per_domain import Agreement, PerDomain, masked
+from .per_domain import Agreement, PerDomain, apply_masks
 
 TINY = 1e-17
 
@@ -48,7 +48,8 @@ class SANDMask(PerDomain):
         self.check_batches(batches)
         found = Agreement.of(self, batches, squares=True)
         masks = self._masks(found.agreement, found.squares)
-        self.optimiser.step(masked(found.mean, masks), found.loss.isfinite() & self.all_finite)
+        gradient = apply_masks(found.mean, masks)
+        self.optimiser.step(gradient, found.loss.isfinite() & self.all_finite)
         return self.report(loss=found.loss)
 
     def _masks(self, agreement: list[Tensor], squares: list[Tensor]) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Variants of the paper's ablations: a method and hyperparameters, no code of their own."""
+"""Variants of the paper's ablations: a method with some hyperparameters set."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ class Variant:
     algorithm: str
     settings: Mapping[str, str]
     summary: str
-    table: str  # the LaTeX label of a table that has it, or that it belongs to
+    table: str  # the LaTeX label of the paper's table that shows it, or that it belongs to
 
 
-# The searches of the released code: the moving average's and the warm-up's are Fishr's own, and
-# gradient means have a λ with Fishr's range. Rows of IGA in ω were run in Fishr's code, with λ = 0.
+# Searches of the released code: moving average and warm-up are Fishr's own, and λ of the gradient
+# means has Fishr's range. The paper ran IGA in ω with Fishr's code and λ = 0.
 EMA = "0.95 ~ U(0.9, 0.99)"
 MEAN = "1000 ~ 10^U(1, 4)"
 NO_VARIANCE = {"penalty_weight": "0", "mean_weight": MEAN}
@@ -67,7 +67,7 @@ VARIANTS: dict[str, Variant] = {
     "fishr-lambda-0": Variant(
         "fishr",
         {"penalty_weight": "0"} | NO_WARMUP,
-        "Fishr with λ = 0 and no warm-up, at whose end the optimiser starts anew: ERM",
+        "Fishr with λ = 0 and without warm-up and its reset of the optimiser: ERM",
         "table:v15",
     ),
     "fishr-v15": Variant(

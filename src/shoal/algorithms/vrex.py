@@ -22,7 +22,7 @@ class VRExHparams(Hparams):
         500,
         whole_power(10, 0, 4),
         key="vrex_penalty_anneal_iters",
-        help="the step at which λ acts and the optimiser starts anew",
+        help="the step from which λ acts; the optimiser is reset there",
     )
     ema_decay: float = fixed(0.0, "[0, 1)", key="ema", help="γ of the risks' average; 0 for none")
 

@@ -116,10 +116,10 @@ def _told_of_a_checkpoint(options: argparse.Namespace, folder: Any) -> Iterator[
 
 
 def _hparams(method: Any, scale: str, options: argparse.Namespace, given: Any) -> dict[str, Any]:
-    from ..algorithms.hparams import draw, plain
+    from ..algorithms.hparams import draw, values_for_run
 
     given = given | settings(options.set)
-    return plain(draw(method.Hparams, scale, options.trial, options.draw, given))
+    return values_for_run(draw(method.Hparams, scale, options.trial, options.draw, given))
 
 
 def _protocol(options: argparse.Namespace, dataset: Any, scale: str) -> tuple[Any, Any]:

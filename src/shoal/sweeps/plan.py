@@ -9,7 +9,7 @@ from typing import Any
 
 from ..algorithms import ALGORITHMS, VARIANTS
 from ..algorithms.base import Algorithm
-from ..algorithms.hparams import draw, plain
+from ..algorithms.hparams import draw, values_for_run
 from ..catalogue import DATASETS, TEST_DOMAINS, record_every, scale_of
 from ..choices import choose
 from ..datasets import DomainDataset
@@ -86,7 +86,7 @@ def runs_of(
                 method, settings = method_of(algorithm)
                 given = {**settings, **sweep.settings}
                 for number in range(sweep.draws):
-                    hparams = plain(draw(method.Hparams, scale, trial, number, given))
+                    hparams = values_for_run(draw(method.Hparams, scale, trial, number, given))
                     found += [
                         Run(
                             data.name,
@@ -203,4 +203,6 @@ def _drawn(algorithm: str, scale: str, trial: int, number: int) -> Mapping[str, 
     method = ALGORITHMS.get(variant.algorithm if variant else algorithm)
     if method is None:
         return None
-    return plain(draw(method.Hparams, scale, trial, number, variant.settings if variant else None))
+    return values_for_run(
+        draw(method.Hparams, scale, trial, number, variant.settings if variant else None)
+    )
