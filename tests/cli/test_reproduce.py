@@ -79,7 +79,7 @@ def test_overhead(
     small = ("--network", "mnist-cnn", "--size", "28", "--batch", "2", "--rounds", "2")
     command = ["reproduce", "overhead", *small, "--device", "cpu", "--out", str(tmp_path)]
     assert main(command) == 0
-    assert "What Fishr costs" in capsys.readouterr().out
+    assert "Overhead of Fishr" in capsys.readouterr().out
     assert "(+6.5 %)" in (tmp_path / "results.md").read_text("utf-8")
     written = json.loads((tmp_path / "results.json").read_text("utf-8"))
     assert written["command"] == f"shoal reproduce overhead {' '.join(small)}"

@@ -212,8 +212,8 @@ def ablation_sheets(
 
 
 ABOUT = (
-    "Accuracy in %, mean ± standard error over trials, and in brackets the paper's. Where not all "
-    "draws and trials are done, the cell says how many. Trained in {}."
+    "Accuracy in %, mean ± standard error over trials; the paper's in brackets. A cell with "
+    "unfinished runs shows how many are done. Trained in {}."
 )
 
 
@@ -227,12 +227,12 @@ def draws_sheet(
         for row in rows
     ]
     return Sheet(
-        f"{name}, {dataset}: accuracy less that of fishr with the same draw, after the last update",
+        f"{name}, {dataset}: accuracy minus that of Fishr with the same draw, at the last update",
         ("Method", "domain", "all draws", "λ ≥ 1,000, batch ≤ 64", "λ ≥ 1,000, batch > 64"),
         lines,
-        "In points of %, mean ± standard error over the draws of all trials, and their number; no "
-        "model is selected. λ is that of fishr; methods that draw other hyperparameters have the "
-        f"learning rate and the batch size in common with it. Trained in {precision}.",
+        "In percentage points, mean ± standard error over the draws of all trials, with their "
+        "number; no model is selected. λ is Fishr's; methods with other hyperparameters share its "
+        f"learning rate and batch size. Trained in {precision}.",
     )
 
 

@@ -89,7 +89,7 @@ def gradient_sheet(result: Mapping[str, Any]) -> Sheet:
         accuracies = [f"{100 * found['accuracies'][key]:.1f}" for key in ("train", "test")]
         rows.append((name, *traces, power(found["variance_gap"]), " / ".join(accuracies)))
     head = ("Method", "Tr C_90", "Tr C_80", "‖Var(G_90) − Var(G_80)‖²", "train / test in %")
-    return Sheet("Gradients of single examples in ω", head, rows, describe_models(result))
+    return Sheet("Per-example gradients of ω", head, rows, describe_models(result))
 
 
 # The figure

@@ -241,7 +241,7 @@ def _links(records: Mapping[str, Any], about: str) -> Sheet:
                 cosines = [f"{mean:.5f}" for mean in means[:-1]]
                 rows.append((f"{method}, {name}, {domain}", *cosines, power(means[-1])))
     return Sheet(
-        "Every link of H ≈ F ≈ F̃ ∝ C at the end, diagonals",
+        "Every link of H ≈ F ≈ F̃ ∝ C at the end, of diagonals",
         ("Method, weights, domain", *LINK_TITLES.values()),
         rows,
         about,
@@ -285,7 +285,7 @@ def gap_dynamics(curves: Curves, method: str, jump_step: int | None) -> "Figure"
     with canvas(1, 2, width=3.7, height=3.2) as (figure, axes):
         accuracy, gaps = axes[0]
         for number, (key, name) in enumerate(
-            (("train", "train"), ("test", "test, colours turned"))
+            (("train", "train"), ("test", "test, colours reversed"))
         ):
             percent = [100 * value for value in curves[key]]
             _line(accuracy, curves["step"], percent, name, look_of(number))

@@ -163,8 +163,8 @@ def landscape_sheet(result: Mapping[str, Any]) -> Sheet:
         f"Inconsistency in the plane, ε = {result['epsilon']:g}",
         ("Method, A → B", "R = R_B − R_A", "H", "Proposition 1", "measured on the grid"),
         rows,
-        "Proposition 1 takes the weights for a minimum of both quadratic risks; the grid does not. "
-        f"Level sets that reach its edge and are cut there: {_cut(result)}. "
+        "Proposition 1 assumes that the weights are a minimum of two quadratic risks; the grid "
+        f"does not. Level sets that are cut at the edge of the grid: {_cut(result)}. "
         f"{describe_models(result)}",
     )
 
@@ -205,7 +205,7 @@ def landscape_figure(result: Mapping[str, Any]) -> "Figure":
         maps[0].set_ylabel("second most curved direction")
         bar = figure.colorbar(shown, ax=maps, location="right", aspect=25, pad=0.02)
         bar.set_ticks([-WIDEST, 0, WIDEST], labels=[f"−{WIDEST:g}", "0", f"{WIDEST:g}"])
-        bar.set_label("risk on 80% less risk on 90%", size=8, labelpad=-4)
+        bar.set_label("risk on 80% minus risk on 90%", size=8, labelpad=-4)
         _terms(bars, methods)
         handles: list[Any] = [
             Line2D(
@@ -220,7 +220,7 @@ def landscape_figure(result: Mapping[str, Any]) -> "Figure":
         for term, text in texts.items():
             colour, hatch = TERMS[term]
             handles.append(Patch(facecolor=colour, edgecolor=INK, hatch=hatch, label=text))
-        handles.append(Line2D([], [], marker="D", color=INK, ls="", label="found on the grid"))
+        handles.append(Line2D([], [], marker="D", color=INK, ls="", label="measured on the grid"))
         # In the legend: at the edge of the panel a label on the line would be cut.
         handles.append(Line2D([], [], color=INK, linewidth=EVEN, label="equal risks"))
         figure.legend(handles=handles, loc="outside lower center", ncols=3)

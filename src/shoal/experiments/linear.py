@@ -237,10 +237,10 @@ def linear_sheets(result: Mapping[str, Any]) -> list[Sheet]:
             )
         )
     window = Sheet(
-        "Where 93 / 93 holds",
+        "Steps and λ with 93 % in train and test",
         ("Method", "λ", "steps at this λ", f"λ at {result['steps']} steps"),
         spans,
-        f"Looked at until step {result['longest']}.",
+        f"Searched up to step {result['longest']}.",
     )
     return [table, window]
 

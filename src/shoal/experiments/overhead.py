@@ -162,7 +162,7 @@ def overhead_sheet(result: Mapping[str, Any]) -> Sheet:
         )
     work = result["work"]
     return Sheet(
-        "What Fishr costs over ERM (paper)",
+        "Overhead of Fishr over ERM (paper)",
         ("Head", "ms, ERM / Fishr", "time", "peak GB, ERM / Fishr", "memory"),
         rows,
         f"{work['network']}, {work['size']} px, {work['batch']} images of each domain, "
