@@ -1,4 +1,4 @@
-"""Every command of the documents is run: small data in place of the benchmark's, few updates."""
+"""Commands of the documents: every one runs, on small data and with few updates."""
 
 import re
 import shlex
@@ -33,10 +33,10 @@ NAMES = {
     "pacs": ("art_painting", "cartoon", "photo", "sketch"),
     "office-home": ("Art", "Clipart", "Product", "RealWorld"),
 }
-# Runs of a sweep.
+# The runs of a sweep that are trained, at most.
 MOST = 2
 FEW = "--steps 2 --network mnist-cnn --weights none"
-# What makes a command small, by its first words.
+# Options that make a command small, by its first words.
 SMALLER = {
     "train": f"{FEW} --record-every 1 --precision float32 --device cpu --set batch_size=4",
     "sweep": "--steps 2 --trials 1 --draws 1 --precision float32 --set batch_size=4",
@@ -47,13 +47,13 @@ SMALLER = {
     "diagnose": "--images 6 --device cpu",
     "eval": "--device cpu",
 }
-# Only read by the parser, with the reason.
+# Commands that are parsed only, and why.
 READ = {
     "shoal data download domainnet": "fetches gigabytes",
-    "shoal data verify pacs": "wants the files of PACS",
-    "shoal data cache pacs": "wants the files of PACS",
-    "shoal fit": "runs with the guide to one's own data",
-    "shoal predict": "runs with the guide to one's own data",
+    "shoal data verify pacs": "needs the files of PACS",
+    "shoal data cache pacs": "needs the files of PACS",
+    "shoal fit": "runs in test_own_data.py",
+    "shoal predict": "runs in test_own_data.py",
 }
 
 
@@ -66,14 +66,14 @@ def small(name: str) -> DomainDataset:
 
 
 def coarse(channels: int, classes: int, generator: torch.Generator) -> Network:
-    """Return the network for 28 × 28 images, which looks at one pixel in sixteen."""
+    """Return the network for 28 × 28 images, on images shrunk to a sixteenth."""
     network = mnist_cnn(channels, classes, generator)
     network.features.insert(0, nn.AvgPool2d(4))
     return network
 
 
-def carry_out(out: Path, runs: Sequence[Run], world: Any, *_: object) -> Counter[RunState]:
-    """Carry out the first runs of some methods in this process, which knows the small data."""
+def run_first(out: Path, runs: Sequence[Run], world: Any, *_: object) -> Counter[RunState]:
+    """Run the first run of some methods in this process, which has the small data."""
     first = {run.algorithm: run for run in reversed(runs)}
     for run in list(first.values())[-MOST:]:
         assert attempt(run, world, out, world.machine()) is RunState.DONE
@@ -82,11 +82,11 @@ def carry_out(out: Path, runs: Sequence[Run], world: Any, *_: object) -> Counter
 
 @pytest.fixture
 def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What the documents talk of, small."""
+    """Put small stand-ins in place of the data and files that the documents name."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("os.fsync", lambda _: None)
-    monkeypatch.setattr("shoal.sweeps.local.run_locally", carry_out)
+    monkeypatch.setattr("shoal.sweeps.local.run_locally", run_first)
     monkeypatch.setattr(registry, "mnist_cnn", coarse)
     for name in NAMES:
         monkeypatch.setitem(DATASETS, name, lambda root, trial, name=name: small(name))
@@ -117,7 +117,7 @@ def train(dataset: str, test_domain: str, out: str) -> None:
 
 
 def smaller(words: list[str]) -> list[str]:
-    """Return the words of a command, and those that make it small, which are the last to count."""
+    """Return the words of a command and the options that make it small; the last option counts."""
     command = " ".join(words)
     more = next((v.split() for k, v in SMALLER.items() if command.startswith(k)), [])
     if "train --dataset path/" in command or "train --dataset DATA" in command:

@@ -1,4 +1,4 @@
-"""Documents: links lead somewhere, the README's code runs, results say where they come from."""
+"""Documents: links and paths exist, code runs, results name their origin."""
 
 import json
 import re
@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 DOCUMENTS = [README, CONTRIBUTING, *sorted((ROOT / "docs").rglob("*.md"))]
-# Their commands and snippets work on files, and run in test_docs_own_data.py; own-algorithm.md is
-# held by tests of its own.
+# Their commands and snippets need files and run in test_own_data.py; own-algorithm.md has tests in
+# tests/algorithms/test_own_algorithm.py.
 ELSEWHERE = {"own-data.md", "getting-started.md", "own-algorithm.md"}
 RESULTS = sorted((ROOT / "benchmarks" / "results").rglob("*.json"))
 
@@ -36,7 +36,7 @@ def prose(path: Path) -> str:
 
 
 def anchors(path: Path) -> set[str]:
-    """Return what can follow a # in a link to this document, as GitHub makes it."""
+    """Return the anchors of a document's headings, as GitHub makes them."""
     found: dict[str, int] = {}
     text = FENCE.sub("", path.read_text("utf-8"))
     for heading in re.findall(r"^#{1,6} +(.+?) *#*$", text, re.MULTILINE):
@@ -106,7 +106,7 @@ def test_the_readme_is_short() -> None:
 
 
 def python_blocks(path: Path) -> list[tuple[int, str]]:
-    """Return line number and code of every block of Python that is meant to run."""
+    """Return the line number and the code of every Python block, except sketches."""
     text = path.read_text("utf-8")
     return [
         (text.count("\n", 0, match.start(3)), match[3])
@@ -126,7 +126,7 @@ def test_the_readme_shows_how_to_call_it() -> None:
 def test_python_in_the_documents_runs(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every block by itself: what a reader copies has all that it needs."""
+    """Every block runs by itself, so that a reader can copy it."""
     monkeypatch.chdir(tmp_path)
     made = [Path(f"path/to/images/{domain}/{kind}/1.png") for domain in "ab" for kind in "xy"]
     for number, image in enumerate(made):
@@ -140,7 +140,7 @@ def test_python_in_the_documents_runs(
 
 
 def commands(path: Path) -> list[str]:
-    """Return every command of shoal's in the code of a document, continued lines joined."""
+    """Return every ``shoal`` command in the code of a document, with continued lines joined."""
     text = path.read_text("utf-8").replace("\\\n", " ")
     fenced = "\n".join(match[3] for match in FENCE.finditer(text))
     indented = re.findall(r"^    +(.*)$", FENCE.sub("", text), re.MULTILINE)
@@ -149,7 +149,7 @@ def commands(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_command_in_the_documents_is_understood(path: Path) -> None:
-    """As the command line would take it; what commands do has tests of its own."""
+    """Parsed only; test_commands.py runs them."""
     parser = _parser()
     for command in commands(path):
         words = shlex.split(command, comments=True)[1:]

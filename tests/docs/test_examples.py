@@ -1,4 +1,4 @@
-"""Every example of the guides runs as it stands, and is short enough to read."""
+"""Examples of the guides: each runs as it is, and is short."""
 
 import runpy
 from contextlib import suppress
@@ -24,7 +24,7 @@ def test_it_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     if path.stem in NEEDS:
-        # Both import torchvision where it is installed, also where it cannot be imported.
+        # Both import torchvision if it is installed, even if it is broken.
         with suppress(pytest.skip.Exception):
             import_torchvision()
         try:
@@ -33,9 +33,9 @@ def test_it_runs(
             pytest.skip(f"no {NEEDS[path.stem]}: pip install 'shoal[loops]'")
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(path), run_name="__main__")
-    said = capsys.readouterr().out
-    assert said, "an example says what came of it"
-    assert "nan" not in said
+    printed = capsys.readouterr().out
+    assert printed, "an example prints its result"
+    assert "nan" not in printed
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
