@@ -1,4 +1,4 @@
-"""What must not come in: every error names the argument, what came and what was expected."""
+"""Bad input: every error names the argument, what came and what was expected."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +44,7 @@ def squared(logits: Tensor, labels: Tensor) -> Tensor:
     return (logits - labels).square().sum(1)
 
 
-def test_the_input_that_is_changed_here_is_good() -> None:
+def test_the_unchanged_input_is_good() -> None:
     assert head().shape == (2, C * P + C)
 
 

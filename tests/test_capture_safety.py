@@ -1,4 +1,4 @@
-"""Nothing in a step asks the host, and every state tensor keeps its address.
+"""Nothing in a step waits for the host, and every state tensor keeps its address.
 
 Held on the CPU, which is made to behave like a GPU: values are not visible, and domain ids lie in
 a vector that nobody may look into.
@@ -43,11 +43,11 @@ INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_ind
 
 
 class AsksTheHost(AssertionError):
-    """A step looked at a value that is still on its way."""
+    """A step read a value that the device has not computed yet."""
 
 
 class NoQuestions(TorchDispatchMode):
-    """Raise where an op would wait for a device, if it reads ``secret`` or what came of it.
+    """Raise if an op would wait for a device: it reads ``secret`` or a tensor computed from it.
 
     Without ``secret`` everything is secret. As on a GPU, no values are checked inside.
     """
@@ -55,7 +55,7 @@ class NoQuestions(TorchDispatchMode):
     def __init__(self, *secret: Tensor) -> None:
         super().__init__()
         self.everything = not secret
-        # The tensors are kept, so that no address comes up twice.
+        # The tensors are kept, so that no address is used twice.
         self.kept: list[Tensor] = list(secret)
         self.addresses = {t.untyped_storage().data_ptr() for t in secret}
         self.seen: set[str] = set()
@@ -78,7 +78,7 @@ class NoQuestions(TorchDispatchMode):
         self.seen.add(name)
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         secret = any(self.is_secret(t) for t in tensors)
-        # With a size given, repeat_interleave's result has a shape that is known.
+        # With a given size, the shape of repeat_interleave's result is known.
         asking = name in ASKING and kwargs.get("output_size") is None
         if secret and asking:
             raise AsksTheHost(name)
@@ -103,7 +103,7 @@ def invisible(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def device_domains(monkeypatch: pytest.MonkeyPatch, invisible: None) -> None:
-    """Domain ids are on a device, as far as the statistics can tell."""
+    """Domain ids are on a device, as the statistics see it."""
 
     def groups(
         domains: Tensor, num_domains: int, device: torch.device
@@ -115,7 +115,7 @@ def device_domains(monkeypatch: pytest.MonkeyPatch, invisible: None) -> None:
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Roads to the host that no dispatch sees on a CPU."""
+    """Refuse the ways to the host that no dispatch sees on a CPU."""
 
     def refuse(tensor: Tensor, *args: object) -> None:
         raise AsksTheHost("tolist or numpy")
@@ -189,9 +189,9 @@ def make_step(variant: str) -> tuple[Step, int]:
 
 @pytest.mark.usefixtures("device_domains", "silent")
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_step_asks_nothing_and_keeps_its_addresses(variant: str) -> None:
+def test_a_step_never_waits_and_keeps_its_addresses(variant: str) -> None:
     step, classes = make_step(variant)
-    # The first call makes the buffers and may do so outside a capture.
+    # The first call makes the buffers, outside of a capture.
     step(*make_batch(0, classes))
     before = step.addresses()
     assert len(before) == 4 + 4 + 3
@@ -204,7 +204,7 @@ def test_a_step_asks_nothing_and_keeps_its_addresses(variant: str) -> None:
 
 
 @pytest.mark.usefixtures("device_domains", "silent")
-def test_the_first_call_asks_nothing_either() -> None:
+def test_the_first_call_never_waits_either() -> None:
     step, _ = make_step("classes")
     batch = make_batch(0)
     with NoQuestions():
@@ -212,7 +212,7 @@ def test_the_first_call_asks_nothing_either() -> None:
 
 
 @pytest.mark.usefixtures("device_domains", "silent")
-def test_absent_domains_and_eval_mode_ask_nothing() -> None:
+def test_absent_domains_and_eval_mode_never_wait() -> None:
     step, _ = make_step("classes")
     step(*make_batch(0))
     before = step.addresses()
@@ -225,7 +225,7 @@ def test_absent_domains_and_eval_mode_ask_nothing() -> None:
 
 
 @pytest.mark.usefixtures("device_domains", "silent")
-def test_match_and_spread_ask_nothing() -> None:
+def test_match_and_spread_never_wait() -> None:
     fishr = shoal.Fishr(E, 1.0, warmup_steps=0)
     rows = torch.rand(E, 4, requires_grad=True)
     present = torch.tensor([True, False, True])
@@ -239,7 +239,7 @@ def test_match_and_spread_ask_nothing() -> None:
 
 @pytest.mark.usefixtures("invisible")
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_with_domains_on_the_host_only_they_are_looked_at(variant: str) -> None:
+def test_of_values_only_domains_on_the_host_are_read(variant: str) -> None:
     step, classes = make_step(variant)
     step(*make_batch(0, classes))
     before = step.addresses()
@@ -287,7 +287,7 @@ def test_both_kinds_of_domains_give_the_same_step(monkeypatch: pytest.MonkeyPatc
         lambda t: torch.equal(t, t + 1),
     ],
 )
-def test_the_mode_hears_every_question(question: Any) -> None:
+def test_the_mode_sees_every_read(question: Any) -> None:
     tensor, other = torch.randn(5), torch.ones(5)
     with pytest.raises(AsksTheHost), NoQuestions():
         question(tensor)
@@ -299,7 +299,7 @@ def test_the_mode_hears_every_question(question: Any) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_captured_step_replays_what_an_eager_one_computes(variant: str) -> None:
+def test_a_captured_step_equals_an_eager_one(variant: str) -> None:
     def on_device() -> Step:
         step, _ = make_step(variant)
         for module in (step.features, step.classifier, step.fishr):

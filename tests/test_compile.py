@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import shoal
 
 E, INPUTS, FEATURES, CLASSES = 3, 6, 5, 4
-# Relative to the largest entry. Another order of summation costs a few units of roundoff.
+# Relative to the largest entry. Another order of summation changes a few units of roundoff.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 
 
@@ -78,7 +78,7 @@ def value_and_gradients(function: Callable[..., Tensor], arguments: Arguments) -
     return [value.detach(), *torch.autograd.grad(value, arguments[:2])]
 
 
-# The other variants, by Inductor, below, and classes in Fishr.
+# Inductor covers the other variants below, and Fishr covers classes.
 @pytest.mark.parametrize("function", [soft_labels, biased_without_bias])
 def test_head_variance_is_one_graph(function: Callable[..., Tensor]) -> None:
     compiled = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=True)
@@ -92,7 +92,7 @@ def test_head_variance_is_one_graph(function: Callable[..., Tensor]) -> None:
     ("backend", "fullgraph"), [("eager", True), ("aot_eager", False)], ids=["eager", "aot_eager"]
 )
 def test_fishr_with_its_state(backend: str, fullgraph: bool) -> None:
-    # The update of the buffers must not reach the backward, which may read them again.
+    # The update of the buffers must not reach the backward, which can read them again.
     fishr, eager = (shoal.Fishr(E, 1.0, 0.9, warmup_steps=1) for _ in range(2))
     compiled = torch.compile(fishr, backend=backend, fullgraph=fullgraph, dynamic=True)
     for seed in range(3):
@@ -105,7 +105,7 @@ def test_fishr_with_its_state(backend: str, fullgraph: bool) -> None:
     assert fishr.steps.item() == 3
 
 
-@pytest.mark.timeout(300)  # sixteen kernels, if none was ever compiled here
+@pytest.mark.timeout(300)  # sixteen kernels, if none is in the cache
 @pytest.mark.parametrize(
     ("dtype", "variants"),
     [(torch.float64, (binary, with_own_loss)), (torch.float32, (uncentred,))],
@@ -114,8 +114,8 @@ def test_fishr_with_its_state(backend: str, fullgraph: bool) -> None:
 def test_head_variance_compiled_by_inductor(
     dtype: torch.dtype, variants: tuple[Callable[..., Tensor], ...]
 ) -> None:
-    # One function for all variants, each with arguments of its own, is compiled in a fraction of
-    # the time, and a wrong gradient still names its variant.
+    # One function for all variants, each with its own arguments, compiles in a fraction of the
+    # time, and a wrong gradient still names its variant.
     def all_of_them(*arguments: Tensor) -> Tensor:
         values = [function(*arguments[4 * k : 4 * k + 4]) for k, function in enumerate(variants)]
         return torch.stack(values)
@@ -127,9 +127,9 @@ def test_head_variance_compiled_by_inductor(
         return values.detach(), list(torch.autograd.grad(values.sum(), leaves))
 
     compiled = torch.compile(all_of_them, dynamic=True, fullgraph=True)
-    # Not below about 32, where Inductor has other products for small matrices.
+    # Not below about 32: Inductor has other products for small matrices.
     for n in (48, 61, 40):
-        # After the first, further batch sizes cost nothing.
+        # After the first, further batch sizes compile nothing.
         with torch._dynamo.config.patch(error_on_recompile=n != 48):
             values, gradients = run(compiled, n)
         expected_values, expected_gradients = run(all_of_them, n)
@@ -182,7 +182,7 @@ def test_training_with_fishr_compiled_by_inductor() -> None:
     addresses: dict[str, int] = {}
     for step, n in enumerate((48, 48, 61, 40, 55)):
         batch = make_batch(n, dtype, step)
-        # The first call makes the buffers, the second knows them; then all sizes are served.
+        # The first call makes the buffers, the second uses them; then all sizes are covered.
         with torch._dynamo.config.patch(error_on_recompile=step >= 2):
             found = compiled(*batch)
         assert close(found, eager(*batch)), f"loss of step {step}"
@@ -196,15 +196,15 @@ def test_training_with_fishr_compiled_by_inductor() -> None:
         assert not compiled.fishr.v_bar.requires_grad
         if step == 0:
             addresses = {name: b.data_ptr() for name, b in compiled.fishr.named_buffers()}
-    # A state that is written in place is what a captured step needs.
+    # A captured step needs state that is written in place.
     assert addresses == {name: b.data_ptr() for name, b in compiled.fishr.named_buffers()}
-    # A compiled state is an ordinary one.
+    # The state of a compiled step is an ordinary one.
     other = shoal.Fishr(E, 2.0, 0.8, warmup_steps=2, normalise=False)
     other.load_state_dict(compiled.fishr.state_dict())
     assert torch.equal(other.v_bar, compiled.fishr.v_bar)
 
 
-def test_values_are_not_looked_at_in_a_compiled_step() -> None:
+def test_values_are_not_checked_in_a_compiled_step() -> None:
     z, x, labels, domains = make_arguments(24, torch.float64)
     with torch.no_grad():
         z[0, 0] = torch.nan
@@ -222,7 +222,7 @@ STATISTICS = [shoal.gradient_variance, shoal.gradient_mean, shoal.covariance_spr
 
 
 @pytest.mark.parametrize("statistic", STATISTICS, ids=lambda function: function.__name__)
-def test_statistics_that_differentiate_twice_say_so(statistic: Callable[..., Tensor]) -> None:
+def test_statistics_that_differentiate_twice_raise(statistic: Callable[..., Tensor]) -> None:
     model = nn.Linear(INPUTS, CLASSES).double()
     batch = make_batch(12, torch.float64, 0)
     with pytest.raises(RuntimeError, match="differentiate twice"):
@@ -233,7 +233,7 @@ def test_statistics_that_differentiate_twice_say_so(statistic: Callable[..., Ten
 
     with pytest.raises(Exception, match="differentiate twice"):
         torch.compile(step, backend="eager", fullgraph=True)(*batch)
-    # Where the graph may break, it breaks there, and the rest is right.
+    # If the graph can break, it breaks there, and the rest is right.
     found = value_of(torch.compile(step, backend="eager"), model, batch)
     expected = value_of(step, model, batch)
     assert all(close(a, b) for a, b in zip(found, expected, strict=True))
@@ -241,7 +241,7 @@ def test_statistics_that_differentiate_twice_say_so(statistic: Callable[..., Ten
 
 @pytest.mark.parametrize("statistic", STATISTICS, ids=lambda function: function.__name__)
 def test_a_statistic_of_convolutions_in_a_compiled_step(statistic: Callable[..., Tensor]) -> None:
-    # What a backend with autograd of its own makes of a layer cannot be differentiated twice.
+    # A layer compiled by a backend with its own autograd cannot be differentiated twice.
     torch.manual_seed(0)
     model = nn.Sequential(nn.Unflatten(1, (1, INPUTS)), nn.Conv1d(1, 2, 3), nn.Flatten())
     model.append(nn.Linear(2 * (INPUTS - 2), CLASSES)).double()

@@ -1,4 +1,4 @@
-"""Compiled in a process with two threads: Inductor's loops on a CPU differ from those of one."""
+"""Fishr compiled for two threads: Inductor's CPU loops differ from those for one."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ for one, other in zip(found, expected, strict=True):
 """
 
 
-@pytest.mark.timeout(300)  # compiled anew: a cache may hold what one thread was compiled for
+@pytest.mark.timeout(300)  # always compiles: a cache could hold code for one thread
 def test_fishr_compiled_for_two_threads(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", STEP],

@@ -1,4 +1,4 @@
-"""Two processes give what one gives on the concatenated batch: values, gradients and state."""
+"""Two processes give the values, gradients and state of one on the concatenated batch."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ Outcome = dict[str, Result | str]
 
 
 def run(names: list[str], folder: Path) -> list[Outcome]:
-    """Run scenarios in two processes and return what each rank found."""
+    """Run scenarios in two processes and return the results of each rank."""
     root = Path(two_processes.__file__).resolve().parent.parent
     paths = [str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {
@@ -60,7 +60,7 @@ def run(names: list[str], folder: Path) -> list[Outcome]:
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
-    """Return ‖found − expected‖ / ‖expected‖; what is below 1e-6 is rounding of something zero."""
+    """Return ‖found − expected‖ / ‖expected‖, with a denominator of at least 1e-6."""
     gap, size = (found.double() - expected.double()).norm(), expected.double().norm()
     return float(gap / size.clamp(min=1e-6))
 
@@ -85,8 +85,8 @@ def check(name: str, outcomes: list[Outcome]) -> None:
             assert tensor.abs().max() > 1e-6, f"{key} says nothing"
 
 
-# In one start of two processes, because most of its time is theirs to import torch. Last those that
-# a defect has once left with one rank waiting for the other.
+# All in one start of two processes, because importing torch takes most of the time. Scenarios in
+# which a defect once left one rank waiting for the other come last.
 LAST = [name for name in SCENARIOS if name.startswith("covariance") or name.endswith("counted")]
 NAMES = [
     *(
@@ -109,7 +109,7 @@ def test_two_processes_equal_one(name: str, outcomes: list[Outcome]) -> None:
     check(name, outcomes)
 
 
-def test_the_split_is_as_uneven_as_it_claims() -> None:
+def test_the_split_is_uneven() -> None:
     first, second = two_processes.DOMAINS
     assert len(first) != len(second)
     assert first.count(1) == 1

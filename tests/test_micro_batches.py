@@ -1,4 +1,4 @@
-"""k micro-batches give what one large batch gives: value, gradient and state."""
+"""Micro-batches give the value, gradient and state of one large batch."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ CLOSE = {"rtol": 1e-12, "atol": 1e-14}
 
 
 class Network(nn.Module):
-    """Returns features and logits; ``rate`` of them dropped by draws of its own or by torch's."""
+    """A network that returns features and logits, with dropout by its own draws or by torch's."""
 
     def __init__(self, dropout: nn.Module | None = None) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def step(network: nn.Module, fishr: shoal.Fishr, outputs: tuple[Tensor, Tensor])
 
 
 @pytest.mark.parametrize("size", [1, 5, 22, 23, 100])
-def test_the_step_is_that_of_the_whole_batch(size: int) -> None:
+def test_a_step_equals_that_of_the_whole_batch(size: int) -> None:
     network, inputs = Network(), make_batch()[0]
     whole, parts = (shoal.Fishr(E, 5.0, 0.9, warmup_steps=1) for _ in range(2))
     for _ in range(3):
@@ -58,8 +58,8 @@ def test_the_step_is_that_of_the_whole_batch(size: int) -> None:
         torch.testing.assert_close(ours, theirs, **CLOSE)
 
 
-def test_micro_batches_of_their_own_losses_are_another_penalty() -> None:
-    """What adding up penalties gives, so that the test above says something."""
+def test_a_sum_of_penalties_is_another_penalty() -> None:
+    """One penalty per micro-batch differs, so the test above is not trivial."""
     network, (inputs, labels, domains) = Network(), make_batch()
     fishr = shoal.Fishr(E, 5.0, 0.0, 0)
     whole = fishr(*network(inputs), labels, domains)
@@ -72,7 +72,7 @@ def test_micro_batches_of_their_own_losses_are_another_penalty() -> None:
 
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("kind", ["torch's", "its own", "in place"])
-def test_masks_are_those_of_the_whole_batch(kind: str, grad: bool) -> None:
+def test_masks_equal_those_of_the_whole_batch(kind: str, grad: bool) -> None:
     dropouts = {
         "torch's": nn.Dropout(0.5),
         "its own": Dropout(0.5, stream("masks")),
@@ -96,8 +96,8 @@ def test_masks_are_those_of_the_whole_batch(kind: str, grad: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", ["torch's", "its own"])
-def test_masks_are_drawn_again_as_they_were(kind: str) -> None:
-    """By differences: the gradient belongs to the masks of the value."""
+def test_masks_are_the_same_in_the_backward(kind: str) -> None:
+    """Finite differences: the gradient uses the masks of the value."""
     dropout = nn.Dropout(0.5) if kind == "torch's" else Dropout(0.5, stream("masks"))
     network, inputs = Network(dropout), make_batch()[0]
 
@@ -118,7 +118,7 @@ def test_masks_are_drawn_again_as_they_were(kind: str) -> None:
     assert gradient[0, 0].item() == pytest.approx(float(above - below) / 2e-6, rel=1e-6)
 
 
-def test_after_the_backward_randomness_goes_on() -> None:
+def test_random_draws_continue_after_the_backward() -> None:
     network, inputs = Network(nn.Dropout(0.5)), make_batch()[0]
     torch.manual_seed(0)
     out = shoal.in_micro_batches(network, inputs, 6)[1]
@@ -127,8 +127,8 @@ def test_after_the_backward_randomness_goes_on() -> None:
     assert torch.equal(torch.get_rng_state(), expected)
 
 
-def test_weights_that_changed_meanwhile_do_not_matter() -> None:
-    """The second forward takes the weights of the first, as a method that swaps them needs it."""
+def test_weights_that_are_replaced_before_the_backward_do_not_matter() -> None:
+    """The second forward uses the weights of the first, which a method that swaps them needs."""
     network, inputs = Network(), make_batch()[0]
     others = {name: (p + 0.3).detach().requires_grad_() for name, p in network.named_parameters()}
 
@@ -153,7 +153,7 @@ class Cut(nn.Module):
         return shoal.in_micro_batches(self.network, inputs, 4)
 
 
-def test_dicts_go_in_and_come_out() -> None:
+def test_inputs_and_outputs_can_be_dicts() -> None:
     inputs = make_batch()[0]
 
     def both(a: Tensor, b: Tensor) -> dict[str, Tensor]:
@@ -185,7 +185,7 @@ def test_without_gradients_nothing_is_kept() -> None:
     torch.testing.assert_close((z, logits), network(inputs), **CLOSE)
 
 
-def test_batch_norm_that_follows_the_batch_is_refused() -> None:
+def test_training_batch_norm_is_refused() -> None:
     network = nn.Sequential(nn.Linear(INPUTS, 3), nn.BatchNorm1d(3)).double()
     inputs = make_batch()[0]
     with pytest.raises(ValueError, match=r"1 normalises with the statistics .* eval mode"):
@@ -194,7 +194,7 @@ def test_batch_norm_that_follows_the_batch_is_refused() -> None:
     torch.testing.assert_close(shoal.in_micro_batches(network, inputs, 6), network(inputs), **CLOSE)
 
 
-def test_a_size_of_nothing() -> None:
+def test_a_size_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="size must be 1 or more, got 0"):
         shoal.in_micro_batches(Network(), make_batch()[0], 0)
 

@@ -1,4 +1,4 @@
-"""A step is the same step under a scaler, autocast, channels last and a compiled network."""
+"""A step is the same under a scaler, autocast, channels last and a compiled network."""
 
 from collections.abc import Callable
 
@@ -39,8 +39,8 @@ def chunks(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     return whole(model, images, labels, 4)
 
 
-ROADS: dict[str, Loss] = {"head": head, "micro": micro_batches, "all": whole, "chunks": chunks}
-roads = pytest.mark.parametrize("road", ROADS)
+LOSSES: dict[str, Loss] = {"head": head, "micro": micro_batches, "all": whole, "chunks": chunks}
+losses = pytest.mark.parametrize("kind", LOSSES)
 
 
 def problem(last: bool = False) -> tuple[nn.Module, Tensor, Tensor]:
@@ -62,40 +62,40 @@ def distance(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
-@roads
-def test_a_scaler_changes_no_bit(road: str) -> None:
-    """A scale that is a power of two goes through every backward as it is."""
+@losses
+def test_a_scaler_changes_no_bit(kind: str) -> None:
+    """A scale that is a power of two passes through every backward unchanged."""
     model, images, labels = problem()
-    plain = gradient(ROADS[road](model, images, labels), model)
-    scaled = gradient(ROADS[road](model, images, labels), model, 2.0**12)
+    plain = gradient(LOSSES[kind](model, images, labels), model)
+    scaled = gradient(LOSSES[kind](model, images, labels), model, 2.0**12)
     assert torch.equal(plain, scaled)
 
 
-@roads
+@losses
 @pytest.mark.parametrize(
     ("dtype", "close"), [(torch.bfloat16, 0.1), (torch.float16, 0.02)], ids=["bf16", "fp16"]
 )
-def test_autocast(road: str, dtype: torch.dtype, close: float) -> None:
+def test_autocast(kind: str, dtype: torch.dtype, close: float) -> None:
     model, images, labels = problem()
-    expected = ROADS[road](model, images, labels)
+    expected = LOSSES[kind](model, images, labels)
     with torch.autocast("cpu", dtype):
-        found = ROADS[road](model, images, labels)
+        found = LOSSES[kind](model, images, labels)
     assert found.dtype == torch.float32
     assert found.item() == pytest.approx(expected.item(), rel=close / 2)
     assert distance(gradient(found, model), gradient(expected, model)) < close
 
 
-@roads
-def test_channels_last(road: str) -> None:
+@losses
+def test_channels_last(kind: str) -> None:
     model, images, labels = problem()
-    expected = gradient(ROADS[road](model, images, labels), model)
+    expected = gradient(LOSSES[kind](model, images, labels), model)
     model, images, labels = problem(last=True)
-    assert distance(gradient(ROADS[road](model, images, labels), model), expected) < 1e-5
+    assert distance(gradient(LOSSES[kind](model, images, labels), model), expected) < 1e-5
 
 
-@pytest.mark.parametrize("road", ["head", "all"])
-def test_steps_under_fp16_and_a_scaler(road: str) -> None:
-    """Three steps lead where float32 leads, and the scaler has skipped none."""
+@pytest.mark.parametrize("kind", ["head", "all"])
+def test_steps_under_fp16_and_a_scaler(kind: str) -> None:
+    """Three steps agree with float32, and the scaler skips none."""
     ends = []
     for half in (False, True):
         model, images, labels = problem()
@@ -103,7 +103,7 @@ def test_steps_under_fp16_and_a_scaler(road: str) -> None:
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=half)
         for _ in range(3):
             with torch.autocast("cpu", torch.float16, enabled=half):
-                loss = ROADS[road](model, images, labels)
+                loss = LOSSES[kind](model, images, labels)
             optimiser.zero_grad()
             scaler.scale(loss).backward()
             scaler.step(optimiser)

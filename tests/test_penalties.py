@@ -19,7 +19,7 @@ from tests.oracles import autograd as oracle
 
 
 def numpy_spread(rows: np.ndarray) -> float:
-    """Eq. 3, read aloud."""
+    """Return Eq. 3, term by term."""
     middle = rows.mean(axis=0)
     return float(np.mean([((row - middle) ** 2).sum() for row in rows]))
 
@@ -63,7 +63,7 @@ def test_a_row_with_some_zeros_is_present() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.long, torch.float32])
-def test_present_says_who_takes_part(dtype: torch.dtype) -> None:
+def test_present_chooses_the_domains(dtype: torch.dtype) -> None:
     rows = rows_of(4, 3)
     present = torch.tensor([1, 0, 1, 1]).to(dtype)
     expected = numpy_spread(rows[[0, 2, 3]].numpy())
@@ -94,7 +94,7 @@ def test_fewer_than_two_domains_give_zero_with_a_graph(
     assert torch.equal(base.grad, torch.zeros_like(base))
 
 
-def test_nobody_present_gives_zero_with_a_graph() -> None:
+def test_no_domain_present_gives_zero_with_a_graph() -> None:
     rows = torch.zeros(3, 4, requires_grad=True)
     loss = shoal.spread(rows)
     assert loss == 0
@@ -124,7 +124,7 @@ def test_dtype_and_shape(dtype: torch.dtype) -> None:
     assert loss.shape == ()
 
 
-def test_rows_are_left_as_they_were() -> None:
+def test_rows_are_not_changed() -> None:
     rows = rows_of(3, 2)
     before = rows.clone()
     shoal.spread(rows)
@@ -161,12 +161,12 @@ def test_present_of_another_shape_is_refused(shape: list[int]) -> None:
 
 
 @pytest.mark.parametrize("present", [[True, False], True])
-def test_present_that_is_no_tensor_is_refused(present: object) -> None:
+def test_present_must_be_a_tensor(present: object) -> None:
     with pytest.raises(TypeError, match=r"present must be a bool tensor \[E\], got"):
         shoal.spread(torch.ones(2, 3), present)
 
 
-def test_what_an_absent_row_holds_does_not_matter() -> None:
+def test_values_of_an_absent_row_do_not_matter() -> None:
     rows = torch.tensor([[1.0], [2.0], [float("inf")]], requires_grad=True)
     value = shoal.spread(rows, torch.tensor([True, True, False]))
     assert value.item() == 0.25
@@ -177,7 +177,7 @@ def test_what_an_absent_row_holds_does_not_matter() -> None:
 
 
 def numpy_pairwise(rows: np.ndarray) -> float:
-    """The mean over pairs of a squared distance, pair by pair."""
+    """Return the mean of the squared distance over pairs, one pair at a time."""
     pairs = list(combinations(rows, 2))
     return float(np.mean([((one - other) ** 2).sum() for one, other in pairs])) if pairs else 0.0
 
@@ -209,7 +209,7 @@ def test_pairwise_of_one_domain_is_zero_with_a_graph() -> None:
     assert torch.equal(rows.grad, torch.zeros(1, 3, dtype=torch.float64))
 
 
-def test_pairwise_keeps_a_large_common_value_out_of_float32() -> None:
+def test_pairwise_with_a_large_common_value_is_accurate_in_float32() -> None:
     rows = 1000 + rows_of(3, 50).float()
     expected = numpy_pairwise(rows.double().numpy())
     assert float(penalties.pairwise(rows)) == pytest.approx(expected, rel=1e-3)
@@ -233,7 +233,7 @@ def test_irm_gradcheck() -> None:
 
 
 def loop_mmd(features: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """Pair by pair of domains, example by example, kernel by kernel."""
+    """Return the penalty by loops over pairs of domains, examples and kernels."""
 
     def kernel(one: Tensor, other: Tensor) -> Tensor:
         square = (one - other).square().sum()
@@ -247,7 +247,7 @@ def loop_mmd(features: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return sum(values, 0 * features.sum()) / max(len(pairs), 1)
 
 
-# From far apart, where the widest kernel acts, to close together, where the narrowest does.
+# From far apart, so that the widest kernel acts, to close together, so that the narrowest does.
 @pytest.mark.parametrize("scale", [20.0, 1.0, 0.02])
 @pytest.mark.parametrize("sizes", [(3, 3), (4, 2, 3), (1, 1, 2), (5,), (1,)])
 def test_mmd_and_its_gradient(sizes: tuple[int, ...], scale: float) -> None:
@@ -264,7 +264,7 @@ def test_mmd_gradcheck() -> None:
 
 
 def test_mmd_of_examples_that_are_the_same() -> None:
-    # A distance that is zero has no gradient, and is nowhere divided by.
+    # A zero distance has no gradient, and nothing divides by it.
     features = torch.ones(4, 3, requires_grad=True)
     loss = penalties.mmd(features, (1, 3))
     loss.backward()
@@ -272,16 +272,16 @@ def test_mmd_of_examples_that_are_the_same() -> None:
     assert torch.equal(features.grad, torch.zeros(4, 3))
 
 
-def test_mmd_survives_distances_that_round_to_less_than_zero() -> None:
-    # Pairs of examples that are almost the same, far from all others, whose squares cancel: with
-    # γ = 1000 the kernel of a negative distance would explode.
+def test_mmd_survives_distances_that_round_below_zero() -> None:
+    # Pairs of almost equal examples, far from all others, so that squares cancel: with γ = 1000 the
+    # kernel of a negative distance would explode.
     base = 30 * rows_of(32, 64)
     close = base + 1e-4 * rows_of(32, 64).flip(0)
     found = penalties.mmd(torch.cat([base, close]).float(), (32, 32))
     assert 0 <= float(found) <= 2 * 7 / 32
 
 
-def test_mmd_keeps_a_large_common_value_out_of_float32() -> None:
+def test_mmd_with_a_large_common_value_is_accurate_in_float32() -> None:
     close = rows_of(8, 4) / 10
     far = (close + 300).float()
     expected = float(loop_mmd(far.double(), (4, 4)))
@@ -338,7 +338,7 @@ moderate = settings(max_examples=60, deadline=None, derandomize=True)
 
 
 def single(rows: Tensor) -> Tensor:
-    """mmd with one example in each domain."""
+    """Return mmd with one example in each domain."""
     return penalties.mmd(rows, (1,) * len(rows))
 
 
@@ -380,7 +380,7 @@ def test_mmd_of_larger_domains_is_not_negative(rows: np.ndarray, data: st.DataOb
 
 @moderate
 @given(some_slopes, some_slopes)
-def test_irm_is_zero_where_one_half_has_no_slope(one: np.ndarray, other: np.ndarray) -> None:
+def test_irm_is_zero_if_one_half_has_no_slope(one: np.ndarray, other: np.ndarray) -> None:
     slopes = np.concatenate([one, other])
     slopes[: len(one), 0] = 0
     slopes[len(one) :, 1] = 0

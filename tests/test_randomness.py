@@ -1,4 +1,4 @@
-"""Named streams: the name is all that matters."""
+"""Named streams: draws depend on the name alone."""
 
 import itertools
 import random
@@ -34,7 +34,7 @@ def test_any_change_of_the_name_changes_the_draws() -> None:
 
 
 def test_neighbours_have_nothing_in_common() -> None:
-    """Not even a correlation: seeds that differ by one must not give similar numbers."""
+    """Not even a correlation: names that differ by one must not give similar numbers."""
     rows = torch.stack([torch.randn(2_000, generator=stream("restart", i)) for i in range(20)])
     correlations = torch.corrcoef(rows.double()) - torch.eye(20)
     assert correlations.abs().max() < 5 / 2_000**0.5
@@ -67,11 +67,11 @@ def test_a_stream_is_on_the_host() -> None:
 
 
 def test_seeds_are_the_same_in_every_process_and_release() -> None:
-    """Records name a restart, not a seed: this number may never change."""
+    """Records name a restart, not a seed, so this number must never change."""
     assert stream("colored-mnist", "order", 0).initial_seed() == 9223361789132933727
 
 
-# Draws: numbers from a name and a count, on the device
+# Draws: numbers from a name and a counter, on the device
 
 
 def plain_splitmix(key: int, count: int, n: int) -> list[int]:
@@ -96,7 +96,7 @@ def test_bits_are_splitmix() -> None:
 
 
 def test_compiled_bits_are_the_same_bits() -> None:
-    """Also where only a part is wanted: Inductor then reads the range from its middle."""
+    """Also if only a part is used: Inductor then reads the range from its middle."""
 
     def parts(draws: Draws) -> tuple[Tensor, Tensor]:
         bits = draws.bits(60).view(10, 6)
@@ -121,7 +121,7 @@ def test_draws_depend_on_name_and_count_alone() -> None:
     assert torch.equal(resumed.uniform(5), second)
 
 
-def test_draws_leave_the_global_state_alone() -> None:
+def test_draws_do_not_change_the_global_state() -> None:
     before = torch.get_rng_state()
     draws = Draws("x")
     draws.beta(0.2, 4), draws.permutation(5)
@@ -167,7 +167,7 @@ def test_a_uniform_number_of_any_bits_is_inside(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_gamma_has_a_candidate_to_spare() -> None:
-    """Of 32 candidates one is accepted; with two, one number in 400 would be a rejected one."""
+    """One of 32 candidates is accepted; of two, none would be in one case of 400."""
     draws = Draws("gamma")
     many = torch.cat([draws._log_gamma(1.0, 20_000) for _ in range(10)]).exp()
     assert abs(many.mean() - 1) < 0.01

@@ -1,4 +1,4 @@
-"""Fishr: its moving average, warm-up, state and what they do to the penalty and its gradient."""
+"""Fishr: its moving average, warm-up and state, and their effect on penalty and gradient."""
 
 import copy
 import io
@@ -15,7 +15,7 @@ import shoal
 
 E, N, FEATURES, CLASSES = 3, 24, 5, 4
 P = CLASSES * FEATURES + CLASSES
-# γ is one that float32 cannot hold: where it is rounded on its way, it shows at 1e-8.
+# float32 cannot represent this γ: if it is rounded anywhere, an error of 1e-8 shows.
 WEIGHT, DECAY = 1.25, 0.9
 EXACT = {"rtol": 1e-12, "atol": 1e-14}
 
@@ -23,7 +23,7 @@ Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def make_batch(seed: int, domains: list[int] | None = None, dtype: torch.dtype = torch.float64):
-    """Return features, logits, labels, domains; each domain has a scale of its own."""
+    """Return features, logits, labels, domains; each domain has its own scale."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.tensor(domains) if domains is not None else torch.arange(N) % E
     scale = (1.0 + ids)[:, None].to(dtype)
@@ -137,11 +137,11 @@ def test_defaults() -> None:
 # Absent domains and unequal counts
 
 
-def test_absent_domain_neither_decays_nor_enters() -> None:
+def test_an_absent_domain_neither_decays_nor_takes_part() -> None:
     fishr = shoal.Fishr(E, WEIGHT, DECAY, warmup_steps=0, normalise=False)
     fishr(*make_batch(0))
     before = fishr.v_bar.clone()
-    # Domain 1 has one example, which is one too few for a variance.
+    # Domain 1 has one example, too few for a variance.
     batch = make_batch(1, [0] * 6 + [1] + [2] * 6)
     penalty = fishr(*batch)
     assert torch.equal(fishr.v_bar[1], before[1])
@@ -174,7 +174,7 @@ def test_one_domain_alone_gives_exactly_zero(present: bool | None) -> None:
 
 
 @pytest.mark.parametrize("present", [None, True])
-def test_what_is_not_finite_stays_out_of_the_average_of_one_domain(present: bool | None) -> None:
+def test_values_that_are_not_finite_do_not_enter_the_average(present: bool | None) -> None:
     match = shoal.Fishr(1, WEIGHT, DECAY, warmup_steps=0)
     match.match(torch.ones(1, 2), present)
     before = snapshot(match)
@@ -190,7 +190,7 @@ def test_a_second_derivative_is_refused() -> None:
 
 
 def test_a_decay_near_one_in_single_precision() -> None:
-    """γ = 1 − 10⁻⁸ is 1 in float32; v̄/(1 − γ) after the first call is v whatever γ is."""
+    """γ = 1 − 10⁻⁸ is 1 in float32; v̄/(1 − γ) after the first call is v for any γ."""
     rows = make_rows(0)
     expected = WEIGHT * numpy_spread(rows.numpy())
     fishr = shoal.Fishr(E, WEIGHT, 1 - 1e-8, warmup_steps=0, normalise=False)
@@ -228,7 +228,7 @@ def numpy_fishr(steps: list[tuple[np.ndarray, list[bool]]], decay: float) -> lis
 
 
 @pytest.mark.parametrize("decay", [0.3, 0.9, 0.999])
-def test_unequal_counts_are_brought_to_the_longest(decay: float) -> None:
+def test_unequal_counts_are_scaled_to_the_longest(decay: float) -> None:
     pattern = [
         [True, True, True],
         [True, False, True],
@@ -246,7 +246,7 @@ def test_unequal_counts_are_brought_to_the_longest(decay: float) -> None:
     assert fishr.updates.tolist() == [5, 4, 5]
 
 
-def test_equal_rows_stay_matched_whatever_the_counts() -> None:
+def test_equal_rows_stay_matched_for_any_counts() -> None:
     fishr = shoal.Fishr(E, WEIGHT, 0.99, warmup_steps=0, normalise=False)
     row = make_rows(0)[:1].expand(E, -1)
     for _ in range(20):
@@ -254,7 +254,7 @@ def test_equal_rows_stay_matched_whatever_the_counts() -> None:
     assert fishr.match(row).item() < 1e-20
 
 
-def test_absent_rows_may_hold_anything() -> None:
+def test_absent_rows_can_hold_anything() -> None:
     rows = make_rows(0)
     rows[1] = math.nan
     fishr = shoal.Fishr(E, WEIGHT, DECAY, warmup_steps=5)
@@ -302,7 +302,7 @@ def test_eval_mode_changes_nothing() -> None:
     first, second = fishr(*batch), fishr(*batch)
     assert same_state(before, fishr.state_dict())
     assert torch.equal(first, second)
-    # What it returns is what training mode would have returned.
+    # It returns the same as in training mode.
     fishr.train()
     assert torch.equal(fishr(*batch), first)
     assert not same_state(before, fishr.state_dict())
@@ -315,7 +315,7 @@ def test_eval_mode_before_the_first_call_changes_nothing() -> None:
     assert same_state(before, fishr.state_dict())
 
 
-def test_training_goes_on_after_an_evaluation_in_inference_mode() -> None:
+def test_training_continues_after_an_evaluation_in_inference_mode() -> None:
     batch = make_batch(0)
     fishr = shoal.Fishr(E, WEIGHT, DECAY, warmup_steps=0)
     with torch.inference_mode():
@@ -362,7 +362,7 @@ def test_gradient_in_features_and_logits_by_differences() -> None:
 
 
 def test_backward_after_the_next_call() -> None:
-    # The buffers are written in place; a graph that still waits must not notice.
+    # The buffers are written in place, which must not affect an earlier graph.
     fishr = shoal.Fishr(E, WEIGHT, DECAY, warmup_steps=0)
     twin = copy.deepcopy(fishr)
     batch = make_batch(0)
@@ -438,7 +438,7 @@ def test_loading_into_a_used_module_replaces_its_state_in_place() -> None:
     assert addresses == {name: b.data_ptr() for name, b in target.named_buffers()}
 
 
-def test_state_from_before_the_first_call_takes_a_used_module_back_to_it() -> None:
+def test_state_from_before_the_first_call_resets_a_used_module() -> None:
     used, fresh = shoal.Fishr(E), shoal.Fishr(E)
     used(*make_batch(0))
     used.load_state_dict(fresh.state_dict())
@@ -565,7 +565,7 @@ def test_without_a_penalty_is_erm_bit_for_bit(fishr: tuple[float, int]) -> None:
     plain = train(5, None)
     for ours, theirs in zip(penalised, plain, strict=True):
         assert all(map(torch.equal, ours, theirs))
-    # And the penalty, once it acts, does change the weights.
+    # And the penalty does change the weights once it acts.
     active, _ = train(5, shoal.Fishr(E, 1000.0, DECAY, 4))
     assert not any(map(torch.equal, active, plain[0]))
 
@@ -634,7 +634,7 @@ def test_head_and_match_agree_on_the_classifier() -> None:
     )
 
 
-# What is refused
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -669,7 +669,7 @@ def test_constructor_errors(arguments: dict[str, float], message: str) -> None:
         ("warmup_steps", 1.5, TypeError),
     ],
 )
-def test_what_a_constructor_refuses_cannot_be_set(
+def test_values_that_the_constructor_refuses_cannot_be_set(
     name: str, value: object, error: type[Exception]
 ) -> None:
     with pytest.raises(error, match=f"{name} must be"):
@@ -691,7 +691,7 @@ def test_numbers_of_numpy_and_torch_are_numbers() -> None:
         assert shoal.head_variance(*given, num_domains=number).shape == (E, P)
 
 
-def test_rows_of_another_shape_are_refused_and_leave_the_state_alone() -> None:
+def test_rows_of_another_shape_are_refused_without_a_change_of_state() -> None:
     fishr = shoal.Fishr(E)
     fishr.match(make_rows(0))
     before = snapshot(fishr)
@@ -717,7 +717,7 @@ def test_repr_names_the_settings() -> None:
     )
 
 
-def test_its_numbers_can_be_changed_on_the_way() -> None:
+def test_its_numbers_can_be_changed_during_training() -> None:
     first, second = shoal.Fishr(3, 10.0, 0.5, 0), shoal.Fishr(3, 30.0, 0.5, 0)
     batch = make_batch(0)
     one, three = first(*batch), second(*batch)
@@ -732,7 +732,7 @@ def test_its_numbers_can_be_changed_on_the_way() -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_made_for_a_classifier_its_first_call_is_like_all_others(bias: bool) -> None:
+def test_prepared_for_a_classifier_its_first_call_is_like_all_others(bias: bool) -> None:
     head = nn.Linear(FEATURES, CLASSES, bias=bias)
     waiting, ready = shoal.Fishr(E, WEIGHT, DECAY, 0, bias=bias), shoal.Fishr(E, WEIGHT, DECAY, 0)
     assert ready.prepare_for(head) is ready
@@ -746,7 +746,7 @@ def test_made_for_a_classifier_its_first_call_is_like_all_others(bias: bool) -> 
     assert ready.v_bar.data_ptr() == address
 
 
-def test_what_is_not_finite_counts_as_no_update() -> None:
+def test_values_that_are_not_finite_are_not_counted_as_an_update() -> None:
     fishr = shoal.Fishr(2, 1.0, warmup_steps=0)
     fishr.match(torch.tensor([[1.0], [2.0]]), present=True)
     fishr.match(torch.tensor([[1.0], [float("inf")]]), present=True)

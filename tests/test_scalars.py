@@ -1,4 +1,4 @@
-"""Numbers on the device: in the precision they were given in, wherever their module goes."""
+"""Scalars keep their precision on any device and under any cast of their module."""
 
 import copy
 
@@ -46,7 +46,7 @@ def test_a_number_is_changed_in_place() -> None:
     assert (module(), other()) == ([0.1, 0.7], [5.0, 0.7])
 
 
-def test_a_number_that_may_not_be_changes_nothing() -> None:
+def test_a_refused_number_changes_nothing() -> None:
     module = Scaled(0.1, 3)
     with pytest.raises(ValueError, match="offset must be above 0, got -1"):
         module.offset = -1
@@ -60,11 +60,11 @@ def test_a_cast_does_not_round() -> None:
         cast()
         assert module.scalars.values.dtype == torch.float64
         assert module() == [0.1, 3.0]
-    # Nor does it move what a captured step may be reading.
+    # Nor does it move memory that a captured step reads.
     assert module.scalars.values.data_ptr() == address
 
 
-def test_they_go_where_their_module_goes() -> None:
+def test_they_follow_the_device_of_their_module() -> None:
     module = Scaled(0.1, 3).to("meta")
     assert module.scalars.values.is_meta
     module.offset = 4

@@ -1,4 +1,4 @@
-"""What test_distributed.py runs twice: in one process on the whole batch, in two on its parts.
+"""Scenarios of test_distributed.py: in one process on the whole batch, in two on its parts.
 
 As a script, one of the processes: RANK FILE FOLDER SCENARIO...; results go to FOLDER/RANK.pt.
 """
@@ -24,7 +24,7 @@ WORLD, E, INPUTS, FEATURES, CLASSES = 2, 5, 6, 4, 3
 # Features of a network with 3,503 weights, too many for a dense covariance.
 MANY = 350
 # Domain 1 has one example on rank 0, domain 2 none on rank 1, domain 3 one on each, and domain 4
-# one in all, which makes it absent. Ranks differ in length.
+# one in all, so it is absent. Ranks differ in length.
 DOMAINS = ([0, 2, 0, 1, 0, 2, 2, 3, 0, 2, 0], [1, 0, 3, 4, 1, 1])
 
 # A scenario is run in both; its name says which.
@@ -36,7 +36,7 @@ Batch = tuple[Tensor, Tensor, Tensor]
 
 
 def make_parts(seed: int) -> list[Batch]:
-    """Return inputs, labels and domains of every rank; each domain has a scale of its own."""
+    """Return inputs, labels and domains of every rank; each domain has its own scale."""
     generator = torch.Generator().manual_seed(seed)
     parts = []
     for ids in DOMAINS:
@@ -49,7 +49,7 @@ def make_parts(seed: int) -> list[Batch]:
 
 
 def my_part(seed: int) -> Batch:
-    """Return this process's examples: all of them when there is only one."""
+    """Return this process's examples: all of them if it is the only process."""
     parts = make_parts(seed)
     if dist.is_initialized():
         return parts[dist.get_rank()]
@@ -166,7 +166,7 @@ def risk(logits: Tensor, labels: Tensor, n: int) -> Tensor:
 
 
 def train(model: nn.Module, loss_of: Callable[[nn.Module, Batch, int], Tensor]) -> Result:
-    """Return the weights after three steps of SGD, under DDP where there are processes."""
+    """Return the weights after three steps of SGD, under DDP in a process group."""
     network = DistributedDataParallel(model) if dist.is_initialized() else model
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
     total = sum(map(len, DOMAINS))
@@ -244,7 +244,7 @@ class Branches(nn.Module):
 
 
 def branches(chunk_size: int | None) -> Result:
-    """Each rank knows one branch only."""
+    """Run a network of which each rank uses one branch only."""
     model = Branches()
     parts = []
     for rank, (inputs, labels, domains) in enumerate(make_parts(0)):
@@ -311,13 +311,13 @@ SCENARIOS: dict[str, Callable[[], Result]] = {
 }
 
 
-# Whole updates of methods; in float64 alone, because Adam blows up roundings.
+# Whole updates of methods; only in float64, because Adam amplifies rounding.
 TRAINING = {f"training, {name}": partial(trained, name) for name in METHODS}
 SCENARIOS |= TRAINING | {"training in micro-batches": partial(trained, "fishr", 3)}
 
 
 def carry_out(name: str) -> Result:
-    """Return what a scenario finds, in the precision that its name ends with."""
+    """Return the results of a scenario, in the precision that its name ends with."""
     precision = ", float32" if name.endswith(", float32") else ""
     token = DTYPE.set(DTYPES[precision])
     try:
@@ -340,7 +340,7 @@ def main(rank: int, meeting: str, folder: Path, names: list[str]) -> None:
         try:
             results[name] = carry_out(name)
         except Exception:
-            # The other rank may wait for this one: what follows would be out of step.
+            # The other rank can be waiting for this one, so later scenarios would be out of step.
             results[name] = traceback.format_exc()
             torch.save(results, folder / f"{rank}.pt")
             raise

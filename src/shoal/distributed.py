@@ -107,7 +107,7 @@ class _Averaged(torch.autograd.Function):
 
 
 def gather_rows(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return each tensor's rows of all ranks, in rank order; ranks may differ in length."""
+    """Return each tensor's rows of all ranks, in rank order; ranks can differ in length."""
     if world_size() == 1:
         return tensors
     sizes = _sizes(len(tensors[0]), _device(tensors[0]))

@@ -33,7 +33,7 @@ def group_norm() -> nn.Module:
 
 
 class UsedTwice(nn.Module):
-    """One weight in two layers: the logits are not linear in it, though all else is ReLU."""
+    """One weight in two layers: the logits are not linear in it, even in a ReLU network."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class UsedTwice(nn.Module):
 
 
 def examples(shape: tuple[int, ...] = (4,), classes: int = 3) -> tuple[Tensor, Tensor, Tensor]:
-    """Return inputs, labels and domains; each domain on a scale of its own."""
+    """Return inputs, labels and domains; each domain has its own scale."""
     generator = torch.Generator().manual_seed(1)
     domains = torch.arange(len(SIZES)).repeat_interleave(torch.tensor(SIZES))
     domains = domains[torch.randperm(len(domains), generator=generator)]

@@ -1,4 +1,4 @@
-"""Cosines, norms, distances and gaps by their definitions."""
+"""Cosines, norms, distances and gaps equal their definitions."""
 
 import math
 from dataclasses import replace
@@ -9,7 +9,7 @@ from shoal.curvature import Diagonals, chain, gaps, network_diagonals, pairs
 from tests.curvature import small
 
 
-def made_up() -> Diagonals:
+def random_diagonals() -> Diagonals:
     generator = torch.Generator().manual_seed(0)
 
     def rows(*shape: int) -> torch.Tensor:
@@ -31,7 +31,7 @@ def dot(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def test_chain_of_a_domain() -> None:
-    d = made_up()
+    d = random_diagonals()
     found = chain(d, 1)
     h, f, u, v, g = (rows[1] for rows in (d.hessian, d.fisher, d.empirical, d.variance, d.mean))
     for name, (a, b) in {
@@ -47,7 +47,7 @@ def test_chain_of_a_domain() -> None:
 
 
 def test_pairs_of_domains() -> None:
-    d = made_up()
+    d = random_diagonals()
     found = pairs(d)
     assert list(found) == [(0, 1), (0, 2), (1, 2)]
     a, b = d.hessian[0], d.hessian[2]
@@ -69,7 +69,7 @@ def test_gaps_of_two_domains_are_a_quarter_of_their_distance() -> None:
     assert math.isclose(found["cosine"], sum(cosines) / 2)
 
 
-def test_gaps_leave_absent_domains_out() -> None:
+def test_gaps_ignore_absent_domains() -> None:
     inputs, labels, domains = small.examples()
     two = domains < 2
     data = inputs[two], labels[two], domains[two]
@@ -78,8 +78,8 @@ def test_gaps_leave_absent_domains_out() -> None:
 
 
 def test_a_domain_without_curvature_is_present() -> None:
-    """Its examples say that it is there, though its row is zero."""
-    d = made_up()
+    """It has examples, although its row is zero."""
+    d = random_diagonals()
     flat = replace(d, hessian=torch.stack([0 * d.hessian[0], *d.hessian[1:]]))
     middle = flat.hessian.mean(0)
     expected = sum(dot(row - middle, row - middle) for row in flat.hessian) / 3

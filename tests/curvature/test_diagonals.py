@@ -1,4 +1,4 @@
-"""Every diagonal against a dense matrix of one example after the other, in float64."""
+"""Every diagonal against dense matrices, computed one example after the other in float64."""
 
 import copy
 
@@ -77,7 +77,7 @@ def test_every_diagonal_of_a_head(outputs: int) -> None:
 
 
 @pytest.mark.parametrize("method", ["func", "backpack"])
-def test_other_roads_lead_to_the_same_hessian(method: str) -> None:
+def test_other_methods_give_the_same_hessian(method: str) -> None:
     model = small.tanh_mlp()
     data = small.examples()
     exact = hessian_diagonal(model, *data)
@@ -104,7 +104,7 @@ def test_backpack_follows_features_and_classifier() -> None:
     assert torch.equal(head, found[:, -12:])
 
 
-def test_gauss_newton_is_not_the_hessian_where_the_network_is_curved() -> None:
+def test_gauss_newton_is_not_the_hessian_of_a_curved_network() -> None:
     model = small.tanh_mlp()
     data = small.examples()
     exact = hessian_diagonal(model, *data)
@@ -114,7 +114,7 @@ def test_gauss_newton_is_not_the_hessian_where_the_network_is_curved() -> None:
     torch.testing.assert_close(exact[:, 15:], approximate[:, 15:], **CLOSE)
 
 
-def test_many_curved_weights_are_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_curved_weights_raise_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.curvature.network.MOST_SINGLE", 10)
     with pytest.raises(ValueError, match=r"not piecewise linear in 0.weight, 0.bias.*gauss-newton"):
         hessian_diagonal(small.tanh_mlp(), *small.examples())
@@ -145,6 +145,6 @@ def test_a_domain_with_one_example_is_absent() -> None:
     assert not hessian_diagonal(model, inputs, labels, domains)[2].any()
 
 
-def test_unknown_method_gets_the_nearest() -> None:
+def test_an_unknown_method_raises_with_the_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean 'backpack'"):
         hessian_diagonal(small.relu_mlp(), *small.examples(), method="backpak")

@@ -1,4 +1,4 @@
-"""Roots of heads against dense matrices; alignment and dominance by their definitions."""
+"""Roots of heads against dense matrices; alignment and dominance equal their definitions."""
 
 import pytest
 import torch
@@ -48,7 +48,7 @@ def test_dense_matrices_of_a_head(outputs: int) -> None:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("outputs", [1, 2, 3])
-def test_gram_matrix_of_a_head_says_what_dense_matrices_say(
+def test_gram_matrix_of_a_head_agrees_with_dense_matrices(
     outputs: int, bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, given = head(outputs)
@@ -61,7 +61,7 @@ def test_gram_matrix_of_a_head_says_what_dense_matrices_say(
 
 
 @pytest.mark.parametrize("make", [small.relu_mlp, small.tanh_mlp, small.UsedTwice])
-def test_gram_matrix_of_a_network_says_what_dense_matrices_say(make: object) -> None:
+def test_gram_matrix_of_a_network_agrees_with_dense_matrices(make: object) -> None:
     inputs, labels, domains = small.examples()
     model: nn.Module = make()  # type: ignore[operator]
     dense = of_matrices(matrices(model, inputs, domains))
@@ -135,7 +135,7 @@ def test_dominance_of_a_diagonal_and_of_a_full_matrix() -> None:
     assert found[2] == pytest.approx({"energy": 22.25 / 28.25, "rows": 2 / 3})
 
 
-def test_a_gram_matrix_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gram_matrix_that_is_too_large_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roots, "DENSE", 0)
     monkeypatch.setattr(roots, "LARGEST", 10)
     with pytest.raises(ValueError, match="63 rows, more than 10; pass fewer examples"):
@@ -143,7 +143,7 @@ def test_a_gram_matrix_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["epsilon", "floor"])
-def test_epsilon_and_floor_are_above_zero(name: str) -> None:
+def test_epsilon_and_floor_must_be_above_zero(name: str) -> None:
     values = {"epsilon": 0.1, "floor": 0.1} | {name: 0.0}
     with pytest.raises(ValueError, match=f"{name} must be above 0, got 0"):
         inconsistency(head_roots(*head(3)[1]), torch.zeros(3), **values)

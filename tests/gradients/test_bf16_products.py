@@ -22,7 +22,7 @@ CONVOLUTIONS = {
 }
 CASES = [(name, last) for name in CONVOLUTIONS for last in (False, True) if name != "one sided"]
 CASES += [("one sided", False), ("norm", False), ("norm", True)]
-# Equal domains take one road, unequal ones another.
+# Equal and unequal domains take different code paths.
 GROUPS = [(3, 3), (4, 2)]
 
 
@@ -101,8 +101,8 @@ def test_cotangents_are_bf16_and_differ_by_its_rounding_alone(
         assert found[1].is_contiguous(memory_format=torch.channels_last)  # as r is
 
 
-def test_autocast_hands_bf16_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No copy of the activations in float32, and none of the weights by another road."""
+def test_autocast_passes_bf16_to_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No float32 copy of the activations is made, and no weight falls back on torch.func."""
     monkeypatch.setattr(collect, "individual_gradients", None)
     seen: dict[type, set[Any]] = {}
     for kind in (ConvolutionGradients, FrozenNormGradients):

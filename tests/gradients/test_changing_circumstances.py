@@ -1,4 +1,4 @@
-"""What changes between calls, or between a forward and its backward, is noticed or does no harm."""
+"""Changes between calls, or between a forward and its backward, are noticed or harmless."""
 
 import warnings
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class Clips(nn.Module):
         return self.head(frames.unflatten(0, clips.shape[:2]).mean(1))
 
 
-def test_frames_in_the_place_of_examples_are_noticed_on_every_call() -> None:
+def test_frames_instead_of_examples_are_noticed_on_every_call() -> None:
     torch.manual_seed(0)
     model = Clips().double()
     with warnings.catch_warnings():
@@ -85,7 +85,7 @@ def test_the_second_pass_runs_in_the_mode_of_the_first() -> None:
     torch.testing.assert_close(gradient(True), gradient(False))
 
 
-def test_a_layer_frozen_between_the_passes_does_no_harm() -> None:
+def test_freezing_a_layer_between_the_passes_is_harmless() -> None:
     model, inputs = mlp(), torch.randn(N, 4, dtype=torch.float64)
     v = shoal.gradient_variance(model, inputs, LABELS, DOMAINS, chunk_size=2)
     model[0].requires_grad_(False)
@@ -117,7 +117,7 @@ def test_statistics_of_a_half_precision_network_are_float32(chunk_size: int | No
     assert float((v.double() - exact).norm() / exact.norm()) < 0.1
 
 
-def test_a_batch_that_overflows_leaves_the_verdict_on_the_layers_alone() -> None:
+def test_a_batch_that_overflows_does_not_change_the_check_of_layers() -> None:
     model, inputs = mlp(), torch.randn(N, 4, dtype=torch.float64)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -129,7 +129,7 @@ def test_a_batch_that_overflows_leaves_the_verdict_on_the_layers_alone() -> None
             shoal.gradient_variance(model, inputs, LABELS, DOMAINS, loss=loss)
 
 
-def test_a_gradient_that_is_zero_by_construction_raises_no_alarm() -> None:
+def test_a_gradient_that_is_zero_by_construction_gives_no_warning() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv1d(2, 4, 3), nn.InstanceNorm1d(4, affine=True), nn.Flatten(), nn.Linear(24, 2)
@@ -139,7 +139,7 @@ def test_a_gradient_that_is_zero_by_construction_raises_no_alarm() -> None:
         shoal.gradient_variance(model, torch.randn(N, 2, 8), LABELS, DOMAINS)
 
 
-def test_inference_mode_is_named() -> None:
+def test_inference_mode_raises_with_its_name() -> None:
     model, inputs = mlp(), torch.randn(N, 4, dtype=torch.float64)
     for statistic in (shoal.gradient_variance, shoal.gradient_mean, shoal.covariance_spread):
         with torch.inference_mode(), pytest.raises(RuntimeError, match=r"use torch\.no_grad"):
@@ -155,7 +155,7 @@ def test_a_first_call_in_inference_mode_does_not_spoil_training() -> None:
     assert fishr.steps == 2
 
 
-def test_a_data_parallel_wrapper_is_looked_through() -> None:
+def test_a_data_parallel_wrapper_is_unwrapped() -> None:
     model, inputs = mlp(), torch.randn(N, 4, dtype=torch.float64)
     wrapped = shoal.gradient_variance(nn.DataParallel(model), inputs, LABELS, DOMAINS, "0")
     plain = shoal.gradient_variance(model, inputs, LABELS, DOMAINS, "0")
@@ -182,7 +182,7 @@ def test_the_newer_precision_setting_is_respected(
         model, inputs = mlp().to(dtype), torch.randn(N, 4, dtype=dtype)
         shoal.covariance_spread(model, inputs, LABELS, DOMAINS).backward()
         assert matmul.fp32_precision == "tf32"
-        # As a GPU would round, which takes no more than to be asked about one.
+        # The answer for a GPU, which needs no GPU.
         there = SimpleNamespace(dtype=dtype, device=torch.device("cuda"))
         assert rounding(there) == ("tf32" if dtype == torch.float32 else None)
     finally:

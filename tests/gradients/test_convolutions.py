@@ -19,7 +19,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def made(
+def make_case(
     case: dict[str, Any], layout: torch.memory_format, dtype: torch.dtype = torch.float64
 ) -> tuple[nn.Conv2d, Tensor, Tensor]:
     """Return a convolution of 3 channels, its input and a gradient of its output."""
@@ -47,7 +47,7 @@ def one_by_one(module: nn.Conv2d, z: Tensor, r: Tensor) -> Tensor:
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_values_and_gradients(case: dict[str, Any], layout: torch.memory_format) -> None:
-    module, z, r = made(case, layout)
+    module, z, r = make_case(case, layout)
     z.requires_grad_(), r.requires_grad_()
     expected = one_by_one(module, z, r)
     c = torch.randn(expected.shape, dtype=torch.float64)
@@ -57,7 +57,7 @@ def test_values_and_gradients(case: dict[str, Any], layout: torch.memory_format)
     g, vjp = source.forward_and_vjp([z, r], None)
     torch.testing.assert_close(g, expected)
     torch.testing.assert_close(vjp(c), wanted)
-    # Also where g was kept, and where a gradient is wanted in one of both alone.
+    # Also with a cached g, and with a gradient in only one of the two.
     torch.testing.assert_close(source.forward_and_vjp([z, r], g)[1](c), wanted)
     d_z, d_r = source.forward_and_vjp([z.detach(), r], g)[1](c)
     assert d_z is None
@@ -65,9 +65,9 @@ def test_values_and_gradients(case: dict[str, Any], layout: torch.memory_format)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_gradients_lie_in_memory_as_what_they_are_of(layout: torch.memory_format) -> None:
-    """Sums of gradients that lie otherwise are several times as slow on a GPU."""
-    module, z, r = made(CASES["even padding"], layout, torch.bfloat16)
+def test_gradients_have_the_memory_format_of_their_tensors(layout: torch.memory_format) -> None:
+    """Sums of gradients in another memory format are several times slower on a GPU."""
+    module, z, r = make_case(CASES["even padding"], layout, torch.bfloat16)
     g, vjp = DepthwiseGradients(module).forward_and_vjp(
         [z.requires_grad_(), r.requires_grad_()], None
     )
@@ -78,7 +78,7 @@ def test_gradients_lie_in_memory_as_what_they_are_of(layout: torch.memory_format
 
 
 def test_statistics_of_bf16_images_are_not_rounded() -> None:
-    module, z, r = made(CASES["even padding"], torch.channels_last, torch.bfloat16)
+    module, z, r = make_case(CASES["even padding"], torch.channels_last, torch.bfloat16)
     expected = one_by_one(module, z.double(), r.double()).detach()
     found = DepthwiseGradients(module).values([z, r])
     torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Convolutions of our own: the values and the first and second derivatives of torch's."""
+"""Our convolutions, norms and rectifiers have torch's values and first and second derivatives."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -61,7 +61,7 @@ def test_value_and_both_derivatives(case: str, bias: bool) -> None:
 
 
 @pytest.mark.parametrize("wanted", [(True, False), (False, True)])
-def test_only_what_is_wanted(wanted: tuple[bool, bool]) -> None:
+def test_only_wanted_gradients_are_computed(wanted: tuple[bool, bool]) -> None:
     x, w, _ = tensors((2, 3, 5, 5), (4, 3, 3, 3))
     x.requires_grad_(wanted[0])
     w.requires_grad_(wanted[1])
@@ -102,7 +102,7 @@ def test_frozen_batch_norm(affine: bool) -> None:
         torch.testing.assert_close(mine, theirs)
 
 
-def test_batch_norm_that_learns_is_left_to_torch() -> None:
+def test_training_batch_norm_is_left_to_torch() -> None:
     norm, twin = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
     x = torch.randn(5, 3)
     with FastDoubleBackward():
@@ -136,7 +136,7 @@ def derivatives(mode: Any, dtype: torch.dtype | None) -> Any:
 
 
 @HALVES
-def test_autocast_has_our_derivatives_too(
+def test_our_derivatives_are_used_under_autocast(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
@@ -166,7 +166,9 @@ def test_double_precision_is_not_cast() -> None:
         assert F.conv2d(x, w).dtype == torch.float64
 
 
-def test_statistics_of_a_convolutional_network_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_of_a_convolutional_network_use_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls = []
     backward = _ConvolutionBackward.backward
     monkeypatch.setattr(
@@ -203,7 +205,7 @@ def test_frozen_batch_norm_keeps_precision_and_eps() -> None:
         torch.testing.assert_close(norm(x), x / 1.1**0.5)
 
 
-def test_what_stands_between_is_left_to_torch() -> None:
+def test_checkpoints_and_torch_func_are_left_to_torch() -> None:
     x, w = torch.randn(2, 3, 5, 5, requires_grad=True), torch.randn(4, 3, 3, 3)
     net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2).eval())
     with FastDoubleBackward():

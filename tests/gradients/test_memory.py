@@ -1,4 +1,4 @@
-"""chunk_size bounds what is alive at once, in the forward and in the backward."""
+"""chunk_size bounds the memory in use, in the forward and in the backward."""
 
 import weakref
 from typing import Any
@@ -26,8 +26,8 @@ class Alive(TorchDispatchMode):
     def _forget(self, key: int) -> None:
         self.now -= self.storages.pop(key, 0)
 
-    def _see(self, tensor: Tensor) -> None:
-        # A view is as large as what it shows, but costs nothing.
+    def _count(self, tensor: Tensor) -> None:
+        # A view is as large as its base, but takes no memory.
         self.largest = max(self.largest, tensor.numel() if not _is_expanded(tensor) else 0)
         storage = tensor.untyped_storage()
         key = storage._cdata
@@ -42,7 +42,7 @@ class Alive(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         for t in tree_leaves(result):
             if isinstance(t, Tensor):
-                self._see(t)
+                self._count(t)
         return result
 
 
@@ -74,10 +74,10 @@ def make_batch(n: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def measure(n: int, chunk_size: int | None, statistic: Any) -> tuple[Alive, Alive, Tensor]:
-    """Return what was alive in the forward and in the backward, and the gradient."""
+    """Return the memory in use in the forward and in the backward, and the gradient."""
     model = make_model()
     batch = make_batch(n)
-    # The first use also compares with autograd; it is not what a step costs.
+    # The first call also compares with autograd, which other steps do not.
     with torch.no_grad():
         statistic(model, *make_batch(4), chunk_size=2)
     with Alive() as forward:
@@ -94,13 +94,13 @@ def test_no_tensor_of_all_individual_gradients_ever_exists() -> None:
     forward, backward, _ = measure(N, CHUNK, shoal.gradient_variance)
     for alive in (forward, backward):
         assert CHUNK * WEIGHTS <= alive.largest < N * WEIGHTS
-        # No more than the chunk's own, with a little around it.
+        # No more than the chunk's own, plus a little.
         assert alive.largest <= 2 * CHUNK * WEIGHTS
 
 
-def test_the_measure_sees_them_where_they_do_exist() -> None:
+def test_the_measurement_sees_individual_gradients_that_exist() -> None:
     forward, backward, _ = measure(N, None, shoal.gradient_variance)
-    # Half of the examples are of one domain, and one domain is taken at a time.
+    # Half of the examples belong to one domain, and one domain is processed at a time.
     assert forward.largest >= N // E * WEIGHTS
     assert max(forward.peak, backward.peak) >= N // E * WEIGHTS * 4
 
@@ -111,7 +111,7 @@ def test_peak_hardly_grows_with_the_batch(statistic: str) -> None:
     large = measure(2 * N, CHUNK, STATISTICS[statistic])
     for one, two in zip(small[:2], large[:2], strict=True):
         assert one.peak > 0
-        # Twice the examples bring their inputs and random states, and no more.
+        # Twice the examples add their inputs and random states, nothing else.
         assert two.peak <= 1.25 * one.peak
 
 
@@ -142,7 +142,7 @@ def test_a_linear_layer_never_forms_individual_gradients() -> None:
     )
     with Alive() as alive:
         shoal.spread(shoal.gradient_variance(model, inputs, labels, domains)).backward()
-    # [n, P] would be 2.3 million numbers; the largest is an activation beside its square.
+    # [n, P] would be 2.3 million numbers; the largest tensors are an activation and its square.
     assert alive.largest <= (2 * n + E) * width
 
 
@@ -164,7 +164,7 @@ def test_many_examples_are_not_even_doubled() -> None:
     assert alive.largest <= n * p
 
 
-def test_the_measure_counts_what_is_alive() -> None:
+def test_the_measurement_counts_live_tensors() -> None:
     with Alive() as alive:
         one = torch.zeros(1000)
         view = one.view(10, 100)

@@ -11,8 +11,8 @@ import shoal
 
 E, N, INPUTS, FEATURES, CLASSES = 3, 24, 6, 8, 4
 HALVES = [torch.bfloat16, torch.float16]
-# Unit roundoff of the half types times the few roundings that a small network piles up: measured
-# 0.5 to 1.5 %, and 0.1 to 0.2 %.
+# Unit roundoff of the half types times the few roundings of a small network: measured 0.5 to
+# 1.5 %, and 0.1 to 0.2 %.
 TOLERANCE = {torch.bfloat16: 5e-2, torch.float16: 8e-3}
 
 half = pytest.mark.parametrize("dtype", HALVES, ids=["bf16", "fp16"])
@@ -69,7 +69,7 @@ def test_head_variance_under_autocast(dtype: torch.dtype) -> None:
         found = head(model, *batch)
         penalty = shoal.spread(found)
     assert found.dtype == penalty.dtype == torch.float32
-    # The network did run in half precision, and its error is all there is.
+    # The network did run in half precision, and its error is the only one.
     assert 1e-6 < error(found, expected) < TOLERANCE[dtype]
     ours = gradients(penalty, model)
     theirs = gradients(shoal.spread(expected), model)
@@ -123,7 +123,7 @@ def test_mixed_precision_of_features_and_logits(dtype: torch.dtype, other: torch
 
 @half
 def test_nearly_constant_gradients_survive_half_precision_products(dtype: torch.dtype) -> None:
-    # E[g²] − E[g]², or any product in half precision, would lose everything here.
+    # E[g²] − E[g]², or any product in half precision, would lose all digits here.
     generator = torch.Generator().manual_seed(0)
     z = 10 + 1e-2 * torch.randn(N, FEATURES, generator=generator, dtype=torch.float64)
     x = 1e-3 * torch.randn(N, CLASSES, generator=generator, dtype=torch.float64)
@@ -210,7 +210,7 @@ def test_chunked_backward_runs_under_the_autocast_of_its_forward(
         model = make()
         with torch.autocast("cpu", dtype=dtype, enabled=autocast):
             value = shoal.spread(function(model, *batch, chunk_size=chunk_size))
-        # The backward is called outside, as PyTorch advises.
+        # The backward runs outside of autocast, as PyTorch recommends.
         return gradients(value, model)
 
     whole, chunked = run(None, True), run(5, True)
@@ -267,7 +267,7 @@ def test_half_precision_weights() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("place", ["features", "logits"])
-def test_nan_is_refused_and_named(place: str, dtype: torch.dtype) -> None:
+def test_nan_raises_with_the_name_of_its_tensor(place: str, dtype: torch.dtype) -> None:
     inputs, labels, domains = make_batch(dtype)
     tensors = {"features": inputs.clone(), "logits": inputs[:, :CLASSES].clone()}
     tensors[place][3, 1] = torch.nan
@@ -280,7 +280,7 @@ def test_nan_is_refused_and_named(place: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_nan_in_rows_and_inputs_is_refused(dtype: torch.dtype) -> None:
+def test_nan_in_rows_and_inputs_raises(dtype: torch.dtype) -> None:
     with pytest.raises(ValueError, match="rows holds 1 NaN of 2"):
         shoal.spread(torch.tensor([1.0, torch.nan], dtype=dtype))
     inputs, labels, domains = make_batch(dtype)
@@ -298,12 +298,12 @@ def test_nan_in_fp16_is_left_to_the_scaler(place: int) -> None:
     z, x = (t.requires_grad_() for t in tensors)
     v = shoal.head_variance(z, x, labels, domains)
     assert v.dtype == torch.float32
-    # Example 0 is of domain 0; the others are not touched.
+    # Example 0 belongs to domain 0; the other domains are not affected.
     assert v[0].isnan().any()
     assert v[1:].isfinite().all()
 
 
-def test_nan_in_fp16_reaches_the_gradient_that_the_scaler_looks_at() -> None:
+def test_nan_in_fp16_reaches_the_gradient_that_the_scaler_checks() -> None:
     inputs, labels, domains = make_batch()
     z, x = inputs.half().requires_grad_(), inputs[:, :CLASSES].half().clone()
     x[0, 0] = torch.nan
@@ -332,7 +332,7 @@ def test_a_step_that_the_scaler_skips_does_not_spoil_the_moving_average(
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_nan_on_a_device_is_not_looked_for() -> None:
+def test_nan_on_a_device_is_not_checked() -> None:
     inputs, labels, domains = (t.cuda() for t in make_batch())
     inputs[0, 0] = torch.nan
     torch.cuda.set_sync_debug_mode("error")

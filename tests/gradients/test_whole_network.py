@@ -1,4 +1,4 @@
-"""A whole residual network with frozen batch norm: every road to its variances is the loop's."""
+"""A whole residual network with frozen batch norm: all options give the variances of the loop."""
 
 import warnings
 from collections.abc import Callable
@@ -20,12 +20,12 @@ from shoal.randomness import stream
 from tests.oracles import autograd as oracle
 
 E, N, CLASSES = 3, 9, 3
-# In any order; one domain has a single example, which makes it absent.
+# In any order; one domain has a single example, so it is absent.
 DOMAINS = torch.tensor([2, 0, 1, 0, 0, 2, 2, 0, 2])
 
 
 class Block(nn.Module):
-    """A bottleneck: 1 × 1, 3 × 3 with a stride, depthwise 3 × 3, 1 × 1, and a way around them."""
+    """A bottleneck: 1 × 1, 3 × 3 with a stride, depthwise 3 × 3, 1 × 1, and a shortcut."""
 
     def __init__(self, inputs: int, width: int, outputs: int) -> None:
         super().__init__()
@@ -76,8 +76,8 @@ def make_batch() -> tuple[Tensor, Tensor]:
 
 
 @pytest.fixture(autouse=True)
-def no_way_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layer whose gradients are wrong must not be saved by the road for what has no rule."""
+def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disable torch.func, so that it cannot hide wrong gradients of a layer."""
     monkeypatch.setattr(collect, "individual_gradients", None)
 
 
@@ -91,7 +91,7 @@ def expected(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, 
 
 
 def same(model: nn.Module, images: Tensor, labels: Tensor, **options: Any) -> None:
-    """Assert the loop's rows, losses and, with a risk and a penalty together, its gradient."""
+    """Assert the rows, the losses and the gradient of risk plus penalty of the loop."""
     losses, rows = shoal.losses_and_variance(model, images, labels, DOMAINS, **options)
     true_rows, true_losses = expected(model, images, labels)
     leaves = list(model.parameters())
@@ -102,7 +102,7 @@ def same(model: nn.Module, images: Tensor, labels: Tensor, **options: Any) -> No
 
 @pytest.mark.parametrize("chunk_size", [None, 4])
 @pytest.mark.parametrize("layout", ["channels first", "channels last"])
-def test_losses_rows_and_gradients_are_the_loops(layout: str, chunk_size: int | None) -> None:
+def test_losses_rows_and_gradients_equal_the_loop(layout: str, chunk_size: int | None) -> None:
     model, (images, labels) = make_network(), make_batch()
     if layout == "channels last":
         model = model.to(memory_format=torch.channels_last)
@@ -116,7 +116,7 @@ def test_losses_rows_and_gradients_are_the_loops(layout: str, chunk_size: int | 
 @pytest.mark.parametrize(
     ("precision", "tolerance"), [("highest", 1e-5), ("high", 0.01), ("bf16", 0.1)]
 )
-def test_a_gpu_finds_the_loops_rows_and_gradients(
+def test_rows_and_gradients_on_a_gpu_equal_the_loop(
     precision: str, tolerance: float, layout: str, chunk_size: int | None
 ) -> None:
     model, (images, labels) = make_network(), make_batch()
@@ -142,10 +142,10 @@ def test_a_gpu_finds_the_loops_rows_and_gradients(
 
 
 @pytest.mark.parametrize("numbers", [1, 500, 2000])
-def test_however_few_examples_a_layer_takes_at_a_time(
+def test_chunks_of_a_layer_of_any_size_equal_the_loop(
     numbers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Pieces of a layer's gradients end in the middle of domains, and at one example each.
+    # Chunks of a layer's gradients end in the middle of domains, down to one example each.
     monkeypatch.setattr(materialised, "BUDGET", numbers)
     same(make_network(), *make_batch())
 
@@ -169,7 +169,7 @@ def test_variances_alone_are_the_same(chunk_size: int | None) -> None:
 
 
 def test_one_pass_over_a_domains_gradients_gives_its_moments() -> None:
-    """The road of a GPU, taken here by hand."""
+    """The code path of a GPU, called directly."""
     g = torch.randn(5, 7, dtype=torch.float64) + 10
     variance, mean = torch.var_mean(g, 0, correction=0)
     ours = moments_over(g.clone(), 0, centered=True)
@@ -177,7 +177,7 @@ def test_one_pass_over_a_domains_gradients_gives_its_moments() -> None:
 
 
 def test_draws_of_a_network_are_repeated_in_the_second_pass() -> None:
-    """The gradient must be that of the masks that the value was made with."""
+    """The gradient must use the masks that the value was computed with."""
     images, labels = make_batch()
     model = make_network(dropout=0.5)
     count = model[7].draws.count
@@ -213,7 +213,7 @@ def test_chunks_have_the_masks_of_the_whole(kind: str, function: Any) -> None:
 
 @pytest.fixture
 def chosen(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
-    """Return a list to which every chunk that a budget chooses is added."""
+    """Return a list that collects every chunk size chosen for a memory budget."""
     found: list[int | None] = []
 
     def noting(*arguments: Any) -> int | None:
@@ -225,7 +225,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
 
 
 def peaked() -> nn.Module:
-    """Return a network whose peak moves: of few examples among weights, of many in activations."""
+    """Return a network whose memory peaks in weights for few examples, in activations for many."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 3), nn.ReLU())
     model.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 300), nn.ReLU()])
     return model.append(nn.Linear(300, CLASSES)).double()
@@ -246,7 +246,7 @@ def test_a_step_stays_within_its_budget(
             with MemoryTrace() as living:
                 losses, rows = shoal.losses_and_variance(model, images, labels, domains, **options)
                 step(rows, losses).backward()
-            # Beside it: what the step makes of rows, and torch's random state before each chunk.
+            # Not counted: the step's own tensors, and torch's random state before each chunk.
             beside = 4 * rows.nbytes + 9 * torch.get_rng_state().nbytes
             assert living.peak <= memory + beside
             chunks += chosen[-1:]
@@ -258,7 +258,7 @@ def test_a_step_stays_within_its_budget(
     assert chosen[-1] == 1
 
 
-def test_a_budget_gives_the_loops_results(chosen: list[int | None]) -> None:
+def test_a_budget_gives_the_results_of_the_loop(chosen: list[int | None]) -> None:
     model, (images, labels) = make_network(), make_batch()
     for memory in (10**9, 330_000, 220_000):
         same(model, images, labels, memory=memory)
@@ -277,7 +277,7 @@ def test_a_budget_is_measured_once_and_draws_nothing() -> None:
     assert len(second.trace) < len(first.trace) / 3
 
 
-def test_what_ran_out_of_memory_is_not_tried_again(
+def test_sizes_that_ran_out_of_memory_are_not_tried_again(
     chosen: list[int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, (images, labels) = make_network(), make_batch()
@@ -303,7 +303,7 @@ def test_what_ran_out_of_memory_is_not_tried_again(
     assert len(tried) == len(set(tried)) + 2  # at once with one, two and all
 
 
-def test_a_budget_and_a_chunk_are_one_too_many() -> None:
+def test_memory_and_chunk_size_exclude_each_other() -> None:
     images, labels = make_batch()
     with pytest.raises(ValueError, match="give chunk_size or memory"):
         shoal.gradient_variance(make_network(), images, labels, DOMAINS, chunk_size=2, memory=10**9)
@@ -329,17 +329,17 @@ def ten_bits(x: Tensor, half: int) -> Tensor:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_layers_are_trusted_where_products_round(
+def test_rounded_products_do_not_fail_the_check_of_layers(
     known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a kernel cuts off must not look like a weight that its layer does not account for."""
+    """Digits that a kernel cuts off must not look like a weight that its layer misses."""
     monkeypatch.setattr(collect, "individual_gradients", individual_gradients)
     monkeypatch.setattr(collect, "rounding", lambda _: "tf32" if known else None)
     torch.manual_seed(0)
     blocks = [Block(8, 8, 8) for _ in range(3)]
     model = nn.Sequential(nn.Conv2d(3, 8, 3), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())
     model.append(nn.Linear(8, CLASSES)).eval()
-    # Nearly the same image again and again: the gradients add up, and so do their errors.
+    # Nearly the same image many times: the gradients add up, and so do their errors.
     images = torch.randn(1, 3, 32, 32) + 0.1 * torch.randn(32, 3, 32, 32)
     labels, domains = torch.zeros(32, dtype=torch.long), torch.arange(32) % 2
     with warnings.catch_warnings(record=True) as told, Rounding():

@@ -1,4 +1,4 @@
-"""Slow and obvious: one ``autograd.grad`` per example, then the statistics by their definitions.
+"""Reference statistics: one ``autograd.grad`` per example, then the definitions. Slow and obvious.
 
 Everything is float64 and keeps its graph, so that values and gradients can both be compared.
 """
@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
-# Stated once: two exact float64 computations of the same thing, and float64 central differences.
+# For two exact float64 computations of the same thing, and for float64 central differences.
 VALUE = {"rtol": 1e-9, "atol": 1e-12}
 GRADIENT = {"rtol": 1e-8, "atol": 1e-11}
 DIFFERENCES = {"rel": 1e-5, "abs": 1e-8}
@@ -58,7 +58,7 @@ def individual_gradients(
     weights: Sequence[Tensor] | None = None,
     loss: Loss | None = None,
 ) -> Tensor:
-    """Return G, ``[n, P]``, over ``weights`` (by default all that are trainable)."""
+    """Return G, ``[n, P]``, over ``weights`` (by default all trainable ones)."""
     chosen = [p for p in model.parameters() if p.requires_grad] if weights is None else weights
     rows = []
     for i in range(len(labels)):

@@ -1,4 +1,4 @@
-"""Slow and obvious: dense Hessians and Fisher matrices in float64, one example after the other."""
+"""Reference curvature: dense Hessians and Fisher matrices in float64, example by example."""
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,7 @@ def jacobians(model: nn.Module, inputs: Tensor, weights: list[Tensor]) -> Tensor
 
 
 def fisher(model: nn.Module, inputs: Tensor, weights: list[Tensor]) -> Tensor:
-    """Return F / n: for every example and every label that the model may draw, ggᵀ by its odds."""
+    """Return F / n: the mean over examples of Σ_y p(y) ggᵀ, over the labels y of the model."""
     total = 0
     for i in range(len(inputs)):
         logits = model(inputs[i : i + 1])

@@ -11,7 +11,7 @@ import shoal
 
 DOMAINS, BATCH, INPUTS, FEATURES, CLASSES = 3, 7, 5, 4, 3
 WEIGHT, DECAY, RATE = 3.0, 0.8, 0.05
-# Float64 on both sides; the tolerance leaves room for another order of summation only.
+# Float64 on both sides; the tolerance only allows for another order of summation.
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 
 Network = tuple[nn.Module, nn.Linear]
@@ -25,7 +25,7 @@ def make_network() -> Network:
 
 
 def batches(step: int) -> list[tuple[Tensor, Tensor]]:
-    """Return {(x_e^i, y_e^i)}_{i ∈ B} of size b_s for every domain, each on a scale of its own."""
+    """Return {(x_e^i, y_e^i)}_{i ∈ B} of size b_s for every domain, each with its own scale."""
     generator = torch.Generator().manual_seed(step)
     return [
         (
@@ -54,7 +54,7 @@ def algorithm_1(
     """Return loss and weights after each iteration (\\label{pseudocode_short}).
 
     Risks are means over the batch, as in Eq. \\ref{eq:loss}, not the sums of the pseudocode, and
-    v̄/(1−γ) is matched, as the appendix on DomainBed says. The first iteration has the number 0.
+    v̄/(1−γ) is matched, as in the appendix on DomainBed. The first iteration is number 0.
     """
     features, classifier = network
     ω = list(classifier.parameters())
@@ -123,8 +123,8 @@ def test_loop_with_shoal_is_algorithm_1(iterations: int, warmup: int) -> None:
             assert torch.allclose(a, b, **CLOSE)
 
 
-def test_penalty_is_felt() -> None:
-    """The comparison above means something: λ changes loss and weights from its first step on."""
+def test_the_penalty_has_an_effect() -> None:
+    """λ changes loss and weights from its first step, so the comparison above is not trivial."""
     with_penalty = with_shoal(make_network(), 5, 3)
     without = with_shoal(make_network(), 5, 5)
     for step, (a, b) in enumerate(zip(with_penalty, without, strict=True)):

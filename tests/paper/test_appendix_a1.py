@@ -20,7 +20,7 @@ def bowls(seed: int) -> tuple[Tensor, Tensor]:
 
 
 def searched(risks: Tensor, hessians: Tensor, a: int, b: int, epsilon: float) -> float:
-    """Return max |R_B(θ) − R_A(θ*)| over many θ with |R_A(θ) − R_A(θ*)| ≤ ε: no formula at all."""
+    """Return max |R_B(θ) − R_A(θ*)| over many θ with |R_A(θ) − R_A(θ*)| ≤ ε, by search."""
     generator = torch.Generator().manual_seed(9)
     directions = torch.randn(POINTS, WEIGHTS, generator=generator, dtype=torch.float64)
     height = 0.5 * torch.einsum("ni,ij,nj->n", directions, hessians[a], directions)
@@ -53,7 +53,7 @@ def sums(found: Scores) -> dict[tuple[int, int], float]:
 
 @pytest.mark.parametrize("times", [0.5, 50.0], ids=["small ε", "large ε"])
 @pytest.mark.parametrize("seed", range(4))
-def test_score_of_every_pair_is_what_a_search_finds(seed: int, times: float) -> None:
+def test_score_of_every_pair_agrees_with_a_search(seed: int, times: float) -> None:
     risks, hessians = bowls(seed)
     epsilon = times * bound(risks, hessians)
     found = scores(risks, hessians, epsilon)
@@ -65,10 +65,10 @@ def test_score_of_every_pair_is_what_a_search_finds(seed: int, times: float) -> 
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_equality_holds_and_its_largest_pair_does_not_gain_where_epsilon_is_small(
+def test_equality_holds_and_its_largest_pair_does_not_gain_if_epsilon_is_small(
     seed: int,
 ) -> None:
-    """max I^ε(A, B) = max (R(A, B) + H^ε(A, B)), reached where R(A, B) ≥ 0."""
+    """max I^ε(A, B) = max (R(A, B) + H^ε(A, B)), reached for R(A, B) ≥ 0."""
     risks, hessians = bowls(seed)
     epsilon = 0.99 * bound(risks, hessians)
     found = scores(risks, hessians, epsilon)
@@ -87,7 +87,7 @@ def test_equality_holds_and_its_largest_pair_does_not_gain_where_epsilon_is_smal
 def test_case_that_violates_the_condition() -> None:
     """A flat domain with the higher risk: the largest pair has R < 0, which the proof excludes.
 
-    The equality of the two maxima holds nevertheless, here and for every ε: where R < 0, the pair
+    The equality of the two maxima holds nevertheless, here and for every ε: if R < 0, the pair
     gives |R + H|, and if that is not R + H, it is below R(B, A).
     """
     risks = torch.tensor([0.5, 0.4], dtype=torch.float64)
@@ -109,7 +109,7 @@ def test_equality_needs_no_bound_on_epsilon(times: float) -> None:
 
 
 def test_diagonal_hessians_give_the_largest_ratio() -> None:
-    """H^ε(A, B) = ε max_i λ_i^B / λ_i^A, and it is what full matrices give."""
+    """H^ε(A, B) = ε max_i λ_i^B / λ_i^A, which agrees with full matrices."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.rand(DOMAINS, WEIGHTS, generator=generator, dtype=torch.float64) + 0.1
     risks = torch.rand(DOMAINS, generator=generator, dtype=torch.float64)
@@ -121,7 +121,7 @@ def test_diagonal_hessians_give_the_largest_ratio() -> None:
     assert diagonal.small_enough == full.small_enough
 
 
-def test_directions_that_are_flat_in_a_have_the_floor() -> None:
+def test_directions_that_are_flat_in_a_count_as_the_floor() -> None:
     rows = torch.tensor([[1.0, 0.0, 1e-9], [2.0, 3.0, 0.0]], dtype=torch.float64)
     risks = torch.zeros(2, dtype=torch.float64)
     for found in (

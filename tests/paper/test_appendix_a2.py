@@ -1,4 +1,4 @@
-"""What the appendix on Fishr in the classifier says (\\label{appendix:lineartheory})."""
+"""The claims of the appendix on Fishr in the classifier (\\label{appendix:lineartheory})."""
 
 import pytest
 import torch
@@ -57,7 +57,7 @@ def test_binary_features_give_the_risk_of_the_group_that_has_them() -> None:
 
 
 def test_matching_the_bias_matches_squared_errors() -> None:
-    """The penalty in the bias alone is V-REx with the squared error for the likelihood."""
+    """The penalty in the bias alone is V-REx with the squared error instead of the likelihood."""
     features, logits, labels, domains = binary()
     nothing = torch.zeros_like(features)
     fishr = shoal.Fishr(2, 1.0, 0.0, warmup_steps=0, centered=False, normalise=False)
@@ -81,7 +81,7 @@ def test_uncentred_variance_in_the_biases_of_classes_is_the_brier_score() -> Non
         assert torch.allclose(v[e, -classes:].sum(), expected, **CLOSE)
 
 
-def test_centred_variance_is_the_uncentred_one_less_the_squared_mean() -> None:
+def test_centred_variance_is_the_uncentred_one_minus_the_squared_mean() -> None:
     """Centred and uncentred agree at convergence, where g_e ≈ 0, and only there."""
     features, logits, labels, domains = binary()
     centred = shoal.head_variance(features, logits, labels, domains, unbiased=False)
@@ -104,7 +104,7 @@ def test_two_domains_give_a_quarter_of_the_squared_distance(shape: tuple[int, ..
 
 
 def test_two_domains_in_fishr() -> None:
-    """λ ‖v_A − v_B‖² / 4 on the first call, whatever γ."""
+    """λ ‖v_A − v_B‖² / 4 on the first call, for any γ."""
     features, logits, labels, domains = binary()
     v = shoal.head_variance(features, logits, labels, domains)
     fishr = shoal.Fishr(2, 8.0, 0.75, warmup_steps=0, normalise=False)

@@ -20,7 +20,7 @@ def weights_of(model: nn.Module) -> list[Tensor]:
 
 
 def test_gram_matrix_and_empirical_fisher_have_the_same_eigenvalues() -> None:
-    """GGᵀ and GᵀG = F̃, and nothing beyond the smaller side."""
+    """GGᵀ and GᵀG = F̃ share them; those beyond the smaller side are zero."""
     inputs, labels, _ = small.examples()
     model = small.relu_mlp()
     g = autograd.individual_gradients(model, inputs, labels).detach()
@@ -30,7 +30,7 @@ def test_gram_matrix_and_empirical_fisher_have_the_same_eigenvalues() -> None:
 
 
 @pytest.mark.parametrize("outputs", [1, 2, 3])
-def test_fisher_matrix_is_the_tangent_kernel_weighed_by_the_loss(outputs: int) -> None:
+def test_fisher_matrix_is_the_tangent_kernel_weighted_by_the_loss(outputs: int) -> None:
     """Non-zero eigenvalues of F = JᵀΛJ and of Λ^½ J Jᵀ Λ^½, Λ = diag(p) − ppᵀ of each example."""
     inputs, _, _ = small.examples()
     model = small.relu_mlp(outputs)
@@ -52,7 +52,7 @@ def test_fisher_matrix_is_the_tangent_kernel_weighed_by_the_loss(outputs: int) -
 
 @pytest.mark.parametrize("outputs", [1, 2, 3])
 @pytest.mark.parametrize("make", [small.relu_mlp, small.tanh_mlp])
-def test_spectra_of_networks_are_those_of_the_matrices(make: object, outputs: int) -> None:
+def test_spectra_of_networks_agree_with_dense_matrices(make: object, outputs: int) -> None:
     """λ_max, its share of the trace and the step limit, of F_e and of K_e, from Gram matrices."""
     inputs, labels, domains = small.examples(classes=max(outputs, 2))
     model = make(outputs)  # type: ignore[operator]

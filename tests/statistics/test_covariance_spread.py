@@ -21,7 +21,7 @@ LABELS = torch.arange(N) % C
 
 @pytest.fixture(params=["dense", "gram", "gram by 2", "gram by 100"])
 def chunk_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int | None:
-    """Every road: C_e itself, one Gram block per pair of domains, several, more than enough."""
+    """All code paths: dense C_e, and one, several or more than enough Gram blocks per pair."""
     if request.param == "dense":
         return None
     monkeypatch.setattr(shoal.statistics.network, "DENSE", 0)
@@ -120,7 +120,7 @@ def test_two_domains_give_a_quarter_of_the_squared_distance(chunk_size: int | No
 
 def test_absent_domains_take_no_part(chunk_size: int | None) -> None:
     model, x, g = build(mlp)
-    domains = torch.tensor([2, 0, 2, 2, 0, 3, 2, 0, 2])  # none in 1 and 4, one alone in 3
+    domains = torch.tensor([2, 0, 2, 2, 0, 3, 2, 0, 2])  # none in 1 and 4, a single one in 3
     truth = oracle.spread(oracle.covariances(g, domains))
     ours = shoal.covariance_spread(model, x, LABELS, domains, num_domains=5, chunk_size=chunk_size)
     oracle.same_function(ours, truth, list(model.parameters()))
@@ -175,7 +175,7 @@ def test_gradient_in_inputs_that_require_it(chunk_size: int | None) -> None:
     oracle.same_function(ours, truth, [x, *model.parameters()])
 
 
-def test_the_gradient_scales_with_what_comes_after(chunk_size: int | None) -> None:
+def test_the_gradient_scales_with_its_cotangent(chunk_size: int | None) -> None:
     model, x, _ = build(mlp)
     weight = model[0].weight
     value = shoal.covariance_spread(model, x, LABELS, DOMAINS, chunk_size=chunk_size)
@@ -257,7 +257,7 @@ def test_domains_that_nearly_agree_stay_within_the_stated_floor(
     matrices = in_float64(model, x, labels, domains)
     floor = 1e-7 * float(sum(c.square().sum() for c in matrices) / 2)
     truth = float(oracle.spread(matrices))
-    assert truth < floor  # so the terms cancel altogether
+    assert truth < floor  # so the terms cancel completely
     ours = shoal.covariance_spread(model, x, labels, domains, chunk_size=chunk_size)
     assert abs(float(ours.detach()) - truth) < 2 * floor
 
@@ -270,7 +270,7 @@ def test_a_large_common_mean_costs_no_accuracy_in_float32(chunk_size: int | None
 
 
 class Watching:
-    """A linear layer's Gram entry that notes the precision it runs under."""
+    """A linear layer's Gram block that records the precision it runs under."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -289,7 +289,7 @@ def reduced_precision() -> Any:
     torch.set_float32_matmul_precision(before)
 
 
-def test_reduced_precision_products_are_off_inside_and_as_before_outside(
+def test_reduced_precision_products_are_disabled_inside_and_restored_after(
     reduced_precision: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watching = Watching()
@@ -319,7 +319,7 @@ def test_precision_is_restored_after_an_error(
 
 
 @pytest.mark.parametrize("blocks", [False, True])
-def test_weights_that_the_loss_does_not_see_have_no_spread(blocks: bool) -> None:
+def test_weights_that_the_loss_ignores_have_no_spread(blocks: bool) -> None:
     class Half(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -32,7 +32,7 @@ def logits_of(n: int, classes: int = CLASSES) -> tuple[Tensor, Tensor]:
 
 
 def numpy_moments(features: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
-    """Domain by domain, entry by entry."""
+    """Return the moments, one domain and one entry after the other."""
     rows = []
     for part in np.split(features, np.cumsum(sizes)[:-1]):
         n, d = part.shape
@@ -51,7 +51,7 @@ def test_moments(sizes: tuple[int, ...]) -> None:
     torch.testing.assert_close(feature_moments(features, sizes), expected, **oracle.VALUE)
 
 
-def test_covariance_is_that_of_numpy() -> None:
+def test_covariance_agrees_with_numpy() -> None:
     features = features_of(6, 2)
     covariance = feature_moments(features, (6,))[0, 2:].view(2, 2) * 2
     torch.testing.assert_close(covariance, torch.from_numpy(np.cov(features.numpy().T)))
@@ -83,7 +83,7 @@ def test_a_large_common_value_costs_no_accuracy_in_float32() -> None:
 
 
 def slope(losses: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: Tensor) -> Tensor:
-    """The derivative of the mean loss in a factor of the logits, at 1; zero without examples."""
+    """Return the derivative of the mean loss in the logits' scale, at 1; zero without examples."""
     if len(logits) == 0:
         return 0 * logits.sum()
     scale = torch.ones((), dtype=logits.dtype, requires_grad=True)
@@ -206,7 +206,9 @@ def test_bad_features_logits_and_labels_are_refused() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(4, 4), (3, 4, 1)])
-def test_nothing_asks_the_host(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_waits_for_the_host(
+    sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shoal.checks.values_visible", lambda *tensors: False)
     features, (logits, labels) = features_of(8).requires_grad_(), logits_of(8)
     logits.requires_grad_()

@@ -24,7 +24,7 @@ def normal(*shape: int) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Fused attention would have no second derivative."""
+    """A network with attention: the fused kernels have no second derivative."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,14 +82,14 @@ def test_agrees_with_the_loop_and_with_finite_differences(
 @pytest.mark.parametrize("chunk_size", [None, 2])
 def test_absent_domains_have_rows_of_zeros(chunk_size: int | None) -> None:
     model, x = build(mlp)
-    domains = torch.tensor([2, 0, 2, 2, 0, 3, 2, 0, 2])  # none in 1 and 4, one alone in 3
+    domains = torch.tensor([2, 0, 2, 2, 0, 3, 2, 0, 2])  # none in 1 and 4, a single one in 3
     g = oracle.individual_gradients(model, x, LABELS)
     ours = shoal.gradient_mean(model, x, LABELS, domains, num_domains=5, chunk_size=chunk_size)
     oracle.same_function(ours, oracle.mean(g, domains, 5), list(model.parameters()))
     assert torch.equal(ours[[1, 3, 4]], torch.zeros_like(ours[[1, 3, 4]]))
 
 
-def test_a_lone_domain_is_the_gradient_of_the_risk() -> None:
+def test_a_single_domain_gives_the_gradient_of_the_risk() -> None:
     model, x = build(mlp)
     risk = F.cross_entropy(model(x), LABELS)
     truth = oracle.gradient_of(risk, list(model.parameters()))

@@ -189,7 +189,7 @@ def instance_norm_with_running_statistics() -> Case:
 
 
 def scaled(model: nn.Module) -> nn.Module:
-    """Move norms away from weight 1, bias 0, mean 0 and variance 1, where mistakes hide."""
+    """Move norms away from weight 1, bias 0, mean 0 and variance 1, which hide mistakes."""
     generator = torch.Generator().manual_seed(5)
     for module in model.modules():
         if "Norm" in type(module).__name__:
@@ -210,7 +210,7 @@ def embedding_of_one_token() -> Case:
 
 
 def embedding_with_padding() -> Case:
-    # The row of the padding has no gradient by decree, so differences would not agree.
+    # The padding's row has no gradient by definition, so finite differences would not agree.
     model = nn.Sequential(nn.Embedding(6, 3, padding_idx=2), Pooled(3))
     return Case(model, tokens(4, size=6), differences=False)
 
@@ -232,7 +232,7 @@ def called_twice() -> Case:
 
 
 class Tied(nn.Module):
-    """A language model's trick: the embedding is also the last layer's weight."""
+    """Tied weights, as in language models: the embedding is also the last layer's weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,7 +250,7 @@ def tied_between_two_modules() -> Case:
 
 
 class Functional(nn.Module):
-    """A layer's weight is used once by the layer and once more behind its back."""
+    """A layer's weight is used once by the layer and once more outside of its call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -384,7 +384,7 @@ def parametrised_weight() -> Case:
 
 def weight_norm() -> Case:
     # Differentiating torch._weight_norm twice gives a wrong result (torch 2.13), so the gradient
-    # is held by differences only.
+    # is compared with finite differences only.
     layer = parametrizations.weight_norm(nn.Linear(4, 5))
     model = nn.Sequential(layer, nn.Tanh(), nn.Linear(5, C))
     return Case(model, normal(4), rules=False, loop=False)
@@ -407,7 +407,7 @@ def linear_with_a_weight_of_its_own() -> Case:
 
 
 class Extra(nn.Linear):
-    """A subclass may do anything in its forward."""
+    """A subclass can do anything in its forward."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) + F.linear(x.square(), self.weight)
@@ -455,7 +455,7 @@ def layer_called_by_keyword() -> Case:
 
 
 class SequenceFirst(nn.Module):
-    """Layers see ``[t, n, p]``; t = n, so no shape gives it away."""
+    """Layers see ``[t, n, p]``; t = n, so no shape reveals it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -480,7 +480,7 @@ def sequence_first_longer_than_the_batch() -> Case:
 
 
 class Positions(nn.Module):
-    """A position embedding is asked for once for the whole batch, not once per example."""
+    """A position embedding is looked up once for the whole batch, not once per example."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -609,7 +609,7 @@ def test_every_layer_agrees_with_the_loop_and_with_finite_differences(
     make: Callable[[], Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = build(make)
-    if case.rules:  # else a wrong rule would be noticed on first use and hidden by the fallback
+    if case.rules:  # otherwise the fallback would hide a wrong rule
         monkeypatch.setattr(shoal.gradients.collect, "individual_gradients", None)
     g = oracle.individual_gradients(case.model, case.inputs, LABELS)
     leaves = leaves_of(case.model)
@@ -647,10 +647,10 @@ def test_the_fallback_warning_names_the_parameter(make: Callable[[], Case]) -> N
         variance_of(case)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        variance_of(case)  # said once
+        variance_of(case)  # warns only once
 
 
-def test_rules_work_in_silence() -> None:
+def test_rules_give_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for make in (linear_on_vectors, conv2d, layer_norm_on_sequences, embedding, bare_parameter):
@@ -658,7 +658,7 @@ def test_rules_work_in_silence() -> None:
 
 
 class Gated(nn.Module):
-    """A second use of a weight behind a gate that is closed at first, as at initialisation."""
+    """A second use of a weight behind a gate that is closed at initialisation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -695,7 +695,7 @@ class OnlyInTraining(nn.Module):
         return self.classifier(x * self.scale if self.training else x)
 
 
-def test_another_mode_is_looked_at_afresh() -> None:
+def test_another_mode_is_checked_again() -> None:
     torch.manual_seed(0)
     model, x = OnlyInTraining().double(), normal(4)
     model.eval()
@@ -800,7 +800,7 @@ def test_absent_domains_have_rows_of_zeros(
     make: Callable[[], Case], chunk_size: int | None
 ) -> None:
     case = build(make)
-    domains = torch.tensor([2, 0, 2, 0, 2, 3, 0])  # none in 1 and 4, one alone in 3
+    domains = torch.tensor([2, 0, 2, 0, 2, 3, 0])  # none in 1 and 4, a single one in 3
     g = oracle.individual_gradients(case.model, case.inputs, LABELS)
     truth = oracle.variance(g, domains, 5)
     ours = shoal.gradient_variance(
@@ -894,7 +894,7 @@ def test_without_grad_the_value_is_the_same_and_no_graph_is_left(chunk_size: int
 
 
 @pytest.mark.parametrize("chunk_size", [None, 3])
-def test_the_network_is_left_as_it_was(chunk_size: int | None) -> None:
+def test_the_network_is_not_changed(chunk_size: int | None) -> None:
     case = build(conv2d)
     before = {name: p.detach().clone() for name, p in case.model.named_parameters()}
     variance_of(case, chunk_size=chunk_size)
@@ -925,7 +925,7 @@ def test_gradient_in_inputs_that_require_it(
 
 
 @pytest.mark.parametrize("chunk_size", [None, 3])
-def test_inputs_may_come_from_another_network(chunk_size: int | None) -> None:
+def test_inputs_can_come_from_another_network(chunk_size: int | None) -> None:
     case = build(linear_on_vectors)
     before = nn.Linear(4, 4).double()
     g = oracle.individual_gradients(case.model, torch.tanh(before(case.inputs)), LABELS)
@@ -969,7 +969,7 @@ def test_the_backward_repeats_the_masks_of_active_dropout(
     assert exact == pytest.approx(differences, **oracle.DIFFERENCES)
 
 
-def test_the_second_pass_leaves_the_random_state_alone() -> None:
+def test_the_second_pass_does_not_change_the_random_state() -> None:
     torch.manual_seed(0)
     model = Dropped(False).double().train()
     v = shoal.gradient_variance(model, normal(4), LABELS, DOMAINS, chunk_size=3)
@@ -1007,11 +1007,11 @@ def test_a_second_derivative_is_right_or_refused(layer: int, chunk_size: int | N
     torch.testing.assert_close(ours, truth, **oracle.GRADIENT)
 
 
-# What P means
+# The meaning of P
 
 
 class Net(nn.Module):
-    """Φ and w, so that ω, φ and θ can be asked for."""
+    """Φ and w, so that ω, φ and θ can be chosen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -1041,7 +1041,7 @@ def columns(model: nn.Module, names: Sequence[str]) -> Tensor:
         ("classifier.", ["classifier.weight", "classifier.bias"]),
         ("features.2.bias", ["features.2.bias"]),
         (["classifier.bias"], ["classifier.bias"]),
-        # However it is asked for, the order is that of named_parameters().
+        # However they are chosen, the order is that of named_parameters().
         (
             ["classifier.bias", "features.0"],
             ["features.0.weight", "features.0.bias", "classifier.bias"],
@@ -1124,7 +1124,7 @@ def test_a_tied_weight_has_its_columns_once_under_any_of_its_names() -> None:
 
 
 @pytest.mark.parametrize("chunk_size", [None, 3])
-def test_frozen_weights_are_left_out(net: Net, chunk_size: int | None) -> None:
+def test_frozen_weights_are_not_in_p(net: Net, chunk_size: int | None) -> None:
     net.features[0].weight.requires_grad_(False)
     net.classifier.bias.requires_grad_(False)
     names = ["features.0.bias", "features.2.weight", "features.2.bias", "classifier.weight"]
@@ -1143,7 +1143,7 @@ def test_a_weight_that_is_never_used_has_zeros(net: Net, chunk_size: int | None)
     oracle.same_function(ours, truth, leaves_of(net))
 
 
-def test_an_unknown_name_is_answered_with_the_nearest(net: Net) -> None:
+def test_an_unknown_name_raises_with_the_nearest(net: Net) -> None:
     with pytest.raises(
         ValueError, match=r"unknown parameter 'clasifier'; did you mean 'classifier'\? One of: "
     ):
@@ -1160,7 +1160,7 @@ def test_a_selection_without_trainable_weights_is_refused(net: Net) -> None:
         shoal.gradient_variance(net, normal(4), LABELS, DOMAINS, nn.Linear(1, 1))
 
 
-# What goes in and comes out of the network
+# Inputs and outputs of the network
 
 
 class TwoInputs(nn.Module):
@@ -1200,7 +1200,7 @@ def test_an_output_without_logits_is_refused() -> None:
         shoal.gradient_variance(model, normal(2, 3), LABELS, DOMAINS)
 
 
-# What has no per-example gradient
+# Networks without per-example gradients
 
 
 @pytest.mark.parametrize("statistic", ["gradient_variance", "gradient_mean", "covariance_spread"])
@@ -1279,10 +1279,10 @@ def test_backpack_agrees(kind: str) -> None:
     ids=lambda function: function.__name__,
 )
 @pytest.mark.parametrize("chunk_size", [None, 3])
-def test_an_embedding_with_sparse_gradients_is_like_any(
+def test_an_embedding_with_sparse_gradients_agrees_with_a_dense_one(
     statistic: Callable[..., Tensor], chunk_size: int | None
 ) -> None:
-    """Its gradients leave out the words that did not come."""
+    """Its gradients hold only the words of the batch."""
     found = []
     for sparse in (False, True):
         torch.manual_seed(0)

@@ -23,7 +23,7 @@ N, C, P = len(DOMAINS), 4, 5
 
 @pytest.fixture(params=["sorted", "masked"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both roads: domain sizes known on the host, and ids that never leave the device."""
+    """Both code paths: domain sizes known on the host, and ids that stay on the device."""
     if request.param == "masked":
         force_masked(monkeypatch)
     return str(request.param)
@@ -208,7 +208,7 @@ def test_domain_ids_of_any_integer_type(dtype: torch.dtype, path: str) -> None:
     torch.testing.assert_close(ours, head.variance(), **oracle.VALUE)
 
 
-def test_domains_that_were_not_seen_have_rows_of_zeros(path: str) -> None:
+def test_domains_without_examples_have_rows_of_zeros(path: str) -> None:
     head = class_indices()
     v = head.variance(num_domains=6)
     assert v.shape == (6, C * P + C)
@@ -219,7 +219,7 @@ def test_domains_that_were_not_seen_have_rows_of_zeros(path: str) -> None:
 @pytest.mark.parametrize("centered", [True, False])
 def test_a_domain_with_one_example_is_absent(centered: bool, path: str) -> None:
     head = class_indices()
-    domains = torch.tensor([0, 3, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2])  # one alone in 3, none in 1
+    domains = torch.tensor([0, 3, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2])  # a single one in 3, none in 1
     truth = oracle.variance(head.individual_gradients(), domains, 5, centered)
     v = head.variance(domains, num_domains=5, centered=centered)
     oracle.same_function(v, truth, head.leaves)
@@ -301,7 +301,7 @@ def test_a_second_derivative_is_right_or_refused(centered: bool) -> None:
     torch.testing.assert_close(ours, truth, **oracle.GRADIENT)
 
 
-def test_arguments_are_left_as_they_were() -> None:
+def test_arguments_are_not_changed() -> None:
     head = class_indices()
     logits = head.logits(head.features)
     before = [t.detach().clone() for t in (head.features, logits, head.labels, DOMAINS)]
@@ -363,7 +363,7 @@ def test_nearly_constant_gradients_keep_their_variance_in_float32(
     ours = shoal.head_variance(z, r, labels, domains, loss=halves)
     if deviating != "features":
         assert relative(ours, truth) < 1e-3
-    else:  # the bias has no variance at all
+    else:  # the bias has no variance
         assert relative(ours[:, : C * P], truth[:, : C * P]) < 1e-3
 
     cotangent = oracle.random_like(truth) / truth.detach().mean()
@@ -376,7 +376,7 @@ def test_nearly_constant_gradients_keep_their_variance_in_float32(
     plain = (r[:, :, None] * z[:, None]).flatten(1).detach()
     rows = [plain[domains == e] for e in (0, 1)]
     naive = torch.stack([m.square().mean(0) - m.mean(0).square() for m in rows])
-    assert relative(naive, truth[:, : C * P]) > 1  # so the example is a hard one
+    assert relative(naive, truth[:, : C * P]) > 1  # so the example is hard
 
 
 def test_rounding_never_makes_a_variance_negative(path: str) -> None:
@@ -423,7 +423,7 @@ def test_no_individual_gradient_is_formed(
         v = shoal.head_variance(z, logits, labels, domains, centered=centered, loss=loss)
     with Largest() as backward:
         v.sum().backward()
-    assert 2 * classes * p <= forward.numel <= 4 * classes * p  # the rows, and little more
+    assert 2 * classes * p <= forward.numel <= 4 * classes * p  # the rows, and little else
     assert 2 * classes * p <= backward.numel <= 4 * classes * p
 
 
@@ -451,7 +451,7 @@ class AskingTheHost(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("make", [class_indices, soft_targets, binary_vector, smooth_l1])
-def test_the_device_road_and_the_spread_never_ask_the_host(
+def test_the_device_path_and_the_spread_never_wait_for_the_host(
     make: Callable[[], Head], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shoal.checks, "values_visible", lambda *tensors: False)
@@ -481,8 +481,8 @@ def test_a_loss_must_give_one_value_per_example(loss: oracle.Loss, came: str) ->
 
 
 @pytest.mark.parametrize("each", [255, 256, 257])
-def test_gradients_where_few_examples_become_many(each: int) -> None:
-    """Two roads to the same products, against autograd through individual gradients."""
+def test_gradients_of_small_and_large_domains(each: int) -> None:
+    """Two ways to compute the same products, against autograd through individual gradients."""
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(2 * each, 3, generator=generator, dtype=torch.float64, requires_grad=True)
     x = torch.randn(2 * each, 2, generator=generator, dtype=torch.float64, requires_grad=True)

@@ -156,7 +156,7 @@ def _plain(input: Tensor) -> bool:
 
 
 def _backward_reaches(ctx: Any, index: int) -> bool:
-    """Return whether the running backward goes on to an input, which must not be a leaf."""
+    """Return whether the running backward reaches an input, which must not be a leaf."""
     if not ctx.needs_input_grad[index]:
         return False
     found: bool = torch._C._will_engine_execute_node(ctx.next_functions[index][0])
@@ -197,7 +197,7 @@ def _convolution(
         output_padding=[0] * axes,
         groups=groups,
     )
-    # A view: the engine cannot tell of a leaf whether its gradient is wanted.
+    # A view: for a leaf, the engine cannot report whether its gradient is wanted.
     weight = _cast(weight.view_as(weight))
     out: Tensor = _Convolution.apply(_cast(input), weight, geometry)  # type: ignore[no-untyped-call]
     return out if bias is None else out + _cast(bias).reshape(1, -1, *[1] * axes)
@@ -288,7 +288,7 @@ def _frozen_batch_norm(
     dtypes = {t.dtype for t in (running_mean, running_var, weight, bias)}
     if dtypes != {input.dtype} and (dtypes != {torch.float32} or input.dtype not in HALVES):
         return None
-    # Views: the engine cannot tell of a leaf whether its gradient is wanted.
+    # Views: for leaves, the engine cannot report whether their gradients are wanted.
     trained = weight.view_as(weight), bias.view_as(bias)
     out: Tensor = _Norm.apply(input, *trained, running_mean, running_var, eps)  # type: ignore[no-untyped-call]
     return out

@@ -51,8 +51,8 @@ def _matmul_precision() -> str:
         return torch.get_float32_matmul_precision()
     except RuntimeError:  # set through the newer attributes, which the call rejects
         backends: Any = torch.backends
-        asked = {backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision}
-        return "medium" if "bf16" in asked else "high" if "tf32" in asked else "highest"
+        set_to = {backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision}
+        return "medium" if "bf16" in set_to else "high" if "tf32" in set_to else "highest"
 
 
 def _cudnn_rounds() -> bool:
