@@ -40,7 +40,7 @@ def chunks(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
 
 
 LOSSES: dict[str, Loss] = {"head": head, "micro": micro_batches, "all": whole, "chunks": chunks}
-losses = pytest.mark.parametrize("kind", LOSSES)
+every_loss = pytest.mark.parametrize("kind", LOSSES)
 
 
 def problem(last: bool = False) -> tuple[nn.Module, Tensor, Tensor]:
@@ -62,7 +62,7 @@ def distance(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
-@losses
+@every_loss
 def test_a_scaler_changes_no_bit(kind: str) -> None:
     """A scale that is a power of two passes through every backward unchanged."""
     model, images, labels = problem()
@@ -71,7 +71,7 @@ def test_a_scaler_changes_no_bit(kind: str) -> None:
     assert torch.equal(plain, scaled)
 
 
-@losses
+@every_loss
 @pytest.mark.parametrize(
     ("dtype", "close"), [(torch.bfloat16, 0.1), (torch.float16, 0.02)], ids=["bf16", "fp16"]
 )
@@ -85,7 +85,7 @@ def test_autocast(kind: str, dtype: torch.dtype, close: float) -> None:
     assert distance(gradient(found, model), gradient(expected, model)) < close
 
 
-@losses
+@every_loss
 def test_channels_last(kind: str) -> None:
     model, images, labels = problem()
     expected = gradient(LOSSES[kind](model, images, labels), model)

@@ -37,7 +37,13 @@ class Diagonals:
 
 
 def from_moments(
-    groups: SortedDomains, losses: Tensor, mean: Tensor, m2: Tensor, fisher: Tensor, hessian: Tensor
+    groups: SortedDomains,
+    losses: Tensor,
+    mean: Tensor,
+    m2: Tensor,
+    *,
+    fisher: Tensor,
+    hessian: Tensor,
 ) -> Diagonals:
     """Return the diagonals from losses ``[n]``, ḡ and M2 = Σ_i (g_i − ḡ)², ``[E, P]``."""
     counts = groups.counts.to(m2.dtype)[:, None]
@@ -129,9 +135,10 @@ def head_diagonals(
     z, logits, labels, groups = sort_head(features, logits, labels, domains, num_domains)
     source = LinearOnVectors(logits[0].numel(), z.shape[1], bias)
     mean, m2 = source.moments((z, residuals(logits, labels, None)), groups, True)
-    hessian = _curvature(z, logits, groups, bias)
     losses = individual_losses(logits, labels, None)
-    return from_moments(groups, losses, mean, m2, hessian, hessian)
+    # In a linear classifier the Fisher matrix is the Hessian.
+    hessian = _curvature(z, logits, groups, bias)
+    return from_moments(groups, losses, mean, m2, fisher=hessian, hessian=hessian)
 
 
 @torch.no_grad()

@@ -64,10 +64,18 @@ def network_diagonals(
         method: how the Hessian is computed, as in ``hessian_diagonal``.
         chunk_size: examples that run together; None for all.
     """
-    job = _job(model, inputs, labels, domains, parameters, num_domains, chunk_size)
+    job = _prepare(
+        model,
+        inputs,
+        labels,
+        domains,
+        parameters=parameters,
+        num_domains=num_domains,
+        chunk_size=chunk_size,
+    )
     total, fisher, losses = _moments(job, gradients=True)
     hessian = _hessian(job, fisher, method)
-    return from_moments(job.groups, losses, total.mean, total.m2, fisher, hessian)
+    return from_moments(job.groups, losses, total.mean, total.m2, fisher=fisher, hessian=hessian)
 
 
 def hessian_diagonal(
@@ -89,7 +97,15 @@ def hessian_diagonal(
             "gauss-newton" everywhere, "func" for one after the other, or "backpack" (an extra).
         others: as in ``network_diagonals``.
     """
-    job = _job(model, inputs, labels, domains, parameters, num_domains, chunk_size)
+    job = _prepare(
+        model,
+        inputs,
+        labels,
+        domains,
+        parameters=parameters,
+        num_domains=num_domains,
+        chunk_size=chunk_size,
+    )
     wanted = choose("method", method, HESSIAN_METHODS) in ("auto", "gauss-newton")
     fisher = _moments(job, gradients=False)[1] if wanted else None
     present = (job.groups.counts >= 2)[:, None]
@@ -97,15 +113,17 @@ def hessian_diagonal(
     return hessian.where(present, hessian.new_zeros(()))
 
 
-def _job(
+def _prepare(
     model: nn.Module,
     inputs: Inputs,
     labels: Tensor,
     domains: Tensor,
+    *,
     parameters: Parameters,
     num_domains: int | None,
     chunk_size: int | None,
 ) -> Job:
+    """Return the job of a diagonal; raise if there are no examples."""
     job = Job.prepare(
         model,
         inputs,

@@ -117,9 +117,15 @@ class ConvolutionGradients(MaterialisedGradients):
             return c.reshape(z.shape)
         padding = module._reversed_padding_repeated_twice
         if z.ndim == 4 and padding[::2] == padding[1::2] and not _channels_last(z):
-            how = (module.kernel_size, module.dilation, padding[-2::-2], module.stride)
             columns = c.reshape(len(z), -1, c.shape[2])
-            folded: Tensor = torch.ops.aten.col2im(columns, z.shape[2:], *how)
+            folded: Tensor = torch.ops.aten.col2im(
+                columns,
+                z.shape[2:],
+                module.kernel_size,
+                module.dilation,
+                padding[-2::-2],
+                module.stride,
+            )
             return folded
         like = torch.channels_last if _channels_last(z) else torch.contiguous_format
         shape = [

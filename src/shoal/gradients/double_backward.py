@@ -301,6 +301,7 @@ def norm_gradients(
     mean: Tensor,
     var: Tensor,
     eps: float,
+    *,
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of ⟨g, y⟩ in x, w and b, each None unless ``wanted``."""
@@ -343,7 +344,7 @@ class _NormBackward(torch.autograd.Function):
         ctx.save_for_backward(g, x, w, mean, var)
         ctx.eps = eps
         ctx.set_materialize_grads(False)
-        return norm_gradients(g, x, w, mean, var, eps, wanted)
+        return norm_gradients(g, x, w, mean, var, eps, wanted=wanted)
 
     @staticmethod
     def backward(
