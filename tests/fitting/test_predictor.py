@@ -12,9 +12,8 @@ from torch import nn
 
 from shoal.algorithms import find
 from shoal.fitting import onnx_export
-from shoal.fitting.frozen_features import in_threads, one_thread
 from shoal.fitting.onnx_export import write_onnx
-from shoal.fitting.predictor import Predictor
+from shoal.fitting.predictor import Predictor, in_threads, one_thread
 from shoal.networks import Network
 from shoal.networks.base import IMAGENET
 from shoal.networks.registry import backbone_name

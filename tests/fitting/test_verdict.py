@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from shoal.datasets import Domain, DomainDataset, splits
-from shoal.fitting.verdict import decide
+from shoal.fitting.verdict import average_and_worst, decide
 from shoal.results.records import Record, RunResult
 
 SIZES = {"a": 10, "b": 20, "c": 40}
@@ -237,3 +237,15 @@ def test_the_guess_is_of_the_domains_that_the_method_has() -> None:
     found = decide(runs, data, 0.2)
     assert found.deploy == "erm"
     assert "scores 82.5 % (-12.5 ± 2.5 points)" in found.sentences[1]
+
+
+def test_an_average_is_shown_if_the_time_ended_within_a_split() -> None:
+    runs = [run("erm", d, 0, 0.5 + k / 10) for k, d in enumerate("abc")] + [run("erm", "a", 1, 0.3)]
+    (row,) = decide(runs, dataset(), 0.2).rows
+    assert row.average is None
+    average, worst = average_and_worst(row, "abc")
+    assert average is not None and average.mean == pytest.approx((0.4 + 0.6 + 0.7) / 3)
+    assert worst is not None and (worst.mean, worst.trials) == (pytest.approx(0.4), 1)
+    # Without any run on a domain there is no average that could be compared with others.
+    (row,) = decide([run("erm", d, 0, 0.5) for d in "ab"], dataset(), 0.2).rows
+    assert average_and_worst(row, "abc") == (row.average, row.worst)

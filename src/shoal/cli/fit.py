@@ -287,6 +287,8 @@ def print_result(result: Any) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from ..fitting.verdict import average_and_worst
+
     verdict, out, console = result.verdict, result.out, Console()
     rows, majority = verdict.rows, verdict.majority.row
     domains = list(dict.fromkeys(name for row in rows for name in row.domains))
@@ -300,8 +302,9 @@ def print_result(result: Any) -> None:
     for name in domains:
         grid.add_row(Text(name), *(_cell(row.domains.get(name)) for row in (*rows, majority)))
     grid.add_section()
-    grid.add_row("average", *(_cell(row.average) for row in (*rows, majority)))
-    grid.add_row("worst", *(_cell(row.worst) for row in (*rows, majority)))
+    both = [average_and_worst(row, domains) for row in (*rows, majority)]
+    grid.add_row("average", *(_cell(average) for average, _ in both))
+    grid.add_row("worst", *(_cell(worst) for _, worst in both))
     inside = (verdict.inside[row.algorithm] for row in rows)
     grid.add_row("seen domains", *(_percent(one) for one in inside), "–")
     console.print(grid)
@@ -316,7 +319,8 @@ def print_result(result: Any) -> None:
         console.print(Text(f" {sentence}"), soft_wrap=True)
     names = ("model.safetensors", "model.json", "model.onnx", "report.html")
     files = ", ".join(name for name in names if (out / name).exists())
-    console.print(Text(f" Written to {out} in {format_duration(result.seconds)}: {files}"))
+    written = f" Written to {out} in {format_duration(result.seconds)}: {files}"
+    console.print(Text(written), soft_wrap=True)
     predict = f"shoal predict {shlex.quote(str(out))} FILES..."
     look = f"look at the errors in {out / 'report.html'}, then fit again with another --out"
     console.print(Text(f" Next: {predict if verdict.majority.beaten else look}"), soft_wrap=True)

@@ -38,7 +38,6 @@ from .frozen_features import (
     SHAPE,
     check_frozen,
     frozen_features,
-    one_thread,
     whole_network,
 )
 from .inspection import FitData, check_kind, inspect_data, is_table
@@ -52,7 +51,7 @@ from .leave_one_out import (
 )
 from .onnx_export import ONNX, describe_onnx, onnx_missing, write_onnx
 from .page_content import build_page_content
-from .predictor import Predictor, device_of, load
+from .predictor import Predictor, device_of, load, one_thread
 from .setup import (
     INSPECTION,
     FitSetup,

@@ -3,14 +3,9 @@
 At the end the head is put onto that network, so the model is a whole network like any other.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -24,47 +19,7 @@ from ..runs.model import build
 from ..runs.run import Run
 from ..storage import load_tensors, save_tensors
 from ..training.batches import Normalise, scaled
-
-Item = TypeVar("Item")
-Output = TypeVar("Output")
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run every torch operation inside on one core."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def in_threads(
-    work: Callable[[Item], Output], items: Iterable[Item], device: torch.device
-) -> Iterator[Output]:
-    """Yield ``work(item)`` for each item, in order; on a CPU, run as many at once as it has cores.
-
-    A few results are computed ahead, so that no core waits for the consumer.
-    """
-    workers = torch.get_num_threads() if device.type == "cpu" else 1
-    left, waiting = iter(items), deque[Future[Output]]()
-    with (
-        one_thread() if device.type == "cpu" else nullcontext(),
-        ThreadPoolExecutor(workers) as pool,
-    ):
-        try:
-            for item in islice(left, 2 * workers):
-                waiting.append(pool.submit(work, item))
-            while waiting:
-                output = waiting.popleft().result()
-                for item in islice(left, 1):
-                    waiting.append(pool.submit(work, item))
-                yield output
-        finally:
-            for future in waiting:
-                future.cancel()
-
+from .predictor import in_threads
 
 FEATURES = "features.pt"
 SHAPE = (3, 224, 224)

@@ -15,7 +15,7 @@ from ..results.records import RunResult, timing_of
 from ..runs.folder import PREDICTIONS
 from .inspection import FitData
 from .setup import FitSetup
-from .verdict import BASELINE, Verdict
+from .verdict import BASELINE, Verdict, average_and_worst
 
 # Unreadable files that the page lists.
 NAMED = 50
@@ -73,11 +73,12 @@ def _method(row: MethodRow, domains: Sequence[str], verdict: Verdict) -> dict[st
 
 
 def _accuracies(row: MethodRow, domains: Sequence[str]) -> dict[str, Any]:
+    average, worst = average_and_worst(row, domains)
     return {
         "name": title_of(row.algorithm),
         "cells": [_cell(row.domains.get(domain)) for domain in domains],
-        "average": _cell(row.average),
-        "worst": _cell(row.worst),
+        "average": _cell(average),
+        "worst": _cell(worst),
     }
 
 

@@ -3,11 +3,14 @@
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +23,14 @@ from ..runs import model as models
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import TOGETHER
 from ..training.pillow import exact_evaluation
-from .frozen_features import in_threads
 from .inputs import columns_of, describe, files_in, has_columns, is_picture, is_row, picture_of
 
 # Images in a batch, by device: on a CPU, larger batches do not fit the caches.
 BATCH = {"cpu": 4, "cuda": 256}
 IMAGE = [3, 224, 224]
+
+Item = TypeVar("Item")
+Output = TypeVar("Output")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,6 +267,43 @@ def _read(name: str, source: Any) -> Tensor | str:
         return f"there are no images in {name}"
     except (ValueError, OSError) as error:
         return f"{name}: {error}" if in_memory else str(error)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run every torch operation inside on one core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def in_threads(
+    work: Callable[[Item], Output], items: Iterable[Item], device: torch.device
+) -> Iterator[Output]:
+    """Yield ``work(item)`` for each item, in order; on a CPU, run as many at once as it has cores.
+
+    A few results are computed ahead, so that no core waits for the consumer.
+    """
+    workers = torch.get_num_threads() if device.type == "cpu" else 1
+    left, waiting = iter(items), deque[Future[Output]]()
+    with (
+        one_thread() if device.type == "cpu" else nullcontext(),
+        ThreadPoolExecutor(workers) as pool,
+    ):
+        try:
+            for item in islice(left, 2 * workers):
+                waiting.append(pool.submit(work, item))
+            while waiting:
+                output = waiting.popleft().result()
+                for item in islice(left, 1):
+                    waiting.append(pool.submit(work, item))
+                yield output
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def load(

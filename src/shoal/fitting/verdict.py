@@ -129,6 +129,20 @@ def decide(runs: Sequence[RunResult], dataset: DomainDataset, holdout: float) ->
     )
 
 
+def average_and_worst(
+    row: MethodRow, domains: Sequence[str]
+) -> tuple[TrialMean | None, TrialMean | None]:
+    """Return a row's average and worst accuracy, to be shown.
+
+    If the time ended within a split, ``row.average`` is None. Then take the average and the minimum
+    of the domains' means, without an error; None if a domain is missing altogether.
+    """
+    if row.average is not None or set(row.domains) != set(domains):
+        return row.average, row.worst
+    means = [cell.mean for cell in row.domains.values()]
+    return TrialMean.of([fmean(means)]), TrialMean.of([min(means)])
+
+
 def _compare_with_erm(choices: Sequence[Choice], names: Sequence[str]) -> dict[str, Comparison]:
     """Return each method minus ERM, on the trials that both have; a pair is a domain.
 
