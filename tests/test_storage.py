@@ -1,9 +1,13 @@
-"""Files: all of them or none, read back as they were, and named when they are damaged."""
+"""Files and locks: written whole or not at all, read back unchanged, named when damaged."""
 
 import errno
 import os
 import pickle
 import stat
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,6 +15,8 @@ import pytest
 import torch
 
 from shoal.storage import (
+    hold_lock,
+    is_locked,
     load_tensors,
     read_json,
     remove_asides,
@@ -236,3 +242,56 @@ def test_tensors_that_are_no_dict_are_named(tmp_path: Path) -> None:
     torch.save([torch.ones(2)], tmp_path / "a.pt")
     with pytest.raises(ValueError, match=r"a\.pt holds list, a dict was expected"):
         load_tensors(tmp_path / "a.pt")
+
+
+# Locks
+
+
+def test_a_lock_is_held_once_and_freed_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "lock"
+    assert not is_locked(path)
+    for _ in range(2):
+        with hold_lock(path):
+            assert is_locked(path)
+            with pytest.raises(RuntimeError, match="busy"), hold_lock(path, RuntimeError("busy")):
+                raise AssertionError("held twice")
+    assert not is_locked(path)
+    assert path.read_bytes() == b""
+
+
+def test_a_lock_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    held, stop = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with hold_lock(path):
+            held.set()
+            stop.wait(10)
+
+    first = threading.Thread(target=hold)
+    first.start()
+    held.wait(10)
+    begin = time.monotonic()
+    with pytest.raises(RuntimeError), hold_lock(path, RuntimeError("busy"), wait=0.05):
+        raise AssertionError("held twice")
+    assert time.monotonic() - begin >= 0.05
+    threading.Timer(0.05, stop.set).start()
+    with hold_lock(path):
+        first.join()
+    with hold_lock(path, RuntimeError("busy"), remove=True):
+        pass
+    assert not path.exists()
+
+
+def test_a_lock_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(OSError, match=r"file.* cannot be written: .*run the same command again"),
+        hold_lock(tmp_path / "file" / "lock"),
+    ):
+        raise AssertionError("held")
+
+
+def test_torch_is_loaded_for_tensors_only() -> None:
+    code = "import sys, shoal.storage; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""``shoal data``: what it lists, fetches and finds, and how it says so."""
+"""``shoal data``: list, download, verify and cache, and their output."""
 
 import functools
 import json
@@ -165,7 +165,7 @@ def test_what_comes_with_shoal_is_not_downloaded(capsys: Output) -> None:
 
 
 def verified(capsys: Output, *arguments: object, status: int) -> dict[str, Any]:
-    """Return what is found, as JSON; what is shown must have every word of it."""
+    """Return the findings as JSON; the printed text must contain every word of them."""
     assert run("verify", *arguments, "--json") == status
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert found["good"] == (status == 0)
@@ -403,7 +403,7 @@ def test_help(capsys: Output) -> None:
 
 
 class Bars:
-    """What rich would show, where there is no terminal."""
+    """Stands in for the progress bars of rich without a terminal."""
 
     disable = True
 
@@ -436,7 +436,7 @@ def test_lines_where_there_is_no_terminal(capsys: Output, monkeypatch: pytest.Mo
 
 
 def test_no_network_in_a_process_of_its_own(tmp_path: Path) -> None:
-    """The name cannot exist, so that nothing is fetched even where there is a network."""
+    """The name cannot exist, so that nothing is downloaded even with a network."""
     url = "http://nowhere.invalid/PACS.zip"
     command = [sys.executable, "-m", "shoal", "data", "download", "pacs"]
     found = subprocess.run(

@@ -1,4 +1,4 @@
-"""Image files for tests: small ones of one flat colour, and what looks like a photograph."""
+"""Image files for tests: small ones of one flat colour, and one like a photograph."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ TREE = {
 
 
 def picture(path: Path, colour: tuple[int, int, int] = (200, 100, 50), side: int = 8) -> Path:
-    """Write one image; its folders are made."""
+    """Write one image, and its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (side, side), colour).save(path)
     return path

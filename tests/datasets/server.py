@@ -1,4 +1,4 @@
-"""A file server on localhost whose faults are a test's to choose."""
+"""A file server on localhost with the faults that a test chooses."""
 
 import threading
 import time
@@ -12,13 +12,13 @@ Handle = Callable[["Handler", "Served"], None]
 
 @dataclass
 class Served:
-    """What is served, what was asked for, and what each request gets instead of the file."""
+    """The content, the requests so far, and the faults that requests meet in place of the file."""
 
     content: bytes = b""
     etag: str | None = '"first"'
     modified: str | None = None
     kind: str = "application/zip"
-    # One for each request to come; when they are used up, the file is served as it should be.
+    # One for each of the next requests; after them, the file is served properly.
     faults: list[Handle] = field(default_factory=list)
     always: Handle | None = None
     asked: list[dict[str, str]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""DomainDataset: names, order, what is missing, and a fingerprint of contents alone."""
+"""DomainDataset: names, order, kinds of inputs, missing classes, and fingerprints of contents."""
 
 import dataclasses
 from pathlib import Path
@@ -67,6 +67,23 @@ def test_counts_and_missing_classes(dataset: DomainDataset) -> None:
     assert dataset.without(["north", "east"]).missing_classes() == {}
 
 
+VECTORS = Domain("n", torch.tensor([0]), torch.ones(1, 5))
+FILES = Domain("m", torch.tensor([0]), (Path("a.png"),))
+
+
+def test_kinds_of_inputs(dataset: DomainDataset) -> None:
+    vectors, files = (DomainDataset("d", ("a",), (one,)) for one in (VECTORS, FILES))
+    assert (dataset.kind, dataset.in_memory, dataset.input_shape) == ("images", True, (2, 3, 3))
+    assert (vectors.kind, vectors.in_memory, vectors.input_shape) == ("vectors", True, (5,))
+    assert (files.kind, files.in_memory, files.input_shape) == ("files", False, (3, 224, 224))
+    assert dataset["east"].tensor is dataset["east"].images
+    assert FILES.files == (Path("a.png"),)
+    with pytest.raises(TypeError, match="the images of the domain 'm' are files, not in memory"):
+        _ = FILES.tensor
+    with pytest.raises(TypeError, match="the domain 'n' has its inputs in memory, and no files"):
+        _ = VECTORS.files
+
+
 def test_frozen(dataset: DomainDataset) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         dataset.name = "other"
@@ -98,6 +115,10 @@ def test_frozen(dataset: DomainDataset) -> None:
                 (domain("n", [0]), Domain("m", torch.tensor([0]), images(1)[..., :2])),
             ),
             r"one shape \[C, H, W\], got \[\[2, 3, 2\], \[2, 3, 3\]\]",
+        ),
+        (
+            lambda: DomainDataset("d", ("a",), (VECTORS, FILES)),
+            r"domains of d must be of one kind, got \['files', 'vectors'\]",
         ),
     ],
 )
@@ -152,7 +173,7 @@ def test_fingerprint_is_the_one_of_yesterday() -> None:
     assert dataset.fingerprint.startswith("c55fc196a17b4b5a5dab230f6edbe538")
 
 
-def test_fingerprint_of_files_ignores_where_they_lie(tmp_path: Path) -> None:
+def test_fingerprint_of_files_ignores_their_folder(tmp_path: Path) -> None:
     here = image_folders("d", tree(tmp_path / "here"))
     there = image_folders("d", tree(tmp_path / "far" / "away"))
     assert here.fingerprint == there.fingerprint

@@ -1,4 +1,4 @@
-"""The caches: what is in them, what is refused, and what an interrupted build leaves."""
+"""Caches of decoded images: contents, refusals, and interrupted builds."""
 
 import fcntl
 import hashlib
@@ -16,7 +16,14 @@ from PIL import Image
 from torch import Tensor
 
 from shoal.datasets import Domain, DomainDataset, decode, decoded, image_folders
-from shoal.datasets.cache import ImageCache, build, cache_folder, open_cache
+from shoal.datasets.cache import (
+    ImageCache,
+    build,
+    cache_folder,
+    evaluation_images,
+    open_cache,
+    open_or_build_cache,
+)
 from shoal.datasets.decoded import Frame, central_crop, frame_of
 from tests.datasets.pictures import photograph, picture
 
@@ -449,6 +456,24 @@ def test_other_faults_of_a_disk_come_through(
     monkeypatch.setattr(os, "fsync", broken)
     with pytest.raises(OSError, match="Input/output error"):
         build(dataset, folder)
+
+
+def test_a_cache_is_opened_or_built(dataset: DomainDataset, tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    for _ in range(2):
+        cache = open_or_build_cache(dataset, tmp_path / "root", lambda *call: calls.append(call))
+        assert cache is not None and cache.fingerprint == dataset.fingerprint
+    assert calls == [(done, 6) for done in range(1, 7)]
+    assert cache_folder(dataset, tmp_path / "root").is_dir()
+    for name in dataset.names:
+        assert torch.equal(evaluation_images(dataset[name], cache), cache[name].evaluation)
+        with pytest.raises(ValueError, match=f"{name!r} are files: a cache is needed"):
+            evaluation_images(dataset[name], None)
+    vectors = Domain("n", torch.tensor([0]), torch.ones(1, 5))
+    in_memory = DomainDataset("d", ("a",), (vectors,))
+    assert open_or_build_cache(in_memory, tmp_path / "other") is None
+    assert not (tmp_path / "other").exists()
+    assert evaluation_images(vectors, None) is vectors.images
 
 
 def test_two_builds_do_not_collide(dataset: DomainDataset, folder: Path) -> None:

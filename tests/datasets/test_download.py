@@ -1,4 +1,4 @@
-"""Downloads from a real server that breaks off, changes, lies and refuses."""
+"""Downloads from a server that breaks off, changes, lies and refuses."""
 
 import errno
 import fcntl

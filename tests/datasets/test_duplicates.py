@@ -1,4 +1,4 @@
-"""Files with the same content, wherever they lie."""
+"""Files with the same content, in any folder."""
 
 from pathlib import Path
 

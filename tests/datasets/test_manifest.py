@@ -1,4 +1,4 @@
-"""Tables of images: what the folders give, whatever the format, and errors by line."""
+"""Manifests: the same data set as from folders, in all formats, and errors by line."""
 
 import json
 from pathlib import Path

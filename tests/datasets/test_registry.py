@@ -1,4 +1,4 @@
-"""The published data sets: names, domains in order, where their files go, and how many."""
+"""The published data sets: names, domains in order, folders, and counts."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 
 import shoal
 from shoal.catalogue import DATASETS as FACTS
-from shoal.datasets import DATASETS, PUBLISHED, decode, find, splits, verify
+from shoal.datasets import DATASETS, PUBLISHED, decode, find, load_dataset, splits, verify
 from tests.datasets.pictures import picture, tree
 
 # Folder, then domains in DomainBed's order.
@@ -85,6 +85,32 @@ def test_without_files_it_says_where_they_go(tmp_path: Path, name: str) -> None:
     small(tmp_path, name)
     with pytest.raises(ValueError, match=f"{folder} is {name} itself; give the folder that holds"):
         find(name)(tmp_path / folder, 0)
+
+
+def test_a_name_a_folder_or_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    small(tmp_path / "data", "pacs")
+    for folder in ("mine", "pacs"):
+        tree(tmp_path / folder)
+    (tmp_path / "list.csv").write_text("path,class,domain\nmine/photo/cat/a.png,cat,photo\n")
+    found = {
+        text: load_dataset(text, tmp_path / "data")
+        for text in ("pacs", "mine", "./pacs", "list.csv")
+    }
+    assert {text: dataset.name for text, dataset in found.items()} == {
+        "pacs": "pacs",
+        "mine": "mine",
+        "./pacs": "pacs",
+        "list.csv": "list",
+    }
+    assert list(found["pacs"].names) == FOLDERS["pacs"][1]
+    assert found["./pacs"].names == found["mine"].names == ("photo", "sketch")
+    assert found["list.csv"].names == ("photo",)
+    drawn = [load_dataset("colored-mnist", None, trial).fingerprint for trial in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    for text, why in (("psac", "did you mean 'pacs'"), ("no/where", "no such folder: no/where")):
+        with pytest.raises(ValueError, match=why):
+            load_dataset(text, None)
 
 
 def test_duplicates_of_domainnet_are_left_out(tmp_path: Path) -> None:

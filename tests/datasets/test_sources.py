@@ -1,4 +1,4 @@
-"""Where data sets come from: every source is of a registered set, and says all it has to."""
+"""Sources of data sets: one for every registered set, each of them complete."""
 
 import re
 from pathlib import Path

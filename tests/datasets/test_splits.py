@@ -1,4 +1,4 @@
-"""DomainBed's split: its own numbers, disjoint, complete, and the same whoever is left out."""
+"""DomainBed's split: the same numbers, disjoint, complete, and independent of the test domains."""
 
 import numpy as np
 import pytest

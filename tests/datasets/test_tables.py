@@ -1,4 +1,4 @@
-"""Tables: which columns are numbers, how rows become vectors, and what is refused."""
+"""Tables: columns of numbers and categories, rows as vectors, and refusals."""
 
 from pathlib import Path
 
