@@ -1,1 +1,1 @@
-"""What is measured, against whom: one command each, results under ``benchmarks/results``."""
+"""Benchmarks: one command each; results are in ``benchmarks/results``."""

@@ -1,9 +1,9 @@
 """The cost of one update of each method relative to ERM, and its peak memory.
 
-MNIST CNN with 2 × 64 images and ResNet-50 with 3 × 32, each method interleaved with ERM, medians.
-On a GPU every update is captured in a CUDA graph. Beside each ratio: that of the floating-point
-operations of the two updates, counted, and for methods of several passes the time of those passes
-alone.
+MNIST CNN with 2 × 64 images and ResNet-50 with 3 × 32; each method alternates with ERM, medians. On
+a GPU every update is captured in a CUDA graph. Next to each ratio of times is the ratio of the two
+updates' floating-point operations, counted, and for methods of several passes the time of those
+passes alone.
 """
 
 import gc
@@ -48,8 +48,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "fishr + iga": ("fishr", {"mean_weight": 1000.0}),
     "fishr, uncentred": ("fishr", {"centered": False}),
 }
-# For ResNet-50 on a GPU, at most so many times ERM; "passes": what the method's passes through the
-# network cost alone, measured in the same run, plus 10 %; "E + 1": that.
+# Limits for ResNet-50 on a GPU, in times of ERM. "passes": the time of the method's passes through
+# the network alone, measured in the same run, plus 10 %; "E + 1": number of domains plus 1.
 BARS: dict[str, float | str] = {
     **dict.fromkeys(("fishr", "vrex", "irm", "coral", "mmd", "groupdro", "rsc"), 1.05),
     **dict.fromkeys(("dann", "cdann", "iga, head"), 1.05),
@@ -71,7 +71,7 @@ PASSES: dict[str, list[tuple[str, bool, bool]]] = {
 
 
 class WithContext(nn.Module):
-    """ARM's network with its context as a further channel, and nothing of its sets."""
+    """ARM's network with its context as a further channel, without the method's sets."""
 
     def __init__(self, context: nn.Module, model: nn.Module) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class WithContext(nn.Module):
 
 
 def bare_passes(case: str, variant: str, device: torch.device) -> Callable[[], None]:
-    """Return the method's passes through the network, with nothing of the method in them."""
+    """Return the method's passes through the network, without the rest of the method."""
     domains, each, *_ = CASES[case]
     algorithm, batches = make(case, variant, device)
     images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
@@ -127,7 +127,7 @@ def make(case: str, variant: str, device: torch.device) -> tuple[Algorithm, list
 
 
 class Operations(TorchDispatchMode):
-    """Counts floating-point operations of products and convolutions, by torch's formulas.
+    """Count the floating-point operations of products and convolutions with torch's formulas.
 
     torch's own FlopCounterMode also hooks modules, which autograd.grad does not suffer.
     """
@@ -150,7 +150,7 @@ def operations(algorithm: Algorithm, batches: Sequence[Batch]) -> tuple[int, flo
 
 
 def stepper(run: Callable[[], object], device: torch.device) -> Callable[[], object]:
-    """Return one update as a call that ends when the update has ended."""
+    """Return a function that runs one update and waits for its end."""
     if device.type != "cuda":
         return run
     captured = CapturedStep(lambda: run() and None, lambda: None, device)
@@ -169,7 +169,7 @@ def milliseconds(step: Callable[[], object]) -> float:
 
 
 def measure(case: str, variant: str, rounds: int, kind: str, threads: int) -> dict[str, Any]:
-    """Return time, operations and memory of a method's update, ERM's beside it in the same run."""
+    """Return time, operations and memory of a method's update, and of ERM's in the same run."""
     torch.set_num_threads(threads)
     device = torch.device(kind)
     algorithm, batches = make(case, variant, device)
@@ -181,7 +181,7 @@ def measure(case: str, variant: str, rounds: int, kind: str, threads: int) -> di
         torch.cuda.reset_peak_memory_stats()
         algorithm.update(batches)
         torch.cuda.synchronize()
-        # Weights and Adam's state were there before the update.
+        # Weights and Adam's state existed before the update.
         held = sum(t.numel() * t.element_size() for t in algorithm.state_dict().values())
         peak = torch.cuda.max_memory_allocated() - before + held
     else:
@@ -197,9 +197,9 @@ def measure(case: str, variant: str, rounds: int, kind: str, threads: int) -> di
     if BARS.get(variant) == "passes" and rounds:
         steps["passes"] = stepper(bare_passes(case, variant, device), device)
     times: dict[str, list[float]] = {name: [] for name in steps}
-    if not rounds:  # where an update takes a minute, its first is all that is measured
+    if not rounds:  # if an update takes a minute, only the first is measured
         times = {"erm": [erm_first], "method": [first]}
-    for index in range(rounds):  # each has made an update: its operations were counted
+    for index in range(rounds):  # each has run one update, to count its operations
         for name in list(steps) if index % 2 else list(steps)[::-1]:
             times[name].append(milliseconds(steps[name]))
     median = {name: statistics.median(many) for name, many in times.items()}
@@ -229,7 +229,12 @@ def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--methods", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
-    parser.add_argument("--rounds", type=int, default=30, help="0 for the first update alone")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=30,
+        help="timed updates; 0 measures only the first update (default: %(default)s)",
+    )
     asked = parser.parse_args()
     kind = "cuda" if torch.cuda.is_available() else "cpu"
     numbers: dict[str, Any] = {"rounds": asked.rounds, "device": kind}
@@ -241,13 +246,15 @@ def main() -> None:
                 row = measure(*job)
                 gc.collect()
                 torch.cuda.empty_cache()
-            else:  # a process for each, whose peak memory is its own
+            else:  # one process each, so that each has its own peak memory
                 with ProcessPoolExecutor(1, get_context("spawn")) as pool:
                     row = pool.submit(measure, *job).result()
             bar = bar_of(case, variant, row)
             rows[variant] = row if bar is None else {**row, "bar": bar}
             print(f"{case:10} {variant:24} {rows[variant]}", flush=True)
-            path = write(f"algorithms_{kind}", asked, numbers)  # also what a time limit leaves
+            path = write(
+                f"algorithms_{kind}", asked, numbers
+            )  # after every row, so that a time limit loses nothing
     print(path)
 
 

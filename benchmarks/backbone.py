@@ -24,7 +24,7 @@ def resnet50(channels: int, classes: int) -> Network:
 
 
 def _models() -> Any:
-    """Return torchvision.models, also where torchvision's compiled ops are of another build."""
+    """Return torchvision.models, even if torchvision's compiled ops belong to another build."""
     try:
         from torchvision import models
     except RuntimeError:  # "operator torchvision::nms does not exist"

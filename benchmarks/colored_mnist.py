@@ -1,4 +1,4 @@
-"""The time of table:cmnist_25: six methods, ten restarts each, sixty trainings, start to finish."""
+"""The time of table:cmnist_25: six methods with ten restarts each, from start to finish."""
 
 import time
 from pathlib import Path
@@ -16,7 +16,12 @@ def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--precision", choices=("float32", "tf32"), default="float32")
     parser.add_argument("--restarts", type=int, default=10)
-    parser.add_argument("--records", type=Path, default=None, help="keep the records here")
+    parser.add_argument(
+        "--records",
+        type=Path,
+        default=None,
+        help="folder that keeps the records (default: a temporary one)",
+    )
     asked = parser.parse_args()
     label = "table:cmnist_25"
     setup = Setup(tf32=asked.precision == "tf32")

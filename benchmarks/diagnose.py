@@ -1,9 +1,9 @@
 """``shoal diagnose`` of a PACS model, EfficientNet-Lite0, head statistics: seconds of the command.
 
-All of PACS, or with ``--images N`` a folder of N of them in all, equally many of each domain. The
-model begins with ImageNet's weights and a drawn head, on which the time does not depend. Decoding
-the images into the cache comes first and is timed apart; the command itself loads the model, opens
-the cache, runs the network, computes, and writes JSON and figures.
+On all of PACS, or with ``--images N`` on N images, equally many of each domain. The model has
+ImageNet's weights and a random head; the time does not depend on them. The images are decoded into
+the cache first, which is timed separately. The command itself loads the model, opens the cache,
+runs the network, computes the statistics, and writes JSON and figures.
 """
 
 import os
@@ -44,7 +44,7 @@ def some(data: DomainDataset, folder: Path, images: int) -> DomainDataset:
 
 
 def save(folder: Path, data: DomainDataset, device: torch.device) -> None:
-    """Save a model as a run leaves it."""
+    """Save a model as a run does."""
     kind = find("erm")
     hparams = asdict(defaults(kind.Hparams, "large"))
     protocol = Protocol(network="efficientnet-lite0", weights="imagenet")
@@ -57,12 +57,14 @@ def save(folder: Path, data: DomainDataset, device: torch.device) -> None:
 def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--data", type=Path, required=True, help="the folder that holds PACS/")
-    parser.add_argument("--images", type=int, help="in all (default: all of PACS)")
-    parser.add_argument("--cache", type=Path, help="default: a temporary one")
+    parser.add_argument("--images", type=int, help="total number of images (default: all of PACS)")
+    parser.add_argument(
+        "--cache", type=Path, help="folder of decoded images (default: a temporary one)"
+    )
     asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     data = DATASETS["pacs"](asked.data, 0)
-    load = os.getloadavg()[0]  # what else the machine had to do
+    load = os.getloadavg()[0]  # of other processes
     with TemporaryDirectory() as scratch:
         place = Path(scratch)
         (place / "run").mkdir()

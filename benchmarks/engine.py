@@ -1,9 +1,9 @@
-"""Runs of the protocol on MNIST, start to finish, with default hyperparameters.
+"""Runs of the protocol on MNIST, from start to finish, with default hyperparameters.
 
-``run_s`` is all of a run: making the data, placing it, updates, evaluations, records, checkpoints
-and the model. Not in it, but beside it: ``capture_s``, compiling and capturing the step, and
-``start_s``, what a process needs before its first run: the device's context, and the import of
-torch's compiler, which its optimisers need too.
+``run_s`` is the time of a whole run: generating and placing the data, updates, evaluations,
+records, checkpoints and the model. Two times are reported separately: ``capture_s`` for compiling
+and capturing the step, and ``start_s`` for a process before its first run: the device's context,
+and the import of torch's compiler, which its optimisers need as well.
 """
 
 import time
@@ -16,12 +16,13 @@ import torch
 
 from shoal.algorithms import find
 from shoal.algorithms.hparams import defaults
+from shoal.catalogue import record_every, scale_of
 from shoal.datasets import DATASETS
 from shoal.results.records import timing_of
 from shoal.runs.execute import execute
 from shoal.runs.folder import opened
 from shoal.runs.machine import Machine
-from shoal.runs.run import RECORD_EVERY, Protocol, Run, scale_of
+from shoal.runs.run import Protocol, Run
 
 from .recording import options, write
 
@@ -34,7 +35,7 @@ def measure(
     data = DATASETS[dataset](None, 0)
     scale = scale_of(dataset)
     kind = find(algorithm)
-    protocol = replace(Protocol(record_every=RECORD_EVERY[scale]), **changes)
+    protocol = replace(Protocol(record_every=record_every(dataset)), **changes)
     hparams = asdict(defaults(kind.Hparams, scale))
     run = Run(dataset, data.fingerprint, algorithm, (test_domain,), 0, 0, hparams, protocol)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -73,7 +74,7 @@ def averages(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def start(device: torch.device) -> float:
-    """Return the seconds until the first small network has made its first update."""
+    """Return the seconds until a first small network has run its first update."""
     begin = time.perf_counter()
     network = torch.nn.Conv2d(1, 1, 3).to(device)
     optimiser = torch.optim.Adam(network.parameters())

@@ -1,6 +1,6 @@
-"""The head's penalty with its backward on a CPU, against BackPACK and vmap in the same run.
+"""The head's penalty and its backward pass on a CPU, compared with BackPACK and vmap.
 
-DomainNet's size: 345 classes, 2,048 features, 5 domains of 32 examples.
+The size is DomainNet's: 345 classes, 2,048 features, 5 domains of 32 examples.
 """
 
 import statistics
@@ -19,7 +19,7 @@ DOMAINS, EACH, CLASSES, FEATURES = 5, 32, 345, 2048
 
 
 def penalties(features: Tensor, head: nn.Linear, labels: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """Return the same penalty by three roads, each from features to a scalar."""
+    """Return three implementations of the same penalty, each from features to a scalar."""
     domains = torch.arange(DOMAINS).repeat_interleave(EACH)
 
     def spread_of(g: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ def main() -> None:
     values: dict[str, float] = {}
     gradients: dict[str, Tensor] = {}
     for repeat in range(asked.repeats + 1):
-        for name, road in roads.items():  # interleaved, the first round uncounted
+        for name, road in roads.items():  # interleaved; the first round is not counted
             begin = time.perf_counter()
             value = road()
             found = torch.autograd.grad(value, [features, *head.parameters()])

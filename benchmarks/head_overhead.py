@@ -1,8 +1,8 @@
-"""What Fishr on the head adds to a ResNet-50 training step, over ERM, with BackPACK beside it.
+"""The overhead of Fishr on the head in a ResNet-50 training step, compared with ERM and BackPACK.
 
 PACS (7 classes, 3 × 32 images) and DomainNet (345 classes, 5 × 32), 224 px, in float32 and in bf16
-with channels last; the kinds of step are interleaved (BackPACK in every fourth round) and medians
-are taken.
+with channels last. The kinds of step are interleaved (BackPACK in every fourth round), and medians
+are reported.
 """
 
 import statistics
@@ -38,7 +38,7 @@ class Net(nn.Module):
 
 
 class BackpackFishr:
-    """The penalty with BackPACK's individual gradients, its moving average included."""
+    """The penalty with BackPACK's individual gradients, including the moving average."""
 
     def __init__(self, head: nn.Linear, domains: int) -> None:
         from backpack import extend
@@ -74,7 +74,7 @@ def steps(classes: int, domains: int, half: bool) -> dict[str, Callable[[], Tens
     optimiser = torch.optim.Adam(net.parameters(), lr=5e-5)
     images = torch.randn(domains * EACH, 3, 224, 224, device=DEVICE).to(memory_format=layout)
     labels = torch.randint(0, classes, (domains * EACH,), device=DEVICE)
-    ids = torch.arange(domains).repeat_interleave(EACH)  # on the host: the sizes are known there
+    ids = torch.arange(domains).repeat_interleave(EACH)  # on the host, where the sizes are known
     fishr = shoal.Fishr(domains, penalty_weight=1000.0, warmup_steps=0).to(DEVICE)
     theirs = BackpackFishr(net.classifier, domains)
 

@@ -1,8 +1,8 @@
-"""Hessian diagonals in all weights of the two-logit Colored MNIST network, 2 × 25,000 examples.
+"""Hessian diagonals of all weights of the two-logit Colored MNIST network, 2 × 25,000 examples.
 
-In float32 without reduced-precision products, on a GPU where there is one: 392-390-390-2 with
-softmax, the network of the paper's Hessian analyses. ``--backpack N`` times BackPACK beside it on
-the first N examples of each domain, 500 at a time.
+The network is that of the paper's Hessian analyses: 392-390-390-2 with softmax, in float32 without
+reduced-precision products, on a GPU if there is one. ``--backpack N`` also times BackPACK, on the
+first N examples of each domain, 500 at a time.
 """
 
 import statistics
@@ -34,7 +34,7 @@ def examples(size: int) -> Data:
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Return how long a call takes, to its end on the device."""
+    """Return the seconds of a call, until the device has finished."""
     begin = time.perf_counter()
     call()
     if DEVICE.type == "cuda":
@@ -43,7 +43,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def measure(call: Callable[[], object], repeats: int) -> dict[str, Any]:
-    """Return the seconds of the first call, and of those after it."""
+    """Return the seconds of the first call, and of the later ones."""
     first = seconds(call)
     if DEVICE.type == "cuda":
         torch.cuda.reset_peak_memory_stats()

@@ -1,7 +1,7 @@
-"""Runs killed at random moments: every one must end bit for bit like a run that never was.
+"""Runs killed at random moments: every one must end bit for bit like an undisturbed run.
 
-Small runs on a CPU (three domains, 23 updates of an MNIST CNN, a checkpoint whenever the last one
-is written) of several methods; the moment of every kill is uniform over the length of a run.
+Small runs of several methods on a CPU: three domains, 23 updates of an MNIST CNN, a new checkpoint
+as soon as the last one is written. The moment of every kill is uniform over the length of a run.
 """
 
 import random

@@ -1,14 +1,13 @@
-"""How much selection on the test domain owes to the update at which a training ends.
+"""Luck of the last record: how much test-domain selection depends on where a training ends.
 
-DomainBed's rule looks at the last record of every draw. Where accuracies move by tens of points
-between records, the best of many draws is a matter of luck. Here every training ends at one of its
-late records instead, drawn at random and for each run alone; the rule chooses as ever, and a cell
-(the mean over trials) is what came of it. How far such cells lie apart is what another sweep with
-the same draws may find.
+DomainBed's rule reads the last record of every draw. If accuracies move by tens of points between
+records, the best of many draws is a matter of luck. Here every training ends instead at one of its
+late records, drawn at random for each run. The rule then chooses as usual, and a cell is the mean
+over trials. The spread of such cells is what another sweep with the same draws could find.
 
-A network with the risk of guessing may be right on the test domain by the chance of that update,
-and wrong on what it was trained on. So beside each cell stand the models that were chosen, with
-their accuracy on the training domains, and the cell of those that are right there often enough.
+A network whose risk is that of guessing can be right on the test domain by chance at that update,
+and wrong on its training domains. So each cell is reported with the models that were chosen, their
+accuracy on the training domains, and the cell of those that are accurate enough there.
 """
 
 import math
@@ -24,12 +23,12 @@ from shoal.results.selection import TEST_DOMAIN, choose_runs
 
 from .recording import options, write
 
-# Updates after the start of a penalty in which a training is on its way, and no end of one.
+# Updates after the start of a penalty in which a training is unsettled, so that it cannot end.
 SETTLING = 100
 
 
 def late(run: RunResult, after: int) -> list[Record]:
-    """Return the records at which the training might have ended; the last one always."""
+    """Return the records at which the training could have ended, including the last."""
     acts = run.hparams.get("warmup_steps")
     never = acts is None or acts >= run.last.step
     begin = after if never else max(after, acts + SETTLING)
@@ -37,12 +36,12 @@ def late(run: RunResult, after: int) -> list[Record]:
 
 
 def cell(runs: list[RunResult]) -> float:
-    """Return the mean over trials, in %, of what is selected on the test domain."""
+    """Return the accuracy selected on the test domain, mean over trials, in %."""
     return 100 * fmean(choice.accuracy for choice in choose_runs(runs, TEST_DOMAIN))
 
 
 def drawn_cells(runs: list[RunResult], after: int, times: int, random: Random) -> list[float]:
-    """Return the cells that come of ``times`` draws of where each training ends."""
+    """Return the cells of ``times`` random draws of where each training ends."""
     ends = [(run, late(run, after)) for run in runs]
     return [
         cell([replace(run, records=(random.choice(mine),)) for run, mine in ends])
@@ -51,7 +50,7 @@ def drawn_cells(runs: list[RunResult], after: int, times: int, random: Random) -
 
 
 def chosen(runs: list[RunResult]) -> list[dict[str, Any]]:
-    """Return what the rule chooses in each trial after the last update, in %."""
+    """Return the accuracy that the rule chooses in each trial after the last update, in %."""
     return [
         {
             "trial": choice.trial,
@@ -69,7 +68,7 @@ def unrest(run: RunResult, after: int) -> float:
 
 
 def beside(runs: list[RunResult], others: list[RunResult], after: int) -> dict[str, Any] | None:
-    """Return how far the same draws of another sweep end apart, and how restless both are.
+    """Return the differences between the same draws of two sweeps, and how much each fluctuates.
 
     None where fewer than two draws are in both.
     """
@@ -106,11 +105,23 @@ def row(
 
 def main() -> None:
     parser = options(__doc__ or "")
-    parser.add_argument("--work", type=Path, required=True, help="the folder of the sweep")
-    parser.add_argument("--beside", type=Path, help="a sweep with the same draws, made otherwise")
+    parser.add_argument("--work", type=Path, required=True, help="folder of the sweep")
+    parser.add_argument(
+        "--beside", type=Path, help="folder of another sweep with the same draws, to compare with"
+    )
     parser.add_argument("--methods", nargs="+", required=True)
-    parser.add_argument("--after", type=int, default=4001, help="records are late from this step")
-    parser.add_argument("--times", type=int, default=1000, help="how often all ends are drawn")
+    parser.add_argument(
+        "--after",
+        type=int,
+        default=4001,
+        help="first step of the late records (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--times",
+        type=int,
+        default=1000,
+        help="number of random draws of all ends (default: %(default)s)",
+    )
     parser.add_argument(
         "--trained",
         type=float,

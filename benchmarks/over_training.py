@@ -1,9 +1,9 @@
-"""Two methods of a sweep over training, where no single record decides.
+"""Two methods of a sweep over the whole training, so that no single record decides.
 
-Selection looks at one record of a run, and on images those lie points apart. For pairs of runs
-that differ in the method alone: the mean accuracy on the test domain after each update that was
-recorded, the difference of the means of all late records, and how far those are spread. With
-``--figure`` the same by test domain as a picture.
+Selection reads one record of a run, and on images neighbouring records differ by points. For pairs
+of runs that differ only in the method this reports the mean accuracy on the test domain at every
+record, the difference of the means of all late records, and their spread. ``--figure`` draws the
+same by test domain.
 """
 
 import math
@@ -19,18 +19,18 @@ from .recording import options, write
 
 
 def accuracies(run: RunResult) -> dict[int, float]:
-    """Return the accuracy in % on what is kept of the test domain, by step."""
+    """Return the accuracy in % on the kept split of the test domain, by step."""
     return {each.step: 100 * each.of(run.test_domains[0], "kept") for each in run.records}
 
 
 def draw(pairs: dict[Any, dict[str, dict[int, float]]], methods: list[str], path: Path) -> None:
-    """Draw mean, least and largest accuracy over training, a panel for each test domain."""
+    """Draw mean, smallest and largest accuracy over training, one panel for each test domain."""
     domains = sorted({tests[0] for _, tests, _, _ in pairs})
     with canvas(1, len(domains), width=2.4, height=2.7) as (figure, axes):
         for axis, domain in zip(axes[0], domains, strict=True):
             for number, method in enumerate(methods):
                 mine = [runs[method] for place, runs in pairs.items() if place[1][0] == domain]
-                steps = sorted(mine[0])[1:]  # before the first update all are alike
+                steps = sorted(mine[0])[1:]  # before the first update all runs are equal
                 by_step = [[run[step] for run in mine] for step in steps]
                 look = look_of(number)
                 low, high = list(map(min, by_step)), list(map(max, by_step))
@@ -45,10 +45,17 @@ def draw(pairs: dict[Any, dict[str, dict[int, float]]], methods: list[str], path
 
 def main() -> None:
     parser = options(__doc__ or "")
-    parser.add_argument("--work", type=Path, required=True, help="the folder of the sweep")
+    parser.add_argument("--work", type=Path, required=True, help="folder of the sweep")
     parser.add_argument("--methods", nargs=2, default=["fishr", "erm"])
-    parser.add_argument("--after", type=int, default=2100, help="records are late from this step")
-    parser.add_argument("--figure", type=Path, help="to draw, as .png and as .pdf")
+    parser.add_argument(
+        "--after",
+        type=int,
+        default=2100,
+        help="first step of the late records (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--figure", type=Path, help="path of a figure without suffix, written as .png and .pdf"
+    )
     asked = parser.parse_args()
     found: dict[Any, dict[str, dict[int, float]]] = defaultdict(dict)
     for run in read_runs([asked.work]):

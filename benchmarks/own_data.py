@@ -1,7 +1,7 @@
 """``shoal fit`` on images of PACS: the whole command, from folders to a model.
 
-With ``--images N`` on that many, evenly of all domains and classes; else on all. The command can be
-stopped and given again with the same ``--work``: times add up.
+On all images, or with ``--images N`` on N, evenly from all domains and classes. The command can be
+stopped and repeated with the same ``--work``: times add up.
 """
 
 import json
@@ -17,8 +17,15 @@ from .recording import options, write
 
 def main() -> None:
     parser = options(__doc__ or "")
-    parser.add_argument("--data", type=Path, required=True, help="the folder PACS itself")
-    parser.add_argument("--work", type=Path, required=True, help="for images, cache and model")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        required=True,
+        help="the folder PACS itself, with one folder per domain",
+    )
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder for images, cache and model"
+    )
     parser.add_argument("--images", type=int, default=None)
     parser.add_argument("--time", default="10min")
     asked = parser.parse_args()
@@ -45,13 +52,13 @@ def main() -> None:
 
 
 def _before(work: Path) -> float:
-    """Return the seconds of earlier commands."""
+    """Return the total seconds of earlier commands."""
     path = work / "seconds.json"
     return float(json.loads(path.read_text())) if path.exists() else 0.0
 
 
 def subset(data: Path, work: Path, number: int) -> Path:
-    """Return a folder with ``number`` images, as many of every domain."""
+    """Return a folder with ``number`` images, equally many of every domain."""
     target = work / f"PACS-{number}"
     domains = sorted(path for path in data.iterdir() if path.is_dir())
     for domain in domains:

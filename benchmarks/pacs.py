@@ -1,8 +1,8 @@
 """PACS with a large network: throughput of training on real augmented images, and whole runs.
 
-``--steps`` updates for every method and test domain asked for; decoding the images is not part of
-a run. Without ``--weights imagenet`` a ResNet-50 begins with drawn weights, which its speed does
-not depend on.
+Every given method and test domain trains for ``--steps`` updates; decoding the images is not part
+of a run. Without ``--weights imagenet`` a ResNet-50 starts from random weights; its speed does not
+depend on them.
 """
 
 import time

@@ -1,8 +1,8 @@
-"""How far captured and compiled updates are from eager ones: every method, the same batches.
+"""Parity: the difference between captured or compiled updates and eager ones, for every method.
 
-Colored MNIST in DomainBed's protocol, default hyperparameters with warm-ups shortened so that every
-switch falls into the updates that are made. Stated are the largest difference of a weight relative
-to how far the weights have moved, and of the mean loss.
+All train on the same batches of Colored MNIST in DomainBed's protocol. Hyperparameters are the
+defaults, with shorter warm-ups so that every switch happens within the updates. Reported are the
+largest difference of a weight, relative to how far the weights have moved, and of the mean loss.
 """
 
 import os

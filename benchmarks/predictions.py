@@ -1,4 +1,4 @@
-"""``shoal.load(...).predict``: images a second after loading, reading the files included."""
+"""``shoal.load(...).predict``: images per second after loading, including reading the files."""
 
 import os
 import time
@@ -29,12 +29,12 @@ def main() -> None:
         "images": len(chosen),
         "loading_s": round(loaded - begin, 2),
         "seconds": round(seconds, 2),
-        "processor_seconds": round(cpu, 2),  # of all cores; more than these is waiting for others
+        "processor_seconds": round(cpu, 2),  # of all cores; the rest of the time is waiting
         "images_per_second": round(len(chosen) / seconds, 1),
         "unreadable": sum(one.error is not None for one in found),
         "right": right,
         "processors": torch.get_num_threads(),
-        "load_average": round(os.getloadavg()[0], 1),  # who else was at work
+        "load_average": round(os.getloadavg()[0], 1),  # of other processes
     }
     print(numbers)
     print(write("predictions", asked, numbers))

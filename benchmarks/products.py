@@ -1,8 +1,8 @@
-"""How fast a GPU multiplies the matrices of Colored MNIST: 390 columns are an awkward number.
+"""Matrix products of Colored MNIST on a GPU: 390 columns are an awkward number.
 
-The network has 390 units (392 with two dead ones) and 392 inputs, and a kernel works on tiles of
-128 columns: 392 need four of them, the last nearly empty. Each shape is timed beside 384; and
-beside a float32 product, three TF32 products of the high and low halves of its operands.
+The network has 390 units (392 with two dead ones) and 392 inputs. A kernel works on tiles of 128
+columns: 392 columns need four, the last nearly empty. Each shape is compared with 384 columns, and
+a float32 product with three TF32 products of the high and low halves of its operands.
 """
 
 import time
@@ -69,7 +69,7 @@ def halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def product_of_halves(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return x y for batches of matrices; low times low is left out."""
+    """Return x y for batches of matrices, without the product of the low halves."""
     (x_high, x_low), (y_high, y_low) = halves(x), halves(y)
     out = torch.bmm(x_low, y_high)
     return out.baddbmm_(x_high, y_low).baddbmm_(x_high, y_high)

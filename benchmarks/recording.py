@@ -1,4 +1,4 @@
-"""How a measurement is written down: commit, machine, command, numbers."""
+"""Records of measurements: commit, machine, command and numbers, as JSON."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def machine() -> dict[str, Any]:
-    """Return what the numbers were measured on."""
+    """Return the machine that the numbers were measured on."""
     about: dict[str, Any] = {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -35,7 +35,7 @@ def _processor() -> str:
 
 
 def commit() -> str:
-    """Return the commit that is checked out, or what --commit says where there is no git."""
+    """Return the short hash of the commit that is checked out; "unknown" without git."""
     found = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     )
@@ -45,12 +45,16 @@ def commit() -> str:
 def options(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the result")
-    parser.add_argument("--commit", default=None, help="the commit, where git cannot tell")
+    parser.add_argument(
+        "--commit",
+        default=None,
+        help="the measured commit, if there is no git (default: the one checked out)",
+    )
     return parser
 
 
 def _command() -> str:
-    """Return the command without where its result goes, and with DIR for other folders."""
+    """Return the command without its output folder, and with DIR for other folders."""
     words = iter(sys.argv[1:])
     kept = []
     for word in words:

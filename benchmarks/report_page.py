@@ -1,4 +1,4 @@
-"""The page of a large sweep: 2,016 made-up runs of 51 records, the whole command."""
+"""The page of a large sweep: the whole command, on 2,016 generated runs of 51 records."""
 
 import subprocess
 import sys

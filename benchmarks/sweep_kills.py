@@ -1,8 +1,8 @@
-"""Sweeps whose workers and drivers are killed at random moments: all must end like one left alone.
+"""Sweeps with workers and drivers killed at random moments: all must end like an undisturbed one.
 
-Twelve small runs on a CPU with two workers, a checkpoint whenever the last one is written, with the
-local engine and, where it is installed, with Ray. A killed driver is started again; the sweep must
-end with exactly the runs of its plan, and with the same records and models, bit for bit.
+Twelve small runs on a CPU with two workers, a new checkpoint as soon as the last one is written,
+with the local engine and, if it is installed, with Ray. A killed driver is started again. The sweep
+must end with exactly the runs of its plan, and with the same records and models, bit for bit.
 """
 
 import importlib.util
@@ -23,7 +23,7 @@ STEPS = 20
 
 
 def disturbed(scratch: Path, engine: str, kills: int, expected: Any) -> dict[str, Any]:
-    """Return what became of as many sweeps as it takes for so many kills."""
+    """Return the outcomes of as many sweeps as it takes to kill ``kills`` processes."""
     moments = random.Random(0)
     counted: Counter[str] = Counter()
     sweeps, same, begin = 0, 0, time.monotonic()
@@ -48,7 +48,9 @@ def disturbed(scratch: Path, engine: str, kills: int, expected: Any) -> dict[str
 
 def main() -> None:
     parser = options(__doc__ or "")
-    parser.add_argument("--kills", type=int, default=20, help="for each engine")
+    parser.add_argument(
+        "--kills", type=int, default=20, help="kills for each engine (default: %(default)s)"
+    )
     asked = parser.parse_args()
     engines = ["local", *(["ray"] if importlib.util.find_spec("ray") else [])]
     with TemporaryDirectory() as scratch:

@@ -1,8 +1,9 @@
-"""Fishr on all weights of the IRM setup's network, 2 × 25,000 examples, against BackPACK.
+"""Fishr on all weights of the IRM setup's network, 2 × 25,000 examples, compared with BackPACK.
 
-One step is the risk, the penalty and their gradient in all 306,151 weights; all roads in one run.
-BackPACK has two: ``BatchGrad``, the individual gradients that the released Fishr code takes, and
-``Variance``, which sums squares without them (and cancels where gradients are nearly constant).
+One step is the risk, the penalty and their gradient in all 306,151 weights; all implementations are
+timed in one run. BackPACK has two: ``BatchGrad``, the individual gradients of the released Fishr
+code, and ``Variance``, which sums squares without them (and cancels if gradients are nearly
+constant).
 """
 
 import statistics
@@ -24,7 +25,7 @@ DEVICE = torch.device("cuda")
 
 
 def by_shoal(model: nn.Module, inputs: Tensor, labels: Tensor, domains: Tensor) -> Tensor:
-    """Return risk + λ · penalty through the public face."""
+    """Return risk + λ · penalty through the public names."""
     logits = model(inputs)
     risk = nn.functional.binary_cross_entropy_with_logits(logits, labels)
     rows = shoal.gradient_variance(model, inputs, labels, domains, unbiased=False, num_domains=2)
@@ -57,7 +58,7 @@ def by_backpack(
 
 
 def measure(step: Callable[[], Any], repeats: int) -> tuple[float, float, float, float]:
-    """Return median, least and largest milliseconds, and the peak of GB beyond what was there."""
+    """Return median, smallest and largest milliseconds, and the peak GB above the start."""
     step()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -127,7 +128,7 @@ def main() -> None:
             found[name] = {
                 "median_ms": round(median, 2),
                 "min_max_ms": [round(least, 2), round(most, 2)],
-                # A replay allocates nothing: its memory was taken when it was captured.
+                # A replay allocates nothing: its memory was allocated at capture.
                 "peak_gb": None if step is replay else round(peak, 2),
             }
         del captured

@@ -1,10 +1,9 @@
-"""Fishr on all weights of a ResNet-50: a whole training step against ERM's, within given memory.
+"""Fishr on all weights of a ResNet-50: a whole training step compared with ERM's, by memory.
 
 Three domains of 32 images at 224 px, batch-norm statistics frozen. One step is the risk, the
 penalty on the variances of all 23.5 million weights with its moving average, their gradient and
-Adam's step; every step is captured in a CUDA graph where it says so. For each precision: ERM, then
-Fishr with everything at once. Then Fishr by memory budgets, under a cap that the allocator
-enforces: what is printed has run within it.
+Adam's step; rows marked so are captured in a CUDA graph. For each precision: ERM, then Fishr
+without a limit, then Fishr within memory budgets, under a cap that the allocator enforces.
 """
 
 import gc
@@ -28,14 +27,14 @@ from .recording import options, write
 
 E, CLASSES = 3, 7
 GB = 10**9
-# A step takes so much beside the statistic: kernels' own, and what the allocator cannot join.
+# Memory of a step apart from the statistic: of kernels, and fragments that cannot be joined.
 BESIDE = 2 * GB
 PRECISIONS = ("tf32", "float32", "bf16")
 
 
 @dataclass(frozen=True)
 class Task:
-    """Images, labels and domains, and how they are run."""
+    """Images, labels and domains, with the network and precision of the steps."""
 
     images: Tensor
     labels: Tensor
@@ -101,8 +100,8 @@ def wait(device: torch.device) -> None:
 
 
 def measure(step: Callable[[], None], rounds: int, captured: bool, device: torch.device) -> Any:
-    """Return milliseconds of a step, and the peak of all GB that tensors took."""
-    for _ in range(4):  # what is made and measured in a first call, and compared in the next ones
+    """Return milliseconds of a step, and the peak GB of all tensors."""
+    for _ in range(4):  # the first call builds and measures, the next ones compare
         step()
     gc.collect()
     row: dict[str, Any] = {}
@@ -139,13 +138,20 @@ def ratio(row: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     parser = options(__doc__ or "")
-    parser.add_argument("--each", type=int, default=32, help="images of each of three domains")
+    parser.add_argument(
+        "--each",
+        type=int,
+        default=32,
+        help="images of each of the three domains (default: %(default)s)",
+    )
     parser.add_argument("--side", type=int, default=224)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--precisions", nargs="+", default=PRECISIONS, choices=PRECISIONS)
-    parser.add_argument("--budgets", nargs="*", type=float, default=[60, 24, 12], help="GB")
+    parser.add_argument(
+        "--budgets", nargs="*", type=float, default=[60, 24, 12], help="memory budgets in GB"
+    )
     parser.add_argument("--channels-last", action="store_true")
-    parser.add_argument("--profile", action="store_true", help="the kernels of Fishr's step")
+    parser.add_argument("--profile", action="store_true", help="print the kernels of Fishr's step")
     asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     numbers: dict[str, Any] = {
