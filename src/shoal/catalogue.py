@@ -8,15 +8,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar, get_args
 
-# How DomainBed trains and searches, by the size of a data set's images and of the set.
+# DomainBed's groups of data sets, by the size of the images and of the set.
 SCALES = ("small", "large", "domainnet")
 
 
 @dataclass(frozen=True)
 class MethodFacts:
-    """What a method is called in text, and as a class; DomainBed's name is that of the class.
+    """Title of a method in text, and the name of its class, which is also DomainBed's.
 
-    Its module in ``shoal.algorithms`` has the name of its key, with underscores.
+    Its module in ``shoal.algorithms`` is named by its key, with underscores.
     """
 
     title: str
@@ -25,15 +25,15 @@ class MethodFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetFacts:
-    """What a published data set is called, and how the published runs were trained on it.
+    """Names of a published data set, and the setting of its published runs.
 
-    Its module in ``shoal.datasets`` has the name of its key, with underscores.
+    Its module in ``shoal.datasets`` is named by its key, with underscores.
 
     Args:
-        title: its name in text; ``domainbed`` is its name there.
+        title: its name in text; ``domainbed`` is its name in DomainBed.
         domains: their names, in the order of DomainBed's environments.
         scale: one of ``SCALES``; it decides the search distributions of hyperparameters.
-        network, weights: what the published runs trained, and what it started from.
+        network, weights: the network of the published runs, and its initial weights.
     """
 
     title: str
@@ -131,14 +131,15 @@ HESSIAN_METHODS = ("auto", "gauss-newton", "func", "backpack")
 # Updates between two records, by scale; DomainBed's.
 RECORD_EVERY = {"small": 100, "large": 300, "domainnet": 1000}
 
-
 # Defaults of ``shoal fit``: the network for images, the number of splits, and the seconds, which
 # apply unless the number of runs is limited.
-FIT_BACKBONE, FIT_TRIALS, FIT_SECONDS = "efficientnet-lite0", 3, 600.0
+FIT_BACKBONE = "efficientnet-lite0"
+FIT_TRIALS = 3
+FIT_SECONDS = 600.0
 
 
 def title_of(algorithm: str) -> str:
-    """Return a method's name as people write it; a method of one's own keeps the name it has."""
+    """Return a method's name as people write it; a user's own method keeps its name."""
     return METHODS[algorithm].title if algorithm in METHODS else algorithm
 
 

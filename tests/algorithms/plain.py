@@ -1,4 +1,4 @@
-"""What the oracles stand on: a tiny network in float64, batches, and Adam written out.
+"""Parts of the oracles: a tiny network in float64, batches, and Adam written out.
 
 An oracle is a slow, obvious version of a method's update: it takes ``Plain`` (weights as a dict,
 functions of them) and the batches of a step, changes the weights, and returns the loss.
@@ -47,7 +47,7 @@ def make_batches(step: int, sizes: Sequence[int] = (4, 6, 5)) -> list[Batch]:
 def make(
     name: str, num_domains: int = 3, model: nn.Module | None = None, **hparams: Any
 ) -> Algorithm:
-    """The method on a tiny network, with a learning rate at which a few steps matter."""
+    """Return the method on a tiny network, with a learning rate at which a few steps matter."""
     kind = ALGORITHMS[name]
     chosen = replace(kind.Hparams(), **{"lr": 0.01, **hparams})
     return kind(tiny() if model is None else model, num_domains, chosen)
@@ -99,7 +99,7 @@ class Plain:
 
 
 class PlainAdam:
-    """Adam, as its paper's Algorithm 1 has it, with L2 added to the gradient."""
+    """Adam as in its paper's Algorithm 1, with L2 added to the gradient."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ def compare(
     tolerance: float = 1e-9,
     plain: Plain | None = None,
 ) -> None:
-    """Hold loss and every weight of the network to the oracle's, after each of several steps."""
+    """Compare loss and every weight of the network with the oracle's, after each step."""
     plain = Plain(algorithm) if plain is None else plain
     start = {name: p.detach().clone() for name, p in plain.weights.items()}
     for step in range(steps):

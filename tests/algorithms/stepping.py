@@ -1,4 +1,4 @@
-"""What the tests of several methods hold a step to, and networks that are awkward for it."""
+"""Checks of a step that several tests share, and networks that are awkward for it."""
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from .plain import CLASSES, FEATURES, INPUTS, make_batches
 
 
 def asks_nothing(algorithm: Algorithm, sizes: tuple[int, ...] = (4, 6, 5)) -> None:
-    """A third step asks the host nothing, and all state keeps its address."""
+    """Check that a third step reads no value on the host and keeps the address of all state."""
     for step in range(2):
         algorithm.update(make_batches(step, sizes))
     before = {key: t.data_ptr() for key, t in algorithm.state_dict(keep_vars=True).items()}
@@ -23,7 +23,7 @@ def asks_nothing(algorithm: Algorithm, sizes: tuple[int, ...] = (4, 6, 5)) -> No
 
 
 def keeps_its_weights(algorithm: Algorithm, domain: int, sizes: tuple[int, ...]) -> None:
-    """A NaN in the inputs of one domain leaves the weights bit for bit, and is reported."""
+    """Check that a NaN in the inputs of one domain changes no weight and is reported."""
     algorithm.update(make_batches(0, sizes))
     before = [p.detach().clone() for p in algorithm.model.parameters()]
     batches = make_batches(1, sizes)
@@ -35,7 +35,7 @@ def keeps_its_weights(algorithm: Algorithm, domain: int, sizes: tuple[int, ...])
 
 
 class TwoBiases(nn.Module):
-    """Its two weights are added: autograd gives them one and the same gradient tensor."""
+    """Two weights that are added: autograd gives them the same gradient tensor."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -95,7 +95,7 @@ def logits_of(plain: Plain, images: Tensor, contexts: Tensor, sizes: Sequence[in
 
 
 def follow(algorithm: ARM, sizes: Sequence[int], steps: int, decay: float = 0.0) -> None:
-    """Hold loss, every weight and the context network's statistics to an oracle's."""
+    """Compare loss, every weight and the context network's statistics with an oracle's."""
     plain, context = Plain(algorithm), Context(algorithm.context)
     start = {name: p.detach().clone() for name, p in algorithm.named_parameters()}
     for step in range(steps):

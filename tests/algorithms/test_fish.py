@@ -71,5 +71,5 @@ def test_a_step_asks_nothing() -> None:
 
 @pytest.mark.parametrize("domain", [0, 1, 2])
 def test_a_loss_that_is_not_finite_changes_no_weight(domain: int) -> None:
-    """Wherever on the way it is met."""
+    """In any domain of the walk."""
     keeps_its_weights(make("fish"), domain, (4, 6, 5))

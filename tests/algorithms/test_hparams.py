@@ -148,18 +148,18 @@ class Mixed(Hparams):
 
 
 def drawn(text: str, kind: type | None = None, seeds: int = 50) -> list[Any]:
-    """Draws of the search that ``text`` is, one from each of many streams."""
+    """Draws of the search that ``text`` denotes, one from each of many streams."""
     distribution = parse_distribution(text, kind)
     assert distribution is not None
     return [distribution.draw(np.random.RandomState(seed)) for seed in range(seeds)]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", ["small", "large"])  # DomainNet differs in the batch size only
 def test_every_search_of_every_method_reads_back(name: str, scale: str) -> None:
     kind = ALGORITHMS[name].Hparams
     said = {name: search.distribution.text for name, search in searches(kind, scale).items()}
-    for number in range(1, 20):
+    for number in range(1, 5):
         assert draw(kind, scale, 1, number, said) == draw(kind, scale, 1, number)
     for f in fields(kind):
         own = f.metadata["searches"][scale].distribution
@@ -168,9 +168,9 @@ def test_every_search_of_every_method_reads_back(name: str, scale: str) -> None:
             assert own.draw(np.random.RandomState(0)) == own.draw(np.random.RandomState(1))
             continue
         assert found.text == own.text
-        values = [own.draw(np.random.RandomState(seed)) for seed in range(20)]
+        values = [own.draw(np.random.RandomState(seed)) for seed in range(8)]
         for kind_of_values in (type(f.default), None):
-            assert drawn(own.text, kind_of_values, 20) == values
+            assert drawn(own.text, kind_of_values, 8) == values
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_a_value_stands_in_every_draw() -> None:
 
 
 def test_a_wider_search_draws_from_the_same_stream() -> None:
-    """table:v15, λ ~ 10^U(1, 5): the same uniform number on a wider range, all else as it was."""
+    """table:v15, λ ~ 10^U(1, 5): the same uniform number on a wider range, all else unchanged."""
     settings = {"penalty_weight": "10^U(1, 5)"}
     for number in range(1, 20):
         plain = draw(FishrLike, "small", 1, number)
@@ -301,7 +301,7 @@ def test_searches_of_every_kind_of_field() -> None:
     said = searches(Mixed, "large", settings)
     assert said["steps"].default == 5
     assert said["steps"].distribution.text == "int(10^U(0, 4))"
-    # A text stays what it is, unless it is a choice.
+    # Text remains text, unless it is a choice.
     assert draw(Mixed, "small", 0, 3, {"parameters": "U(0, 1)"}).parameters == "U(0, 1)"
 
 
@@ -388,7 +388,7 @@ def test_an_unknown_scale_is_refused() -> None:
         defaults(Hparams, "smal")
 
 
-# What is allowed
+# Allowed values
 
 
 @pytest.mark.parametrize(
@@ -467,9 +467,8 @@ def test_whatever_a_search_draws_is_allowed(name: str) -> None:
     kind = ALGORITHMS[variant.algorithm if variant else name].Hparams
     settings = variant.settings if variant else {}
     for scale in SCALES:
-        for trial in range(3):
-            for number in range(40):
-                draw(kind, scale, trial, number, settings)
+        for number in range(20):
+            draw(kind, scale, 0, number, settings)
 
 
 def test_a_small_value_that_makes_sense_is_allowed() -> None:

@@ -72,7 +72,7 @@ def test_one_logit() -> None:
 
 @pytest.mark.parametrize("domains", [1, 2, 3, 6])
 def test_the_domains_stand_in_one_ring(domains: int) -> None:
-    """Inputs that name their domain show who is mixed with whom, and in what part."""
+    """Inputs that equal their domain's number show which are mixed, and with which share."""
     algorithm = make("mixup", domains, lr=0.0, alpha=5.0)
     seen: list[Tensor] = []
     algorithm.model.features.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
@@ -96,7 +96,7 @@ def test_the_domains_stand_in_one_ring(domains: int) -> None:
         for domain in range(domains):
             assert sum(domain in pair for pair in pairs) == min(domains, 2)
         met |= set(pairs)
-    # Over the steps everyone meets everyone.
+    # Over the steps every domain meets every other.
     assert len(met) == max(domains * (domains - 1) // 2, 1)
 
 

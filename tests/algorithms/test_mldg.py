@@ -79,7 +79,7 @@ def test_weights_that_share_a_gradient_tensor() -> None:
     ],
 )
 def test_who_trains_and_who_tests(domains: int, num_meta_test: int, train: int, test: int) -> None:
-    """Inputs that name their domain show the pairs; also where DomainBed would have none."""
+    """Inputs that equal their domain's number show the pairs; DomainBed would have none in some."""
     algorithm = make("mldg", domains, num_meta_test=num_meta_test, lr=0.0)
     seen: list[int] = []
     algorithm.model.features.register_forward_pre_hook(

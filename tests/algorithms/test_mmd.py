@@ -54,7 +54,7 @@ def test_one_domain_has_no_penalty() -> None:
 
 
 def test_every_kernel_matters_to_the_features_here() -> None:
-    # Otherwise the comparison above would not notice that one is left out.
+    # Otherwise the comparison above would not notice a missing one.
     (x, _), (y, _) = make_batches(0, (4, 4))
     features = Plain(make("mmd", 2)).features
     squares = (torch.cdist(features(x), features(y)) ** 2).detach()

@@ -77,7 +77,7 @@ def test_the_wide_classifier_takes_the_place_of_the_models() -> None:
     assert trained == {id(weight) for weight in algorithm.model.parameters()}
     assert algorithm.model.classifier.weight.shape == (CLASSES, 2 * FEATURES)
     assert algorithm.model.features is model.features
-    # The given model's own classifier neither moves nor is kept.
+    # The given model's own classifier does not move and is not in the method.
     assert model.classifier.weight.shape == (CLASSES, FEATURES)
     for name, tensor in model.classifier.state_dict().items():
         assert torch.equal(tensor, before[f"classifier.{name}"])

@@ -1,4 +1,4 @@
-"""Rules, schedules and clipping: torch's own, step by step, and what they do to a method."""
+"""Rules, schedules and clipping: against torch's own step by step, and in a method."""
 
 import copy
 import math
@@ -49,7 +49,7 @@ def weights(dtype: torch.dtype = torch.float64) -> list[nn.Parameter]:
 
 
 def gradients(step: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Whatever the weights, some below the clipping norm and some above."""
+    """For any weights, some below the clipping norm and some above."""
     generator = torch.Generator().manual_seed(1 + step)
     size = 3.0 if step % 2 else 0.1
     return [
@@ -114,8 +114,8 @@ def test_steps_are_torchs(optimisation: Optimisation) -> None:
 
 
 @every
-def test_the_first_step_of_one_made_anew(optimisation: Optimisation) -> None:
-    """At any time: with the rate of now, and nothing kept."""
+def test_the_first_step_of_a_new_optimiser(optimisation: Optimisation) -> None:
+    """At any time: with the current rate, and without changing any state."""
     mine = weights()
     optimiser = optimiser_of(mine, optimisation)
     go(optimiser, range(4))
@@ -228,7 +228,7 @@ def test_near_its_end_a_schedule_is_still_exact() -> None:
 
 
 def test_clipping_keeps_the_precision_of_every_weight() -> None:
-    """By one norm of all; a scalar in float32 must not become float64 beside a float64 one."""
+    """By one norm of all; a scalar in float32 must not become float64 next to a float64 one."""
     weights = [
         nn.Parameter(torch.ones(3, dtype=torch.float64)),
         nn.Parameter(torch.ones((), dtype=torch.float32)),
@@ -242,7 +242,7 @@ def test_clipping_keeps_the_precision_of_every_weight() -> None:
 
 
 def test_clipping_leaves_the_callers_gradients_alone() -> None:
-    """Two weights may have one gradient tensor, which is clipped once."""
+    """Two weights can share one gradient tensor, which is clipped once."""
     one, two = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
     optimiser = Optimiser([one, two], 1.0)
     optimiser.use(Optimisation("sgd", momentum=0.0, clip=1.0))
@@ -330,7 +330,7 @@ def test_a_schedule_survives_a_change_of_precision() -> None:
     )
 
 
-# Of a method
+# In a method
 
 
 def test_chosen_before_the_first_update_only() -> None:
@@ -368,7 +368,7 @@ def test_a_method_made_without_memory() -> None:
     assert equal(list(saved.parameters()), list(on_meta.parameters()))
 
 
-def test_a_method_that_trains_in_its_own_way_is_told_only_the_default() -> None:
+def test_a_method_without_an_optimiser_takes_only_the_default() -> None:
     class Own(UpdateAlgorithm):
         def update(self, batches: list[Batch]) -> dict[str, Tensor]:
             raise NotImplementedError
@@ -381,7 +381,7 @@ def test_a_method_that_trains_in_its_own_way_is_told_only_the_default() -> None:
         own.optimise(Optimisation(clip=1.0))
 
 
-# What cannot be meant
+# Options that make no sense
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The optimiser by default: Adam's steps, switched and set back on the device, in buffers."""
+"""The default optimiser: Adam's steps in buffers, switched and reset on the device."""
 
 import copy
 import math
@@ -64,7 +64,7 @@ def test_a_loss_that_is_not_finite_changes_nothing(value: float) -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, snapshot(mine, optimiser), strict=True))
 
 
-def test_reset_starts_anew_in_place() -> None:
+def test_reset_starts_again_in_place() -> None:
     mine = weights()
     optimiser = Optimiser(mine, lr=0.1)
     for step in range(3):

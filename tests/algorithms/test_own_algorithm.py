@@ -1,4 +1,4 @@
-"""A user's own algorithm: the guide's code as it stands there, and what is said of a wrong one."""
+"""A user's own algorithm: the code of the guide, and the errors for wrong code."""
 
 import json
 import math
@@ -36,7 +36,7 @@ PATH = f"{NAME}:WorstPair"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty current folder; what is imported from it is forgotten."""
+    """An empty current folder; modules imported from it are removed afterwards."""
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -56,7 +56,7 @@ def guide(folder: Path) -> Path:
 
 
 def said(text: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What the command says to an algorithm that it refuses."""
+    """Return the error of the command for an algorithm that it refuses."""
     assert main(["hparams", text, "--dataset", "pacs"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -143,7 +143,7 @@ def test_it_keeps_the_contract_of_all_methods(monkeypatch: pytest.MonkeyPatch) -
     test_contract.test_its_weight_matters("own")
 
 
-# Where it may lie
+# Places of its file
 
 
 def test_from_a_package_of_the_current_folder(guide: Path) -> None:
@@ -185,7 +185,7 @@ def test_the_registry_imports_nothing(guide: Path, text: str) -> None:
         find(text)
 
 
-# What is wrong with it
+# Errors
 
 
 def test_no_such_file(capsys: pytest.CaptureFixture[str]) -> None:

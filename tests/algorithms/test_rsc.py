@@ -75,7 +75,7 @@ def test_quantiles_are_numpys(share: float, dtype: torch.dtype) -> None:
         expected = np.percentile(values.numpy(), share * 100, axis=1, keepdims=True)
         found = _quantile(values, share)
         torch.testing.assert_close(found, torch.from_numpy(expected))
-        # On the device, where a compiled step has it.
+        # On the device, as in a compiled step.
         assert torch.equal(_quantile(values, torch.tensor(share, dtype=torch.float64)), found)
 
 

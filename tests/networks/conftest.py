@@ -1,4 +1,4 @@
-"""torchvision where there is one, also beside a torch that it was not built for."""
+"""torchvision if it is installed, also with a torch that it was not built for."""
 
 import sys
 from importlib import import_module

@@ -160,7 +160,7 @@ def test_channels_have_the_filters_of_colours_in_turn(channels: int) -> None:
 
 
 class DropPath(nn.Module):
-    """Known by its name, as timm has it."""
+    """Found by the name of its class, which is timm's."""
 
     drop_prob = 0.2
 

@@ -85,7 +85,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("efficientnet")
 def test_every_layer_is_one_that_statistics_know() -> None:
-    """Else the individual gradients of all convolutions would be taken by torch.func."""
+    """Otherwise gradients per example of all convolutions would need torch.func."""
     network = efficientnet_lite0(3, generator=stream("layers"))
     images, labels = torch.randn(4, 3, 48, 48), torch.tensor([0, 1, 2, 0])
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""ResNet-50 and EfficientNet-Lite0: every layer tells its gradients, in every precision."""
+"""ResNet-50 and EfficientNet-Lite0: gradients per example of every layer, in every precision."""
 
 import warnings
 from collections.abc import Callable

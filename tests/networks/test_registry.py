@@ -1,4 +1,4 @@
-"""The network for a shape is DomainBed's; anything else is refused with what to do."""
+"""The registry of networks: DomainBed's choice for a shape, names, and errors that help."""
 
 import sys
 from typing import Any

@@ -104,7 +104,7 @@ def test_weights_from_a_file(torchvision: Any, tmp_path: Path) -> None:
     assert torch.equal(net.features(IMAGES), whole(IMAGES))  # in training: frozen, no dropout
     four = resnet(18, 4, 2, weights=str(path), generator=stream("x"))
     assert torch.equal(four.features.network.conv1.weight[:, 3], whole.conv1.weight[:, 0])
-    # The head is drawn, whatever the weights.
+    # The head is drawn for any weights.
     drawn = resnet(18, 3, 2, generator=stream("x"))
     assert torch.equal(net.classifier.weight, drawn.classifier.weight)
     with pytest.raises(ValueError, match=r"weights of ResNet: \d+ missing: layer1.0.conv3.weight"):

@@ -1,4 +1,4 @@
-"""Standardised columns: means and deviations of what is known, and a head without them."""
+"""Standardised columns: means and deviations of known values, and a head without them."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def test_networks_measure_their_inputs(name: str) -> None:
     assert after.shape == (50, 3)
     assert after.isfinite().all()
     assert not torch.equal(before, after)
-    # What is far from zero would drown the rest: now every column counts alike.
+    # A column far from zero would drown the rest; standardised, all count the same.
     assert after.abs().max() < 20
 
 

@@ -1,4 +1,4 @@
-"""Files of weights: a round trip, and everything that is refused with a reason."""
+"""Weight files: a round trip, and files that are refused with a reason."""
 
 import hashlib
 import pickle

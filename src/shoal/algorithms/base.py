@@ -12,11 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ..catalogue import StepKind
 from ..checks import check_labels, without_value_checks
 from ..statistics import Recorded
 from .forward import Batch, Forward
@@ -24,7 +25,7 @@ from .hparams import Hparams as BaseHparams
 from .optimiser import Optimisation, Optimiser
 
 # How far a step can be captured: its loss compiled, all of it a CUDA graph, or not at all.
-Capture = Literal["compiled", "graph", "eager"]
+Capture = StepKind
 
 # Class attributes that had other names before; a user's own class can still set those.
 RENAMED = {
