@@ -5,8 +5,8 @@
 Both commits are unpacked into a temporary folder and run the same commands side by side, on a CPU
 with one thread each: ten short trainings, a sweep of six runs, a fit on images and one on a table
 with their predictions, and a report of every sweep that either commit holds as an archive. Only
-``python -m shoal`` is run and only files are read, so the modules of the two may differ at will.
-The exit status is 1 where anything differs; what is not compared stands in ``NOT_COMPARED``.
+``python -m shoal`` is run and only files are read, so the modules of the two can differ at will.
+The exit status is 1 if anything differs; ``NOT_COMPARED`` lists what is not compared.
 """
 
 import argparse
@@ -37,17 +37,17 @@ from safetensors import safe_open
 REPOSITORY = Path(__file__).resolve().parent.parent
 SIDES = ("old", "new")
 DOMAINS = ("hospital_a", "hospital_b", "hospital_c")
-# Of all images: by these times a fit knows whether its features are still those of the files.
+# Time stamp of all images: a fit uses it to tell whether its features are up to date.
 WRITTEN = 1_600_000_000
 
-# Files of which nothing is compared, files that must only be there, and keys of JSON files.
+# Files that are not compared, files that must only exist, and keys of JSON files.
 TIMES = {
     "timing.json": "seconds and machine",
     "rates.json": "seconds of an update and of an evaluation",
 }
 ONLY_THERE = {"report.html": "a page: prose, layout and pictures"}
 VERSIONS = {("model.json", "shoal"): "version of the package"}
-# Sentences for people: they may differ, and how many do is told.
+# Sentences for people: they can differ, and the number of differences is reported.
 PROSE = {
     ("estimate.json", "sentences"): "sentences; those that differ are counted",
     ("model.json", "estimate.sentences"): "sentences; those that differ are counted",
@@ -92,7 +92,7 @@ class Item:
 
 @dataclass
 class Comparison:
-    """What was compared, and what differs."""
+    """The number of things compared, and the differences."""
 
     counts: Counter[str] = field(default_factory=Counter)
     mismatches: list[dict[str, str]] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Comparison:
         self.mismatches.append({"file": file, "key": key, "old": before, "new": after})
 
     def expect(self, file: str, key: str, old: Any, new: Any) -> bool:
-        """Write down where two values are not the same; a number and its text are not."""
+        """Note a difference if two values are not the same; a number and its text are not."""
         same = repr(old) == repr(new)
         if not same:
             self.differ(file, key, repr(old), repr(new))
@@ -111,7 +111,7 @@ class Comparison:
 
 
 def excerpts(old: str, new: str) -> tuple[str, str]:
-    """Return two texts, cut where they are long: about where they begin to differ."""
+    """Return two texts; long ones are cut to where they begin to differ."""
     if max(len(old), len(new)) <= LONGEST:
         return old, new
     pairs = enumerate(zip(old, new, strict=False))
@@ -121,7 +121,7 @@ def excerpts(old: str, new: str) -> tuple[str, str]:
     return "…" * bool(start) + old[shown], "…" * bool(start) + new[shown]
 
 
-# What is run
+# The commands
 
 
 def training(algorithm: str, dataset: str, *more: str) -> Item:
@@ -146,7 +146,7 @@ def commands() -> list[Item]:
     )
     sweep += " --draws 1 --steps 3 --record-every 2 --set batch_size=2 warmup_steps=1"
     sweep += " --workers 1 --device cpu --out sweep"
-    # With --runs and without --time, time has no influence on what is run.
+    # With --runs and without --time, the set of runs does not depend on time.
     images = "fit photos --algorithms vrex --steps 10 --trials 1 --runs 9 --device cpu"
     table = "fit patients.csv --algorithms coral --steps 30 --trials 2 --runs 18 --device cpu"
     return [
@@ -169,7 +169,7 @@ def commands() -> list[Item]:
 
 
 def reports(sweeps: dict[str, str]) -> Iterator[Item]:
-    """Yield a report of every sweep; they go by their folder."""
+    """Yield a report of every sweep, named by its folder."""
     for folder, path in sweeps.items():
         written = f"reports/{PurePosixPath(folder).name}.json"
         words = ("report", folder, "--format", "json", "--out", written)
@@ -177,7 +177,7 @@ def reports(sweeps: dict[str, str]) -> Iterator[Item]:
 
 
 def write_photos(root: Path) -> None:
-    """Write 36 images of 48 × 40, dark or bright by class, each different, all of one time."""
+    """Write 36 different images of 48 × 40, dark or bright by class, with one time stamp."""
     noise = np.random.RandomState(0)
     for number, domain in enumerate(DOMAINS):
         for kind, level in (("dark", 40), ("bright", 190)):
@@ -205,7 +205,7 @@ def write_table(path: Path) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-# How it is run
+# Running the commands
 
 
 def git(*words: str) -> bytes:
@@ -220,7 +220,7 @@ def unpack(archive: bytes, folder: Path) -> None:
 
 
 def committed_sweeps(commits: Sequence[str]) -> dict[str, tuple[str, bytes]]:
-    """Return the archives of sweeps that the commits hold: by the folder, path and content."""
+    """Return the archives of sweeps in the commits: path and content, by folder."""
     blobs: dict[str, str] = {}
     for commit in commits:
         for line in git("ls-tree", "-r", commit).decode().splitlines():
@@ -238,7 +238,7 @@ def committed_sweeps(commits: Sequence[str]) -> dict[str, tuple[str, bytes]]:
 
 
 def prepare(side: Path, commit: str, sweeps: dict[str, tuple[str, bytes]]) -> None:
-    """Write the source of a commit, and what its commands work on."""
+    """Write the source of a commit, and the data of its commands."""
     unpack(git("archive", commit, "src"), side / "source")
     work = side / "work"
     for folder in ("output", "reports"):
@@ -265,7 +265,7 @@ def environment(side: Path) -> dict[str, str]:
 
 
 def check_source(side: Path) -> None:
-    """Raise where ``python -m shoal`` would not run the commit's own source."""
+    """Raise if ``python -m shoal`` would not run the commit's own source."""
     code = "import importlib.util as i; print(i.find_spec('shoal').origin)"
     found = subprocess.run(
         [sys.executable, "-c", code],
@@ -276,11 +276,11 @@ def check_source(side: Path) -> None:
         check=True,
     ).stdout.strip()
     if not Path(found).is_relative_to(side / "source"):
-        raise RuntimeError(f"{found} would be run in place of the commit's source")
+        raise RuntimeError(f"{found} would run instead of the commit's source")
 
 
-def carry_out(side: Path, items: Sequence[Item]) -> dict[str, str]:
-    """Run all commands; return what those that failed said last, without paths of this machine."""
+def run_all(side: Path, items: Sequence[Item]) -> dict[str, str]:
+    """Run all commands; return the last lines of failed ones, without this machine's paths."""
     failed = {}
     for item in items:
         ended = subprocess.run(
@@ -300,11 +300,11 @@ def carry_out(side: Path, items: Sequence[Item]) -> dict[str, str]:
     return failed
 
 
-# How it is compared
+# Comparing
 
 
 def compare(item: Item, old: Path, new: Path, failed: Sequence[dict[str, str]]) -> Comparison:
-    """Compare what a command left in two working folders; one that failed twice is not equal."""
+    """Compare a command's files in two working folders; if it failed in both, it is not equal."""
     found = Comparison()
     if any(item.name in side for side in failed):
         found.differ("(command)", "exit status", *(side.get(item.name, "0") for side in failed))
@@ -362,7 +362,7 @@ def compare_folders(found: Comparison, item: Item, old: Path, new: Path) -> None
 
 
 def files_of(side: Path, folder: str) -> Iterator[str]:
-    """Yield all files of a folder but those that hold times."""
+    """Yield all files of a folder except those with times."""
     for path in (side / folder).rglob("*"):
         if path.is_file() and path.name not in TIMES:
             yield path.relative_to(side).as_posix()
@@ -390,7 +390,7 @@ def compare_bytes(found: Comparison, file: str, old: Path, new: Path) -> None:
 
 
 def compare_lines(found: Comparison, file: str, old: Path, new: Path) -> None:
-    """Compare lines of JSON byte for byte; what differs is named by its key."""
+    """Compare lines of JSON byte for byte; differences are named by their key."""
     before, after = ((side / file).read_bytes() for side in (old, new))
     found.counts["bytes"] += len(before)
     if PurePosixPath(file).name == "records.jsonl":
@@ -410,7 +410,7 @@ def compare_lines(found: Comparison, file: str, old: Path, new: Path) -> None:
 def compare_json(
     found: Comparison, file: str, key: str, old: Any, new: Any, any_string: bool = False
 ) -> None:
-    """Compare two values with all that is in them.
+    """Compare two values recursively.
 
     Args:
         any_string: whether strings may differ, and are counted.
@@ -449,7 +449,7 @@ def read_safetensors(path: Path) -> dict[str, Any]:
 
 
 def flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Yield what is in nested dicts, lists and tuples, by its key."""
+    """Yield the leaves of nested dicts, lists and tuples, with their keys."""
     if isinstance(value, dict):
         for part, inner in value.items():
             yield from flat(inner, f"{key}.{part}" if key else str(part))
@@ -461,7 +461,7 @@ def flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 
 def compare_tensors(found: Comparison, file: str, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Compare tensors bit for bit, and what else is among them."""
+    """Compare tensors bit for bit, and other values among them."""
     for key in [*old, *(key for key in new if key not in old)]:
         if key not in old or key not in new:
             present = ["present" if key in one else ABSENT for one in (old, new)]
@@ -512,7 +512,7 @@ def compare_onnx(found: Comparison, file: str, old: Path, new: Path) -> None:
 
 
 def clear_notes(message: Any) -> None:
-    """Clear what only says which code a message was made of, in all that it holds."""
+    """Clear the notes on source code in a message and all messages in it."""
     for about, value in message.ListFields():
         if about.name in ONNX_NOTES:
             message.ClearField(about.name)
@@ -521,7 +521,7 @@ def clear_notes(message: Any) -> None:
                 clear_notes(inner)
 
 
-# What is told
+# The result
 
 
 def machine() -> dict[str, Any]:
@@ -551,7 +551,7 @@ def as_json(item: Item, found: Comparison) -> dict[str, Any]:
 
 
 def show(results: Sequence[dict[str, Any]]) -> None:
-    """Print a line for every item, and below what differs."""
+    """Print a line for every item, and the differences below."""
     for one in results:
         counts = ", ".join(f"{number:,} {what}" for what, number in one["compared"].items())
         if one["strings_that_differ"]:
@@ -569,7 +569,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("old", metavar="OLD")
     parser.add_argument("new", metavar="NEW")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the result as JSON")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the result as JSON")
     asked = parser.parse_args()
     begin = time.monotonic()
     names = (asked.old, asked.new)
@@ -582,7 +582,7 @@ def main() -> int:
             prepare(side, commit, sweeps)
             check_source(side)
         with ThreadPoolExecutor(len(sides)) as pool:
-            failed = list(pool.map(carry_out, sides, [items] * len(sides)))
+            failed = list(pool.map(run_all, sides, [items] * len(sides)))
         old, new = (side / "work" for side in sides)
         results = [as_json(item, compare(item, old, new, failed)) for item in items]
     equal = all(one["equal"] for one in results)

@@ -1,4 +1,4 @@
-"""Write the embedded MNIST from the four original gzipped idx files.
+"""The embedded MNIST, written from the four original gzipped idx files.
 
 Run once; the result is kept in the repository. Needs a folder with ``train-images-idx3-ubyte.gz``
 and its three siblings:

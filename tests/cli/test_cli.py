@@ -1,4 +1,4 @@
-"""The command ``shoal``: what it prints and writes, and how it says what is wrong."""
+"""The command ``shoal``: what it prints and writes, and its error messages."""
 
 import functools
 import io
@@ -34,7 +34,7 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the experiment's setup a tiny one; --flip and --precision still arrive."""
+    """Make the experiment's setup tiny; --flip and --precision still apply."""
     monkeypatch.setattr(colored_mnist, "Setup", functools.partial(Setup, **SIZES))
 
 
@@ -112,7 +112,7 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     ],
     ids=" ".join,
 )
-def test_what_is_not_offered_is_refused(
+def test_arguments_that_do_not_exist_are_refused(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert stopped(*arguments) == 2
@@ -152,7 +152,7 @@ def test_bad_restarts(restarts: str, capsys: pytest.CaptureFixture[str]) -> None
     assert stopped(*REPRODUCE, f"--restarts={restarts}") == 2
     err = capsys.readouterr().err
     assert "--restarts" in err and restarts in err
-    assert "_positive" not in err  # the name of a function is no help
+    assert "_positive" not in err  # the name of a function helps nobody
 
 
 @pytest.mark.usefixtures("never_train")
@@ -170,7 +170,7 @@ def test_cuda_without_a_gpu(
 @pytest.mark.usefixtures("never_train")
 @pytest.mark.parametrize("device", ["gpu", "meta", "mps", ""])
 def test_an_unknown_device(device: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Also one that torch knows and the experiment does not run on."""
+    """Including devices of torch that the experiment does not run on."""
     assert main([*REPRODUCE, "--device", device, "--out", str(tmp_path / "out")]) == 2
     err = capsys.readouterr().err
     assert f"unknown device '{device}'" in err and "auto, cpu, cuda" in err
@@ -243,7 +243,7 @@ def hparams(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
 def test_hparams_are_domainbeds(
     dataset: str, number: str, golden: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its hparams_seed and trial_seed, to the last digit."""
+    """The same values for hparams_seed and trial_seed, to the last digit."""
     found = hparams(capsys, "fishr", "--dataset", dataset, "--trial", "0", "--draw", number)
     assert {name: found[name] for name in golden} == golden
 
@@ -261,7 +261,7 @@ def test_hparams_by_default(capsys: pytest.CaptureFixture[str]) -> None:
         for name in ("domainnet", "pacs")
         for number in (3, 5, 9)
     ]
-    assert sizes[:3] != sizes[3:]  # the range of DomainNet is its own
+    assert sizes[:3] != sizes[3:]  # DomainNet has a range of its own
     trials = [
         hparams(capsys, "erm", "--dataset", "pacs", "--trial", trial, "--draw", "1")["lr"]
         for trial in ("0", "1")
@@ -402,7 +402,7 @@ def test_default_and_search_of_one_hyperparameter(capsys: pytest.CaptureFixture[
     assert "ema_decay: after ~ a search is expected, got '0.9'" in capsys.readouterr().err
 
 
-def test_what_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_without_a_name_prints_what_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     assert "shoal list algorithms" in capsys.readouterr().out
     assert main(["list", "--json"]) == 0
@@ -453,7 +453,7 @@ def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.usefixtures("tiny")
-def test_a_second_run_trains_nothing_and_says_the_same(
+def test_a_second_run_trains_nothing_and_prints_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert reproduce(tmp_path, "--methods", "vrex") == 0
@@ -483,7 +483,7 @@ def test_without_flips_and_by_table(
     assert "table:cmnist_0, 0 % of labels flipped" in out
     assert "table:cmnist_25" not in out
     assert (tmp_path / "results-flip0.json").exists()
-    # A method that stands in two tables is run once.
+    # A method that is in two tables is trained once.
     assert reproduce(tmp_path, "--methods", "erm", "table:cmnist_25", "table:cmnistend") == 0
     assert asked[1][0] == list(
         dict.fromkeys(("erm", *TABLES["table:cmnist_25"], *TABLES["table:cmnistend"]))
@@ -510,7 +510,7 @@ def test_an_out_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.usefixtures("tiny")
-def test_ctrl_c_and_going_on(
+def test_ctrl_c_and_resuming(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = Training.step
@@ -551,10 +551,10 @@ def count_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_the_name_of_the_folder_is_printed_as_it_is(
+def test_the_name_of_the_folder_is_printed_unchanged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brackets are no markup, and a long name is not broken over lines."""
+    """Brackets are not markup, and a long name is not broken into lines."""
     monkeypatch.setenv("COLUMNS", "80")
     out = tmp_path / "runs[bold]" / ("a-long-name" * 6)
     assert reproduce(out, "--methods", "erm", "--restarts", "1") == 0
@@ -582,7 +582,7 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_ctrl_c_in_the_demo(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It keeps nothing, and so must not say that it goes on."""
+    """It keeps nothing, so it must not promise to resume."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -591,11 +591,11 @@ def test_ctrl_c_in_the_demo(
     assert main(["demo", "--out", str(tmp_path)]) == 130
     err = capsys.readouterr().err
     assert "interrupted" in err
-    assert "goes on" not in err
+    assert "resumes" not in err
 
 
 def forget(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a package one that is not installed."""
+    """Make a package look as if it were not installed."""
 
     class Absent:
         @staticmethod
@@ -628,7 +628,7 @@ def test_without_rich(
         "shoal: this command needs rich; pip install 'shoal[cli,report]'\n"
     )
     if not out:
-        assert main([*arguments, "--json"]) == 0  # for programs, and needs nothing
+        assert main([*arguments, "--json"]) == 0  # for programs; needs no package
 
 
 def test_without_jinja2_the_demo_says_so_before_it_trains(
@@ -643,7 +643,7 @@ def test_without_jinja2_the_demo_says_so_before_it_trains(
     assert "needs jinja2; pip install 'shoal[cli,report]'" in capsys.readouterr().err
 
 
-def test_a_reader_that_has_read_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_pipe_ends_the_command_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     monkeypatch.setattr("shoal.cli.status._run", lambda _: print("a line") or 0)
@@ -652,7 +652,7 @@ def test_a_reader_that_has_read_enough(monkeypatch: pytest.MonkeyPatch) -> None:
         assert main(["status", "out"]) == 141
 
 
-def test_names_of_files_that_are_no_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_names_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = io.BytesIO()
     monkeypatch.setattr("sys.stderr", io.TextIOWrapper(content, "utf-8", write_through=True))
     assert main(["predict", str(tmp_path / os.fsdecode(b"caf\xe9")), "a.png"]) == 2
@@ -660,7 +660,7 @@ def test_names_of_files_that_are_no_utf8(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "message"),
     [
         (["fot"], "unknown 'fot'; did you mean 'fit'?"),
         (["data", "cach"], "unknown 'cach'; did you mean 'cache'?"),
@@ -673,13 +673,13 @@ def test_names_of_files_that_are_no_utf8(tmp_path: Path, monkeypatch: pytest.Mon
         (["data", "cache", "x", "--nothing"], "shoal data cache: error: unrecognized"),
     ],
 )
-def test_what_was_meant_is_told(
-    command: list[str], told: str, capsys: pytest.CaptureFixture[str]
+def test_the_nearest_command_or_option_is_suggested(
+    command: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(command)
     assert ended.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 HEAVY = ("torch", "numpy", "matplotlib", "rich", "jinja2")

@@ -1,4 +1,4 @@
-"""``shoal diagnose``: tables, JSON and figures of a run, and how it says what is wrong."""
+"""``shoal diagnose``: tables, JSON and figures of a run, and its error messages."""
 
 import json
 import sys
@@ -44,7 +44,7 @@ def diagnose(*arguments: str) -> int:
     return main(["diagnose", *arguments, "--device", "cpu"])
 
 
-def test_training_records_gaps_when_asked() -> None:
+def test_training_records_gaps_with_log_gaps() -> None:
     for line in Path("run/records.jsonl").read_text().splitlines():
         record = json.loads(line)
         assert record["gaps"].keys() == {"risk", "variance", "hessian"}
@@ -81,7 +81,7 @@ def test_json_holds_what_the_tables_show(capsys: Output) -> None:
     assert float(row[5]) == pytest.approx(found["domains"]["a"]["risk"], rel=1e-3)
 
 
-def test_what_is_flat_has_no_step_limit(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flat_risk_has_no_step_limit(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     real = diagnosis.spectra
     monkeypatch.setattr(
         diagnosis, "spectra", lambda roots: real(replace(roots, gram=roots.gram * 0))
@@ -103,7 +103,7 @@ def test_figures(capsys: Output) -> None:
         assert f"Figure: {png}" in out and f"Figure: {pdf}" in out
 
 
-def test_letters_that_no_font_has_are_told_once(
+def test_letters_without_a_font_are_reported_once(
     capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = squares((20, 25, 15), "tiny", side=8)
@@ -130,32 +130,32 @@ def test_other_weights(capsys: Output) -> None:
     assert ", all weights (" in capsys.readouterr().out
 
 
-def test_what_is_wrong_is_said(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    def said(*arguments: str) -> str:
+def test_errors(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    def error(*arguments: str) -> str:
         assert diagnose(*arguments) == 2
         return capsys.readouterr().err
 
-    assert "there is no folder nowhere" in said("nowhere")
-    assert "did you mean 'tiny'" in said("run", "tinny")
-    assert "epsilon must be above 0" in said("run", "--epsilon", "0")
-    assert "name two or more" in said("run", "--domain", "a")
-    assert "unknown parameter 'clasifier'; did you mean 'classifier'" in said(
+    assert "there is no folder nowhere" in error("nowhere")
+    assert "did you mean 'tiny'" in error("run", "tinny")
+    assert "epsilon must be above 0" in error("run", "--epsilon", "0")
+    assert "name two or more" in error("run", "--domain", "a")
+    assert "unknown parameter 'clasifier'; did you mean 'classifier'" in error(
         "run", "--parameters", "clasifier"
     )
     monkeypatch.delitem(DATASETS, "tiny")
-    assert "a data set of your own: name its folder, manifest" in said("run")
+    assert "a data set of your own: name its folder, manifest" in error("run")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "pip install 'shoal[report]'" in said("run", "--figures", "figures")
+    assert "pip install 'shoal[report]'" in error("run", "--figures", "figures")
 
 
-def test_of_hundreds_of_choices_the_nearest_are_named() -> None:
+def test_the_nearest_of_hundreds_of_choices_are_listed() -> None:
     with pytest.raises(ValueError, match=r" … and 260 more$") as caught:
         choose("weight", "layer3.wight", [f"layer{k}.weight" for k in range(300)])
     assert "did you mean 'layer3.weight'" in str(caught.value)
     assert len(str(caught.value)) < 1000
 
 
-def test_what_is_nearly_equal_has_one_shade() -> None:
+def test_nearly_equal_values_have_one_shade() -> None:
     from matplotlib.figure import Figure
 
     from shoal.report.diagnosis import _matrix

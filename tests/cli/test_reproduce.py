@@ -67,7 +67,7 @@ def test_pictures(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "holds results of another setup" in capsys.readouterr().err
 
 
-def test_an_epsilon_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_epsilon_of_zero_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "landscape", "--epsilon", "0"]) == 2
     assert "--epsilon must be above 0, got 0" in capsys.readouterr().err
 
@@ -101,7 +101,7 @@ def test_an_ablation_is_a_sweep_of_one_domain(
     assert "not run (34.0 ± 4.5)" in _row(tmp_path, "fishr-no-ema")
 
 
-def test_an_ablation_shows_what_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_ablation_shows_done_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for draw in range(3):
         run = make_run("colored-mnist", "fishr-iga", ("-90%",), 0, draw)
         write_run(tmp_path / "runs", run)
@@ -117,7 +117,7 @@ def test_an_ablation_shows_what_is_done(tmp_path: Path, capsys: pytest.CaptureFi
     assert main([*command, "--draws", "20"]) == 0
     assert ", 3 of 20 runs (66.3 ± 2.9)" in _row(tmp_path, "fishr-iga")
     assert _row(tmp_path, "fishr-plain").count("not run") == 4
-    # Of another precision, so not what this table is of.
+    # Runs of another precision are not part of this table.
     assert main([*command, "--precision", "bf16"]) == 0
     assert _row(tmp_path, "fishr-iga").count("not run") == 4
     assert "Trained in bf16." in (tmp_path / "results.md").read_text("utf-8")
@@ -129,23 +129,23 @@ def _row(folder: Path, name: str) -> str:
     return next(line for line in page.splitlines() if line.startswith(f"| {name} |"))
 
 
-def test_an_ablation_is_carried_out_as_any_sweep(
+def test_an_ablation_is_trained_like_any_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[tuple[int, set[str], int]] = []
+    calls: list[tuple[int, set[str], int]] = []
 
     def record(out: Path, runs: list[Run], world: object, workers: int, *_: object) -> object:
-        told.append((len(runs), {run.algorithm for run in runs}, workers))
+        calls.append((len(runs), {run.algorithm for run in runs}, workers))
         return Counter({RunState.DONE: len(runs) - 1})
 
     monkeypatch.setattr("shoal.sweeps.local.run_locally", record)
     command = ["reproduce", "ablation-ema", "--rows", "vrex-ema", "--draws", "4", "--workers", "2"]
     assert main([*command, "--out", str(tmp_path), "--shard", "1/3"]) == 1
-    assert told == [(4, {"vrex-ema"}, 2)]
+    assert calls == [(4, {"vrex-ema"}, 2)]
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         (("--rows", "fishr-emma"), "unknown row 'fishr-emma'"),
         (("--test-domains", "-80%"), "unknown test domain '-80%'; did you mean"),
@@ -153,10 +153,10 @@ def test_an_ablation_is_carried_out_as_any_sweep(
     ],
 )
 def test_what_an_ablation_refuses(
-    more: tuple[str, ...], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["reproduce", "ablation-lambda", "--out", str(tmp_path), *more]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_batches_are_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Ablations: which rows and runs, their tables beside the paper's cells, and γ against batches."""
+"""Ablations: rows, runs and tables next to the paper's cells; the moving average by batch size."""
 
 from dataclasses import asdict
 from math import nan
@@ -36,7 +36,7 @@ def test_rows_are_the_papers_and_ours(name: str) -> None:
     assert [row for row in ablation.rows if row != "fishr-rescaled"] == printed
 
 
-def test_the_most_telling_rows_come_first() -> None:
+def test_rows_are_trained_in_order() -> None:
     assert ABLATIONS["ablation-ema"].in_order()[:2] == ["fishr-no-ema", "fishr-rescaled"]
     assert ABLATIONS["ablation-iga"].in_order()[0] == "fishr-iga"
 
@@ -59,7 +59,7 @@ def made_up(row: str, domain: str, trials: int, draws: int) -> list[RunResult]:
     ]
 
 
-def test_cells_beside_the_papers() -> None:
+def test_cells_next_to_the_papers() -> None:
     runs = made_up("fishr-no-ema", "-90%", 3, 2) + made_up("fishr-rescaled", "-90%", 2, 2)
     runs += made_up("coral", "-90%", 3, 2)
     rows = table(ABLATIONS["ablation-ema"], "colored-mnist", "test-domain", runs, planned=6)
@@ -81,7 +81,7 @@ def test_cells_beside_the_papers() -> None:
     assert by_name["erm"]["cells"]["-90%"] is None
 
 
-def test_an_average_says_how_many_of_its_runs_are_done() -> None:
+def test_an_average_counts_its_finished_runs() -> None:
     runs = [run for d in ("+90%", "+80%", "-90%") for run in made_up("fishr-v15", d, 1, 2)]
     rows = table(ABLATIONS["ablation-lambda"], "colored-mnist", RULES[0], runs[1:], 2)
     (average,) = [row["cells"]["average"] for row in rows if row["row"] == "fishr-v15"]
@@ -105,7 +105,7 @@ def test_an_average_needs_all_domains() -> None:
 @pytest.mark.parametrize("dataset", DATASETS)
 @pytest.mark.parametrize("name", ABLATIONS)
 @pytest.mark.parametrize("rule", RULES)
-def test_every_table_can_be_made_of_nothing(name: str, dataset: str, rule: str) -> None:
+def test_every_table_works_without_runs(name: str, dataset: str, rule: str) -> None:
     for row in table(ABLATIONS[name], dataset, rule, [], 60):
         assert set(row["cells"].values()) == {None}
         assert row["paper"] or row["row"] == "fishr-rescaled"
@@ -152,14 +152,14 @@ def drawn(row: str, domain: str, draw: int, accuracy: float, **hparams: float) -
     )
 
 
-def test_rows_are_held_against_the_same_draw_of_fishr() -> None:
+def test_rows_are_compared_with_the_same_draw_of_fishr() -> None:
     strong, weak = {"penalty_weight": 1000.0}, {"penalty_weight": 999.0}
     runs = [
         drawn("fishr", "-90%", 0, 0.5, batch_size=64, **strong),
         drawn("fishr", "-90%", 1, 0.4, batch_size=65, **strong),
         drawn("fishr", "-90%", 2, 0.1, batch_size=8, **weak),
         drawn("fishr", "+80%", 0, 0.7, batch_size=8, **weak),
-        # The row's own numbers do not say which group a draw is in.
+        # The group of a draw does not depend on the row's own hyperparameters.
         drawn("fishr-no-ema", "-90%", 0, 0.3, batch_size=512, **weak),
         drawn("fishr-no-ema", "-90%", 1, 0.5, batch_size=8, **weak),
         drawn("fishr-no-ema", "-90%", 2, 0.1, batch_size=8, **strong),
@@ -180,7 +180,7 @@ def test_rows_are_held_against_the_same_draw_of_fishr() -> None:
     assert draw_by_draw(ABLATIONS["ablation-ema"], "office-home", runs) == []
 
 
-# γ against the batch size
+# The moving average by batch size
 
 
 def test_the_draw_is_the_published_one() -> None:

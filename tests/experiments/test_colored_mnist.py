@@ -1,4 +1,4 @@
-"""Colored MNIST in the IRM setup: its data, its network, and every method against a plain loop."""
+"""Colored MNIST in the IRM setup: data, network, and every method compared with a plain loop."""
 
 import copy
 import math
@@ -72,7 +72,7 @@ def flipped(domain: ColoredDomain) -> Tensor:
 
 
 def share(found: Tensor, expected: float) -> None:
-    """Assert that a share lies within four standard deviations of its probability."""
+    """Assert that a share is within four standard deviations of its probability."""
     deviation = math.sqrt(expected * (1 - expected) / len(found))
     assert found.double().mean().item() == pytest.approx(expected, abs=4 * deviation)
 
@@ -100,7 +100,7 @@ def test_sizes_and_types() -> None:
 
 
 def test_training_domains_share_out_the_first_50_000() -> None:
-    """As multisets: nothing twice, nothing left out, nothing of the test images."""
+    """As multisets: no image twice, none missing, none of the test images."""
     together = keys(pictures(full()["80%"])) + keys(pictures(full()["90%"]))
     assert sorted(together) == sorted(keys(small_originals(slice(50_000))))
 
@@ -163,7 +163,7 @@ def test_gray_keeps_both_channels_and_draws_its_own_noise() -> None:
     share((gray.labels != coloured.labels)[:, 0], 2 * 0.25 * 0.75)
 
 
-def test_noise_of_one_domain_says_nothing_about_another() -> None:
+def test_noise_of_domains_is_independent() -> None:
     first, second = flipped(full()["80%"]), flipped(full()["90%"])
     share(first ^ second, 2 * 0.25 * 0.75)
 
@@ -261,7 +261,7 @@ def test_weights_of_a_restart(hidden: int, wide: int) -> None:
     assert_dead(training)
 
 
-# Training, against a loop that shares nothing with it but the data and the first weights.
+# Training, compared with a loop that shares only the data and the initial weights.
 
 Penalty = Callable[[nn.Module, list[ColoredDomain], slice], Tensor]
 
@@ -422,7 +422,7 @@ def test_without_padding_too(method: str) -> None:
     assert_follows(in_double(method, Setup(examples=7, hidden=8, jump_step=1, updates=3)), method)
 
 
-def test_a_used_training_starts_afresh() -> None:
+def test_a_used_training_starts_again() -> None:
     """After a restart that went beyond the jump: weights, moments, weight and data are new."""
     training = in_double("fishr-omega", TINY)
     for _ in range(TINY.updates):
@@ -450,7 +450,7 @@ def assert_near(training: Training, expected: list[Tensor]) -> None:
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("hidden", [6, 390])
 def test_float32_stays_near_float64(device: str, hidden: int) -> None:
-    """What is really run: float32, and captured where there is a GPU."""
+    """As the experiment runs: in float32, and captured on a GPU."""
     setup = replace(TINY, hidden=hidden)
     training = Training(METHODS["fishr-omega"], setup, torch.device(device))
     training.start(1)
@@ -474,7 +474,7 @@ def test_accuracies() -> None:
     assert found["train"] == pytest.approx((right["80%"] + right["90%"]) / 2, abs=1e-6)
     assert found["test"] == pytest.approx(right["10%"], abs=1e-6)
     assert found["gray"] == pytest.approx(right["gray"], abs=1e-6)
-    assert len({*right.values()}) == 4  # so that none could stand for another
+    assert len({*right.values()}) == 4  # so that none can be confused with another
 
 
 def test_accuracy_at_a_logit_of_zero_is_that_of_class_0() -> None:

@@ -17,11 +17,11 @@ KEYS = ("step", "train", "test", "variance_gap", "risk_gap")
 
 
 class Ran:
-    """The demo's result, its trainings in their final state, and what it told."""
+    """The demo's result, its trainings in their final state, and its progress calls."""
 
     def __init__(self) -> None:
         self.trainings: list[Training] = []
-        self.told: list[tuple[str, int, int, int]] = []
+        self.calls: list[tuple[str, int, int, int]] = []
 
         def keep(*args: Any) -> Training:
             self.trainings.append(Training(*args))
@@ -30,7 +30,7 @@ class Ran:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(demo, "Training", keep)
             patch.setattr(demo, "EVERY", 5)
-            self.result = demo.run(lambda *args: self.told.append(args), SETUP)
+            self.result = demo.run(lambda *args: self.calls.append(args), SETUP)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def ran() -> Ran:
     return Ran()
 
 
-def test_page_and_table_are_made_of_it(ran: Ran) -> None:
+def test_page_and_table_show_the_result(ran: Ran) -> None:
     page = demo_page(ran.result)
     assert page.lstrip().startswith("<!DOCTYPE html>")
     for method in ran.result["methods"]:
@@ -62,7 +62,7 @@ def test_methods(ran: Ran) -> None:
     assert names == ["ERM", "V-REx", "Fishr"]
     assert [training.method.statistic for training in ran.trainings] == ["none", "risk", "variance"]
     assert {training.method.weights for training in ran.trainings} == {"ω"}
-    assert ran.told == [(name, 0, done, 7) for name in names for done in range(1, 8)]
+    assert ran.calls == [(name, 0, done, 7) for name in names for done in range(1, 8)]
 
 
 def test_curves_begin_at_step_0_and_end_at_the_last(ran: Ran) -> None:
@@ -72,7 +72,7 @@ def test_curves_begin_at_step_0_and_end_at_the_last(ran: Ran) -> None:
         assert {len(values) for values in method["curve"].values()} == {3}
 
 
-def test_the_last_step_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_step_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "EVERY", 2)
     result = demo.run(lambda *_: None, Setup(examples=4, hidden=8, jump_step=2, updates=4))
     assert [method["curve"]["step"] for method in result["methods"]] == [[0, 2, 4]] * 3

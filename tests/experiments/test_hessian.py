@@ -1,4 +1,4 @@
-"""Two logits on Colored MNIST, and what is looked at on the way, against dense Hessians."""
+"""Two logits on Colored MNIST: measurements during training, compared with dense Hessians."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def in_double(key: str, outputs: int = 2) -> Training:
 
 @pytest.mark.parametrize("key", ["erm", "fishr-theta", "fishr-omega", "vrex"])
 def test_training_with_two_logits(key: str) -> None:
-    """Against a loop of single gradients; the penalty's weight jumps on the way."""
+    """Compared with a loop of single gradients; the penalty's weight jumps during training."""
     training, plain = in_double(key), in_double(key).model
     adam = torch.optim.Adam(plain.parameters(), lr=0.0004898536566546834)
     labels = training.labels
@@ -83,7 +83,7 @@ def test_irm_has_one_logit() -> None:
         Training(METHODS["irm"], TINY, CPU, outputs=2)
 
 
-def test_a_look_is_what_dense_hessians_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurement_agrees_with_dense_hessians(monkeypatch: pytest.MonkeyPatch) -> None:
     training = in_double("erm")
     # Few inputs: the dense Hessian of 392 would be large.
     few = torch.nn.Linear(6, training.model.features[0].out_features).double()
@@ -140,7 +140,7 @@ def test_records_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [record["restart"] for record in first["Fishr"]] == [0, 1]
     assert first["ERM"][0]["curves"]["step"] == [0, 1, 2, 3, 4]
     assert first["ERM"][0]["curves"] != first["ERM"][1]["curves"]
-    # Both begin with the same weights and data, and part with the first update.
+    # Both start with the same weights and data, and differ from the first update on.
     for name, values in first["ERM"][0]["curves"].items():
         assert first["Fishr"][0]["curves"][name][0] == values[0]
     monkeypatch.setattr(hessian, "Training", None)
@@ -168,7 +168,7 @@ def test_curves_at_different_steps_have_no_mean() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("key", ["erm", "fishr-theta"])
 def test_two_logits_captured(key: str) -> None:
-    """Replayed on a GPU and looked at in between, a training is the CPU's."""
+    """A training that is replayed and measured on a GPU equals the CPU's."""
     setup = Setup(examples=64, hidden=24, jump_step=3, updates=6)
     looks = []
     for device in (CPU, torch.device("cuda")):

@@ -1,4 +1,4 @@
-"""Landscapes and clouds of gradients, against autograd and single points."""
+"""Landscapes and clouds of gradients, compared with autograd and single points."""
 
 from pathlib import Path
 
@@ -28,9 +28,9 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Training:
 
 
 def test_a_model_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, told = RestartFolder.open(tmp_path, TINY), []
-    first = restarts.train_or_load("ERM", TINY, CPU, folder, lambda *args: told.append(args))
-    assert told[-1] == ("ERM", 0, 4, 4)
+    folder, calls = RestartFolder.open(tmp_path, TINY), []
+    first = restarts.train_or_load("ERM", TINY, CPU, folder, lambda *args: calls.append(args))
+    assert calls[-1] == ("ERM", 0, 4, 4)
     monkeypatch.setattr(Training, "step", None)
     again = restarts.train_or_load("ERM", TINY, CPU, folder, quiet)
     assert again.done == 4
@@ -38,7 +38,7 @@ def test_a_model_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert torch.equal(mine, theirs)
 
 
-def test_what_the_head_sees(training: Training) -> None:
+def test_inputs_of_the_head(training: Training) -> None:
     z, logits, labels = head_inputs(training)
     assert z.shape == (2, 20, training.model.classifier.in_features + 1)
     torch.testing.assert_close(

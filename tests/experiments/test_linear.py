@@ -69,7 +69,7 @@ def test_the_penalty_is_the_librarys() -> None:
 
 
 def test_the_table() -> None:
-    """One optimiser and one number of steps for all."""
+    """With one optimiser and one number of steps for all methods."""
     for method, strength in STRENGTHS.items():
         path = train(method, [strength], STEPS)
         expected = [97, 97, 57] if method == "erm" else [93, 93, 93]
@@ -78,17 +78,17 @@ def test_the_table() -> None:
         assert w4 == 0 and w2 == pytest.approx(w3) and w1 > 0
 
 
-def test_models_side_by_side_do_not_see_each_other() -> None:
+def test_models_in_one_tensor_are_independent() -> None:
     together = train("fishr", [30.0, 3000.0], 40)
     for k, strength in enumerate((30.0, 3000.0)):
         alone = train("fishr", [strength], 40)
         torch.testing.assert_close(together.weights[k], alone.weights[0], rtol=1e-9, atol=1e-12)
 
 
-def test_a_window_is_told_by_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_is_a_list_of_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "GRIDS", dict.fromkeys(linear.GRIDS, (100.0, 1000.0, 3)))
     monkeypatch.setattr(linear, "STEPS", 150)
-    # The default of an argument is not looked up again.
+    # The default of an argument is evaluated only once.
     monkeypatch.setattr(train, "__defaults__", (200,))
     result = linear.run()
     erm, fish, fishr, _ = result["table"]

@@ -1,4 +1,4 @@
-"""The overhead of Fishr at a tiny size: both methods take turns, and the paper stands beside."""
+"""The overhead of Fishr at a tiny size: alternating methods, next to the paper's numbers."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def test_medians_and_what_fishr_adds(monkeypatch: pytest.MonkeyPatch) -> None:
     result = overhead.run(TINY, torch.device("cpu"))
     assert list(result["heads"]) == ["pacs", "domainnet"]
     pacs = result["heads"]["pacs"]
-    # The first five rounds are not counted, and who comes first changes.
+    # The first five rounds are not counted, and the methods alternate in going first.
     assert pacs["time"] == pytest.approx(10)
     assert turns[:4] in (["fishr", "erm", "erm", "fishr"], ["erm", "fishr", "fishr", "erm"])
     assert pacs["seconds"] == waiting
@@ -31,7 +31,7 @@ def test_medians_and_what_fishr_adds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result["heads"]["domainnet"]["paper"] == {"time": 6.5, "memory": 7.0}
 
 
-def test_an_update_is_made_and_the_penalty_acts() -> None:
+def test_an_update_changes_weights_and_the_penalty_acts() -> None:
     head, cpu = overhead.HEADS["pacs"], torch.device("cpu")
     method = overhead._method("fishr", head, TINY, cpu)
     found = overhead._batches(head, TINY, cpu)

@@ -1,4 +1,4 @@
-"""Restarts on disk: interrupted and gone on with, never trained twice, and made into tables."""
+"""Restarts on disk: interrupted and resumed, never trained twice, and shown in tables."""
 
 import json
 from collections.abc import Callable
@@ -19,15 +19,15 @@ SETUP = Setup(examples=40, hidden=6, jump_step=4, updates=8)
 
 
 class Calls:
-    """A progress callback that remembers what it was told, and may raise at one of its calls."""
+    """A progress callback that remembers its calls, and can raise at one of them."""
 
     def __init__(self, at: int | None = None, error: type[BaseException] = KeyboardInterrupt):
-        self.told: list[tuple[str, int, int, int]] = []
+        self.seen: list[tuple[str, int, int, int]] = []
         self.at, self.error = at, error
 
     def __call__(self, method: str, restart: int, done: int, total: int) -> None:
-        self.told.append((method, restart, done, total))
-        if len(self.told) == self.at:
+        self.seen.append((method, restart, done, total))
+        if len(self.seen) == self.at:
             raise self.error
 
 
@@ -52,7 +52,7 @@ def record(folder: RestartFolder, method: str = "vrex", restart: int = 0) -> dic
 
 
 def numbers(folder: RestartFolder, method: str = "vrex", restart: int = 0) -> dict[str, Any]:
-    """Return what a record says, without how long it took."""
+    """Return a record without its seconds."""
     return {
         key: value for key, value in record(folder, method, restart).items() if key != "seconds"
     }
@@ -67,11 +67,11 @@ def undisturbed(tmp_path: Path, method: str = "vrex", restart: int = 0) -> dict[
 def test_records(folder: RestartFolder) -> None:
     calls = Calls()
     train(folder, calls, methods=("erm", "vrex"), count=2)
-    assert [(m, r) for m, r, done, _ in calls.told if done == 8] == [
+    assert [(m, r) for m, r, done, _ in calls.seen if done == 8] == [
         *(("erm", 0), ("erm", 1), ("vrex", 0), ("vrex", 1))
     ]
-    assert [done for m, r, done, _ in calls.told if (m, r) == ("vrex", 1)] == list(range(1, 9))
-    assert {total for *_, total in calls.told} == {8}
+    assert [done for m, r, done, _ in calls.seen if (m, r) == ("vrex", 1)] == list(range(1, 9))
+    assert {total for *_, total in calls.seen} == {8}
     for method in ("erm", "vrex"):
         for restart in (0, 1):
             found = record(folder, method, restart)
@@ -114,9 +114,7 @@ def test_a_folder_of_another_setup_is_refused(
 
 
 @pytest.mark.parametrize("stop", [1, 3, 4, 5, 7])
-def test_an_interrupted_run_goes_on_where_it_was(
-    folder: RestartFolder, tmp_path: Path, stop: int
-) -> None:
+def test_an_interrupted_run_resumes(folder: RestartFolder, tmp_path: Path, stop: int) -> None:
     """Before, at and after the jump."""
     with pytest.raises(KeyboardInterrupt):
         train(folder, Calls(at=stop))
@@ -124,19 +122,17 @@ def test_an_interrupted_run_goes_on_where_it_was(
     assert not folder.record("vrex", 0.25, 0).exists()
     calls = Calls()
     train(folder, calls)
-    assert [done for *_, done, _ in calls.told] == list(range(stop + 1, 9))
+    assert [done for *_, done, _ in calls.seen] == list(range(stop + 1, 9))
     assert numbers(folder) == undisturbed(tmp_path)
     assert not folder.checkpoint("vrex", 0.25, 0).exists()
 
 
-def test_an_interrupted_second_restart_goes_on_where_it_was(
-    folder: RestartFolder, tmp_path: Path
-) -> None:
+def test_an_interrupted_second_restart_resumes(folder: RestartFolder, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(folder, Calls(at=8 + 6), count=2)
     calls = Calls()
     train(folder, calls, count=2)
-    assert calls.told == [("vrex", 0, 8, 8), ("vrex", 1, 7, 8), ("vrex", 1, 8, 8)]
+    assert calls.seen == [("vrex", 0, 8, 8), ("vrex", 1, 7, 8), ("vrex", 1, 8, 8)]
     assert numbers(folder, restart=1) == undisturbed(tmp_path, restart=1)
 
 
@@ -146,7 +142,7 @@ def test_interrupted_twice(folder: RestartFolder, tmp_path: Path) -> None:
             train(folder, Calls(at=stop))
     calls = Calls()
     train(folder, calls)
-    assert calls.told[0][2] == 6
+    assert calls.seen[0][2] == 6
     assert numbers(folder) == undisturbed(tmp_path)
 
 
@@ -154,7 +150,7 @@ def test_interrupted_twice(folder: RestartFolder, tmp_path: Path) -> None:
 def test_an_interrupt_in_the_middle_of_a_step(
     folder: RestartFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_update: bool
 ) -> None:
-    """Ctrl-C comes at any moment, also between an update and its being counted."""
+    """Ctrl-C can come at any moment, even between an update and its count."""
     plain = Training._step
 
     def interrupted(self: Training) -> None:
@@ -192,7 +188,7 @@ def final_weights(
     return seen
 
 
-def test_a_crash_costs_what_came_after_the_last_checkpoint(
+def test_a_crash_loses_only_the_steps_after_the_last_checkpoint(
     folder: RestartFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restarts, "CHECKPOINT_EVERY", 0.0)
@@ -200,7 +196,7 @@ def test_a_crash_costs_what_came_after_the_last_checkpoint(
         train(folder, Calls(at=6, error=RuntimeError))
     calls = Calls()
     train(folder, calls)
-    assert calls.told[0][2] == 6  # the fifth was saved
+    assert calls.seen[0][2] == 6  # the fifth was saved
     assert numbers(folder) == undisturbed(tmp_path)
 
 
@@ -214,7 +210,7 @@ def test_checkpoints_are_not_written_at_every_step(
     assert restarts.CHECKPOINT_EVERY >= 10
 
 
-def test_a_done_record_is_not_trained_again(
+def test_a_finished_restart_is_not_trained_again(
     folder: RestartFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(folder)
@@ -227,7 +223,7 @@ def test_a_done_record_is_not_trained_again(
     monkeypatch.setattr(restarts, "Training", refuse)
     calls = Calls()
     train(folder, calls)
-    assert calls.told == [("vrex", 0, 8, 8)]
+    assert calls.seen == [("vrex", 0, 8, 8)]
     assert folder.record("vrex", 0.25, 0).read_bytes() == before
     assert folder.record("vrex", 0.25, 0).stat().st_mtime_ns == changed
 
@@ -237,7 +233,7 @@ def test_only_missing_restarts_are_trained(folder: RestartFolder) -> None:
     folder.record("vrex", 0.25, 1).unlink()
     calls = Calls()
     train(folder, calls, count=3)
-    assert [told for told in calls.told if told[2] < 8] == [
+    assert [told for told in calls.seen if told[2] < 8] == [
         ("vrex", 1, done, 8) for done in range(1, 8)
     ]
 
@@ -246,7 +242,7 @@ def test_an_unknown_method_is_refused_before_anything_is_trained(folder: Restart
     calls = Calls()
     with pytest.raises(ValueError, match="unknown method 'v-rex'; did you mean 'vrex'"):
         train(folder, calls, methods=("erm", "v-rex"))
-    assert calls.told == []
+    assert calls.seen == []
 
 
 @pytest.mark.parametrize("damage", ["garbage", "half", "empty"])
@@ -260,7 +256,7 @@ def test_a_damaged_checkpoint_is_named(folder: RestartFolder, damage: str) -> No
     with pytest.raises(ValueError, match="damaged") as caught:
         train(folder)
     assert str(file) in str(caught.value)
-    file.unlink()  # what the message says
+    file.unlink()  # as the message advises
     train(folder)
     assert folder.record("vrex", 0.25, 0).exists()
 
@@ -281,9 +277,7 @@ def test_a_damaged_setup_is_named(folder: RestartFolder) -> None:
 
 
 @pytest.mark.parametrize("tf32", [False, True])
-def test_precision_of_products_is_the_setups_and_then_what_it_was(
-    tmp_path: Path, tf32: bool
-) -> None:
+def test_precision_of_products_is_the_setups_and_then_restored(tmp_path: Path, tf32: bool) -> None:
     before = torch.get_float32_matmul_precision()
     setup = replace(SETUP, tf32=tf32)
     seen = []
@@ -323,15 +317,15 @@ def test_restarts_that_share_a_device_have_the_records_they_have_alone(
     monkeypatch.setattr(restarts, "side_by_side", lambda *_: 2)
     calls = Calls()
     train(folder, calls, count=count)
-    order = [restart for _, restart, done, _ in calls.told if done == 1]
+    order = [restart for _, restart, done, _ in calls.seen if done == 1]
     assert order == [restart for group in groups for restart in group]
-    assert [told[1] for told in calls.told[:4]] == [0, 1, 0, 1]
+    assert [told[1] for told in calls.seen[:4]] == [0, 1, 0, 1]
     monkeypatch.setattr(restarts, "side_by_side", lambda *_: 1)
     for restart in range(count):
         assert numbers(folder, restart=restart) == undisturbed(tmp_path, restart=restart)
 
 
-def test_restarts_that_share_a_device_go_on_where_each_was(
+def test_restarts_that_share_a_device_resume_separately(
     folder: RestartFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restarts, "side_by_side", lambda *_: 2)
@@ -339,7 +333,7 @@ def test_restarts_that_share_a_device_go_on_where_each_was(
         train(folder, Calls(at=7), count=2)  # the first did four steps, the second three
     calls = Calls()
     train(folder, calls, count=2)
-    assert [told[1:3] for told in calls.told[:3]] == [(0, 5), (1, 4), (0, 6)]
+    assert [told[1:3] for told in calls.seen[:3]] == [(0, 5), (1, 4), (0, 6)]
     monkeypatch.setattr(restarts, "side_by_side", lambda *_: 1)
     for restart in (0, 1):
         assert numbers(folder, restart=restart) == undisturbed(tmp_path, restart=restart)
@@ -372,7 +366,7 @@ def test_table_has_means_and_population_deviations_in_percent(folder: RestartFol
     assert rows["irm"]["paper"] == {"train": [71.0, 0.5], "test": [65.6, 1.8], "gray": [66.1, 0.2]}
 
 
-def test_table_has_none_for_what_was_not_run(folder: RestartFolder) -> None:
+def test_table_has_none_for_missing_runs(folder: RestartFolder) -> None:
     write(folder, "irm", 0.25, [(0.5, 0.1, 0.7)])
     rows = {row["method"]: row for row in table("table:cmnist_25", 10, 0.25, folder)}
     assert rows["irm"]["cells"]["train"] == {"mean": 50.0, "std": 0.0, "count": 1}
@@ -380,7 +374,7 @@ def test_table_has_none_for_what_was_not_run(folder: RestartFolder) -> None:
     assert rows["vrex"]["paper"]["test"] == [67.2, 1.5]
 
 
-def test_table_takes_the_restarts_and_the_flips_that_were_asked_for(folder: RestartFolder) -> None:
+def test_table_takes_the_given_restarts_and_flips(folder: RestartFolder) -> None:
     write(folder, "erm", 0.25, [(0.2, 0.2, 0.2), (0.4, 0.4, 0.4), (0.9, 0.9, 0.9)])
     write(folder, "erm", 0.0, [(0.8, 0.8, 0.8)])
     (first, *_) = table("table:cmnist_25", 2, 0.25, folder)
@@ -391,9 +385,7 @@ def test_table_takes_the_restarts_and_the_flips_that_were_asked_for(folder: Rest
 
 
 @pytest.mark.parametrize("flip", [0.25, 0.0])
-def test_every_row_stands_beside_its_own_cells_of_the_paper(
-    folder: RestartFolder, flip: float
-) -> None:
+def test_every_row_has_its_own_cells_of_the_paper(folder: RestartFolder, flip: float) -> None:
     paper = published_rows("table:cmnistend", flip)
     rows = {row["method"]: row for row in table("table:cmnistend", 10, flip, folder)}
     # The paper's covariance on ω is the one of the released code.
