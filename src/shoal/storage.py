@@ -115,7 +115,7 @@ def hold_lock(
     Args:
         busy: raised if another process holds the lock for ``wait`` seconds; without it, wait for
             as long as that takes.
-        remove: delete the file at the end.
+        remove: delete the file at the end; only with ``busy``.
     """
     with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)

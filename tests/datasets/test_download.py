@@ -83,7 +83,7 @@ def test_capital_letters_are_the_same_sum(path: Path) -> None:
 def test_a_dropped_connection_is_resumed_where_it_broke(path: Path) -> None:
     told: list[str] = []
     with serving(CONTENT, faults=[drop(300_000), drop(5)]) as served:
-        assert quick(served.url, path, tell=told.append) == SHA256
+        assert quick(served.url, path, note=told.append) == SHA256
     assert path.read_bytes() == CONTENT
     assert ranges(served) == [None, "bytes=300000-", "bytes=300005-"]
     assert [headers.get("If-Range") for headers in served.asked] == [None, '"first"', '"first"']
@@ -412,7 +412,7 @@ def test_a_refused_connection_is_tried_again(path: Path) -> None:
         pass
     told: list[str] = []
     with pytest.raises(Unavailable, match="no connection"):
-        quick(served.url, path, tell=told.append)
+        quick(served.url, path, note=told.append)
     assert len(told) == ATTEMPTS - 1
 
 

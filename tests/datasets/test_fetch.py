@@ -63,7 +63,7 @@ def test_an_archive_by_its_address(tmp_path: Path, pack: object, top: str) -> No
     calls: list[tuple[str, int, int | None]] = []
     with serving(content, faults=[drop(500)]) as served:
         folder = fetch(
-            "pacs", tmp_path, served.url, progress=lambda *c: calls.append(c), tell=told.append
+            "pacs", tmp_path, served.url, progress=lambda *c: calls.append(c), note=told.append
         )
     assert folder == tmp_path / "PACS"
     dataset = find("pacs")(tmp_path, 0)
@@ -116,7 +116,7 @@ def test_the_first_sum_is_remembered(tmp_path: Path) -> None:
     with serving(zipped(images(PACS))) as served:
         fetch("pacs", tmp_path, served.url)
         (tmp_path / "PACS").rename(tmp_path / "away")
-        fetch("pacs", tmp_path, served.url, tell=told.append)
+        fetch("pacs", tmp_path, served.url, note=told.append)
         assert told == []  # it was compared, and there is nothing to tell
         (tmp_path / "PACS").rename(tmp_path / "away again")
         before, served.content = served.content, zipped(images(PACS, ""))
@@ -155,7 +155,7 @@ def test_a_given_sum_goes_before_a_remembered_one(tmp_path: Path) -> None:
         sha256 = hashlib.sha256(served.content).hexdigest()
         with pytest.raises(DownloadError, match=r"sum .*, expected 0+; the download was deleted$"):
             fetch("pacs", tmp_path, served.url, "0" * 64)
-        fetch("pacs", tmp_path, served.url, sha256, tell=told.append)
+        fetch("pacs", tmp_path, served.url, sha256, note=told.append)
     assert told == []
     assert read_record(tmp_path)["files"]["file.zip"]["sha256"] == sha256
 
@@ -178,7 +178,7 @@ def test_by_hand(tmp_path: Path) -> None:
     content = zipped(images(PACS))
     (tmp_path / "downloads" / "PACS.zip").write_bytes(content)
     told: list[str] = []
-    fetch("pacs", tmp_path, tell=told.append)
+    fetch("pacs", tmp_path, note=told.append)
     assert find("pacs")(tmp_path, 0).classes == ("dog", "horse")
     assert told == [
         f"PACS.zip: no published checksum; recorded SHA-256 {hashlib.sha256(content).hexdigest()}"
@@ -313,7 +313,7 @@ def test_terra_incognita(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     told: list[str] = []
     with serving() as served:
         from_server(monkeypatch, "terra-incognita", served, TERRA)
-        fetch("terra-incognita", tmp_path, tell=told.append)
+        fetch("terra-incognita", tmp_path, note=told.append)
     assert listing(tmp_path / "terra_incognita") == SORTED
     for file in SORTED:
         assert (tmp_path / "terra_incognita" / file).read_text() == Path(file).stem
@@ -345,7 +345,7 @@ def test_an_interrupted_sorting_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
         assert not (tmp_path / "terra_incognita").exists()
         served.asked.clear()
         told: list[str] = []
-        fetch("terra-incognita", tmp_path, tell=told.append)
+        fetch("terra-incognita", tmp_path, note=told.append)
     assert served.asked == []
     assert told[-1] == "images that are annotated, but not in the archive: 1"
     assert listing(tmp_path / "terra_incognita") == SORTED
@@ -396,7 +396,7 @@ def test_domainnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     with serving() as served:
         from_server(monkeypatch, "domainnet", served, domainnet())
-        fetch("domainnet", tmp_path, tell=told.append)
+        fetch("domainnet", tmp_path, note=told.append)
     assert told[-1] == "duplicates ignored, which the authors' lists do not name: 6"
     dataset = find("domainnet")(tmp_path, 0)
     for domain in dataset.domains:
@@ -457,7 +457,7 @@ def test_a_published_md5_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyP
         told: list[str] = []
         md5 = hashlib.md5(served.content).hexdigest()
         monkeypatch.setitem(SOURCES, "pacs", replace(PACS, files=(replace(file, md5=md5),)))
-        fetch("pacs", tmp_path, tell=told.append)
+        fetch("pacs", tmp_path, note=told.append)
     assert told == []  # there is a published checksum
 
 

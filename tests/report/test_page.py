@@ -319,7 +319,7 @@ def test_sample_images_are_those_of_the_data(
     assert capsys.readouterr().err == ""
     other = replace(run, fingerprint="f" * 64)
     assert samples_of([other], Namespace(data=places[0], cache=places[1])) == {}
-    told = "not what it was when the runs were made" if source == "folder" else "--data"
+    told = "has changed since the runs were trained" if source == "folder" else "--data"
     assert told in capsys.readouterr().err
 
 

@@ -30,9 +30,7 @@ def add(commands: Any) -> None:
 
 
 def _add_list(actions: Any) -> None:
-    parser = actions.add_parser(
-        "list", help="list the published data sets, and which of them are here"
-    )
+    parser = actions.add_parser("list", help="list the published data sets, and which are present")
     add_data_folder(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_list, after_interrupt="nothing was written")
@@ -149,7 +147,7 @@ def _download(options: argparse.Namespace) -> int:
             sha256=options.sha256,
             keep_archive=options.keep_archive,
             progress=shown,
-            tell=shown.say,
+            note=shown.say,
         )
     check = f"shoal data verify {options.name} --data {options.data}"
     print(f"{options.name} is at {folder}; to check every image: {check}")

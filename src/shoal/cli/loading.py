@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..storage import cache_root
+from ..storage import cache_root, read_json
 from .progress import amounts
 
 
@@ -113,7 +113,6 @@ def _inputs_of_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     from ..fitting.setup import SETUP
     from ..runs.model import CARD, MODEL
-    from ..storage import read_json
 
     run = (model.parent if model.name == MODEL else model).resolve()
     fit = run.parent.parent
@@ -193,7 +192,6 @@ def _inspection_of_fit(dataset: Any, model: Path) -> Path | None:
     """Return the inspection file of the model's fit if it is of this data set, otherwise None."""
     from ..fitting.setup import INSPECTION
     from ..runs.model import MODEL
-    from ..storage import read_json
 
     record = (model.parent if model.name == MODEL else model) / INSPECTION
     same = record.exists() and read_json(record)["fingerprint"] == dataset.fingerprint

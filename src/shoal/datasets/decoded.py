@@ -50,11 +50,21 @@ def frame_of(height: int, width: int) -> Frame:
     Stored sides are at most 489, for any shape of the original.
     """
     top, left, high, wide = _window(height, width)
+    stored_height, stored_width = high, wide
     shorter = min(high, wide)
-    if shorter <= TRAINING_SIDE:
-        return Frame(high, wide, height, width, top, left, high, wide)
-    stored_height, stored_width = (round(side * TRAINING_SIDE / shorter) for side in (high, wide))
-    return Frame(stored_height, stored_width, height, width, top, left, high, wide)
+    if shorter > TRAINING_SIDE:
+        stored_height = round(high * TRAINING_SIDE / shorter)
+        stored_width = round(wide * TRAINING_SIDE / shorter)
+    return Frame(
+        stored_height=stored_height,
+        stored_width=stored_width,
+        height=height,
+        width=width,
+        top=top,
+        left=left,
+        window_height=high,
+        window_width=wide,
+    )
 
 
 def _window(height: int, width: int) -> tuple[int, int, int, int]:

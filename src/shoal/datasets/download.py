@@ -33,7 +33,7 @@ PAGES = (b"<!doctype html", b"<html")
 # Called with the number of bytes so far, and of all bytes (None if the server does not send it).
 DownloadProgress = Callable[[int, int | None], object]
 # Called with a line for the user.
-Tell = Callable[[str], object]
+Note = Callable[[str], object]
 
 
 class DownloadError(OSError):
@@ -55,7 +55,7 @@ def download(
     md5: str | None = None,
     size_limit: int = LIMIT,
     progress: DownloadProgress | None = None,
-    tell: Tell | None = None,
+    note: Note | None = None,
     wait: float = 1.0,
 ) -> str:
     """Download ``url`` to ``path`` unless it exists, and return its SHA-256 sum.
@@ -65,7 +65,7 @@ def download(
     unchanged.
 
     Args:
-        tell: called with a line before every further attempt.
+        note: called with a line before every further attempt.
         wait: seconds before the second attempt; doubled before each later one.
     """
     check_scheme(url)
@@ -79,7 +79,7 @@ def download(
             return sums.sha256
         part = PartialFile(path, url, sum_known=bool(sha256 or md5))
         try:
-            _download_with_retries(part, url, size_limit, progress, tell, wait)
+            _download_with_retries(part, url, size_limit, progress, note, wait)
             if mismatch := part.sums.mismatch(sha256, md5):
                 part.discard()
                 raise DownloadError(f"{url} has the {mismatch}; the download was deleted")
@@ -100,7 +100,7 @@ def _download_with_retries(
     url: str,
     limit: int,
     progress: DownloadProgress | None,
-    tell: Tell | None,
+    note: Note | None,
     wait: float,
 ) -> None:
     """Complete the file; try again as long as attempts bring more bytes."""
@@ -113,8 +113,8 @@ def _download_with_retries(
             furthest = max(furthest, part.size)
             if failures == ATTEMPTS:
                 raise Unavailable(f"{url}: {error}{_resume_hint(part)}") from error
-            if tell is not None:
-                tell(f"{part.target.name}: {error}; trying again")
+            if note is not None:
+                note(f"{part.target.name}: {error}; trying again")
             time.sleep(min(wait * 2 ** (failures - 1), LONGEST_WAIT))
         except OSError as error:
             if error.errno not in FULL:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from ..choices import choose
 from ..storage import read_json, write_json
 from . import SOURCES
-from .download import DownloadError, Tell, Unavailable, download
+from .download import DownloadError, Note, Unavailable, download
 from .folders import expected_layout
 from .partial_file import file_sums
 from .sources import DatasetSource, File, move_domains
@@ -31,7 +31,7 @@ def fetch(
     sha256: str | None = None,
     keep_archive: bool = False,
     progress: FetchProgress | None = None,
-    tell: Tell | None = None,
+    note: Note | None = None,
 ) -> Path:
     """Fetch a data set to ``root`` unless it exists, and return its folder.
 
@@ -41,10 +41,10 @@ def fetch(
     Args:
         url: the address of an archive of the whole set, in place of the source's files.
         sha256: the sum of that archive, if known.
-        tell: called with every line for the user.
+        note: called with every line for the user.
     """
     source = find_source(name)
-    tell = tell or (lambda line: None)
+    note = note or (lambda line: None)
     progress = progress or (lambda *done: None)
     target = root / source.folder
     if source.present(root):
@@ -59,7 +59,7 @@ def fetch(
     work = root / DOWNLOADS / f"{name}.unpacked"
     try:
         fetched = {
-            file.name: _download_and_unpack(file, root, work, keep_archive, progress, tell)
+            file.name: _download_and_unpack(file, root, work, keep_archive, progress, note)
             for file in source.files
         }
     except Unavailable as error:
@@ -71,7 +71,7 @@ def fetch(
     except ValueError as error:
         raise ValueError(f"{error} (the unpacked files are in {work})") from error
     for remark in remarks:
-        tell(remark)
+        note(remark)
     os.replace(arranged, target)
     _remove_downloads(() if keep_archive else fetched.values(), work)
     _record_dataset(name, root)
@@ -120,7 +120,7 @@ def read_record(root: Path) -> dict[str, Any]:
 
 
 def _download_and_unpack(
-    file: File, root: Path, work: Path, keep: bool, progress: FetchProgress, tell: Tell
+    file: File, root: Path, work: Path, keep: bool, progress: FetchProgress, note: Note
 ) -> Path:
     """Return the downloaded file, or the folder that it was unpacked to."""
     folder, path = work / file.name, root / DOWNLOADS / file.name
@@ -129,7 +129,7 @@ def _download_and_unpack(
         if same and not path.exists():
             return folder
         shutil.rmtree(folder)
-    _download(file, path, root, progress, tell)
+    _download(file, path, root, progress, note)
     if not file.is_archive:
         return path
     unpack(path, folder, progress=lambda *done: progress(f"unpack {file.name}", *done))
@@ -138,7 +138,7 @@ def _download_and_unpack(
     return folder
 
 
-def _download(file: File, path: Path, root: Path, progress: FetchProgress, tell: Tell) -> None:
+def _download(file: File, path: Path, root: Path, progress: FetchProgress, note: Note) -> None:
     before = read_record(root)["files"].get(file.name, {})
     known = file.sha256 or file.md5
     expected = file.sha256
@@ -154,7 +154,7 @@ def _download(file: File, path: Path, root: Path, progress: FetchProgress, tell:
                 expected,
                 file.md5,
                 progress=lambda *done: progress(file.name, *done),
-                tell=tell,
+                note=note,
             )
         except DownloadError as error:
             if known or not expected or expected not in str(error):
@@ -164,7 +164,7 @@ def _download(file: File, path: Path, root: Path, progress: FetchProgress, tell:
                 f"changed the file, remove it from {root / RECORD}"
             ) from error
     if not known and expected is None:
-        tell(f"{file.name}: no published checksum; recorded SHA-256 {found}")
+        note(f"{file.name}: no published checksum; recorded SHA-256 {found}")
     record = read_record(root)
     record["files"][file.name] = {"url": file.url, "sha256": found, "bytes": path.stat().st_size}
     write_json(root / RECORD, record)
