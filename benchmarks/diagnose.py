@@ -79,12 +79,12 @@ def main() -> None:
         command += ["--data", asked.data, "--cache", cache]
         command += ["--json", place / "found.json", "--figures", place / "figures"]
         begin = time.perf_counter()
-        with redirect_stdout(StringIO()) as said:
+        with redirect_stdout(StringIO()) as output:
             status = shoal([str(word) for word in command])
         seconds = time.perf_counter() - begin
     if status:
         raise SystemExit(status)
-    print(said.getvalue())
+    print(output.getvalue())
     numbers = {
         "images": sum(len(domain) for domain in data.domains),
         "decoding_s": round(decoding, 1),

@@ -70,7 +70,7 @@ def unrest(run: RunResult, after: int) -> float:
 def beside(runs: list[RunResult], others: list[RunResult], after: int) -> dict[str, Any] | None:
     """Return the differences between the same draws of two sweeps, and how much each fluctuates.
 
-    None where fewer than two draws are in both.
+    None if fewer than two draws are in both.
     """
     theirs = {run.identity: run for run in others}
     pairs = [(run, theirs[run.identity]) for run in runs if run.identity in theirs]

@@ -160,13 +160,13 @@ def main() -> None:
     }
     name = "whole_resnet" + ("_channels_last" if asked.channels_last else "")
 
-    def told(key: str, row: dict[str, Any]) -> dict[str, Any]:
+    def report(key: str, row: dict[str, Any]) -> dict[str, Any]:
         numbers[key] = row
         print(f"{key:24} {row}", flush=True)
         write(name, asked, numbers)
         return row
 
-    def made(precision: str) -> tuple[nn.Module, Task, Match]:
+    def build(precision: str) -> tuple[nn.Module, Task, Match]:
         gc.collect()
         set_precision(precision)
         torch.manual_seed(0)
@@ -178,19 +178,19 @@ def main() -> None:
 
     bases = {}
     for precision in asked.precisions:
-        model, task, match = made(precision)
+        model, task, match = build(precision)
         step = step_of(lambda model=model, task=task: erm(model, task), model)
-        bases[precision] = told(f"{precision} erm", measure(step, asked.rounds, True, device))
+        bases[precision] = report(f"{precision} erm", measure(step, asked.rounds, True, device))
         del step
         step = step_of(lambda m=model, t=task, p=match: fishr(m, t, p, None), model)
         row = measure(step, asked.rounds, True, device)
-        told(f"{precision} fishr", ratio(row, bases[precision]))
+        report(f"{precision} fishr", ratio(row, bases[precision]))
         if asked.profile and device.type == "cuda":
             print(profile(step))
         del model, task, match, step
     for budget in asked.budgets:
         precision = asked.precisions[0]
-        model, task, match = made(precision)
+        model, task, match = build(precision)
         memory = int(budget * GB)
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -199,7 +199,7 @@ def main() -> None:
             memory -= torch.cuda.memory_allocated() + BESIDE
         step = step_of(lambda m=model, t=task, p=match, b=memory: fishr(m, t, p, b), model)
         row = measure(step, asked.rounds, False, device)
-        told(f"{precision} fishr {budget:g} GB", ratio(row, bases[precision]))
+        report(f"{precision} fishr {budget:g} GB", ratio(row, bases[precision]))
         del model, task, match, step
 
 

@@ -292,8 +292,8 @@ def run_all(side: Path, items: Sequence[Item]) -> dict[str, str]:
         )
         (side / "work" / item.output).write_bytes(ended.stdout)
         if ended.returncode:
-            said = ended.stderr.decode(errors="replace").strip().splitlines()[-1:]
-            text = f"exit status {ended.returncode}: {''.join(said)}"
+            last_line = ended.stderr.decode(errors="replace").strip().splitlines()[-1:]
+            text = f"exit status {ended.returncode}: {''.join(last_line)}"
             for path, name in ((side, "SIDE"), (Path(sys.prefix), "PYTHON"), (REPOSITORY, "MAIN")):
                 text = text.replace(str(path), name)
             failed[item.name] = text
@@ -397,13 +397,13 @@ def compare_lines(found: Comparison, file: str, old: Path, new: Path) -> None:
         found.counts["records"] += before.count(b"\n")
     if before == after:
         return
-    told = len(found.mismatches)
+    mismatches = len(found.mismatches)
     lines = [content.decode().splitlines() for content in (before, after)]
     found.expect(file, "(lines)", *map(len, lines))
     for number, (one, other) in enumerate(zip(*lines, strict=False), 1):
         if one != other:
             compare_json(found, file, f"line {number}", json.loads(one), json.loads(other))
-    if told == len(found.mismatches):
+    if mismatches == len(found.mismatches):
         found.differ(file, "(bytes)", "same JSON", "written differently")
 
 
