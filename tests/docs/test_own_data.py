@@ -1,4 +1,4 @@
-"""Every command and snippet of the guides to one's own data, run as it stands."""
+"""Every command and snippet of the guides to your own data is run."""
 
 import ast
 import csv
@@ -29,7 +29,7 @@ def lines(page: str) -> list[str]:
 
 @pytest.fixture
 def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What the guides talk of, small; and few updates, because nobody reads these results."""
+    """The files that the guides use, small, and few updates per run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(fit_options, "FIT_TRIALS", 1)

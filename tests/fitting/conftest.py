@@ -1,4 +1,4 @@
-"""What tests of whole commands share."""
+"""Fixtures that tests of whole commands share."""
 
 from pathlib import Path
 

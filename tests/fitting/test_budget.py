@@ -1,4 +1,4 @@
-"""Budgets: by runs, by time, with what earlier commands spent."""
+"""Budgets: by runs, by time, including the time of earlier commands."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A second command on the folder of a fit, and others beside it: what each of them says."""
+"""A second command on the folder of a fit, and other commands that read it."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is ahead of a fit: no more runs than the budget allows, and the time left."""
+"""The forecast of a fit: no more runs than the budget allows, and the time left."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Several processes that fit one model: what the others do while the first decides."""
+"""Several processes that fit one model: the others follow the first."""
 
 from pathlib import Path
 

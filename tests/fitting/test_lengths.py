@@ -1,4 +1,4 @@
-"""How many updates a run gets where nobody says."""
+"""The default number of updates of a run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -169,7 +169,7 @@ def test_a_length_that_was_given_or_chosen_before_stays(
         pass
 
     class Stops(FitWatcher):
-        def planned(self, plan: FitPlan) -> None:
+        def plan(self, plan: FitPlan) -> None:
             assert plan.setup.steps == 5
             raise Planned
 

@@ -1,4 +1,4 @@
-"""What a fit shows of the data, in terminals of every width."""
+"""The tables that a fit prints, on terminals of every width."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Predictions in order and in threads, ONNX files that are compared, and names of networks."""
+"""Predictions in order and in threads, checked ONNX files, and names of networks."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""What ``predict`` takes: files, folders, pictures, tables and rows; and what it says of others."""
+"""Sources of ``predict``: files, folders, images in memory, tables, rows; and wrong ones."""
 
 from pathlib import Path
 from typing import Any

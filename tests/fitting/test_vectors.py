@@ -1,4 +1,4 @@
-"""Runs on vectors: what is standardised, and by what."""
+"""Runs on vectors: columns are standardised with the training examples."""
 
 import pytest
 import torch

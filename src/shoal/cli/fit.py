@@ -169,10 +169,10 @@ def _run(options: argparse.Namespace) -> int:
 class FitTerminal(FitProgressBars):
     """Prints the data and the plan of a fit, and shows its progress."""
 
-    def inspected(self, data: Any) -> None:
+    def data(self, data: Any) -> None:
         print_data(data)
 
-    def planned(self, plan: Any) -> None:
+    def plan(self, plan: Any) -> None:
         print_plan(plan)
 
 

@@ -1,4 +1,4 @@
-"""What a practitioner holds: fit a model to data of several domains, load it, predict with it."""
+"""Fitting: train a model on your own data of several domains, load it, predict with it."""
 
 from .classifier import DomainClassifier
 from .predictor import Prediction, Predictor, load

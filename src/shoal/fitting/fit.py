@@ -1,7 +1,7 @@
 """Fit: from a user's data to a model for a new domain, and a report on how good it will be.
 
-``fit`` tells the whole story: inspect the data, choose the setup, estimate every method with each
-domain held out in turn, decide, train the chosen method on all domains, write the model.
+``fit`` is the whole story, from top to bottom: inspect the data, choose the setup, estimate every
+method with each domain held out in turn, decide, train the chosen method on all domains, write.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -142,28 +142,25 @@ def fit(
     methods = _choose_methods(algorithms)
     machine = _choose_machine(device_of(device))
 
-    # Refuse now what would fail after hours of training.
+    # Check first what would otherwise fail after hours of training.
     check_saving()
     check_drawing()
     _check_runs(runs, methods)
     check_settings(settings, methods)
     with first_rank_first():
-        # Inspect: read all data once.
         if rank() == 0:
             check_folder(out, data)
-        for_tables = {
-            "--class-column": class_column != "class",
-            "--domain-column": domain_column != "domain",
-            "--leave-out": bool(leave_out),
-        }
-        for_images = {
-            "--layout": layout is not None,
-            "--train": train != "auto",
-            "--backbone": backbone != FIT_BACKBONE,
-        }
-        check_kind(data, for_tables, for_images)
-        if not is_table(data):
-            check_network(SHAPE, backbone_name(backbone), "imagenet")
+        _check_options(
+            data,
+            train=train,
+            backbone=backbone,
+            layout=layout,
+            class_column=class_column,
+            domain_column=domain_column,
+            leave_out=leave_out,
+        )
+
+        # Inspect: the first process reads every image, the others its findings.
         inspected = inspect_data(
             data,
             layout,
@@ -173,8 +170,9 @@ def fit(
             progress=lambda *at: watcher.amount("reading", *at),
             record=out / INSPECTION,
         )
-    watcher.inspected(inspected)
+    watcher.data(inspected)
 
+    # Choose the setup, and the length of the runs from the time that is left.
     setup = choose_setup(
         inspected,
         out,
@@ -191,7 +189,7 @@ def fit(
     if steps is None and saved_setup(out) is None:
         workspace = FitWorkspace(methods, inspected.dataset, None, machine)
         setup, shortest = choose_length(setup, workspace, budget.seconds_left, watcher)
-    watcher.planned(
+    watcher.plan(
         FitPlan(
             setup=setup,
             methods=tuple(methods),
@@ -203,6 +201,7 @@ def fit(
         )
     )
 
+    # Prepare the data of the runs: decode images, compute frozen features.
     with first_rank_first():
         if rank() == 0:
             setup.save(out)
@@ -214,7 +213,7 @@ def fit(
         count = "1 run is" if len(done) == 1 else f"{len(done)} runs are"
         watcher.note(f"{count} already done and not repeated")
 
-    # On a CPU, one core trains a small network on vectors faster than several.
+    # Estimate, decide, train, write. A small network on vectors trains faster on one core.
     vectors = setup.frozen or setup.kind == "table"
     with one_thread() if vectors and machine.device.type == "cpu" else nullcontext():
         estimated = estimate(out, groups, workspace, budget, watcher)
@@ -260,6 +259,32 @@ def _check_runs(runs: int | None, methods: Mapping[str, MethodChoice]) -> None:
             f"--runs must be {least} or more, to hold out two domains for each of "
             f"{', '.join(methods)}, got {runs}"
         )
+
+
+def _check_options(
+    data: Path,
+    *,
+    train: str,
+    backbone: str,
+    layout: str | None,
+    class_column: str,
+    domain_column: str,
+    leave_out: Collection[str],
+) -> None:
+    """Raise if an option does not apply to this kind of data, or there is no such network."""
+    for_tables = {
+        "--class-column": class_column != "class",
+        "--domain-column": domain_column != "domain",
+        "--leave-out": bool(leave_out),
+    }
+    for_images = {
+        "--layout": layout is not None,
+        "--train": train != "auto",
+        "--backbone": backbone != FIT_BACKBONE,
+    }
+    check_kind(data, for_tables, for_images)
+    if not is_table(data):
+        check_network(SHAPE, backbone_name(backbone), "imagenet")
 
 
 def _choose_machine(device: torch.device) -> Machine:

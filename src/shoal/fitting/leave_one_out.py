@@ -35,10 +35,10 @@ Forecast = Callable[[Run, Progress | None], FitProgress]
 class FitWatcher(Watcher):
     """Follows a fit. Override the methods of interest; here all of them do nothing."""
 
-    def inspected(self, data: FitData) -> None:
+    def data(self, data: FitData) -> None:
         """Called once all data is read."""
 
-    def planned(self, plan: FitPlan) -> None:
+    def plan(self, plan: FitPlan) -> None:
         """Called before the first run is trained."""
 
     def amount(self, name: str, done: int, total: int) -> None:
