@@ -49,7 +49,7 @@ class Fishr(Penalised):
             ema_decay=decay,
             warmup_steps=h.warmup_steps,
             centered=h.centered,
-            unbiased=False,  # 1/n as in the released code, whose range of λ this is
+            unbiased=False,  # 1/n as in the released code, which the range of λ assumes
         ).to(self.device)
         self.means = regularizers.Match(
             num_domains=self.num_domains,
