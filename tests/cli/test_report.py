@@ -35,7 +35,7 @@ def test_the_document_is_what_the_command_prints(capsys: pytest.CaptureFixture[s
 
 def test_terminal_shows_both_tables_and_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys)
-    assert text.count("Algorithm") == 2
+    assert text.count("Method") == 2
     titles = [line for line in text.splitlines() if line.startswith("DomainBed in the paper, ")]
     assert [title.rpartition(" on the ")[2] for title in titles] == [
         "test domain",

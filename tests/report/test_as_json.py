@@ -10,7 +10,7 @@ import pytest
 
 from shoal.cli import main
 from shoal.report.as_json import as_data
-from shoal.report.sweep import chapters
+from shoal.report.sweep import rule_reports
 from shoal.results.records import Failure
 from tests.report.made_up import make_run, make_sweep, write_failure, write_run
 
@@ -18,7 +18,7 @@ RUNS = make_sweep(("erm", "fishr"), ("pacs",), trials=3, draws=2)
 
 
 def test_numbers_are_those_behind_the_tables() -> None:
-    (chapter,) = chapters(RUNS, ["training-domain"])
+    (chapter,) = rule_reports(RUNS, ["training-domain"])
     (found,) = as_data([chapter], [])["rules"]
     assert (found["rule"], found["cautions"], found["notes"]) == (
         "training-domain",
@@ -69,7 +69,7 @@ def test_what_is_not_a_number_is_none() -> None:
     nan = [replace(one, accuracy={**one.accuracy, "art_painting": {}}) for one in first.records]
     alone = [one for one in others if one.draw == 0 and one.trial == 0]
     given = [replace(first, records=tuple(nan)), *alone]
-    found = as_data(chapters(given, ["training-domain"]), [])
+    found = as_data(rule_reports(given, ["training-domain"]), [])
     json.dumps(found, allow_nan=False)
     erm, fishr = found["rules"][0]["results"]
     assert erm["average"] is erm["worst"] is erm["domains"]["art_painting"] is None

@@ -12,7 +12,7 @@ from shoal.report.comparable import (
     Departure,
     departures,
     network_of,
-    not_compared,
+    not_compared_lines,
 )
 from shoal.report.published import published_benchmark
 from shoal.results.records import Record, RunResult
@@ -93,8 +93,8 @@ def test_what_is_not_as_behind_the_published_cells(
     run: RunResult, draws: int, said: list[str]
 ) -> None:
     (run,) = with_search([run])
-    (line,) = not_compared({("set", "erm"): departures(run, draws)})
-    assert line == f"Not compared with the published cells: set: erm ({', '.join(said)})"
+    (line,) = not_compared_lines({("set", "erm"): departures(run, draws)})
+    assert line == f"Not compared with published cells: set: ERM ({', '.join(said)})"
 
 
 def test_a_reason_is_said_once_with_all_its_values() -> None:
@@ -105,18 +105,18 @@ def test_a_reason_is_said_once_with_all_its_values() -> None:
         }
 
     def why(found: dict[tuple[str, str], list[Departure]]) -> str:
-        (line,) = not_compared(found)
+        (line,) = not_compared_lines(found)
         return line.partition("cells: ")[2]
 
-    assert why(departed(erm=(3, 1, 3))) == "pacs: erm (draws 1 to 3 instead of 20)"
+    assert why(departed(erm=(3, 1, 3))) == "pacs: ERM (draws 1 to 3 instead of 20)"
     several = departed(erm=(1,), coral=(1,), irm=(5, 2))
     assert why(several) == (
-        "pacs: erm, coral (draws 1 instead of 20); pacs: irm (draws 2 to 5 instead of 20)"
+        "pacs: ERM, CORAL (draws 1 instead of 20); pacs: IRM (draws 2 to 5 instead of 20)"
     )
     several[("pacs", "irm")].append(Departure("network", "resnet18", "resnet50"))
     several[("pacs", "irm")].append(Departure("network", "vit", "resnet50"))
     assert why(several) == (
-        "pacs: erm, coral (draws 1 instead of 20); pacs: irm (draws 2 to 5 instead of 20, "
+        "pacs: ERM, CORAL (draws 1 instead of 20); pacs: IRM (draws 2 to 5 instead of 20, "
         "network resnet18 or vit instead of resnet50)"
     )
 

@@ -34,28 +34,28 @@ def test_runs_are_grouped_by_their_error() -> None:
         failure("fishr", "no reason was written down", 2),
     ]
     assert failure_lines(failed) == [
-        "4 runs failed and are in no table: 3 of fishr, 1 of irm",
-        "2 of fishr, 1 of irm: ValueError: too hot",
-        "1 of fishr: no reason was written down",
+        "4 runs failed and are in no table: 3 of Fishr, 1 of IRM",
+        "2 of Fishr, 1 of IRM: ValueError: too hot",
+        "1 of Fishr: no reason was written down",
     ]
     assert failure_lines(failed[:1]) == [
         "1 run failed and is in no table",
-        "1 of irm: ValueError: too hot",
+        "1 of IRM: ValueError: too hot",
     ]
     assert failure_lines([]) == []
 
 
 def test_reasons_that_differ_in_numbers_are_one() -> None:
     failed = [failure("irm", f"loss was not finite at step {step}") for step in ("7", "1,200")]
-    assert failure_lines(failed)[1:] == ["2 of irm: loss was not finite at step …"]
-    assert failure_lines(failed[:1])[1:] == ["1 of irm: loss was not finite at step 7"]
+    assert failure_lines(failed)[1:] == ["2 of IRM: loss was not finite at step …"]
+    assert failure_lines(failed[:1])[1:] == ["1 of IRM: loss was not finite at step 7"]
 
 
 def test_of_many_reasons_the_most_frequent_are_named() -> None:
     failed = [failure("erm", "often")] * 2 + [failure("irm", c) for c in "abcdefg"]
     _, first, *others, rest = failure_lines(failed)
-    assert first == "2 of erm: often" and len(others) == MOST_REASONS - 1
-    assert rest == f"{8 - MOST_REASONS} of irm: for other reasons"
+    assert first == "2 of ERM: often" and len(others) == MOST_REASONS - 1
+    assert rest == f"{8 - MOST_REASONS} of IRM: for other reasons"
 
 
 @pytest.fixture
@@ -70,7 +70,8 @@ def sweep(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "mark"), [("terminal", " "), ("markdown", "## Failed runs\n\n- "), ("latex", "% ")]
+    ("kind", "mark"),
+    [("terminal", " Failed runs\n "), ("markdown", "## Failed runs\n\n- "), ("latex", "% ")],
 )
 def test_every_report_says_what_failed_and_what_to_do(
     kind: str, mark: str, sweep: Path, monkeypatch: pytest.MonkeyPatch
@@ -82,8 +83,8 @@ def test_every_report_says_what_failed_and_what_to_do(
     assert main(given) == 0
     told = "".join(f"{line.rstrip()}\n" for line in out.read_text("utf-8").splitlines())
     assert told.count(f"{mark}2 runs failed and are in no table\n") == 1
-    assert "2 of irm: too hot\n" in told
-    assert f"`shoal status {sweep}` names them; `shoal sweep … --out {sweep} --retry" in told
+    assert "2 of IRM: too hot\n" in told
+    assert f"`shoal status {sweep}` lists them; `shoal sweep … --out {sweep} --retry" in told
 
 
 def test_reports_and_status_give_the_first_line_of_an_error(
@@ -102,16 +103,16 @@ def test_reports_and_status_give_the_first_line_of_an_error(
     (folder / "failed.json").write_text(json.dumps({"kind": "RuntimeError", "reason": reason}))
     for command, line in (
         (["status"], f"{folder}: RuntimeError: CUDA error: <b>lost</b> *it*"),
-        (["report"], "1 of irm: RuntimeError: CUDA error: <b>lost</b> *it*"),
+        (["report"], "1 of IRM: RuntimeError: CUDA error: <b>lost</b> *it*"),
         (
             ["report", "--format", "markdown"],
-            r"- 1 of irm: RuntimeError: CUDA error: \<b>lost\</b> \*it\*",
+            r"- 1 of IRM: RuntimeError: CUDA error: \<b>lost\</b> \*it\*",
         ),
     ):
         assert main([*command, str(tmp_path)]) == 0
         told = [shown.strip() for shown in capsys.readouterr().out.splitlines()]
         assert line in told and "BLOCKING" not in " ".join(told)
-        assert command == ["status"] or f"`shoal status {tmp_path}` names them" in " ".join(told)
+        assert command == ["status"] or f"`shoal status {tmp_path}` lists them" in " ".join(told)
 
 
 def test_nothing_is_said_where_nothing_failed(
@@ -129,7 +130,7 @@ def test_runs_outside_a_sweep_have_no_advice(
     (sweep / "plan.json").unlink()
     assert main(["report", str(sweep)]) == 0
     told = capsys.readouterr().out
-    assert "2 of irm: too hot" in told and "retry" not in told
+    assert "2 of IRM: too hot" in told and "retry" not in told
 
 
 def test_a_sweep_of_failures_says_where_to_look(
@@ -138,7 +139,7 @@ def test_a_sweep_of_failures_says_where_to_look(
     write_failure(tmp_path, make_run("pacs", "irm", ("photo",), 0, 0), "it diverged")
     assert main(["report", str(tmp_path)]) == 2
     told = capsys.readouterr().err
-    assert f"no finished run in {tmp_path}; 1 failed, and 'shoal status {tmp_path}'" in told
+    assert f"no finished run in {tmp_path}; 1 failed, see 'shoal status {tmp_path}'" in told
 
 
 def test_what_failed_on_data_that_have_changed_is_not_told(
@@ -151,11 +152,11 @@ def test_what_failed_on_data_that_have_changed_is_not_told(
     (folder / "run.json").write_text(json.dumps(old.canonical()))
     (folder / "failed.json").write_text(json.dumps({"kind": "OSError", "reason": "broken image"}))
     assert main(["report", str(sweep)]) == 0
-    assert "1 of coral: broken image" in capsys.readouterr().out
+    assert "1 of CORAL: broken image" in capsys.readouterr().out
     write_plan(sweep, [replace(old, fingerprint="mended")])
     assert main(["report", str(sweep)]) == 0
     told = capsys.readouterr().out
-    assert "broken image" not in told and "2 of irm: too hot" in told
+    assert "broken image" not in told and "2 of IRM: too hot" in told
 
 
 def test_runs_of_a_fit_are_not_for_shoal_sweep(
@@ -164,4 +165,4 @@ def test_runs_of_a_fit_are_not_for_shoal_sweep(
     (sweep / "fit.json").write_text("{}")
     assert main(["report", str(sweep)]) == 0
     told = capsys.readouterr().out
-    assert "2 of irm: too hot" in told and "shoal sweep" not in told
+    assert "2 of IRM: too hot" in told and "shoal sweep" not in told

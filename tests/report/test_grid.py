@@ -15,14 +15,14 @@ from shoal.report.grid import (
     Grid,
     GridEntry,
     GridMethod,
-    beside,
     grid,
+    published_grid,
 )
 from shoal.report.published import (
     averages_that_differ,
-    published_as_data,
     published_benchmark,
     published_cells,
+    published_data,
     published_domains,
     published_notes,
     remark_lines,
@@ -107,7 +107,7 @@ def test_notes_say_what_the_paper_says() -> None:
 
 
 def test_data_holds_the_computed_columns() -> None:
-    [table] = published_as_data(["test-domain"])["tables"]
+    [table] = published_data(["test-domain"])["tables"]
     fishr = table["methods"]["fishr"]
     assert list(fishr["ranks"].values()) == [1, 12, 3, 5, 2, 2, 2]
     assert fishr["ranking"]["arithmetic"] == pytest.approx(27 / 7)
@@ -161,7 +161,7 @@ def test_published_cells_beside_ours() -> None:
         coral={"pacs": (87.0, 0.0), "vlcs": (1.0, 1.0)},
         fishr={"pacs": (86.0, 0.2)},
     )
-    made = beside(ours, published)
+    made = published_grid(ours, published)
     assert made is not None
     # (82.7 − 84.0)/√(0.5² + 1.2²) = −1; 0.2/0.4; no error on either side says nothing.
     texts = [(line.name, [(e.text, e.error) for e in line.cells]) for line in made.lines]
@@ -170,9 +170,9 @@ def test_published_cells_beside_ours() -> None:
         ("CORAL", [("86.0", "0.0"), ("–", "")]),
     ]
     assert made.summary == () and made.label != ours.label
-    assert markdown(made).splitlines()[2] == "| Algorithm | PACS | VLCS |"
+    assert markdown(made).splitlines()[2] == "| Method | PACS | VLCS |"
     assert r"\cmidrule" not in latex(made)
-    assert beside(benchmark(fishr={"pacs": (86.0, 0.2)}), published) is None
+    assert published_grid(benchmark(fishr={"pacs": (86.0, 0.2)}), published) is None
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,9 @@ def test_published_cells_beside_ours() -> None:
     [(50.0, 0.3, " (0.0)"), (50.01, 0.3, " (0.0)"), (49.99, 0.3, " (0.0)"), (49.0, None, "")],
 )
 def test_a_difference_of_nothing_has_no_sign(mean: float, error: float | None, text: str) -> None:
-    made = beside(benchmark(erm={"pacs": (mean, error)}), benchmark(erm={"pacs": (50.0, 0.4)}))
+    made = published_grid(
+        benchmark(erm={"pacs": (mean, error)}), benchmark(erm={"pacs": (50.0, 0.4)})
+    )
     assert made is not None and made.lines[0].cells == (
         GridEntry("50.0", f"0.4{text}"),
         GridEntry(),
@@ -210,7 +212,7 @@ def test_published_averages_of_every_rule() -> None:
 def test_markdown_marks_and_gaps() -> None:
     lines = markdown(grid(WITH_A_GAP)).splitlines()
     assert lines[0] == "**Ours**"
-    assert lines[2] == "| Algorithm | PACS | VLCS | Avg | Arith. mean | Geom. mean | Median |"
+    assert lines[2] == "| Method | PACS | VLCS | Avg | Arith. mean | Geom. mean | Median |"
     assert lines[4].startswith("| ERM | 85.0 ± 0.5 | **77.0** ± 0.3 | <ins>81.0</ins> |")
     assert lines[5] == "| CORAL | **87.0** | – | – | – | – | – |"
     assert lines[6].startswith("| FISHR | **87.0** ± 0.2 | <ins>76.0</ins> ± 0.4 ↓ | **81.5** |")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.report.grid import Accuracy, Benchmark, GridMethod, beside, grid
+from shoal.report.grid import Accuracy, Benchmark, GridMethod, grid, published_grid
 from shoal.report.views import as_markdown, latex, markdown
 
 
@@ -38,7 +38,7 @@ def test_latex_has_no_sign_that_it_does_not_know() -> None:
             "A", "tab:x", {"x": "X"}, {"m": GridMethod("m", {"x": Accuracy(mean, 1.0)})}
         )
 
-    made = beside(one(60.0), one(62.0))
+    made = published_grid(one(60.0), one(62.0))
     assert made is not None
     text = latex(made)
     assert r"{\scriptsize $\pm$ 1.0 ($-$1.4)}" in text and text.isascii()

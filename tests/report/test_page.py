@@ -21,7 +21,7 @@ from shoal.datasets.cache import build, cache_folder
 from shoal.datasets.samples import samples
 from shoal.report import page as page_curves
 from shoal.report.page import SCALE, page_data, sweep_page
-from shoal.report.sweep import against_each, chapters
+from shoal.report.sweep import against_each, rule_reports
 from shoal.results.records import Record, RunResult, failures, read_runs, timing_of
 from shoal.results.selection import ALL_RULES, choose_runs
 from tests.report.made_up import DOMAINS, make_run, make_sweep, write_failure, write_run
@@ -51,7 +51,7 @@ def test_the_page_needs_nothing_else() -> None:
 def test_its_numbers_are_those_of_the_tables() -> None:
     runs = make_sweep(pairs=True)
     shown = data_of(sweep_page(runs, ALL_RULES))["chapters"]
-    expected = chapters(runs, ALL_RULES)
+    expected = rule_reports(runs, ALL_RULES)
     assert [one["rule"] for one in shown] == list(ALL_RULES)
     for got, want in zip(shown, expected, strict=True):
         grids = [got["leaderboard"], *got["published"], *got["by_domain"]]
@@ -60,7 +60,7 @@ def test_its_numbers_are_those_of_the_tables() -> None:
             assert grid["columns"] == [*table.columns, *table.summary]
             assert [grid["columns"][place] for place in grid["smallest"]] == [*table.smallest]
             for line, row in zip(grid["lines"], table.lines, strict=True):
-                assert line["name"] == row.name
+                assert line["name"] == row.key
                 assert line["cells"] == [
                     [entry.text, entry.error, entry.mark.place, entry.mark.worse]
                     for entry in (*row.cells, *row.summary)
@@ -78,7 +78,7 @@ def test_its_numbers_are_those_of_the_tables() -> None:
 def test_it_says_what_was_chosen_and_where_each_run_is_read(rule: str) -> None:
     runs = make_sweep(algorithms=("erm", "fishr"), datasets=("colored-mnist",), pairs=True)
     (chapter,) = page_data(runs, [rule])["chapters"]
-    choices = chapters(runs, [rule])[0].choices
+    choices = rule_reports(runs, [rule])[0].choices
     assert len(chapter["chosen"]) == len(choices) == 2 * 3 * 3
     for chosen, choice in zip(chapter["chosen"], choices, strict=True):
         assert runs[chosen["run"]] is choice.run
@@ -269,7 +269,9 @@ def test_runs_without_folders_have_no_cost() -> None:
 
 
 def test_rules_without_their_runs_are_said() -> None:
-    with pytest.raises(ValueError, match="nothing can be chosen by leave-one-domain-out: "):
+    with pytest.raises(
+        ValueError, match="leave-one-domain-out cannot choose among these 84 runs: "
+    ):
         sweep_page(make_sweep(draws=1), ["leave-one-domain-out"])
 
 
@@ -367,7 +369,7 @@ def test_the_command_writes_it(
     assert [one["rule"] for one in found["chapters"]] == ["training-domain"]
     capsys.readouterr()
     assert main(["report", "--published", "--format", "html"]) == 2
-    assert "give --format html with folders" in capsys.readouterr().err
+    assert "--format html needs folders with runs, not --published" in capsys.readouterr().err
 
 
 def test_runs_that_tables_cannot_tell_apart_are_said(
@@ -381,13 +383,15 @@ def test_runs_that_tables_cannot_tell_apart_are_said(
     assert main(["report", str(tmp_path)]) == 0
     told = capsys.readouterr().err
     assert (
-        "runs are there more than once (4)" in told
-        and "report sweeps of different protocols apart" in told
+        "some draws have more than one run (4 in total)" in told
+        and "report sweeps of different protocols separately" in told
     )
     for kind in ("markdown", "latex", "json", "html"):  # which are kept without what was said
         out = tmp_path / kind
         assert main(["report", str(tmp_path), "--format", kind, "--out", str(out)]) == 0
-        caution = "pacs: runs are there more than once (4 of erm; made alike), and rules choose"
+        caution = (
+            "pacs: some draws have more than one run (4 of ERM; they differ in nothing), and rules"
+        )
         assert out.read_text("utf-8").count(caution) == 3, kind
 
 

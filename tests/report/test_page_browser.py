@@ -95,8 +95,8 @@ def test_every_section_has_something(browser: Browser, page: Path) -> None:
     assert count(browser, "#curves-chart path") == 6  # kept and held out of three domains
     assert count(browser, "#terms svg") == 3
     assert count(browser, f"{BOARD} tr.baseline") == 1
-    assert text(browser, f"{BOARD} tr.baseline th") == "erm"
-    assert "pacs: chosen of unequally many draws" in text(browser, "#cautions p")
+    assert text(browser, f"{BOARD} tr.baseline th") == "ERM"
+    assert "pacs: the methods have different numbers of draws" in text(browser, "#cautions p")
     assert browser.value("document.querySelector('#failures-advice').offsetHeight") > 0
     assert "--retry-failed" in text(browser, "#failures-advice")
     assert text(browser, "#about p").startswith("Trained on colored-mnist: ")
@@ -112,9 +112,9 @@ def test_a_heading_sorts_and_sorts_back(browser: Browser, page: Path) -> None:
     assert column(browser, BOARD, 0) == [*before[::-1], last]
     assert text(browser, f"{BOARD} th[aria-sort='ascending']") == "Avg"
     browser.click(f"{BOARD} th[data-column='0'] button")
-    assert column(browser, BOARD, 0) == ["coral", "erm", "fishr", "groupdro", "vrex"]
+    assert column(browser, BOARD, 0) == ["CORAL", "ERM", "Fishr", "GroupDRO", "V-REx"]
     browser.click(f"{BOARD} th[data-column='0'] button")
-    assert column(browser, BOARD, 0) == ["vrex", "groupdro", "fishr", "erm", "coral"]
+    assert column(browser, BOARD, 0) == ["V-REx", "GroupDRO", "Fishr", "ERM", "CORAL"]
 
 
 FIRST = "#published > :first-child"  # of the tables of published cells
@@ -152,13 +152,13 @@ def test_the_filter_hides_rows_in_all_tables(browser: Browser, page: Path) -> No
     browser.click("#filter")
     browser.type("RO")
     for box in (BOARD, "#domains-tables", "#cost-table", "#selection-table"):
-        assert set(column(browser, box, 0)) == {"groupdro"}, box
+        assert set(column(browser, box, 0)) == {"GroupDRO"}, box
     assert column(browser, "#failures-table", 0) == []
     # Also in what is drawn afterwards.
     browser.click(f"{BOARD} th[data-column='1'] button")
-    assert column(browser, BOARD, 0) == ["groupdro"]
+    assert column(browser, BOARD, 0) == ["GroupDRO"]
     browser.click("#rules button:nth-child(2)")
-    assert column(browser, BOARD, 0) == ["groupdro"]
+    assert column(browser, BOARD, 0) == ["GroupDRO"]
 
 
 def test_a_filter_that_nothing_matches_says_so(browser: Browser, page: Path) -> None:
@@ -166,8 +166,8 @@ def test_a_filter_that_nothing_matches_says_so(browser: Browser, page: Path) -> 
     browser.click("#filter")
     browser.type("irm")  # which has failed, and nothing else
     told = "document.querySelector('{} .empty').textContent"
-    assert browser.value(told.format(BOARD)) == "None of the methods that match is in this table."
-    assert column(browser, "#failures-table", 0) == ["irm"]
+    assert browser.value(told.format(BOARD)) == "No matching method is in this table."
+    assert column(browser, "#failures-table", 0) == ["IRM"]
     browser.type("s")
     for box in (BOARD, "#domains-tables", "#paired-table", "#failures-table", "#gaps-charts"):
         assert browser.value(told.format(box)) == "No method matches “irms”.", box
@@ -236,18 +236,18 @@ def test_the_rule_changes_numbers_choices_and_words(browser: Browser, page: Path
 
 def test_any_method_is_compared_with_all_others(browser: Browser, page: Path) -> None:
     browser.open(page, 1280)
-    methods = {"erm", "fishr", "coral", "groupdro", "vrex"}
+    methods = {"ERM", "Fishr", "CORAL", "GroupDRO", "V-REx"}
     other = "document.querySelector('#paired-other')"
     assert browser.value(f"{other}.value") == "erm"
-    assert set(column(browser, "#paired-table", 0)) == methods - {"erm"}
+    assert set(column(browser, "#paired-table", 0)) == methods - {"ERM"}
     values = [float(one.replace("−", "-")) for one in column(browser, "#paired-table", 1)]
     assert values == sorted(values, reverse=True)
-    fishr = column(browser, "#paired-table", 0).index("fishr")
+    fishr = column(browser, "#paired-table", 0).index("Fishr")
     to_erm = values[fishr]
     browser.value(f"({other}.value = 'fishr', {other}.dispatchEvent(new Event('change')))")
-    assert set(column(browser, "#paired-table", 0)) == methods - {"fishr"}
+    assert set(column(browser, "#paired-table", 0)) == methods - {"Fishr"}
     shown = dict(zip(*(column(browser, "#paired-table", k) for k in (0, 1)), strict=True))
-    assert float(shown["erm"].replace("−", "-")) == -to_erm != 0
+    assert float(shown["ERM"].replace("−", "-")) == -to_erm != 0
     # It stays chosen under another rule.
     browser.click("#rules button:nth-child(2)")
     assert browser.value(f"{other}.value") == "fishr"
@@ -295,10 +295,10 @@ def test_gaps_of_selected_runs_and_what_is_not_recorded(browser: Browser, page: 
     assert count(browser, "#gaps-legend span") == 4
     browser.hover("#gaps-charts div:nth-child(3) svg")
     told = text(browser, "#gaps-readout")
-    assert told.startswith("gradient variance, spread at step 500: ") and "erm 1e-5" in told
+    assert told.startswith("gradient variance, spread at step 500: ") and "ERM 1e-5" in told
     browser.click("#filter")
     browser.type("fishr")
-    assert count(browser, "#gaps-charts path") == 3 and text(browser, "#gaps-legend") == "fishr"
+    assert count(browser, "#gaps-charts path") == 3 and text(browser, "#gaps-legend") == "Fishr"
     browser.value(
         "(() => { const e = document.querySelector('#gaps-choosers [data-chooser=\"Data set\"]');"
         "e.value = 'pacs'; e.dispatchEvent(new Event('change')); })()"
@@ -397,11 +397,11 @@ def test_one_run_is_enough(browser: Browser, tmp_path: Path) -> None:
     path.write_text(sweep_page([run], ALL_RULES), "utf-8")
     browser.open(path, 390)
     assert text(browser, "h1") == "Sweep of 1 run"
-    assert "differ in no hyperparameter" in text(browser, "#hparams-chart")
+    assert "All hyperparameters of these runs are equal." in text(browser, "#hparams-chart")
     assert "no other method" in text(browser, "#paired-table")
-    assert "No run has failed" in text(browser, "#failures-table")
+    assert "No run failed" in text(browser, "#failures-table")
     assert browser.value("document.querySelector('#failures-advice').offsetHeight") == 0
-    assert "written down" in text(browser, "#cost-table")
+    assert "recorded its time" in text(browser, "#cost-table")
     assert count(browser, "#curves-chart path") == 8
     # Four domains after the average, which comes first on a narrow screen.
     assert column(browser, "#domains-tables", 4) == column(browser, "#selection-table", 9)

@@ -16,7 +16,7 @@ from shoal.cli import main
 from shoal.datasets import DATASETS
 from shoal.report.grid import GridEntry
 from shoal.report.page import page_data
-from shoal.report.sweep import chapters
+from shoal.report.sweep import rule_reports
 from shoal.results.aggregation import Mark
 from shoal.results.records import Failure, Record, RunResult
 from shoal.sweeps.plan import with_search
@@ -55,9 +55,9 @@ def sweep() -> list[RunResult]:
 
 
 def test_a_chapter_has_averages_domains_and_published_cells() -> None:
-    (chapter,) = chapters(drawn(), ["test-domain"])
+    (chapter,) = rule_reports(drawn(), ["test-domain"])
     (whole, compared), (domains, compared_domains) = chapter.tables, chapter.by_domain
-    assert [line.name for line in whole.lines] == ["erm", "fishr"]  # the baseline first
+    assert [line.name for line in whole.lines] == ["ERM", "Fishr"]  # the baseline first
     assert [(line.cells[0].text, line.cells[0].error) for line in whole.lines] == [
         ("51.0", "0.5"),
         ("61.0", "0.5"),
@@ -71,7 +71,7 @@ def test_a_chapter_has_averages_domains_and_published_cells() -> None:
     assert domains.columns == DOMAINS and domains.summary == ("Avg", "Worst", "ECE")
     assert domains.smallest == ("ECE",) and not domains.ranked and whole.ranked
     (paired,) = chapter.paired
-    assert [line.name for line in paired.lines] == ["fishr less erm"]
+    assert [line.name for line in paired.lines] == ["Fishr minus ERM"]
     texts = [(one.text, one.error) for one in paired.lines[0].cells]
     assert texts == [("+10.0", "0.0"), ("9", ""), ("9", ""), ("0", ""), ("0.004", "")]
     assert not any("without colored-mnist" in line for line in chapter.lines)
@@ -89,11 +89,11 @@ def test_worst_domain_and_calibration_are_columns() -> None:
                 error = {test: {"kept": errors[name][trial][place]}}
                 measured = (replace(one.records[0], calibration_error=error),)
                 runs.append(replace(one, records=measured))
-    (chapter,) = chapters(runs, ["test-domain"])
+    (chapter,) = rule_reports(runs, ["test-domain"])
     by_domain = chapter.by_domain[0]
     for line in by_domain.lines:
-        worst = 100 * np.array(accuracies[line.name]).min(1)
-        error = 100 * np.array(errors[line.name]).mean(1)
+        worst = 100 * np.array(accuracies[line.key]).min(1)
+        error = 100 * np.array(errors[line.key]).mean(1)
         for entry, values in zip(line.summary[1:], (worst, error), strict=True):
             assert entry.text == f"{values.mean():.1f}"
             assert entry.error == f"{values.std() / np.sqrt(2):.1f}"
@@ -110,10 +110,13 @@ def test_unequally_many_draws_are_told_before_the_tables() -> None:
         for trial in (0, 1)
         for draw in (1, 2)
     ]
-    (chapter,) = chapters([*sweep(), *more], ["test-domain"])
+    (chapter,) = rule_reports([*sweep(), *more], ["test-domain"])
     (caution,) = chapter.cautions
-    assert "colored-mnist: chosen of unequally many draws (erm 1, fishr 1 to 3)" in caution
-    (even,) = chapters(sweep(), ["test-domain"])
+    assert (
+        "colored-mnist: the methods have different numbers of draws (ERM 1, Fishr 1 to 3)"
+        in caution
+    )
+    (even,) = rule_reports(sweep(), ["test-domain"])
     assert even.cautions == ()
 
 
@@ -124,13 +127,14 @@ def test_unequally_many_trials_are_told_before_the_tables() -> None:
             for one in sweep()
             if (one.algorithm, one.test_domains[0], one.trial) not in left_out
         ]
-        (chapter,) = chapters(runs, ["test-domain"])
+        (chapter,) = rule_reports(runs, ["test-domain"])
         return chapter.cautions
 
     (caution,) = cautions(*(("fishr", test, 2) for test in DOMAINS))
-    assert caution.startswith("colored-mnist: unequally many trials (erm 3, fishr 2). ")
+    told = "the methods have different numbers of trials"
+    assert caution.startswith(f"colored-mnist: {told} (ERM 3, Fishr 2). ")
     (caution,) = cautions(("fishr", "+80%", 0))
-    assert "unequally many trials (erm 3, fishr 2 to 3)" in caution
+    assert f"{told} (ERM 3, Fishr 2 to 3)" in caution
 
 
 def with_reversed(inside: float, kept: float = 0.95, others: bool = True) -> tuple[str, ...]:
@@ -147,14 +151,14 @@ def with_reversed(inside: float, kept: float = 0.95, others: bool = True) -> tup
     if not others:
         runs, more = [one for n, one in enumerate(runs) if n != place], []
         reversed_ = replace(reversed_, draw=0)
-    (chapter,) = chapters([*runs, *more, reversed_], ["test-domain"])
+    (chapter,) = rule_reports([*runs, *more, reversed_], ["test-domain"])
     return chapter.cautions
 
 
 def test_what_may_be_right_by_chance_is_told_before_the_tables() -> None:
     (caution,) = with_reversed(0.46)
-    assert caution.startswith("colored-mnist: what was chosen may be right on the test domain by ")
-    assert caution.endswith("as the best of other draws: fishr on +90%, trial 1")
+    assert caution.startswith("colored-mnist: the accuracy on the test domain can be luck, ")
+    assert caution.endswith("of the best other draw: Fishr on +90%, trial 1")
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -170,8 +174,8 @@ def test_a_draw_without_a_number_is_not_the_best(first: bool, inside: float, tol
     splits = {"+90%": {"kept": 0.95, "held_out": 0.95}, "+80%": {"held_out": inside}}
     turned = replace(runs[0], draw=1, records=(Record(step=0, accuracy=splits),))
     given = [nan, *runs, turned] if first else [*runs, turned, nan]
-    (chapter,) = chapters(given, ["test-domain"])
-    assert any("by chance" in caution for caution in chapter.cautions) is told
+    (chapter,) = rule_reports(given, ["test-domain"])
+    assert any("can be luck" in caution for caution in chapter.cautions) is told
 
 
 def test_what_is_not_best_by_chance() -> None:
@@ -182,15 +186,13 @@ def test_what_is_not_best_by_chance() -> None:
 
 def test_test_domains_that_a_method_lacks_are_told_before_the_tables() -> None:
     runs = [one for one in sweep() if (one.algorithm, one.test_domains) != ("fishr", ("+80%",))]
-    (chapter,) = chapters(runs, ["test-domain"])
+    (chapter,) = rule_reports(runs, ["test-domain"])
     (caution,) = chapter.cautions
-    assert caution.startswith(
-        "colored-mnist: fishr lacks test domains that others have (+80%), so "
-    )
+    assert caution.startswith("colored-mnist: Fishr lacks test domains that others have (+80%): ")
     more = [replace(one, algorithm="irm") for one in runs if one.algorithm == "fishr"]
-    (chapter,) = chapters([*runs, *more], ["test-domain"])
+    (chapter,) = rule_reports([*runs, *more], ["test-domain"])
     (caution,) = chapter.cautions
-    assert caution.startswith("colored-mnist: irm, fishr lack test domains that others have (+80%)")
+    assert caution.startswith("colored-mnist: IRM, Fishr lack test domains that others have (+80%)")
 
 
 PAPER = {"steps": 5001, "network": None, "weights": None, "precision": "bf16"}
@@ -206,12 +208,12 @@ def drawn(draws: int = 20, **protocol: object) -> list[RunResult]:
 
 
 def test_a_sweep_as_the_papers_is_compared() -> None:
-    (chapter,) = chapters(drawn(), ["test-domain"])
+    (chapter,) = rule_reports(drawn(), ["test-domain"])
     _, compared = chapter.tables
     cells = [line.cells[0].error for line in compared.lines]
     assert cells == ["0.2 (−13.3)", "1.4 (−5.3)"]
     assert chapter.about == (
-        "Trained on colored-mnist: mnist-cnn with drawn weights, 5,001 steps, bf16, 3 trials, "
+        "Trained on colored-mnist: mnist-cnn with random weights, 5,001 steps, bf16, 3 trials, "
         "20 draws",
     )
     assert chapter.lines[:1] == chapter.about
@@ -219,31 +221,31 @@ def test_a_sweep_as_the_papers_is_compared() -> None:
 
 def test_what_is_not_as_the_papers_is_not_compared_and_it_is_said_why() -> None:
     ours = [one for one in drawn(1, steps=300, network="mlp") if one.trial == 0]
-    (chapter,) = chapters(ours, ["training-domain"])
+    (chapter,) = rule_reports(ours, ["training-domain"])
     assert len(chapter.tables) == len(chapter.by_domain) == 1
     assert chapter.lines[:2] == chapter.about
     trained, why = chapter.about
     assert trained == (
-        "Trained on colored-mnist: mlp with drawn weights, 300 steps, bf16, 1 trial, 1 draw"
+        "Trained on colored-mnist: mlp with random weights, 300 steps, bf16, 1 trial, 1 draw"
     )
     assert why == (
-        "Not compared with the published cells: colored-mnist: erm, fishr (network mlp instead of "
+        "Not compared with published cells: colored-mnist: ERM, Fishr (network mlp instead of "
         "mnist-cnn, steps 300 instead of 5001, draws 1 instead of 20)"
     )
-    (chapter,) = chapters(ours, ["calibrated"])  # of which the paper has no table
+    (chapter,) = rule_reports(ours, ["calibrated"])  # of which the paper has no table
     assert chapter.about == (trained,)
 
 
 def test_only_methods_as_in_the_paper_are_compared() -> None:
     runs = [one for one in drawn() if one.algorithm == "erm" or one.draw < 5]
     runs += [replace(one, algorithm="mine") for one in drawn(1) if one.algorithm == "erm"]
-    (chapter,) = chapters(runs, ["test-domain"])
+    (chapter,) = rule_reports(runs, ["test-domain"])
     (_, compared), (_, by_domain) = chapter.tables, chapter.by_domain
-    assert {line.name: line.cells[0].error for line in compared.lines} == {"erm": "0.2 (−13.3)"}
-    assert [line.name for line in by_domain.lines] == ["erm"]
+    assert {line.name: line.cells[0].error for line in compared.lines} == {"ERM": "0.2 (−13.3)"}
+    assert [line.name for line in by_domain.lines] == ["ERM"]
     trained, why = chapter.about
-    assert trained.endswith(", 3 trials, 20 draws of erm, 5 draws of fishr, 1 draw of mine")
-    assert why.endswith("cells: colored-mnist: fishr (draws 5 instead of 20)")
+    assert trained.endswith(", 3 trials, 20 draws of ERM, 5 draws of Fishr, 1 draw of mine")
+    assert why.endswith("cells: colored-mnist: Fishr (draws 5 instead of 20)")
 
 
 def test_remarks_stand_beside_the_published_cells_that_they_are_of() -> None:
@@ -253,17 +255,17 @@ def test_remarks_stand_beside_the_published_cells_that_they_are_of() -> None:
         for name in ("mtl", "dann", "cdann", "arm", "fish")
         if one.algorithm == "erm" and (name != "arm" or one.draw == 0)
     ]
-    (chapter,) = chapters([*drawn(), *others], ["test-domain"])
+    (chapter,) = rule_reports([*drawn(), *others], ["test-domain"])
     _, why, *found = chapter.about
-    assert "arm" in why  # of too few draws: its published cells are not shown
+    assert "ARM" in why  # of too few draws: its published cells are not shown
     assert found == [
-        "Published cells of dann, cdann: the gradient penalty before its correction of August 2022",
-        "Published cells of mtl: the embedding was overwritten by noise (DomainBed#159)",
-        "Published cells of fish: from its authors; no results by domain were published",
+        "Published cells of DANN, CDANN: the gradient penalty before its correction of August 2022",
+        "Published cells of MTL: the embedding was overwritten by noise (DomainBed#159)",
+        "Published cells of Fish: from its authors; no results by domain were published",
     ]
-    (chapter,) = chapters([*drawn(), *others], ["leave-one-domain-out", "calibrated"])
+    (chapter,) = rule_reports([*drawn(), *others], ["leave-one-domain-out", "calibrated"])
     assert not any("Published" in line for line in chapter.lines)
-    (chapter,) = chapters(drawn(), ["test-domain"])  # of which there are none
+    (chapter,) = rule_reports(drawn(), ["test-domain"])  # of which there are none
     assert not any("Published" in line for line in chapter.lines)
 
 
@@ -272,7 +274,7 @@ def test_data_sets_of_one_setup_are_told_together() -> None:
     weights = {"weights": "0123456789abcdef"}
     runs = [replace(one, dataset=name) for name in ("one", "two") for one in drawn(1, **weights)]
     runs += [replace(one, dataset="pacs") for one in drawn(1, weights="imagenet")]
-    (chapter,) = chapters([*runs, *sweep()], ["calibrated"])
+    (chapter,) = rule_reports([*runs, *sweep()], ["calibrated"])
     end = "3 trials, 1 draw"
     assert chapter.about[:1] == (
         f"Trained on colored-mnist: network, weights and precision not recorded, last step 0, {end}"
@@ -284,7 +286,7 @@ def test_data_sets_of_one_setup_are_told_together() -> None:
 
 def test_what_was_set_is_told_and_not_compared() -> None:
     runs = [replace(one, hparams={"lr": 0.01}) for one in drawn(record_every=300)]
-    (chapter,) = chapters(with_search(runs), ["test-domain"])
+    (chapter,) = rule_reports(with_search(runs), ["test-domain"])
     assert len(chapter.tables) == 1
     trained, why = chapter.about
     assert trained.endswith("bf16, a record every 300 steps, lr set to 0.01, 3 trials, 20 draws")
@@ -293,17 +295,17 @@ def test_what_was_set_is_told_and_not_compared() -> None:
         one if (one.draw, one.algorithm) == (7, "fishr") else replace(one, hparams={})
         for one in runs
     ]
-    (chapter,) = chapters(with_search(some), ["test-domain"])  # also where it is not chosen
-    assert ", lr of fishr set to 0.01, " in chapter.about[0]
+    (chapter,) = rule_reports(with_search(some), ["test-domain"])  # also where it is not chosen
+    assert ", lr of Fishr set to 0.01, " in chapter.about[0]
     assert "lr 0.01 instead of what the search draws" in chapter.about[1]
 
 
 def test_one_trial_has_no_error_and_no_difference_no_minus() -> None:
     runs = [run("fishr", test, 0, 0.5 - 1e-5) for test in DOMAINS]
     runs += [run("erm", test, 0, 0.5) for test in DOMAINS]
-    (chapter,) = chapters(runs, ["test-domain"])
+    (chapter,) = rule_reports(runs, ["test-domain"])
     *_, fishr = chapter.by_domain[0].lines
-    assert fishr.name == "fishr" and [one.text for one in fishr.summary] == ["50.0", "50.0", "10.0"]
+    assert fishr.name == "Fishr" and [one.text for one in fishr.summary] == ["50.0", "50.0", "10.0"]
     assert [one.error for one in fishr.summary] == ["", "", ""]
     assert chapter.paired[0].lines[0].cells[0] == GridEntry("0.0", "0.0")
 
@@ -312,36 +314,36 @@ def test_the_average_without_colored_mnist() -> None:
     """As in the paper's text; a method that lacks a data set has none."""
     other = [replace(one, dataset="other") for one in sweep() if one.algorithm == "erm"]
     third = [replace(one, dataset="other", algorithm="irm") for one in sweep()[:9]]
-    (chapter,) = chapters([*sweep(), *other, *third], ["test-domain"])
+    (chapter,) = rule_reports([*sweep(), *other, *third], ["test-domain"])
     (line,) = (line for line in chapter.about if "without colored-mnist" in line)
-    assert line == "Average without colored-mnist: irm 61.0, erm 51.0"
+    assert line == "Average without colored-mnist: IRM 61.0, ERM 51.0"
 
 
 def test_rules_without_their_runs_have_no_chapter() -> None:
-    found = chapters(sweep(), ["leave-one-domain-out", "training-domain"])
+    found = rule_reports(sweep(), ["leave-one-domain-out", "training-domain"])
     assert [chapter.rule for chapter in found] == ["training-domain"]
 
 
 def test_a_missing_test_domain_leaves_no_average() -> None:
-    (chapter,) = chapters(
+    (chapter,) = rule_reports(
         [one for one in sweep() if one.test_domains != ("+80%",)], ["test-domain"]
     )
     assert chapter.tables[0].lines[0].cells[0].text == "–"
     assert chapter.by_domain[0].lines[0].summary == (GridEntry(), GridEntry(), GridEntry())
     (line,) = (line for line in chapter.about if "no average" in line)
     assert line.startswith(
-        "colored-mnist: no average over trials, worst domain and calibration error of erm, fishr: "
-        "not all test domains in all trials. "
+        "colored-mnist: ERM, Fishr lack test domains in some trials, so there is no average over "
+        "trials, worst domain or calibration error. "
     )
 
 
 def test_the_average_of_a_row_stands_where_trials_are_unequal() -> None:
     """As DomainBed's: by test domain the mean of the cells, over trials only of whole ones."""
     runs = [one for one in sweep() if (one.test_domains, one.trial) != (("+80%",), 2)]
-    (chapter,) = chapters(runs, ["test-domain"])
+    (chapter,) = rule_reports(runs, ["test-domain"])
     assert [line.cells[0].text for line in chapter.tables[0].lines] == ["–", "–"]
     assert [line.summary[0].text for line in chapter.by_domain[0].lines] == ["50.8", "60.8"]
-    assert any("The Avg by test domain is the mean of its row" in line for line in chapter.about)
+    assert any("by test domain, Avg is the mean of the row" in line for line in chapter.about)
 
 
 def test_a_number_that_is_none_leaves_the_others_alone() -> None:
@@ -349,7 +351,7 @@ def test_a_number_that_is_none_leaves_the_others_alone() -> None:
     at = next(n for n, one in enumerate(runs) if (one.algorithm, one.trial) == ("fishr", 1))
     splits = {"+90%": {"kept": math.nan, "held_out": 0.9}, "+80%": {"held_out": 0.7}}
     runs[at] = replace(runs[at], records=(Record(step=0, accuracy=splits),))
-    (chapter,) = chapters(runs, ["test-domain"])
+    (chapter,) = rule_reports(runs, ["test-domain"])
     erm, irm, fishr = chapter.by_domain[0].lines
     assert [one.text for one in fishr.cells] == ["–", "61.0", "61.0"]
     assert [one.text for one in fishr.summary] == ["–", "–", "–"]
@@ -359,10 +361,10 @@ def test_a_number_that_is_none_leaves_the_others_alone() -> None:
     assert [line.cells[1].text for line in chapter.paired[0].lines] == ["9", "8"]
     (line,) = (line for line in chapter.about if "not a number" in line)
     assert line == (
-        "colored-mnist: the accuracy is not a number, so no cell and no average: fishr on +90%, "
-        "trial 1"
+        "colored-mnist: no cell and no average, because the accuracy is not a number: Fishr on "
+        "+90%, trial 1"
     )
-    assert not any("not all test domains" in line for line in chapter.about)
+    assert not any("test domains in some trials" in line for line in chapter.about)
 
 
 def test_nothing_is_chosen_without_a_number_to_choose_by() -> None:
@@ -371,16 +373,18 @@ def test_nothing_is_chosen_without_a_number_to_choose_by() -> None:
 
     runs = [one for draw in (0, 1) for one in (replace(run, draw=draw) for run in sweep())]
     some = [without(one) if one.algorithm == "fishr" and one.trial else one for one in runs]
-    (chapter,) = chapters(some, ["test-domain"])
+    (chapter,) = rule_reports(some, ["test-domain"])
     assert [line.cells[0].text for line in chapter.tables[0].lines] == ["51.0", "60.0"]
-    (line,) = (line for line in chapter.about if "nothing is chosen" in line)
-    assert line.startswith("colored-mnist: nothing is chosen where no draw has a number to choose ")
-    assert "by: fishr on +90%, trials 1, 2; fishr on +80%, trials 1, 2; fishr on -90%" in line
+    (line,) = (line for line in chapter.about if "nothing was chosen" in line)
+    assert line.startswith(
+        "colored-mnist: nothing was chosen, because no draw has a score that is "
+    )
+    assert "Fishr on +90%, trials 1, 2; Fishr on +80%, trials 1, 2; Fishr on -90%" in line
     every = [without(one) if one.algorithm == "fishr" else one for one in runs]
-    (chapter,) = chapters(every, ["test-domain"])
+    (chapter,) = rule_reports(every, ["test-domain"])
     *_, fishr = chapter.by_domain[0].lines
-    assert fishr.name == "fishr" and {one.text for one in (*fishr.cells, *fishr.summary)} == {"–"}
-    assert chapters([without(one) for one in runs], ["test-domain"]) == []
+    assert fishr.name == "Fishr" and {one.text for one in (*fishr.cells, *fishr.summary)} == {"–"}
+    assert rule_reports([without(one) for one in runs], ["test-domain"]) == []
 
 
 def test_methods_and_data_sets_have_the_order_of_the_paper() -> None:
@@ -395,8 +399,8 @@ def test_methods_and_data_sets_have_the_order_of_the_paper() -> None:
         if (data, name) != ("colored-mnist", "coral")
     ]
     ordered = ["erm", "coral", "and-mask", "fishr", "fishr-plain", "mine"]
-    (chapter,) = chapters(runs, ["test-domain"])
-    assert [line.name for line in chapter.tables[0].lines] == ordered
+    (chapter,) = rule_reports(runs, ["test-domain"])
+    assert [line.key for line in chapter.tables[0].lines] == ordered
     assert chapter.tables[0].columns == ("colored-mnist", "pacs", "domainnet", "own")
     assert [table.title.partition(",")[0] for table in chapter.by_domain] == [
         "colored-mnist",
@@ -405,8 +409,8 @@ def test_methods_and_data_sets_have_the_order_of_the_paper() -> None:
         "own",
     ]
     first, *_ = chapter.by_domain
-    assert [line.name for line in first.lines] == [name for name in ordered if name != "coral"]
-    assert [line.name for line in chapter.paired[0].lines] == [f"{o} less erm" for o in ordered[1:]]
+    assert [line.key for line in first.lines] == [name for name in ordered if name != "coral"]
+    assert [line.key for line in chapter.paired[0].lines] == [f"{o} less erm" for o in ordered[1:]]
     places = [(one.test_domain, one.trial) for one in chapter.choices[:9]]
     assert places == [(domain, trial) for domain in DOMAINS for trial in range(3)]
     page = page_data(runs, ["test-domain"])
@@ -433,60 +437,58 @@ def test_a_draw_that_failed_by_itself_was_tried(tmp_path: Path) -> None:
     wrong = [one for one in drawn() if (one.algorithm, one.draw) == ("fishr", 3)][:2]
     runs = [one for one in drawn() if one not in wrong]
     failed = [failure(tmp_path, one) for one in wrong]
-    (chapter,) = chapters(runs, ["test-domain"], failed=failed)
+    (chapter,) = rule_reports(runs, ["test-domain"], failed=failed)
     assert chapter.cautions == () and len(chapter.tables) == len(chapter.by_domain) == 2
     assert chapter.about[0].endswith(", 3 trials, 20 draws")
     (line,) = (line for line in chapter.about if "count as tried" in line)
     assert line == (
-        "colored-mnist: draws whose loss was not finite count as tried, and lost to the others "
-        "(2 of fishr, over all test domains and trials)"
+        "colored-mnist: draws whose loss was not finite count as tried and were not chosen "
+        "(2 of Fishr, over all test domains and trials)"
     )
     # Those that wait, or lacked memory, are still to come.
     waiting = [failure(tmp_path / "other", one, "OutOfMemoryError") for one in wrong]
     for others in ([], waiting):
-        (chapter,) = chapters(runs, ["test-domain"], failed=others)
+        (chapter,) = rule_reports(runs, ["test-domain"], failed=others)
         (caution,) = chapter.cautions
-        assert "unequally many draws (erm 20, fishr 19 to 20)" in caution
-        assert "fishr (draws 19 instead of 20)" in chapter.about[1]
+        assert "different numbers of draws (ERM 20, Fishr 19 to 20)" in caution
+        assert "Fishr (draws 19 instead of 20)" in chapter.about[1]
 
 
 def test_a_method_whose_draws_all_failed_has_finished(tmp_path: Path) -> None:
     wrong = [one for one in drawn() if one.algorithm == "fishr" and one.test_domains == ("+80%",)]
     runs = [one for one in drawn() if one not in wrong]
     failed = [failure(tmp_path, one) for one in wrong]
-    (chapter,) = chapters(runs, ["test-domain"], failed=failed)
+    (chapter,) = rule_reports(runs, ["test-domain"], failed=failed)
     assert chapter.cautions == ()
-    told = (
-        "nothing is chosen where no draw has a number to choose by: fishr on +80%, trials 0, 1, 2"
-    )
-    assert f"colored-mnist: {told}" in chapter.about
+    why = "nothing was chosen, because no draw has a score that is a number"
+    assert f"colored-mnist: {why}: Fishr on +80%, trials 0, 1, 2" in chapter.about
     # Half of them are no end of it.
-    (chapter,) = chapters(runs, ["test-domain"], failed=failed[::2])
-    assert "unequally many draws (erm 20, fishr 10 to 20)" in chapter.cautions[0]
+    (chapter,) = rule_reports(runs, ["test-domain"], failed=failed[::2])
+    assert "different numbers of draws (ERM 20, Fishr 10 to 20)" in chapter.cautions[0]
     # Nothing is known of those that are not there.
-    (chapter,) = chapters(runs, ["test-domain"])
-    assert "fishr lacks test domains that others have (+80%)" in chapter.cautions[0]
+    (chapter,) = rule_reports(runs, ["test-domain"])
+    assert "Fishr lacks test domains that others have (+80%)" in chapter.cautions[0]
 
 
 def test_runs_that_are_there_twice_are_told_and_not_compared() -> None:
     twice = [one for one in drawn(steps=300, precision="float32") if one.algorithm == "erm"]
-    (chapter,) = chapters([*drawn(), *twice], ["test-domain"])
+    (chapter,) = rule_reports([*drawn(), *twice], ["test-domain"])
     (caution,) = chapter.cautions
     assert caution == (
-        "colored-mnist: runs are there more than once (180 of erm; they differ in steps: 5001 "
-        "or 300, precision: bf16 or float32), and rules choose between them: the numbers are of no "
-        "one protocol. Report such sweeps apart"
+        "colored-mnist: some draws have more than one run (180 of ERM; they differ in steps: 5001 "
+        "or 300, precision: bf16 or float32), and rules choose between them, so the numbers mix "
+        "protocols. Report such sweeps separately"
     )
     trained, why = chapter.about
-    assert "5,001 steps, bf16, or mnist-cnn with drawn weights, 300 steps, float32" in trained
-    assert trained.endswith("20 draws in 40 runs of erm, 20 draws of fishr")
-    assert "erm (runs 40 instead of one a draw, steps 300 instead of 5001)" in why
-    assert [line.name for line in chapter.tables[1].lines] == ["fishr"]
+    assert "5,001 steps, bf16, or mnist-cnn with random weights, 300 steps, float32" in trained
+    assert trained.endswith("20 draws in 40 runs of ERM, 20 draws of Fishr")
+    assert "ERM (runs 40 instead of one per draw, steps 300 instead of 5001)" in why
+    assert [line.name for line in chapter.tables[1].lines] == ["Fishr"]
     copies = [one for one in drawn() if one.algorithm == "erm" and one.trial == 0]
-    (chapter,) = chapters([*drawn(), *copies], ["test-domain"])
-    assert "runs are there more than once (60 of erm; made alike)" in chapter.cautions[0]
+    (chapter,) = rule_reports([*drawn(), *copies], ["test-domain"])
+    assert "more than one run (60 of ERM; they differ in nothing)" in chapter.cautions[0]
     others = [replace(one, fingerprint="new", hparams={"lr": 1.0}) for one in copies]
-    (chapter,) = chapters([*drawn(), *others], ["test-domain"])
+    (chapter,) = rule_reports([*drawn(), *others], ["test-domain"])
     assert "they differ in hyperparameters, their data)" in chapter.cautions[0]
 
 
@@ -525,7 +527,7 @@ def test_the_command_shows_it(
         write(tmp_path / "sweep", one)
     assert main(["report", str(tmp_path / "sweep"), "--format", kind, "--rule", "test-domain"]) == 0
     told = capsys.readouterr().out
-    assert "61.0" in told and "fishr" in told
+    assert "61.0" in told and ("fishr" if kind == "json" else "Fishr") in told
     if kind != "latex":
         assert "Trained on colored-mnist: network, weights " in told
     if kind == "terminal":
@@ -563,15 +565,15 @@ def test_folders_of_domainbed_are_read_too(
         (tmp_path / str(env) / "results.jsonl").write_text(json.dumps(record) + "\n")
     assert main(["report", str(tmp_path), "--rule", "test-domain"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "erm 25.0 25.0 25.0 25.0 25.0 – " in told
-    assert "calibration error in %, the mean over the domains, – where it was not rec" in told
+    assert "ERM 25.0 25.0 25.0 25.0 25.0 – " in told
+    assert "calibration error in %, the mean over the domains, – if it was not recorded" in told
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "takes folders, or --published: one of the two"),
-        (("--published", "{}"), "takes folders, or --published: one of the two"),
+        ((), "give either folders or --published"),
+        (("--published", "{}"), "give either folders or --published"),
         (("{}",), "no finished run in"),
         (("{}/none",), "there is no folder"),
         (("--published", "--rule", "calibrated"), "the paper has no table for the rule calibrated"),

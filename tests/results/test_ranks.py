@@ -5,7 +5,7 @@ import math
 import pytest
 
 from shoal.reference import BENCHMARKS, published, published_table
-from shoal.results.aggregation import Mark, average, marks, printed, ranking, ranks
+from shoal.results.aggregation import Mark, average, marks, one_decimal, ranking, ranks
 
 
 def test_equal_numbers_share_the_best_place() -> None:
@@ -34,8 +34,8 @@ def test_places_are_those_of_the_printed_numbers() -> None:
         (-1.26, "-1.3"),
     ],
 )
-def test_printed(value: float, text: str) -> None:
-    assert printed(value) == text
+def test_one_decimal(value: float, text: str) -> None:
+    assert one_decimal(value) == text
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -88,8 +88,8 @@ def test_the_papers_ranking_columns(rule: str) -> None:
     }
     for method, row in table.rows.items():
         found = ranking([places[column][method] for column in table.columns])
-        assert printed(found.arithmetic) == printed(row.ranking["arithmetic"]), method
-        assert printed(found.geometric) == printed(row.ranking["geometric"]), method
+        assert one_decimal(found.arithmetic) == one_decimal(row.ranking["arithmetic"]), method
+        assert one_decimal(found.geometric) == one_decimal(row.ranking["geometric"]), method
         assert found.median == row.ranking["median"], method
 
 
@@ -115,5 +115,5 @@ def test_the_papers_average_without_colored_mnist() -> None:
         for method, row in table.rows.items()
     }
     best = sorted(without, key=lambda method: -without[method])[: len(said)]
-    assert {method: float(printed(without[method])) for method in best} == said
+    assert {method: float(one_decimal(without[method])) for method in best} == said
     assert best == list(said)

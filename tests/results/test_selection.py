@@ -330,7 +330,7 @@ def test_runs_that_tables_cannot_tell_apart_are_named(
     assert "are there more than once" not in capsys.readouterr().err
     main([command, str(tmp_path / "long"), str(tmp_path / "short"), *more])
     told = capsys.readouterr().err
-    assert "shoal: runs are there more than once (2), and rules choose between them" in told
+    assert "shoal: some draws have more than one run (2 in total), and rules choose between" in told
 
 
 def test_a_model_is_not_saved_where_nothing_is_a_number(
@@ -342,4 +342,4 @@ def test_a_model_is_not_saved_where_nothing_is_a_number(
         write_run(tmp_path / "sweep", replace(run, records=(wrong,)))
     command = ["select", str(tmp_path / "sweep"), "--out", str(tmp_path / "out"), "--rule"]
     assert main([*command, "training-domain"]) == 2
-    assert "no run has an accuracy that is a number" in capsys.readouterr().err
+    assert "no run has a score that is a number" in capsys.readouterr().err

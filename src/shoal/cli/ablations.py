@@ -7,7 +7,7 @@ from typing import Any
 from .engine import add_engine_options, check_engine, run_sweep, world_of
 from .loading import add_places
 from .options import add_precision, name_domains, positive
-from .report import note_twins
+from .report import warn_of_twins
 from .terminal import show_and_write
 
 SUMMARIES = {
@@ -134,7 +134,7 @@ def _run(name: str, options: argparse.Namespace) -> int:
         options, in_row_order(runs_of(sweep, world.method, world.dataset), rows, asked), world
     )
     runs = _finished(options)
-    note_twins(runs)
+    warn_of_twins(runs)
     planned = options.trials * options.draws
     tables = {rule: table(ablation, dataset, rule, runs, planned) for rule in RULES}
     gaps = draw_by_draw(ablation, dataset, runs)

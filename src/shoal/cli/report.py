@@ -1,36 +1,41 @@
-"""``shoal report``: tables of the benchmark, with averages and ranks."""
+"""``shoal report``: tables and pages of sweeps, and the paper's published tables."""
 
 import argparse
 import io
-import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..results.selection import ALL_RULES
 from .loading import add_places
 
+if TYPE_CHECKING:
+    from ..report.views import Document
+    from ..results.records import Failure, RunResult
 
-def finished_runs(folders: Sequence[Path]) -> list[Any]:
-    """Return the runs in these folders, ours and DomainBed's; say which cannot be told apart."""
+PAGE = "report.html"
+
+
+def finished_runs(folders: Sequence[Path]) -> "list[RunResult]":
+    """Return the runs in these folders, ours and DomainBed's; warn if some cannot be told apart."""
     from ..results.domainbed import read_domainbed
     from ..results.records import failures, read_runs
 
     theirs = [run for folder in folders for run in read_domainbed(folder)]
-    # A folder may be named twice, or lie in another.
+    # A folder can be named twice, or be inside another.
     once = {(run.path and run.path.resolve(), *run.identity): run for run in theirs}
     runs = [*read_runs(folders), *once.values()]
     if not runs:
         failed = len(failures(folders))
-        why = f"; {failed:,} failed, and 'shoal status {folders[0]}' says why" if failed else ""
+        why = f"; {failed:,} failed, see 'shoal status {folders[0]}'" if failed else ""
         raise ValueError(f"no finished run in {', '.join(map(str, folders))}{why}")
-    note_twins(runs)
+    warn_of_twins(runs)
     return _with_search(runs)
 
 
-def _with_search(runs: list[Any]) -> list[Any]:
+def _with_search(runs: "list[RunResult]") -> "list[RunResult]":
     """Return the runs with the hyperparameters that were set by hand.
 
     A sweep writes them when it is planned. For single runs, and sweeps of versions before that,
@@ -46,8 +51,8 @@ def _with_search(runs: list[Any]) -> list[Any]:
     return with_search(runs)
 
 
-def failed_runs(folders: Sequence[Path]) -> list[Any]:
-    """Return the failed runs, each once, but for those whose data have changed since."""
+def failed_runs(folders: Sequence[Path]) -> "list[Failure]":
+    """Return the failed runs, each once, without those whose data have changed since."""
     from ..results.records import failures
 
     found = {one.path.resolve(): one for one in failures(folders)}
@@ -59,53 +64,56 @@ def failed_runs(folders: Sequence[Path]) -> list[Any]:
     return [one for path, one in found.items() if path not in gone]
 
 
-def sweeps_of(failed: Iterable[Any]) -> list[Path]:
-    """Return the folders of sweeps in which these runs lie."""
+def sweeps_of(failed: "Iterable[Failure]") -> list[Path]:
+    """Return the folders of the sweeps that these runs belong to."""
     from ..sweeps.plan import PLAN
 
     above = (next((at for at in one.path.parents if (at / PLAN).exists()), None) for one in failed)
     return [at for at in dict.fromkeys(above) if at is not None]
 
 
-def note_twins(runs: list[Any]) -> None:
-    """Say where two runs differ in nothing that the tables know, as in steps or in the network."""
+def warn_of_twins(runs: "Sequence[RunResult]") -> None:
+    """Warn if runs have the same data set, method, test domains, trial and draw."""
     from ..report.notes import twins
 
     if found := twins(runs):
         first, second = found[0]
         print(
-            f"shoal: runs are there more than once ({len(found):,}), and rules choose between "
-            f"them: {first.path} and {second.path}; report sweeps of different protocols apart",
+            f"shoal: some draws have more than one run ({len(found):,} in total), and rules choose "
+            f"between them: {first.path} and {second.path}; report sweeps of different protocols "
+            "separately",
             file=sys.stderr,
         )
 
 
-PAGE = "report.html"
-
-
 def add(commands: Any) -> None:
     """Add the command."""
-    summary = "tables of the benchmark, with averages and ranks"
+    from ..report.views import FORMATS
+
     parser = commands.add_parser(
-        "report", help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+        "report",
+        help="print the tables of a sweep, with averages, ranks and paired differences",
+        description="Print the tables of a sweep for each selection rule: accuracies by data set "
+        "and by test domain, ranks, and paired differences between methods. Published numbers "
+        "are shown next to comparable runs.",
     )
     parser.add_argument(
         "folders",
         nargs="*",
         type=Path,
         metavar="DIR",
-        help="sweeps and runs of shoal's, or output folders of DomainBed's",
+        help="folders with sweeps or runs, of shoal or of DomainBed",
     )
     parser.add_argument(
         "--published",
         action="store_true",
-        help="the paper's two main tables, from the published cells",
+        help="print the paper's two main tables instead, from the published cells",
     )
     parser.add_argument(
         "--rule",
         choices=(*ALL_RULES, "all"),
         default="all",
-        help="how models are selected (default: %(default)s)",
+        help="the rule that selects models (default: %(default)s)",
     )
     parser.add_argument(
         "--compare",
@@ -113,233 +121,117 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         metavar=("METHOD", "OTHER"),
-        help="the paired difference of these two, beside those of all to ERM; may be repeated",
+        help="also print the paired difference of these two methods; can be given several times "
+        "(all methods are compared with ERM anyway)",
     )
     parser.add_argument(
         "--format",
         choices=(*FORMATS, "html"),
         default="terminal",
-        help="html is one page that opens offline (default: %(default)s)",
+        help="html writes one page that opens offline (default: %(default)s)",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help=f"write it there (html: {PAGE} by default)"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help=f"write the report to this file instead of printing it (html: default {PAGE})",
     )
-    add_places(parser.add_argument_group("html: where sample images are looked for"))
+    add_places(parser.add_argument_group("sample images of the html page"))
     parser.set_defaults(run=_run, after_interrupt="nothing was written")
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..reference import BENCHMARKS
+    from ..report.views import FORMATS
     from ..storage import write_text
 
     if options.published == bool(options.folders):
-        raise ValueError("shoal report takes folders, or --published: one of the two")
-    if options.published:
-        if options.compare:
-            raise ValueError("--compare takes pairs of runs, which published cells have none of")
-        if options.format == "html":
-            raise ValueError("a page is made of runs: give --format html with folders")
-        rules = list(BENCHMARKS) if options.rule == "all" else [options.rule]
-        if options.rule not in (*BENCHMARKS, "all"):
-            raise ValueError(f"the paper has no table for the rule {options.rule}")
-        show = partial(FORMATS[options.format], rules)
-    elif options.format == "html":
-        return _page(options)
+        raise ValueError("give either folders or --published")
+    if options.format == "html":
+        text, out = _page(options), options.out or Path(PAGE)
     else:
-        failed = failed_runs(options.folders)
-        show = partial(SWEEP_FORMATS[options.format], _chapters(options, failed), failed)
-    if options.out is None:
-        show(None)
-        return 0
-    text = io.StringIO()
-    show(text)
-    write_text(options.out, text.getvalue())
-    print(f"wrote {options.out}")
-    return 0
-
-
-def _page(options: argparse.Namespace) -> int:
-    from ..report.page import sweep_page
-    from ..storage import write_text
-    from .samples import samples_of
-
-    if options.compare:
-        raise ValueError("the page compares any two methods: --compare is for the other formats")
-    out, runs = options.out or Path(PAGE), finished_runs(options.folders)
-    failed, samples = failed_runs(options.folders), samples_of(runs, options)
-    write_text(out, sweep_page(runs, _rules(options), failed, samples))
+        document = _published(options) if options.published else _document(options)
+        show, out = FORMATS[options.format], options.out
+        if out is None:
+            show(document)
+            return 0
+        file = io.StringIO()
+        show(document, file)
+        text = file.getvalue()
+    write_text(out, text)
     print(f"wrote {out}")
     return 0
 
 
-def _terminal(rules: list[str], file: io.StringIO | None) -> None:
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.text import Text
+def _page(options: argparse.Namespace) -> str:
+    """Return the HTML page of a sweep."""
+    from ..report.page import sweep_page
+    from .samples import samples_of
 
-    from ..report.grid import grid
-    from ..report.published import published_benchmark, published_notes, remark_lines
-
-    console = Console(file=file)
-    for rule in rules:
-        _show(console, grid(published_benchmark(rule)))
-        for note in published_notes(rule):
-            console.print(Padding(Text(note), (0, 1, 1, 1), expand=False))
-    _tell_marks(console)
-    console.print(Text(" How these cells were obtained"))
-    for line in remark_lines():
-        console.print(Padding(Text(line), (0, 1, 0, 3), expand=False))
+    if options.published:
+        raise ValueError("--format html needs folders with runs, not --published")
+    if options.compare:
+        raise ValueError("--compare is for the other formats: the page compares any two methods")
+    runs, failed = finished_runs(options.folders), failed_runs(options.folders)
+    return sweep_page(runs, _rules(options), failed, samples_of(runs, options))
 
 
-def _tell_marks(console: Any) -> None:
-    """Print how numbers are marked, where styles are to be seen."""
-    from rich.text import Text
+def _published(options: argparse.Namespace) -> "Document":
+    """Return the paper's tables."""
+    from ..reference import BENCHMARKS
+    from ..report.published import published_document
 
-    if console.is_terminal:
-        marks = Text("first", "bold"), Text("second", "underline"), Text("worse than ERM", "dim")
-        console.print(Text(" Marks: ").append_text(Text(", ").join(marks)).append(".\n"))
-
-
-def _show(console: Any, shown: Any) -> None:
-    """Print a grid under its title, which may be wider than the table."""
-    from rich.text import Text
-
-    from ..report.views import terminal
-
-    console.print(Text(shown.title, "italic"))
-    for piece in terminal(shown, console.width):
-        console.print(piece)
+    if options.compare:
+        raise ValueError("--compare needs folders with runs, not --published")
+    if options.rule not in (*BENCHMARKS, "all"):
+        raise ValueError(
+            f"the paper has no table for the rule {options.rule}; expected one of: "
+            f"{', '.join(BENCHMARKS)}"
+        )
+    return published_document(list(BENCHMARKS) if options.rule == "all" else [options.rule])
 
 
-def _markdown(rules: list[str], file: io.StringIO | None) -> None:
-    from ..report.published import published_page
+def _document(options: argparse.Namespace) -> "Document":
+    """Return the report of a sweep: a section for each rule, and one on failed runs."""
+    from ..report.as_json import as_data
+    from ..report.sweep import no_choice_message, rule_reports
+    from ..report.views import Document, Section
 
-    print(published_page(rules), end="", file=file)
+    failed = failed_runs(options.folders)
+    runs, rules = finished_runs(options.folders), _rules(options)
+    reports = rule_reports(runs, rules, _compared(options.compare, runs), failed)
+    if not reports:
+        raise ValueError(no_choice_message(len(runs), rules))
+    sections = [
+        Section(heading=one.rule, cautions=one.cautions, tables=one.all_tables, notes=one.lines)
+        for one in reports
+    ]
+    sections += [_failures(failed)] if failed else []
+    return Document(sections, partial(as_data, reports, failed))
 
 
-def _latex(rules: list[str], file: io.StringIO | None) -> None:
-    from ..report.grid import grid
-    from ..report.published import published_benchmark
-    from ..report.views import latex
+def _failures(failed: "Sequence[Failure]") -> Any:
+    """Return a section on the failed runs, with what to do about them."""
+    from ..fitting.setup import SETUP
+    from ..report.notes import advice_lines, failure_lines
+    from ..report.views import Section
 
-    print("\n".join(latex(grid(published_benchmark(r))) for r in rules), end="", file=file)
-
-
-def _json(rules: list[str], file: io.StringIO | None) -> None:
-    from ..report.published import published_as_data
-
-    print(json.dumps(published_as_data(rules), indent=2, ensure_ascii=False), file=file)
-
-
-FORMATS = {"terminal": _terminal, "markdown": _markdown, "latex": _latex, "json": _json}
+    # A fit has a plan, too, but resumes by a command of its own.
+    sweeps = [str(at) for at in sweeps_of(failed) if not (at / SETUP).exists()]
+    return Section(heading="Failed runs", notes=failure_lines(failed), advice=advice_lines(sweeps))
 
 
 def _rules(options: argparse.Namespace) -> tuple[str, ...]:
     return ALL_RULES if options.rule == "all" else (options.rule,)
 
 
-def _chapters(options: argparse.Namespace, failed: list[Any]) -> list[Any]:
-    from ..report.sweep import chapters, nothing_chosen
-
-    runs, rules = finished_runs(options.folders), _rules(options)
-    found = chapters(runs, rules, _compared(options.compare, runs), failed)
-    if not found:
-        raise ValueError(nothing_chosen(len(runs), rules))
-    return found
-
-
-def _compared(asked: list[list[str]], runs: list[Any]) -> list[tuple[str, str]]:
-    """Return the pairs of methods that were asked for; raise where the runs have no such."""
+def _compared(pairs: list[list[str]], runs: "Sequence[RunResult]") -> list[tuple[str, str]]:
+    """Return the pairs of methods to compare; raise if there are no runs of one."""
     from ..choices import choose
 
-    there = {run.algorithm for run in runs}
-    for one, other in asked:
+    known = {run.algorithm for run in runs}
+    for one, other in pairs:
         for name in (one, other):
-            choose("method of these runs", name, there)
+            choose("method of these runs", name, known)
         if one == other:
-            raise ValueError(f"--compare takes two methods, got {one} twice")
-    return [(one, other) for one, other in asked]
-
-
-def _failed(failed: list[Any], written: Callable[[str], str] = str) -> list[str]:
-    """Return what to know of the runs that failed, as ``written``, and what to do."""
-    if not failed:
-        return []
-    from ..fitting.setup import SETUP
-    from ..report.notes import advice_lines, failure_lines
-
-    # A fit has a plan, too, and goes on by a command of its own.
-    sweeps = [str(at) for at in sweeps_of(failed) if not (at / SETUP).exists()]
-    return [*map(written, failure_lines(failed)), *advice_lines(sweeps)]
-
-
-def _sweep_terminal(chapters: list[Any], failed: list[Any], file: io.StringIO | None) -> None:
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.text import Text
-
-    console = Console(file=file)
-
-    def say(line: str, style: str = "", below: int = 0) -> None:
-        console.print(Padding(Text(line, style), (0, 1, below, 1), expand=False))
-
-    for chapter in chapters:
-        for line in chapter.cautions:
-            say(line, "bold", below=1)
-        for shown in chapter.all_tables:
-            _show(console, shown)
-        for line in chapter.lines:
-            say(line)
-        console.print()
-    _tell_marks(console)
-    for place, line in enumerate(_failed(failed)):
-        say(line, "" if place else "bold")
-
-
-def _sweep_markdown(chapters: list[Any], failed: list[Any], file: io.StringIO | None) -> None:
-    from ..report.views import LEGEND, as_markdown, markdown
-
-    for chapter in chapters:
-        print(f"## {chapter.rule}\n", file=file)
-        for line in chapter.cautions:
-            print(f"**{as_markdown(line)}**\n", file=file)
-        for shown in chapter.all_tables:
-            print(markdown(shown), file=file)
-        print("\n".join(f"- {as_markdown(line)}" for line in chapter.lines) + "\n", file=file)
-    if failed:
-        listed = "\n".join(f"- {line}" for line in _failed(failed, as_markdown))
-        print(f"## Failed runs\n\n{listed}\n", file=file)
-    print(LEGEND, file=file)
-
-
-def _sweep_latex(chapters: list[Any], failed: list[Any], file: io.StringIO | None) -> None:
-    from collections import Counter
-    from dataclasses import replace
-
-    from ..report.views import latex
-
-    seen = Counter[str]()
-    for chapter in chapters:
-        for note in (*chapter.cautions, *chapter.lines):
-            print(f"% {note}", file=file)
-        for shown in chapter.all_tables:
-            seen[shown.label] += 1  # a label must name one table
-            number = f"-{seen[shown.label]}" if seen[shown.label] > 1 else ""
-            print(latex(replace(shown, label=shown.label + number)), file=file)
-    for line in _failed(failed):
-        print(f"% {line}", file=file)
-
-
-def _sweep_json(chapters: list[Any], failed: list[Any], file: io.StringIO | None) -> None:
-    from ..report.as_json import as_data
-
-    text = json.dumps(as_data(chapters, failed), indent=2, ensure_ascii=False, allow_nan=False)
-    print(text, file=file)
-
-
-SWEEP_FORMATS = {
-    "terminal": _sweep_terminal,
-    "markdown": _sweep_markdown,
-    "latex": _sweep_latex,
-    "json": _sweep_json,
-}
+            raise ValueError(f"--compare needs two different methods, got {one} twice")
+    return [(one, other) for one, other in pairs]

@@ -1,4 +1,4 @@
-"""``shoal select``: the models that a rule chose, out of the runs of a sweep."""
+"""``shoal select``: save the models that a selection rule chose."""
 
 import argparse
 import sys
@@ -13,32 +13,39 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "select",
         help="save the models that a selection rule chose",
-        description="For every data set, method, test domain and trial, the model that a rule "
-        "chose of all draws and records, with a card that says how. Weights of other records than "
-        "the last are there where the runs were made with --keep-best.",
+        description="For every data set, method, test domain and trial, save the model that a rule "
+        "chose among all draws and records, with a card on how it was chosen. A run keeps the "
+        "weights of its last record; give --keep-best to 'shoal sweep' to keep those that a rule "
+        "can choose.",
     )
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="sweeps and runs")
-    parser.add_argument("--rule", choices=ALL_RULES, required=True)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument(
+        "folders", nargs="+", type=Path, metavar="DIR", help="folders with sweeps or runs"
+    )
+    parser.add_argument(
+        "--rule", choices=ALL_RULES, required=True, help="the rule that selects models"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="folder for the saved models"
+    )
     parser.add_argument("--algorithms", nargs="+", metavar="NAME", help="only these methods")
     parser.add_argument("--datasets", nargs="+", metavar="NAME", help="only these data sets")
-    parser.set_defaults(run=_run, after_interrupt="the same command saves all of them")
+    parser.set_defaults(run=_run, after_interrupt="run the same command again to save all models")
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..report.notes import lost_by_themselves
+    from ..report.notes import diverged_runs
     from ..results.records import read_runs
     from ..results.selection import select
     from ..runs.best_weights import NotKept, save_chosen
-    from .report import failed_runs, note_twins
+    from .report import failed_runs, warn_of_twins
 
     runs = read_runs(options.folders)
     if not runs:
         raise ValueError(f"no finished run in {', '.join(map(str, options.folders))}")
-    note_twins(runs)
-    _refuse_unknown("method", options.algorithms, [run.algorithm for run in runs])
-    _refuse_unknown("data set", options.datasets, [run.dataset for run in runs])
-    selected = select(runs, options.rule, lost_by_themselves(failed_runs(options.folders)))
+    warn_of_twins(runs)
+    _check_known("method", options.algorithms, [run.algorithm for run in runs])
+    _check_known("data set", options.datasets, [run.dataset for run in runs])
+    selected = select(runs, options.rule, diverged_runs(failed_runs(options.folders)))
     choices = [
         choice
         for choice in selected.choices
@@ -52,9 +59,11 @@ def _run(options: argparse.Namespace) -> int:
         and place[1] in (options.algorithms or [place[1]])
     ]
     if not choices and asked:
-        raise ValueError(f"no run has an accuracy that is a number and {options.rule} looks at")
+        raise ValueError(f"{options.rule} cannot choose: no run has a score that is a number")
     if not choices:
-        raise ValueError(f"these {len(runs)} runs are not those that {options.rule} needs")
+        raise ValueError(
+            f"{options.rule} cannot choose among these {len(runs)} runs: it needs others"
+        )
     missing = 0
     for choice in choices:
         try:
@@ -63,20 +72,20 @@ def _run(options: argparse.Namespace) -> int:
             missing += 1
             print(f"shoal: {error}", file=sys.stderr)
         else:
-            print(f"{folder}: {_told(choice)}")
+            print(f"{folder}: {_describe(choice)}")
     if missing:
         print(f"shoal: {missing} of {len(choices)} models were not kept", file=sys.stderr)
     return 1 if missing else 0
 
 
-def _told(choice: Any) -> str:
+def _describe(choice: Any) -> str:
     return (
         f"draw {choice.draw} (of {choice.draws}), step {choice.step} (record {choice.record} of "
         f"{choice.records}), {100 * choice.accuracy:.1f} % on {choice.test_domain}"
     )
 
 
-def _refuse_unknown(what: str, asked: list[str] | None, there: list[str]) -> None:
+def _check_known(what: str, asked: list[str] | None, there: list[str]) -> None:
     from ..choices import choose
 
     for name in asked or ():

@@ -12,18 +12,9 @@ from typing import Any
 
 def table(title: str | None, caption: str | None) -> Any:
     """Return an empty table in the style of all commands."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+    from ..report.views import rich_table
 
-    return Table(
-        title=Text(title) if title else None,
-        caption=Text(caption) if caption else None,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-        collapse_padding=True,
-    )
+    return rich_table(title or "", caption or "")
 
 
 def fits(grid: Any, console: Any) -> bool:

@@ -1,6 +1,4 @@
-"""A sweep's report as plain data: every number unrounded, what is behind it, and the tables."""
-
-from __future__ import annotations
+"""A sweep's report as JSON: unrounded numbers, the runs behind them, and the tables."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -11,45 +9,52 @@ from ..catalogue import in_order
 from ..results.aggregation import MethodRow, TrialMean, compare
 from ..results.records import Failure
 from ..results.selection import WORDS, Choice
+from .grid import Grid
 from .sweep import RuleReport
 
-__all__ = ["SCHEMA", "as_data"]
-
+# Increased when a name changes or is removed; new names can be added.
 SCHEMA = 1
-"""Counted up where a name changes or goes; names may be added."""
 
 
-def as_data(chapters: Iterable[RuleReport], failed: Iterable[Failure]) -> dict[str, Any]:
-    """Return the chapters and the failed runs; what is not a number is None.
+def as_data(reports: Iterable[RuleReport], failed: Iterable[Failure]) -> dict[str, Any]:
+    """Return the reports of all rules and the failed runs; None for values that are not numbers.
 
-    Accuracies, errors and scores are shares between 0 and 1. The tables are those of other formats.
+    Accuracies, errors and scores are shares between 0 and 1. The tables are those of the other
+    formats, with the methods' keys instead of their titles.
     """
     return {
         "schema": SCHEMA,
-        "rules": [_chapter(one) for one in chapters],
+        "rules": [_report(one) for one in reports],
         "failures": [_failure(one) for one in in_order(failed)],
     }
 
 
-def _chapter(chapter: RuleReport) -> dict[str, Any]:
+def _report(report: RuleReport) -> dict[str, Any]:
     choices: dict[tuple[str, str], list[Choice]] = {}
-    for choice in chapter.choices:
+    for choice in report.choices:
         choices.setdefault((choice.dataset, choice.algorithm), []).append(choice)
     return {
-        "rule": chapter.rule,
-        "how": WORDS[chapter.rule],
-        "cautions": chapter.cautions,
-        "notes": chapter.lines,
+        "rule": report.rule,
+        "how": WORDS[report.rule],
+        "cautions": report.cautions,
+        "notes": report.lines,
         "results": [
-            _row(row, choices.get((row.dataset, row.algorithm), ())) for row in chapter.rows
+            _row(row, choices.get((row.dataset, row.algorithm), ())) for row in report.rows
         ],
         "paired": [
             found
-            for one, other in chapter.pairs
-            if (found := _paired(chapter.choices, one, other)) is not None
+            for one, other in report.pairs
+            if (found := _paired(report.choices, one, other)) is not None
         ],
-        "tables": [asdict(table) for table in chapter.all_tables],
+        "tables": [_table(table) for table in report.all_tables],
     }
+
+
+def _table(table: Grid) -> dict[str, Any]:
+    found = asdict(table)
+    for line in found["lines"]:
+        line["name"] = line.pop("key")
+    return found
 
 
 def _row(row: MethodRow, choices: Sequence[Choice]) -> dict[str, Any]:
@@ -65,7 +70,7 @@ def _row(row: MethodRow, choices: Sequence[Choice]) -> dict[str, Any]:
 
 
 def _cell(cell: TrialMean | None) -> dict[str, Any] | None:
-    """Return mean, standard error and trials; of a single trial there is no error."""
+    """Return mean, standard error and trials; a single trial has no error."""
     if cell is None or math.isnan(cell.mean):
         return None
     error = cell.error if cell.trials > 1 else None
@@ -92,7 +97,7 @@ def _choice(choice: Choice) -> dict[str, Any]:
 def _paired(choices: Sequence[Choice], one: str, other: str) -> dict[str, Any] | None:
     try:
         found = compare(choices, one, other)
-    except ValueError:  # they share one or none
+    except ValueError:  # they share fewer than two places
         return None
     return {"method": one, "other": other, **asdict(found), "p": found.p}
 

@@ -1,15 +1,14 @@
-"""In what runs are not made as those behind the published cells, which are then not set beside."""
+"""Comparability: how runs differ from those behind the published cells."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..catalogue import DATASETS, record_every
+from ..catalogue import DATASETS, record_every, title_of
 from ..results.records import RunResult
 from ..results.selection import Choice
 from .grid import Benchmark
 
-# How the runs behind the published cells were made, by the names of our protocol; of how many
-# draws; and their networks.
+# The protocol of the runs behind the published cells, in the names of ours, and their draws.
 PUBLISHED = {
     "steps": 5001,
     "holdout": 0.2,
@@ -21,20 +20,20 @@ PUBLISHED = {
     "clip": None,
 }
 DRAWS = 20
+# The step of the last update, counted from 0.
 LAST = 5000
-"""The step of the last update, counted from 0."""
 SEARCH = "what the search draws"
 
 
 def network_of(run: RunResult) -> str | None:
-    """Return the network's name; None where it was chosen by the shape of a user's own data."""
+    """Return the network's name; None if it was chosen by the shape of a user's own data."""
     facts = DATASETS.get(run.dataset)
     return run.protocol.get("network") or (facts.network if facts else None)
 
 
 @dataclass(frozen=True)
 class Departure:
-    """What is not as in the runs behind the published cells: ours, and theirs instead."""
+    """A difference from the runs behind the published cells: our value and theirs."""
 
     name: str
     ours: object
@@ -42,10 +41,13 @@ class Departure:
 
 
 def departures(run: RunResult, draws: int) -> list[Departure]:
-    """Return in what a run, one of so many draws, is not as those behind the published cells.
+    """Return the differences of a run from those behind the published cells.
 
-    Its precision does not matter. Of a run without a protocol, as DomainBed's own, it is looked at
-    what the records tell.
+    Its precision does not matter. A run without a protocol, such as DomainBed's, is judged by its
+    records.
+
+    Args:
+        draws: the number of draws from which the run was selected.
     """
     if not run.protocol:
         return [*_recorded(run), *_different({"draws": draws}, {"draws": DRAWS})]
@@ -62,9 +64,9 @@ def departures(run: RunResult, draws: int) -> list[Departure]:
 
 
 def _recorded(run: RunResult) -> Iterable[Departure]:
-    """Yield what the records tell of a run: their last step, and how many lie between two."""
+    """Yield the differences that the records show: in their last step, and in their interval."""
     steps, every = sorted(one.step for one in run.records), record_every(run.dataset)
-    # The 2020 sweep did not record the last update where that is no multiple.
+    # The 2020 sweep did not record the last update unless it was a multiple of the interval.
     if steps[-1] not in (LAST, LAST - LAST % every):
         yield Departure("last step", steps[-1], LAST)
     if len(steps) > 1 and steps[1] - steps[0] != every:
@@ -79,16 +81,16 @@ def _different(ours: Mapping[str, object], theirs: Mapping[str, object]) -> list
     ]
 
 
-def departed(
+def find_departures(
     choices: Sequence[Choice],
     published: Benchmark | None,
     by_domain: Mapping[str, Benchmark | None],
     doubled: Collection[tuple[str, str]],
 ) -> dict[tuple[str, str], list[Departure]]:
-    """Return in what the runs of data sets and methods are not as those of the published cells.
+    """Return the differences from the published runs, by data set and method.
 
     Args:
-        doubled: the data sets and methods of which runs are there twice.
+        doubled: the data sets and methods with more than one run per draw.
     """
     found: dict[tuple[str, str], list[Departure]] = {}
     for choice in choices:
@@ -96,9 +98,9 @@ def departed(
         tables = [table for table in (whole, by_domain[choice.dataset]) if table is not None]
         if any(choice.algorithm in table.methods for table in tables):
             key = (choice.dataset, choice.algorithm)
-            mine = (
-                [Departure("runs", len(choice.candidates), "one a draw")] if key in doubled else []
-            )
+            mine = []
+            if key in doubled:
+                mine.append(Departure("runs", len(choice.candidates), "one per draw"))
             for run in choice.candidates:
                 mine += departures(run, choice.draws)
             if mine:
@@ -106,23 +108,25 @@ def departed(
     return found
 
 
-def not_compared(departed: Mapping[tuple[str, str], Sequence[Departure]]) -> list[str]:
-    """Return the line that says what is not compared, and why; none where all is.
+def not_compared_lines(
+    departed: Mapping[tuple[str, str], Sequence[Departure]],
+) -> list[str]:
+    """Return a line on the methods that are not compared, and why; none if all are.
 
-    Methods that depart in the same are told together.
+    Methods with the same differences are listed together.
     """
     reasons: dict[tuple[str, str], list[str]] = {}
     for (dataset, algorithm), found in departed.items():
-        reasons.setdefault((dataset, _why(found)), []).append(algorithm)
+        reasons.setdefault((dataset, _why(found)), []).append(title_of(algorithm))
     alike: dict[str, list[str]] = {}
     for (dataset, why), methods in reasons.items():
         alike.setdefault(f"{', '.join(methods)} ({why})", []).append(dataset)
     listed = [f"{', '.join(datasets)}: {text}" for text, datasets in alike.items()]
-    return [f"Not compared with the published cells: {'; '.join(listed)}"] if listed else []
+    return [f"Not compared with published cells: {'; '.join(listed)}"] if listed else []
 
 
 def _why(found: Sequence[Departure]) -> str:
-    """Return every departure once, with the values that it has."""
+    """Return every difference once, with all its values."""
     values: dict[tuple[str, object], dict[object, None]] = {}
     for one in found:
         values.setdefault((one.name, one.theirs), {})[one.ours] = None
@@ -133,7 +137,7 @@ def _why(found: Sequence[Departure]) -> str:
 
 
 def spread_of(values: Sequence[object]) -> str:
-    """Return some values in words: numbers from the least to the largest, others one by one."""
+    """Return values in words: numbers as a range, others one by one."""
     numbers = [one for one in values if isinstance(one, (int, float)) and type(one) is not bool]
     if len(numbers) < len(values):
         return " or ".join(dict.fromkeys(map(_plain, values)))

@@ -1,28 +1,26 @@
-"""What a view shows of a benchmark: a table as text and marks, and the published one beside it."""
-
-from __future__ import annotations
+"""Grids: tables of accuracies as text, with ranks and marks, ours or published."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..results.aggregation import Mark, Ranking, average, marks, printed, ranking, ranks
+from ..results.aggregation import Mark, Ranking, average, marks, one_decimal, ranking, ranks
 
+# The method that all others are compared with.
 BASELINE = "erm"
-"""The method that others may be worse than."""
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """An accuracy in percent and its standard error over trials; None of a single trial."""
+    """An accuracy in percent and its standard error over trials; no error for a single trial."""
 
     mean: float
     error: float | None = None
 
-    def joint_errors(self, other: Accuracy) -> float | None:
-        """Return how many joint standard errors this lies above the other, √(a² + b²) being one.
+    def joint_errors(self, other: "Accuracy") -> float | None:
+        """Return this minus the other in joint standard errors, √(a² + b²) being one.
 
-        None where an error is not known or both are zero.
+        None if an error is not known or both are zero.
         """
         if self.error is None or other.error is None:
             return None
@@ -32,18 +30,23 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class GridMethod:
-    """One row: accuracies by data set, and the average where a publication prints its own."""
+    """One row: accuracies by data set.
+
+    Args:
+        printed_average: the average that a publication prints, which can differ from that of its
+            cells.
+        apart: whether a line is drawn above the row.
+    """
 
     name: str
     cells: Mapping[str, Accuracy]
     printed_average: float | None = None
     apart: bool = False
-    """Whether a line is drawn above it."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Methods by key; `columns` maps a data set to its heading."""
+    """Methods by key; ``columns`` maps a data set to its heading."""
 
     title: str
     label: str
@@ -51,7 +54,7 @@ class Benchmark:
     methods: Mapping[str, GridMethod]
 
     def ranks(self) -> dict[str, dict[str, int]]:
-        """Return each method's place by data set, among those that have a cell there."""
+        """Return each method's place by data set, among the methods that have a cell there."""
         return {
             column: ranks(
                 {key: cells[column] for key, cells in self._means().items() if column in cells}
@@ -68,7 +71,7 @@ class Benchmark:
         }
 
     def averages(self, without: frozenset[str] = frozenset()) -> dict[str, float]:
-        """Return the average of the cells of each method that has all of them, but for some."""
+        """Return the average over the data sets of each method that has all of them."""
         wanted = set(self.columns) - without
         return {
             key: average(means, without)
@@ -77,7 +80,7 @@ class Benchmark:
         }
 
     def shown_averages(self) -> dict[str, float]:
-        """Return the averages as published, and those of the cells where none was."""
+        """Return the averages as published, or else those of the cells."""
         published = {key: method.printed_average for key, method in self.methods.items()}
         return {
             key: own if (given := published[key]) is None else given
@@ -95,40 +98,46 @@ class Benchmark:
 
 
 MISSING = "–"
+# Headings after the data sets: the average accuracy, and three means of the ranks.
 SUMMARY: tuple[str, ...] = ("Avg", "Arith. mean", "Geom. mean", "Median")
-"""Headings after the data sets: the average accuracy, and three means of the ranks."""
 
 
 @dataclass(frozen=True)
 class GridEntry:
-    """One cell: a number as text, its error as text, and its mark."""
+    """One cell: a number and its error as text, and its mark."""
 
     text: str = MISSING
     error: str = ""
     mark: Mark = field(default_factory=Mark)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GridLine:
-    """One row as text: its name, an entry per data set, and the entries of the summary."""
+    """One row as text: an entry for each data set, and the entries of the summary.
+
+    ``name`` is for people; ``key`` is the method's name in JSON.
+    """
 
     name: str
+    key: str
     cells: tuple[GridEntry, ...]
-    summary: tuple[GridEntry, ...]
-    apart: bool
+    summary: tuple[GridEntry, ...] = ()
+    apart: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Grid:
-    """A table as text; `summary` is empty where there is nothing to sum up.
+    """A table as text.
 
-    `smallest` are the headings of the summary whose smallest number is the best.
+    Args:
+        summary: headings of the columns after the data sets, if any.
+        smallest: those of them whose smallest number is the best.
     """
 
     title: str
     label: str
     columns: tuple[str, ...]
-    summary: tuple[str, ...]
+    summary: tuple[str, ...] = ()
     lines: tuple[GridLine, ...]
     smallest: tuple[str, ...] = ()
 
@@ -140,7 +149,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class ExtraColumn:
-    """A column beside the average: a number and its error for each method that has them."""
+    """A column after the average: a number and its error for each method that has them."""
 
     heading: str
     cells: Mapping[str, Accuracy]
@@ -151,36 +160,42 @@ def grid(benchmark: Benchmark, *, further: Sequence[ExtraColumn] | None = None) 
     """Return accuracies with errors, the average and the ranking, each number with its mark.
 
     Args:
-        further: columns in place of the ranking, where the benchmark's own are no data sets and
-            ranks over them mean nothing.
+        further: columns instead of the ranking, for columns that are domains of one data set: ranks
+            over those mean nothing.
     """
     columns = [_entries(_cells(benchmark, column)) for column in benchmark.columns]
-    averages = _summed(benchmark.shown_averages())
+    averages = _summary_entries(benchmark.shown_averages())
     if further is None:
-        headings, smallest, beside_it = SUMMARY[1:], SUMMARY[1:], _ranking(benchmark)
+        headings, smallest, others = SUMMARY[1:], SUMMARY[1:], _ranking(benchmark)
     else:
         headings = tuple(one.heading for one in further)
         smallest = tuple(one.heading for one in further if one.smallest_first)
-        beside_it = [_entries(one.cells, smallest_first=one.smallest_first) for one in further]
-    summary = [averages, *beside_it]
+        others = [_entries(one.cells, smallest_first=one.smallest_first) for one in further]
+    summary = [averages, *others]
     lines = tuple(
         GridLine(
-            method.name,
-            tuple(column.get(key, GridEntry()) for column in columns),
-            tuple(column.get(key, GridEntry()) for column in summary),
-            method.apart,
+            name=method.name,
+            key=key,
+            cells=tuple(column.get(key, GridEntry()) for column in columns),
+            summary=tuple(column.get(key, GridEntry()) for column in summary),
+            apart=method.apart,
         )
         for key, method in benchmark.methods.items()
     )
-    shown = tuple(benchmark.columns.values())
-    title, label = benchmark.title, benchmark.label
-    return Grid(title, label, shown, (SUMMARY[0], *headings), lines, smallest)
+    return Grid(
+        title=benchmark.title,
+        label=benchmark.label,
+        columns=tuple(benchmark.columns.values()),
+        summary=(SUMMARY[0], *headings),
+        lines=lines,
+        smallest=smallest,
+    )
 
 
-def beside(ours: Benchmark, published: Benchmark) -> Grid | None:
-    """Return the published cells of our methods and columns; None where there are none.
+def published_grid(ours: Benchmark, published: Benchmark) -> Grid | None:
+    """Return the published cells of our methods and columns; None if there are none.
 
-    In brackets stands our accuracy less the published one, in joint standard errors.
+    The number in brackets is our accuracy minus the published one, in joint standard errors.
     """
 
     def entry(key: str, column: str) -> GridEntry:
@@ -189,20 +204,28 @@ def beside(ours: Benchmark, published: Benchmark) -> Grid | None:
             return GridEntry()
         mine = ours.methods[key].cells.get(column)
         gap = None if mine is None else mine.joint_errors(cell)
-        error = "" if cell.error is None else printed(cell.error)
-        return GridEntry(printed(cell.mean), error if gap is None else f"{error} ({signed(gap)})")
+        error = "" if cell.error is None else one_decimal(cell.error)
+        shown = error if gap is None else f"{error} ({signed(gap)})"
+        return GridEntry(one_decimal(cell.mean), shown)
 
     lines = tuple(
         GridLine(
-            method.name, tuple(entry(key, column) for column in ours.columns), (), method.apart
+            name=method.name,
+            key=key,
+            cells=tuple(entry(key, column) for column in ours.columns),
+            apart=method.apart,
         )
         for key, method in ours.methods.items()
         if key in published.methods
     )
     if all(cell == GridEntry() for line in lines for cell in line.cells):
         return None
-    title = f"{published.title}; in brackets ours less it, in joint standard errors"
-    return Grid(title, f"{ours.label}-published", tuple(ours.columns.values()), (), lines)
+    return Grid(
+        title=f"{published.title}; in brackets ours minus published, in joint standard errors",
+        label=f"{ours.label}-published",
+        columns=tuple(ours.columns.values()),
+        lines=lines,
+    )
 
 
 def _cells(benchmark: Benchmark, column: str) -> dict[str, Accuracy]:
@@ -216,7 +239,9 @@ def _entries(
     marked = marks(means, BASELINE, smallest_first=smallest_first)
     return {
         key: GridEntry(
-            printed(cell.mean), "" if cell.error is None else printed(cell.error), marked[key]
+            one_decimal(cell.mean),
+            "" if cell.error is None else one_decimal(cell.error),
+            marked[key],
         )
         for key, cell in cells.items()
     }
@@ -228,17 +253,17 @@ def _ranking(benchmark: Benchmark) -> list[dict[str, GridEntry]]:
     geometric = {key: one.geometric for key, one in found.items()}
     median = {key: one.median for key, one in found.items()}
     return [
-        _summed(arithmetic, smallest_first=True),
-        _summed(geometric, smallest_first=True),
-        _summed(median, smallest_first=True, show="{:g}".format),
+        _summary_entries(arithmetic, smallest_first=True),
+        _summary_entries(geometric, smallest_first=True),
+        _summary_entries(median, smallest_first=True, show="{:g}".format),
     ]
 
 
-def _summed(
+def _summary_entries(
     values: Mapping[str, float],
     *,
     smallest_first: bool = False,
-    show: Callable[[float], str] = printed,
+    show: Callable[[float], str] = one_decimal,
 ) -> dict[str, GridEntry]:
     marked = marks(values, BASELINE, smallest_first=smallest_first)
     return {key: GridEntry(show(value), mark=marked[key]) for key, value in values.items()}
@@ -246,5 +271,5 @@ def _summed(
 
 def signed(value: float) -> str:
     """Return a number with one decimal and its sign; zero has none."""
-    text = printed(value)
+    text = one_decimal(value)
     return f"+{text}" if float(text) > 0 else text.replace("-", "−")

@@ -1,32 +1,30 @@
-"""What to know of a sweep's tables: what was trained, what is uneven, what is missing."""
-
-from __future__ import annotations
+"""Notes on a sweep's tables: what was trained, what is uneven or missing, failed runs."""
 
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..catalogue import record_every
+from ..catalogue import record_every, title_of
 from ..results.aggregation import MethodRow
 from ..results.records import Failure, RunResult, failure_of
 from ..results.selection import Choice, ChoiceKey
 from .comparable import network_of, spread_of
 
-# A chosen network that is right on its training domains so much less often than the best of other
-# draws has hardly learned from them.
+# A chosen model has hardly learned from its training domains if its accuracy there is below this
+# share of that of the best other draw.
 FAR_BELOW = 2 / 3
 
 
-def trained(choices: Sequence[Choice]) -> str:
-    """Return what was trained, data sets of the same setup together."""
+def training_line(choices: Sequence[Choice]) -> str:
+    """Return what was trained; data sets with the same setup are listed together."""
     setups: dict[str, list[str]] = {}
     for dataset, mine in _grouped(choices, "dataset").items():
         runs = [run for choice in mine for run in choice.candidates]
         methods = _grouped(mine, "algorithm")
         trials = {name: _trials(own) for name, own in methods.items()}
         draws = {name: _draws(own) for name, own in methods.items()}
-        parts = [*_made(runs), *_set(runs), _each(trials), _each(draws)]
+        parts = [*_protocols(runs), *_set_hparams(runs), _each(trials), _each(draws)]
         setups.setdefault(", ".join(parts), []).append(dataset)
     return "Trained " + "; ".join(f"on {', '.join(sets)}: {text}" for text, sets in setups.items())
 
@@ -36,7 +34,7 @@ def _trials(choices: Sequence[Choice]) -> str:
 
 
 def _draws(choices: Sequence[Choice]) -> str:
-    """Return how many draws there were, and how many runs where they are more."""
+    """Return the number of draws, and that of the runs if there are more."""
     text = _counted(spread_of([choice.draws for choice in choices]), "draw")
     runs = [choice.failed + len(choice.candidates) for choice in choices]
     if runs == [choice.draws for choice in choices]:
@@ -45,19 +43,19 @@ def _draws(choices: Sequence[Choice]) -> str:
 
 
 def _each(texts: Mapping[str, str]) -> str:
-    """Return what methods have; where they do not have the same, with their names."""
+    """Return the text of all methods; if they differ, each with its methods' names."""
     groups: dict[str, list[str]] = {}
     for name, text in texts.items():
-        groups.setdefault(text, []).append(name)
+        groups.setdefault(text, []).append(title_of(name))
     if len(groups) == 1:
         return next(iter(groups))
     return ", ".join(f"{text} of {', '.join(names)}" for text, names in groups.items())
 
 
-def _made(runs: Sequence[RunResult]) -> Iterable[str]:
-    """Yield how these runs of a data set were made, as far as that is known."""
-    if known := [run for run in runs if run.protocol]:
-        yield ", or ".join(dict.fromkeys(map(_protocol, known)))
+def _protocols(runs: Sequence[RunResult]) -> Iterable[str]:
+    """Yield the protocol of these runs of a data set, as far as it is known."""
+    if with_protocol := [run for run in runs if run.protocol]:
+        yield ", or ".join(dict.fromkeys(map(_protocol, with_protocol)))
     if others := [run for run in runs if not run.protocol]:
         last = spread_of([max(one.step for one in run.records) for run in others])
         yield f"network, weights and precision not recorded, last step {last}"
@@ -66,16 +64,16 @@ def _made(runs: Sequence[RunResult]) -> Iterable[str]:
 def _protocol(run: RunResult) -> str:
     network = network_of(run) or "the network of the inputs' shape"
     weights = run.protocol.get("weights")
-    words = {None: "drawn weights", "imagenet": "ImageNet weights"}
-    begun = words.get(weights, f"the weights of the file {str(weights)[:8]}")
-    text = f"{network} with {begun}, {run.protocol['steps']:,} steps, {run.precision}"
+    words = {None: "random weights", "imagenet": "ImageNet weights"}
+    start = words.get(weights, f"the weights of the file {str(weights)[:8]}")
+    text = f"{network} with {start}, {run.protocol['steps']:,} steps, {run.precision}"
     usual = record_every(run.dataset)
     every = run.protocol.get("record_every", usual)
     return text if every == usual else f"{text}, a record every {every:,} steps"
 
 
-def _set(runs: Sequence[RunResult]) -> Iterable[str]:
-    """Yield which hyperparameters were set, and to what; where not of all methods, of which."""
+def _set_hparams(runs: Sequence[RunResult]) -> Iterable[str]:
+    """Yield the hyperparameters that were set, their values, and the methods if not all."""
     values: dict[str, dict[object, None]] = {}
     methods: dict[str, dict[str, None]] = {}
     for run in runs:
@@ -84,15 +82,15 @@ def _set(runs: Sequence[RunResult]) -> Iterable[str]:
             methods.setdefault(name, {})[run.algorithm] = None
     every = {run.algorithm for run in runs}
     for name, found in values.items():
-        of = "" if methods[name].keys() == every else f" of {', '.join(methods[name])}"
+        of = "" if methods[name].keys() == every else f" of {_titles(methods[name])}"
         yield f"{name}{of} set to {spread_of([*found])}"
 
 
-def uneven(choices: Sequence[Choice], without: Mapping[ChoiceKey, int] = {}) -> Iterable[str]:
-    """Yield which data sets have methods with unequal draws, trials or test domains.
+def uneven_lines(choices: Sequence[Choice], without: Mapping[ChoiceKey, int] = {}) -> Iterable[str]:
+    """Yield the data sets whose methods have unequal draws, trials or test domains.
 
     Args:
-        without: the places where so many draws were tried and none could be chosen.
+        without: the number of draws at places where none could be chosen.
     """
     for dataset, mine in _grouped(choices, "dataset").items():
         draws: dict[str, list[int]] = {}
@@ -104,81 +102,83 @@ def uneven(choices: Sequence[Choice], without: Mapping[ChoiceKey, int] = {}) -> 
             domains.setdefault(name, Counter())[domain] += 1
         if listed := _unequal(draws):
             yield (
-                f"{dataset}: chosen of unequally many draws ({listed}). The best of more draws is "
-                "better, so finish the sweep before you compare"
+                f"{dataset}: the methods have different numbers of draws ({listed}). The best of "
+                "more draws is better: finish the sweep before you compare them"
             )
         if listed := _unequal({name: [*trials.values()] for name, trials in domains.items()}):
             yield (
-                f"{dataset}: unequally many trials ({listed}). Means over different trials differ "
-                "by their splits, too: read the paired differences, or finish the sweep"
+                f"{dataset}: the methods have different numbers of trials ({listed}). Their means "
+                "also differ by their splits: read the paired differences, or finish the sweep"
             )
         every = dict.fromkeys(domain for (_, domain), _ in tried)
         lacking: dict[str, list[str]] = {}
         for name, own in domains.items():
             if missing := ", ".join(domain for domain in every if domain not in own):
-                lacking.setdefault(missing, []).append(name)
+                lacking.setdefault(missing, []).append(title_of(name))
         for missing, names in lacking.items():
             yield (
                 f"{dataset}: {', '.join(names)} {'lacks' if len(names) == 1 else 'lack'} test "
-                f"domains that others have ({missing}), so finish the sweep before you compare"
+                f"domains that others have ({missing}): finish the sweep before you compare them"
             )
 
 
-def by_chance(choices: Sequence[Choice]) -> Iterable[str]:
-    """Yield where what was chosen is best in spite of what it was trained on.
+def by_chance_lines(choices: Sequence[Choice]) -> Iterable[str]:
+    """Yield the chosen models whose accuracy on the test domain can be luck.
 
-    That is, it is far worse on its training domains than another draw at its end, and worse there
-    than on the test domain.
+    They are far worse on their training domains than another draw at its end, and worse there than
+    on the test domain.
     """
     for dataset, mine in _grouped(choices, "dataset").items():
         found = [
             choice
             for choice in mine
-            if choice.inside < min(choice.accuracy, FAR_BELOW * _best_beside(choice))
+            if choice.inside < min(choice.accuracy, FAR_BELOW * _best_other_draw(choice))
         ]
         if found:
             listed = _places((one.algorithm, one.test_domain, one.trial) for one in found)
             yield (
-                f"{dataset}: what was chosen may be right on the test domain by chance, for it is "
-                "right on its training domains less than two thirds as often as the best of other "
-                f"draws: {listed}"
+                f"{dataset}: the accuracy on the test domain can be luck, because the accuracy on "
+                "the training domains is below two thirds of that of the best other draw: "
+                f"{listed}"
             )
 
 
-def _best_beside(choice: Choice) -> float:
-    """Return the best accuracy on the training domains with which another draw ended; or −∞."""
+def _best_other_draw(choice: Choice) -> float:
+    """Return the best final accuracy of another draw on the training domains, or −∞."""
     others = (run.last_inside for run in choice.candidates if run is not choice.run)
     return max((one for one in others if math.isfinite(one)), default=-math.inf)
 
 
-def lost(choices: Sequence[Choice]) -> Iterable[str]:
-    """Yield how many draws of each method count as tried though they failed, over all choices."""
+def lost_draw_lines(choices: Sequence[Choice]) -> Iterable[str]:
+    """Yield the number of draws of each method that diverged and still count as tried."""
     for dataset, mine in _grouped(choices, "dataset").items():
         counts = Counter[str]()
         for choice in mine:
             counts[choice.algorithm] += choice.failed
-        if listed := ", ".join(f"{count:,} of {name}" for name, count in counts.items() if count):
+        if listed := _amounts(counts.items()):
             yield (
-                f"{dataset}: draws whose loss was not finite count as tried, and lost to the "
-                f"others ({listed}, over all test domains and trials)"
+                f"{dataset}: draws whose loss was not finite count as tried and were not chosen "
+                f"({listed}, over all test domains and trials)"
             )
 
 
-def no_number(choices: Sequence[Choice]) -> Iterable[str]:
-    """Yield where the accuracy of what was chosen is not a number."""
+def no_number_lines(choices: Sequence[Choice]) -> Iterable[str]:
+    """Yield the chosen models whose accuracy is not a number."""
     for dataset, mine in _grouped(choices, "dataset").items():
         wrong = [choice for choice in mine if math.isnan(choice.accuracy)]
         if wrong:
             listed = _places((one.algorithm, one.test_domain, one.trial) for one in wrong)
-            yield f"{dataset}: the accuracy is not a number, so no cell and no average: {listed}"
+            why = "no cell and no average, because the accuracy is not a number"
+            yield f"{dataset}: {why}: {listed}"
 
 
-def undecided(places: Iterable[ChoiceKey]) -> Iterable[str]:
-    """Yield where a rule had nothing to choose by."""
+def undecided_lines(places: Iterable[ChoiceKey]) -> Iterable[str]:
+    """Yield the places where a rule had no score to choose by."""
     places = list(places)
     for dataset in dict.fromkeys(place[0] for place in places):
         listed = _places(place[1:] for place in places if place[0] == dataset)
-        yield f"{dataset}: nothing is chosen where no draw has a number to choose by: {listed}"
+        why = "nothing was chosen, because no draw has a score that is a number"
+        yield f"{dataset}: {why}: {listed}"
 
 
 def _places(places: Iterable[tuple[str, str, int]]) -> str:
@@ -187,20 +187,21 @@ def _places(places: Iterable[tuple[str, str, int]]) -> str:
     for method, domain, trial in places:
         trials.setdefault((method, domain), []).append(trial)
     return "; ".join(
-        f"{method} on {domain}, trial{'s' * (len(found) > 1)} {', '.join(map(str, sorted(found)))}"
+        f"{title_of(method)} on {domain}, trial{'s' * (len(found) > 1)} "
+        f"{', '.join(map(str, sorted(found)))}"
         for (method, domain), found in trials.items()
     )
 
 
-def no_average(rows: Sequence[MethodRow]) -> Iterable[str]:
-    """Yield which methods have no average over trials, for want of test domains."""
+def no_average_lines(rows: Sequence[MethodRow]) -> Iterable[str]:
+    """Yield the methods without an average over trials, because test domains are missing."""
     for dataset in dict.fromkeys(row.dataset for row in rows):
-        without = [r.algorithm for r in rows if r.dataset == dataset and _incomplete(r)]
+        without = [title_of(r.algorithm) for r in rows if r.dataset == dataset and _incomplete(r)]
         if without:
             yield (
-                f"{dataset}: no average over trials, worst domain and calibration error of "
-                f"{', '.join(without)}: not all test domains in all trials. The Avg by test domain "
-                "is the mean of its row"
+                f"{dataset}: {', '.join(without)} {'lacks' if len(without) == 1 else 'lack'} test "
+                "domains in some trials, so there is no average over trials, worst domain or "
+                "calibration error. In the table by test domain, Avg is the mean of the row"
             )
 
 
@@ -209,18 +210,27 @@ def _incomplete(row: MethodRow) -> bool:
 
 
 def _unequal(counts: Mapping[str, Sequence[int]]) -> str:
-    """Return the counts by method; nothing where all are equal."""
+    """Return the counts by method; an empty text if all are equal."""
     if len({count for own in counts.values() for count in own}) == 1:
         return ""
-    return ", ".join(f"{name} {spread_of(own)}" for name, own in counts.items())
+    return ", ".join(f"{title_of(name)} {spread_of(own)}" for name, own in counts.items())
 
 
 def _grouped(choices: Sequence[Choice], by: str) -> dict[str, list[Choice]]:
-    """Return the choices by an attribute of theirs, such as the data set."""
+    """Return the choices by one of their attributes, such as the data set."""
     found: dict[str, list[Choice]] = {}
     for choice in choices:
         found.setdefault(getattr(choice, by), []).append(choice)
     return found
+
+
+def _amounts(counts: Iterable[tuple[str, int]]) -> str:
+    """Return the methods with a count above 0, such as "2 of Fishr, 1 of IRM"."""
+    return ", ".join(f"{count:,} of {title_of(name)}" for name, count in counts if count)
+
+
+def _titles(methods: Iterable[str]) -> str:
+    return ", ".join(map(title_of, methods))
 
 
 def _counted(number: str, what: str) -> str:
@@ -231,9 +241,9 @@ Twins = Sequence[tuple[RunResult, RunResult]]
 
 
 def twins(runs: Iterable[RunResult]) -> list[tuple[RunResult, RunResult]]:
-    """Return the runs that differ from an earlier one in nothing that rules know, and that one.
+    """Return pairs of runs with the same data set, method, test domains, trial and draw.
 
-    They may differ in how they were made, as in steps or in the network: rules choose between them.
+    They can differ in their protocol, as in steps or in the network. Rules choose between them.
     """
     seen: dict[tuple[object, ...], RunResult] = {}
     found = []
@@ -243,24 +253,24 @@ def twins(runs: Iterable[RunResult]) -> list[tuple[RunResult, RunResult]]:
     return found
 
 
-def doubled(both: Twins) -> set[tuple[str, str]]:
-    """Return the data sets and methods that they are of."""
+def doubled_methods(both: Twins) -> set[tuple[str, str]]:
+    """Return the data sets and methods of the twins."""
     return {(run.dataset, run.algorithm) for run, _ in both}
 
 
 def doubled_lines(both: Twins) -> Iterable[str]:
-    """Yield how many runs of which method are there more than once, and in what they differ."""
+    """Yield the number of twins of each method, and how they differ."""
     by_dataset: dict[str, list[tuple[RunResult, RunResult]]] = {}
     for pair in both:
         by_dataset.setdefault(pair[0].dataset, []).append(pair)
     for dataset, pairs in by_dataset.items():
         counts = Counter(run.algorithm for run, _ in pairs)
-        listed = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
+        listed = _amounts(counts.items())
         differing = ", ".join(_differing(pairs))
         yield (
-            f"{dataset}: runs are there more than once ({listed}; "
-            f"{f'they differ in {differing}' if differing else 'made alike'}), and rules choose "
-            "between them: the numbers are of no one protocol. Report such sweeps apart"
+            f"{dataset}: some draws have more than one run ({listed}; they differ in "
+            f"{differing or 'nothing'}), and rules choose between them, so the numbers mix "
+            "protocols. Report such sweeps separately"
         )
 
 
@@ -286,10 +296,10 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 def failure_lines(failed: Sequence[Failure]) -> list[str]:
-    """Return what to know of the runs that failed, a line for each reason; none where none has.
+    """Return lines on the failed runs, one for each reason; none if no run failed.
 
-    Reasons that differ in numbers only, such as the step, are one. Of many, the rarest are left to
-    ``shoal status``.
+    Reasons that differ only in numbers, such as the step, count as one. Of many reasons, the rarest
+    are summed up; ``shoal status`` lists all.
     """
     if not failed:
         return []
@@ -297,8 +307,8 @@ def failure_lines(failed: Sequence[Failure]) -> list[str]:
     for one in failed:
         groups.setdefault(_NUMBER.sub("…", one.reason), []).append(one)
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
-    told = f": {_methods(failed)}" if len(groups) > 1 else ""
-    lines = [f"{_runs(len(failed))} failed and {_is(len(failed))} in no table{told}"]
+    methods = f": {_methods(failed)}" if len(groups) > 1 else ""
+    lines = [f"{_runs(len(failed))} failed and {_is(len(failed))} in no table{methods}"]
     for masked, mine in ordered[:MOST_REASONS]:
         reasons = {one.reason for one in mine}
         lines.append(f"{_methods(mine)}: {reasons.pop() if len(reasons) == 1 else masked}")
@@ -307,25 +317,25 @@ def failure_lines(failed: Sequence[Failure]) -> list[str]:
 
 
 def advice_lines(sweeps: Sequence[str]) -> list[str]:
-    """Return what to do about failed runs of the sweeps in these folders, commands in backticks."""
+    """Return what to do about failed runs of the sweeps in these folders."""
     return [
-        f"`shoal status {folder}` names them; `shoal sweep … --out {folder} --retry-failed` tries "
+        f"`shoal status {folder}` lists them; `shoal sweep … --out {folder} --retry-failed` tries "
         "them again"
         for folder in sweeps
     ]
 
 
-def lost_by_themselves(failed: Iterable[Failure]) -> list[Failure]:
-    """Return those whose loss was not finite: they would fail again, by their hyperparameters.
+def diverged_runs(failed: Iterable[Failure]) -> list[Failure]:
+    """Return the runs whose loss was not finite; their hyperparameters would fail again.
 
-    Want of memory, a broken image or a killed process says nothing about a draw.
+    Too little memory, a broken image or a killed process say nothing about a draw.
     """
     return [one for one in failed if (failure_of(one.path) or {}).get("kind") == DIVERGED]
 
 
 def _methods(failed: Sequence[Failure]) -> str:
     counts = Counter(one.algorithm for one in failed)
-    return ", ".join(f"{count:,} of {name}" for name, count in counts.most_common())
+    return _amounts(counts.most_common())
 
 
 def _runs(count: int) -> str:

@@ -1,10 +1,8 @@
 """The page of a sweep: one HTML file with its data, style and script inside.
 
-The script builds the page from a block of JSON and sets every name as text, never as markup. Its
-hash is the only one that the page's policy lets run.
+The script builds the page from a block of JSON and inserts every name as text, never as markup. The
+page's policy allows only the script with its hash to run.
 """
-
-from __future__ import annotations
 
 import base64
 import hashlib
@@ -15,7 +13,7 @@ from importlib import resources
 from statistics import fmean
 from typing import Any
 
-from ..catalogue import in_order
+from ..catalogue import in_order, title_of
 from ..results.records import Failure, Record, RunResult, RunTiming, timing_of
 from ..results.selection import WORDS, choose_runs
 from .grid import BASELINE, Grid, GridEntry
@@ -24,26 +22,26 @@ from .sweep import (
     PAIRED,
     RuleReport,
     against_each,
-    chapters,
     domains_of,
-    nothing_chosen,
+    no_choice_message,
+    rule_reports,
 )
 
+# Accuracies are whole numbers in units of 1 / SCALE: four digits, and few bytes.
 SCALE = 10_000
-"""Accuracies are whole numbers of this part: four digits, and few bytes."""
+# Most values of all curves together; with more, curves are thinned.
 MOST_VALUES = 1_600_000
-"""Of all curves together; with more, curves are thinned."""
 
 
 def curves_of(runs: Sequence[RunResult]) -> tuple[list[dict[str, Any]], list[tuple[int, ...]]]:
-    """Return the runs with their curves, and the lists of steps that these go by."""
+    """Return the runs with their curves, and the lists of steps that these refer to."""
     steps: dict[tuple[int, ...], int] = {}
     most = _most_points(runs)
     return [_run(run, most, steps) for run in runs], list(steps)
 
 
 def accuracy(value: float) -> int | None:
-    """Return the accuracy as a whole number; None where it is no number."""
+    """Return the accuracy as a whole number; None if it is not a number."""
     return round(value * SCALE) if math.isfinite(value) else None
 
 
@@ -83,7 +81,7 @@ def _most_points(runs: Sequence[RunResult]) -> int:
 
 
 def _thinned(measured: Sequence[Record], most: int) -> Sequence[Record]:
-    """Return so many records, evenly spaced, the first and the last among them."""
+    """Return at most this many records, evenly spaced, with the first and the last."""
     if len(measured) <= most:
         return measured
     last = len(measured) - 1
@@ -91,7 +89,7 @@ def _thinned(measured: Sequence[Record], most: int) -> Sequence[Record]:
 
 
 def _warmup(hparams: Mapping[str, Any]) -> float | None:
-    """Return the step from which the penalty acts; DomainBed's name for it ends so."""
+    """Return the step from which the penalty acts, under our name for it or DomainBed's."""
     for name, value in hparams.items():
         named = name == "warmup_steps" or name.endswith("penalty_anneal_iters")
         if named and isinstance(value, (int, float)):
@@ -104,13 +102,13 @@ def _number(value: float) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that JSON knows; what it does not know, as text."""
+    """Return a value that JSON has; anything else as text."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     return value if isinstance(value, (bool, int, str)) else str(value)
 
 
-# By data set and domain: the class of an image, "" where it is not known, and its data URI.
+# By data set and domain: the class of an image, "" if it is not known, and its data URI.
 Samples = Mapping[str, Mapping[str, Sequence[tuple[str, str]]]]
 
 
@@ -120,15 +118,17 @@ def page_data(
     failed: Sequence[Failure] = (),
     samples: Samples | None = None,
 ) -> dict[str, Any]:
-    """Return what the page shows; lists of runs go by their place in the order of tables."""
+    """Return the contents of the page; a run is referred to by its place in ``runs``."""
     runs, rules = in_order(runs), tuple(rules)
-    shown = [_chapter(one, runs) for one in chapters(runs, rules, (), failed)]
+    shown = [_chapter(one, runs) for one in rule_reports(runs, rules, (), failed)]
     if not shown:
-        raise ValueError(nothing_chosen(len(runs), rules))
+        raise ValueError(no_choice_message(len(runs), rules))
     curves, steps = curves_of(runs)
+    names = [*(run.algorithm for run in runs), *(one.algorithm for one in failed)]
     return {
         "scale": SCALE,
         "baseline": BASELINE,
+        "titles": {name: title_of(name) for name in dict.fromkeys(names)},
         "domains": domains_of(runs),
         "further": FURTHER,
         "differences": PAIRED,
@@ -167,7 +167,7 @@ def _chapter(found: RuleReport, runs: Sequence[RunResult]) -> dict[str, Any]:
 
 
 def _readings(rule: str, runs: Sequence[RunResult]) -> list[list[int | None] | None]:
-    """Return the step at which the rule reads each run, were its draw the only one, and what."""
+    """Return the step and accuracy that the rule would read of each run if it had no other draw."""
     mates: dict[tuple[str, str, int, int], list[RunResult]] = {}
     for run in runs:
         if len(run.test_domains) > 1:
@@ -183,7 +183,7 @@ def _readings(rule: str, runs: Sequence[RunResult]) -> list[list[int | None] | N
 
 def _grid(table: Grid) -> dict[str, Any]:
     lines = [
-        {"name": line.name, "cells": [_entry(entry) for entry in (*line.cells, *line.summary)]}
+        {"name": line.key, "cells": [_entry(entry) for entry in (*line.cells, *line.summary)]}
         for line in table.lines
     ]
     shift = len(table.columns)
@@ -200,7 +200,7 @@ def _entry(entry: GridEntry) -> list[Any]:
 
 
 def _costs(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
-    """Return what the runs of each data set and method took, those that wrote it down."""
+    """Return the times of the runs of each data set and method, as far as they were recorded."""
     groups: dict[tuple[str, str], list[RunTiming]] = {}
     for run in runs:
         timing = timing_of(run)
@@ -234,6 +234,7 @@ def _failure(failed: Failure) -> dict[str, Any]:
     }
 
 
+# Parts of one script, in this order.
 SCRIPTS = (
     "sweep_tables.js",
     "sweep_charts.js",
@@ -241,7 +242,6 @@ SCRIPTS = (
     "sweep_gaps.js",
     "sweep_page.js",
 )
-"""One script in this order."""
 
 
 def sweep_page(
@@ -271,6 +271,6 @@ def _file(name: str) -> str:
 
 
 def _block(data: dict[str, Any]) -> str:
-    """Return JSON in which nothing can end the block it stands in."""
+    """Return JSON that cannot end the HTML block around it."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -1,32 +1,18 @@
-"""The paper's main tables from the published cells alone, and what to know when reading them."""
+"""Published results: the paper's main tables, with ranks computed from their cells, and notes."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from ..reference import BENCHMARKS, published_rules, published_table, remarks
-from ..results.aggregation import printed, ranks
+from ..results.aggregation import one_decimal, ranks
 from .grid import BASELINE, Accuracy, Benchmark, GridMethod, grid
-from .views import LEGEND, markdown
-
-__all__ = [
-    "COLORED_MNIST",
-    "averages_that_differ",
-    "method_remarks",
-    "published_as_data",
-    "published_benchmark",
-    "published_cells",
-    "published_domains",
-    "published_notes",
-    "published_page",
-    "remark_lines",
-]
+from .views import Document, Section
 
 COLORED_MNIST = frozenset({"colored-mnist"})
 LEFT_OUT = "domainbed:leave-one-domain-out"
-# The paper's tables by test domain: its ablations.
+# The paper prints accuracies by test domain in its ablations only.
 BY_DOMAIN = {
     "colored-mnist": ("table:ablationemacmnist", "table:igacmnist"),
     "office-home": ("table:ablationemahome", "table:igahome"),
@@ -38,7 +24,7 @@ _SELECTION = {
 
 
 def published_benchmark(rule: str) -> Benchmark:
-    """Return the paper's main table for a selection rule; its ranks are computed, not read."""
+    """Return the paper's main table for a selection rule, without its printed ranks."""
     table = published_table(BENCHMARKS[rule], rule)
     methods = {
         key: GridMethod(
@@ -54,20 +40,20 @@ def published_benchmark(rule: str) -> Benchmark:
 
 
 def published_cells(rule: str) -> Benchmark | None:
-    """Return published averages by data set for a selection rule; None where there are none."""
+    """Return published averages by data set for a selection rule; None if there are none."""
     if rule in BENCHMARKS:
         return published_benchmark(rule)
     return _merged("Published", [LEFT_OUT], rule)
 
 
 def published_domains(dataset: str, rule: str) -> Benchmark | None:
-    """Return published cells by test domain: DomainBed's, and the paper's where it prints any."""
+    """Return published cells by test domain: DomainBed's, and the paper's if it prints any."""
     labels = [f"domainbed:{dataset}", *BY_DOMAIN.get(dataset, ())]
     return _merged(f"{dataset}, published by test domain", labels, rule)
 
 
 def _merged(title: str, labels: Sequence[str], rule: str) -> Benchmark | None:
-    """Return the rows of these tables for a rule, of one method those of the first."""
+    """Return the rows of these tables for a rule; for each method, those of the first table."""
     columns: dict[str, str] = {}
     methods: dict[str, GridMethod] = {}
     for label in labels:
@@ -82,14 +68,14 @@ def _merged(title: str, labels: Sequence[str], rule: str) -> Benchmark | None:
 
 
 def averages_that_differ(benchmark: Benchmark) -> dict[str, tuple[str, str]]:
-    """Return the printed average and that of the printed cells, by method, where they differ."""
+    """Return the printed average and that of the printed cells, for methods with two different."""
     own, shown = benchmark.averages(), benchmark.shown_averages()
-    pairs = {key: (printed(shown[key]), printed(own[key])) for key in own}
+    pairs = {key: (one_decimal(shown[key]), one_decimal(own[key])) for key in own}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def published_notes(rule: str) -> list[str]:
-    """Return what to know about one table: its average, that without Colored MNIST, its marks."""
+    """Return notes on one table: its average, that without Colored MNIST, its marks."""
     benchmark = published_benchmark(rule)
     names = {key: method.name for key, method in benchmark.methods.items()}
     differing = [
@@ -99,12 +85,12 @@ def published_notes(rule: str) -> list[str]:
     without = benchmark.averages(COLORED_MNIST)
     places = ranks(without)
     listed = [
-        f"{places[key]}. {names[key]} {printed(without[key])}"
+        f"{places[key]}. {names[key]} {one_decimal(without[key])}"
         for key in sorted(without, key=lambda key: -without[key])
         if places[key] <= places[BASELINE]
     ]
     notes = [
-        "Avg is as printed, a mean of unrounded values. The mean of the printed cells differs by "
+        "Avg is the printed average, of unrounded values. The mean of the printed cells differs by "
         f"0.1 in {len(differing)} of {len(names)} rows: {', '.join(differing)}.",
         f"Average of the printed cells without Colored MNIST: {', '.join(listed)}; the other "
         "methods are worse than ERM.",
@@ -114,14 +100,14 @@ def published_notes(rule: str) -> list[str]:
 
 
 def remark_lines() -> list[str]:
-    """Return how the published cells were obtained, where today's code differs."""
+    """Return how the published cells were obtained, if today's code differs."""
     methods = published_benchmark("test-domain").methods
     names = {key: method.name for key, method in methods.items()}
     return [*remarks().sweep, *(f"{line}." for line in method_remarks(names))]
 
 
 def method_remarks(names: Mapping[str, str]) -> list[str]:
-    """Return how the published cells of these methods were obtained, by the names given."""
+    """Return how the published cells of these methods were obtained, under the names given."""
     by_text: dict[str, list[str]] = {}
     for key, text in remarks().methods.items():
         if key in names:
@@ -129,30 +115,31 @@ def method_remarks(names: Mapping[str, str]) -> list[str]:
     return [f"{', '.join(who)}: {text}" for text, who in by_text.items()]
 
 
-def published_page(rules: Iterable[str]) -> str:
-    """Return the tables with their notes as one page of Markdown."""
-    parts = [
-        "# The paper's main tables, from the published cells",
-        "Made by `shoal report --published --format markdown`. Accuracy in percent, mean ± "
-        "standard error over three trials. Ranks are computed from the cells: the place on each "
-        "data set, of numbers rounded to one decimal, where equal ones share the best; then its "
-        f"means over the data sets. {LEGEND}",
-    ]
+def published_document(rules: Sequence[str]) -> Document:
+    """Return the tables with their notes."""
+    sections = []
     for rule in rules:
         benchmark = published_benchmark(rule)
-        parts += [f"## {benchmark.label}", markdown(grid(benchmark)).strip()]
-        parts += published_notes(rule)
-    parts.append("## How these cells were obtained")
-    parts.append("\n".join(f"- {line}" for line in remark_lines()))
-    return "\n\n".join(parts) + "\n"
+        sections.append(
+            Section(heading=benchmark.label, tables=[grid(benchmark)], notes=published_notes(rule))
+        )
+    sections.append(Section(heading="How these cells were obtained", notes=remark_lines()))
+    introduction = (
+        "Written by `shoal report --published --format markdown`. Accuracy in percent, mean ± "
+        "standard error over three trials. Ranks are computed from the cells: the place on each "
+        "data set, of numbers rounded to one decimal, with equal numbers sharing the best place; "
+        "then the means of the places over the data sets."
+    )
+    title = "The paper's main tables, from the published cells"
+    return Document(sections, partial(published_data, rules), title, introduction)
 
 
-def published_as_data(rules: Iterable[str]) -> dict[str, Any]:
+def published_data(rules: Sequence[str]) -> dict[str, Any]:
     """Return the tables, their computed columns and the remarks as plain values."""
-    return {"tables": [_as_data(rule) for rule in rules], "remarks": asdict(remarks())}
+    return {"tables": [_table_data(rule) for rule in rules], "remarks": asdict(remarks())}
 
 
-def _as_data(rule: str) -> dict[str, Any]:
+def _table_data(rule: str) -> dict[str, Any]:
     benchmark = published_benchmark(rule)
     places, rankings = benchmark.ranks(), benchmark.rankings()
     own, without = benchmark.averages(), benchmark.averages(COLORED_MNIST)

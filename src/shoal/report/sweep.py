@@ -1,16 +1,14 @@
-"""Sweeps, ours and DomainBed's, as tables: by data set, by domain, beside published cells."""
-
-from __future__ import annotations
+"""The report of a sweep: for each selection rule its tables, differences and notes."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..catalogue import by_method, in_order
-from ..results.aggregation import Comparison, MethodRow, TrialMean, compare, printed, rows_of
+from ..catalogue import by_method, in_order, title_of
+from ..results.aggregation import Comparison, MethodRow, TrialMean, compare, one_decimal, rows_of
 from ..results.records import Failure, RunResult
 from ..results.selection import Choice, Selection, select
-from .comparable import departed, not_compared
+from .comparable import find_departures, not_compared_lines
 from .grid import (
     BASELINE,
     Accuracy,
@@ -20,29 +18,29 @@ from .grid import (
     GridEntry,
     GridLine,
     GridMethod,
-    beside,
     grid,
+    published_grid,
     signed,
 )
 from .notes import (
     Twins,
-    by_chance,
-    doubled,
+    by_chance_lines,
+    diverged_runs,
     doubled_lines,
-    lost,
-    lost_by_themselves,
-    no_average,
-    no_number,
-    trained,
+    doubled_methods,
+    lost_draw_lines,
+    no_average_lines,
+    no_number_lines,
+    training_line,
     twins,
-    undecided,
-    uneven,
+    undecided_lines,
+    uneven_lines,
 )
 from .published import COLORED_MNIST, method_remarks, published_cells, published_domains
 
 PAIRED = (
     "Paired differences are in points, mean ± standard error over the (data set, test domain, "
-    "trial) that both have, – where these are fewer than two; p is that of the sign test"
+    "trial) that both methods have, – if there are fewer than two; p is from the sign test"
 )
 HEADINGS = ("Difference", "Pairs", "Won", "Lost", "p")
 
@@ -50,47 +48,57 @@ MethodPair = tuple[str, str]
 
 
 def paired(choices: Sequence[Choice], pairs: Iterable[MethodPair], label: str) -> Grid:
-    """Return by how much the first method of each pair is better than the second."""
+    """Return the accuracy of the first method of each pair minus that of the second."""
     mine = _by_method(choices)
-    names = {f"{one} less {other}": (one, other) for one, other in pairs}
-    return _grid("Accuracy of one method less that of another, paired", label, mine, names)
+    # The key is part of the JSON format.
+    keys = {f"{one} less {other}": (one, other) for one, other in pairs}
+    names = {key: f"{title_of(one)} minus {title_of(other)}" for key, (one, other) in keys.items()}
+    title = "Accuracy of one method minus that of another, paired"
+    return _paired_grid(title, label, mine, keys, names)
 
 
 def against_each(choices: Sequence[Choice]) -> dict[str, Grid]:
-    """Return, by method, by how much every other one is better than it; the baseline first."""
+    """Return, for each method, the accuracies of all others minus its own; the baseline first."""
     mine = _by_method(choices)
-    return {
-        other: _grid(f"Less {other}", "", mine, {one: (one, other) for one in mine if one != other})
-        for other in mine
-    }
+    found = {}
+    for other in mine:
+        keys = {one: (one, other) for one in mine if one != other}
+        names = {one: title_of(one) for one in keys}
+        found[other] = _paired_grid(f"Minus {title_of(other)}", "", mine, keys, names)
+    return found
 
 
-def _grid(
-    title: str, label: str, choices: Mapping[str, Sequence[Choice]], names: Mapping[str, MethodPair]
+def _paired_grid(
+    title: str,
+    label: str,
+    choices: Mapping[str, Sequence[Choice]],
+    pairs: Mapping[str, MethodPair],
+    names: Mapping[str, str],
 ) -> Grid:
     lines = tuple(
-        GridLine(name, _entries(choices, pair), (), False) for name, pair in names.items()
+        GridLine(name=names[key], key=key, cells=_entries(choices, pair))
+        for key, pair in pairs.items()
     )
-    return Grid(title, label, HEADINGS, (), lines)
+    return Grid(title=title, label=label, columns=HEADINGS, lines=lines)
 
 
 def _entries(choices: Mapping[str, Sequence[Choice]], pair: MethodPair) -> tuple[GridEntry, ...]:
     one, other = pair
     try:
         found = compare([*choices.get(one, ()), *choices.get(other, ())], one, other)
-    except ValueError:  # they share one or none
+    except ValueError:  # they share fewer than two places
         return (GridEntry(),) * len(HEADINGS)
-    return _shown(found)
+    return _comparison_entries(found)
 
 
-def _shown(found: Comparison) -> tuple[GridEntry, ...]:
-    difference = GridEntry(signed(100 * found.difference), printed(100 * found.error))
+def _comparison_entries(found: Comparison) -> tuple[GridEntry, ...]:
+    difference = GridEntry(signed(100 * found.difference), one_decimal(100 * found.error))
     counts = (found.pairs, found.wins, found.losses)
     return (difference, *(GridEntry(str(count)) for count in counts), GridEntry(f"{found.p:.3f}"))
 
 
 def _by_method(choices: Sequence[Choice]) -> dict[str, list[Choice]]:
-    """Return the choices of each method, the methods in their order."""
+    """Return the choices of each method, methods in the order of the catalogue."""
     found: dict[str, list[Choice]] = {}
     for choice in sorted(choices, key=by_method):
         found.setdefault(choice.algorithm, []).append(choice)
@@ -98,20 +106,24 @@ def _by_method(choices: Sequence[Choice]) -> dict[str, list[Choice]]:
 
 
 FURTHER = (
-    "By test domain: Worst is the accuracy on a trial's worst domain; ECE is the expected "
-    "calibration error in %, the mean over the domains, – where it was not recorded; less is better"
+    "By test domain: Worst is the accuracy on the worst domain of a trial. ECE is the expected "
+    "calibration error in %, the mean over the domains, – if it was not recorded; lower is better"
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RuleReport:
-    """What one selection rule gives: tables, and lines that say what to know of them.
+    """The tables and notes of one selection rule.
 
-    ``tables`` are by data set and ``by_domain`` by test domain of each; where there are published
-    cells, these follow ours. ``paired`` holds the table of differences between methods, where there
-    are several, and ``pairs`` the methods. ``cautions`` are to be read before the tables. The lines
-    begin with those of ``about``: what was trained, why something is not compared with published
-    cells, and averages. ``choices`` and ``rows`` are what the tables were made of.
+    Args:
+        tables: by data set; ``by_domain``: by test domain of each data set. Published cells follow
+            ours, if there are any.
+        paired: the table of differences between methods, if there are several; ``pairs`` are these
+            methods.
+        lines: notes. They begin with those of ``about``: what was trained, why something is not
+            compared with published cells, and averages.
+        cautions: notes to read before the tables.
+        choices, rows: the data of the tables.
     """
 
     rule: str
@@ -127,37 +139,37 @@ class RuleReport:
 
     @property
     def all_tables(self) -> tuple[Grid, ...]:
-        """All of them, in the order to read them."""
+        """All tables, in reading order."""
         return (*self.tables, *self.by_domain, *self.paired)
 
 
-def chapters(
+def rule_reports(
     runs: Iterable[RunResult],
     rules: Iterable[str],
     compared: Sequence[MethodPair] = (),
     failed: Iterable[Failure] = (),
 ) -> list[RuleReport]:
-    """Return a chapter for each rule that these runs have something for.
+    """Return a report for each rule that can choose among these runs.
 
     Args:
-        compared: methods to compare with each other, beside all with the baseline.
-        failed: runs that failed; those that did so by themselves count as tried.
+        compared: methods to compare with each other, as well as all with the baseline.
+        failed: runs that failed; those that diverged count as tried.
     """
     runs = in_order(runs)
-    domains, both, given_up = domains_of(runs), twins(runs), lost_by_themselves(failed)
+    domains, both, given_up = domains_of(runs), twins(runs), diverged_runs(failed)
     found = []
     for rule in rules:
         selected = select(runs, rule, given_up)
         if selected.choices:
-            found.append(_chapter(rule, selected, domains, compared, both))
+            found.append(_rule_report(rule, selected, domains, compared, both))
     return found
 
 
-def nothing_chosen(runs: int, rules: Sequence[str]) -> str:
-    """Return what to say where no rule has a chapter."""
+def no_choice_message(runs: int, rules: Sequence[str]) -> str:
+    """Return the message for runs that no rule can choose among."""
     return (
-        f"of these {runs:,} runs nothing can be chosen by {' or '.join(rules)}: the rule needs "
-        "other runs, or what it chooses by was not recorded ('shoal report --help' has all rules)"
+        f"{' or '.join(rules)} cannot choose among these {runs:,} runs: the rule needs other runs, "
+        "or a value that was not recorded; try another --rule"
     )
 
 
@@ -170,7 +182,7 @@ def domains_of(runs: Sequence[RunResult]) -> dict[str, list[str]]:
     return found
 
 
-def _chapter(
+def _rule_report(
     rule: str,
     selected: Selection,
     domains: Mapping[str, Sequence[str]],
@@ -181,31 +193,33 @@ def _chapter(
     whole, names = _benchmark(rule, rows), dict.fromkeys(row.dataset for row in rows)
     published = published_cells(rule)
     published_by_domain = {name: published_domains(name, rule) for name in names}
-    different = departed(choices, published, published_by_domain, doubled(both))
+    different = find_departures(choices, published, published_by_domain, doubled_methods(both))
     alike = [row for row in rows if (row.dataset, row.algorithm) not in different]
-    tables = [grid(whole), *_beside(_benchmark(rule, alike), published)]
+    tables = [grid(whole), *_published(_benchmark(rule, alike), published)]
     by_domain: list[Grid] = []
     for name, theirs in published_by_domain.items():
         mine, own = ([row for row in some if row.dataset == name] for some in (rows, alike))
         further = [_worst(mine), _calibration(mine)]
         by_domain.append(grid(_by_domain(name, mine, domains[name]), further=further))
-        by_domain += _beside(_by_domain(name, own, domains[name]), theirs)
-    about = [trained(choices), *not_compared(different)]
-    about += [*_remarks([*tables, *by_domain]), *lost(choices)]
-    about += [*undecided(selected.undecided), *no_number(choices), *no_average(rows)]
+        by_domain += _published(_by_domain(name, own, domains[name]), theirs)
+    about = [training_line(choices), *not_compared_lines(different)]
+    about += [*_remarks([*tables, *by_domain]), *lost_draw_lines(choices)]
+    about += [*undecided_lines(selected.undecided), *no_number_lines(choices)]
+    about += no_average_lines(rows)
     about += _without_colored_mnist(whole)
     pairs = _pairs(rows, compared)
+    cautions = [*doubled_lines(both), *uneven_lines(choices, selected.undecided)]
     return RuleReport(
-        rule,
-        tuple(tables),
-        tuple(by_domain),
-        (paired(choices, pairs, f"tab:{rule}-paired"),) if pairs else (),
-        (*about, FURTHER, *([PAIRED] if pairs else [])),
-        (*doubled_lines(both), *uneven(choices, selected.undecided), *by_chance(choices)),
-        tuple(about),
-        tuple(choices),
-        tuple(rows),
-        tuple(pairs),
+        rule=rule,
+        tables=tuple(tables),
+        by_domain=tuple(by_domain),
+        paired=(paired(choices, pairs, f"tab:{rule}-paired"),) if pairs else (),
+        lines=(*about, FURTHER, *([PAIRED] if pairs else [])),
+        cautions=(*cautions, *by_chance_lines(choices)),
+        about=tuple(about),
+        choices=tuple(choices),
+        rows=tuple(rows),
+        pairs=tuple(pairs),
     )
 
 
@@ -219,7 +233,7 @@ def _ordered(choices: Sequence[Choice], domains: Mapping[str, Sequence[str]]) ->
 
 
 def _rows(selected: Selection, domains: Mapping[str, Sequence[str]]) -> list[MethodRow]:
-    """Return a row for each data set and method, without cells where nothing was chosen."""
+    """Return a row for each data set and method, without cells if nothing was chosen."""
     rows = rows_of(selected.choices, domains)
     there = {(row.dataset, row.algorithm) for row in rows}
     nothing = dict.fromkeys(place[:2] for place in selected.undecided if place[:2] not in there)
@@ -231,7 +245,7 @@ def _benchmark(rule: str, rows: Sequence[MethodRow]) -> Benchmark:
     columns = dict.fromkeys(row.dataset for row in rows)
     methods = {
         name: GridMethod(
-            name,
+            title_of(name),
             {
                 row.dataset: _percent(row.average)
                 for row in rows
@@ -245,25 +259,27 @@ def _benchmark(rule: str, rows: Sequence[MethodRow]) -> Benchmark:
 
 
 def _by_domain(dataset: str, rows: Sequence[MethodRow], domains: Sequence[str]) -> Benchmark:
-    methods = {row.algorithm: GridMethod(row.algorithm, _known(row.domains)) for row in rows}
+    methods = {
+        row.algorithm: GridMethod(title_of(row.algorithm), _known(row.domains)) for row in rows
+    }
     columns = {domain: domain for domain in domains}
     return Benchmark(f"{dataset}, by test domain", f"tab:{dataset}", columns, methods)
 
 
 def _methods(rows: Sequence[MethodRow]) -> list[str]:
-    """Return the methods in their order, which that of the first data set need not hold all of."""
+    """Return the methods of all data sets in the order of the catalogue."""
     return list(dict.fromkeys(row.algorithm for row in sorted(rows, key=by_method)))
 
 
-def _beside(ours: Benchmark, published: Benchmark | None) -> list[Grid]:
-    found = None if published is None else beside(ours, published)
+def _published(ours: Benchmark, published: Benchmark | None) -> list[Grid]:
+    found = None if published is None else published_grid(ours, published)
     return [] if found is None else [found]
 
 
 def _remarks(tables: Sequence[Grid]) -> Iterable[str]:
-    """Yield how the published cells among these were obtained, where today's code differs."""
+    """Yield how the published cells among these were obtained, if today's code differs."""
     published = [table for table in tables if not table.summary]
-    for line in method_remarks({row.name: row.name for table in published for row in table.lines}):
+    for line in method_remarks({row.key: row.name for table in published for row in table.lines}):
         yield f"Published cells of {line}"
 
 
@@ -277,7 +293,7 @@ def _calibration(rows: Sequence[MethodRow]) -> ExtraColumn:
 
 
 def _known(cells: Mapping[str, TrialMean | None]) -> dict[str, Accuracy]:
-    """Return those that are numbers; DomainBed, for one, records no calibration error."""
+    """Return the cells that are numbers; DomainBed, for one, records no calibration error."""
     return {
         name: _percent(cell)
         for name, cell in cells.items()
@@ -286,18 +302,18 @@ def _known(cells: Mapping[str, TrialMean | None]) -> dict[str, Accuracy]:
 
 
 def _pairs(rows: Sequence[MethodRow], asked: Sequence[MethodPair]) -> list[MethodPair]:
-    """Return every method with the baseline, and those asked for."""
+    """Return every method with the baseline, and the pairs that the user named."""
     names = _methods(rows)
     to_baseline = [(name, BASELINE) for name in names if BASELINE in names and name != BASELINE]
     return [*to_baseline, *asked]
 
 
 def _without_colored_mnist(whole: Benchmark) -> Iterable[str]:
-    """Yield the average that the paper's text gives, where there are other data sets."""
+    """Yield the averages without Colored MNIST, as in the paper's text, given other data sets."""
     if set(whole.columns) > COLORED_MNIST:
         found = whole.averages(COLORED_MNIST)
         ordered = sorted(found, key=lambda name: -found[name])
-        listed = ", ".join(f"{name} {printed(found[name])}" for name in ordered)
+        listed = ", ".join(f"{title_of(name)} {one_decimal(found[name])}" for name in ordered)
         yield f"Average without colored-mnist: {listed or 'no method has all data sets'}"
 
 

@@ -1,4 +1,4 @@
-// Charts: one unit of an SVG is one pixel of the screen, so that its text keeps its size.
+// Charts: one SVG unit is one pixel of the screen, so that text keeps its size.
 function ticks(low, high, count) {
   const raw = (high - low) / count;
   const unit = 10 ** Math.floor(Math.log10(raw));
@@ -104,12 +104,12 @@ function hovered(plot, steps, x, tell) {
   plot.svg.addEventListener("pointerdown", find);
 }
 
-// A series is {steps, values, colour, dash}, and ring where a point of it is marked.
+// A series is {steps, values, colour, dash, ring}: ring is the step to mark, if any.
 function lineChart(box, label, series, height, options) {
   const steps = distinct(series.flatMap((one) => one.steps)).sort((a, b) => a - b);
   const values = series.flatMap((one) => one.values).filter((value) => value !== null);
   if (!values.length) {
-    box.replaceChildren(make("p", { class: "empty" }, options.empty || "No number was recorded."));
+    box.replaceChildren(make("p", { class: "empty" }, options.empty || "No numbers were recorded."));
     return;
   }
   const plot = frame(box, label, "step", height, options.names ? 40 : 10);

@@ -5,13 +5,13 @@ const methodColour = (method) => COLOURS[METHODS.indexOf(method) % COLOURS.lengt
 const methodDash = (method) => METHOD_DASHES[Math.floor(METHODS.indexOf(method) / COLOURS.length) % METHOD_DASHES.length];
 const RECORDED = (name) => (run) => run.gaps[name] || null;
 const GAPS = [
-  { name: "accuracy, best less worst, in points", of: accuracyGap, always: true, linear: true },
+  { name: "accuracy, best minus worst, in points", of: accuracyGap, always: true, linear: true },
   { name: "risk, spread", of: RECORDED("risk"), always: true },
   { name: "gradient variance, spread", of: RECORDED("variance"), always: true },
   { name: "Hessian diagonal, spread", of: RECORDED("hessian"), always: false },
 ];
 
-// Of held-out images, which every run measures; null where fewer than two domains were.
+// On held-out images, which every run measures; null for fewer than two domains.
 function accuracyGap(run) {
   const found = Object.entries(run.accuracy).filter(([domain, splits]) => !run.test.includes(domain) && splits.held_out);
   if (found.length < 2) return null;
@@ -21,7 +21,7 @@ function accuracyGap(run) {
   });
 }
 
-// Not every record need have a gap, and the curve leads from one to the next.
+// Not every record has a gap; the curve joins those that do.
 function measured(run, values) {
   const at = values.map((_, index) => index).filter((index) => values[index] !== null);
   return { steps: at.map((index) => data.steps[run.steps][index]), values: at.map((index) => values[index]) };
@@ -41,21 +41,21 @@ function showGaps(places) {
   const runs = places.filter((place) => selected.has(place) && wanted(data.runs[place].method)).map((place) => data.runs[place]);
   const names = runs.map((run) => run.method);
   const readout = $("gaps-readout");
-  $("gaps-legend").replaceChildren(...names.map((name) => entry(name, methodColour(name), methodDash(name))));
+  $("gaps-legend").replaceChildren(...names.map((name) => entry(titleOf(name), methodColour(name), methodDash(name))));
   if (!runs.length) {
     const some = places.some((place) => wanted(data.runs[place].method));
     $("gaps-charts").replaceChildren(make("p", { class: "empty" }, some ? "The rule selected none of these runs." : noMatch()));
     readout.textContent = "";
     return;
   }
-  readout.textContent = "Point at a chart to read its values.";
+  readout.textContent = "Point at a chart to see its values.";
   const shown = GAPS.filter((gap) => gap.always || runs.some(gap.of));
-  // In the page before they are drawn: their width is measured.
+  // Added to the page before drawing, because their width is measured.
   const boxes = shown.map(() => make("div"));
   $("gaps-charts").replaceChildren(...shown.map((gap, index) => make("div", {}, make("h3", {}, gap.name), boxes[index])));
   shown.forEach((gap, index) => {
     const series = runs.filter(gap.of).map((run) => ({
-      name: run.method, ...measured(run, gap.of(run)), ring: run.warmup,
+      name: titleOf(run.method), ...measured(run, gap.of(run)), ring: run.warmup,
       colour: methodColour(run.method), dash: methodDash(run.method),
     }));
     lineChart(boxes[index], `${gap.name} between training domains`, series, 220, {

@@ -1,18 +1,18 @@
-// Sections that are tables, and the page as a whole.
+// Sections with tables, and the page as a whole.
 function showCosts() {
   if (!data.costs.length) {
-    $("cost-table").replaceChildren(make("p", { class: "empty" }, "No run has written down what it took."));
+    $("cost-table").replaceChildren(make("p", { class: "empty" }, "No run has recorded its time."));
     return;
   }
   const columns = ["Method", "Data set"].map((name) => ({ name, words: true })).concat(
-    ["Runs", "A run", "of it updating", "of it evaluating", "An update", "All runs"].map((name) => ({ name })));
+    ["Runs", "Time per run", "Training", "Evaluation", "Time per update", "All runs"].map((name) => ({ name })));
   const rows = data.costs.map((cost) => {
     const update = cost.updates ? (1000 * cost.updating * cost.runs) / cost.updates : null;
     return {
       method: cost.method,
       baseline: cost.method === data.baseline,
       cells: [
-        text(cost.method), text(cost.dataset), number(cost.runs, String(cost.runs)),
+        text(titleOf(cost.method)), text(cost.dataset), number(cost.runs, String(cost.runs)),
         number(cost.seconds, duration(cost.seconds)), number(cost.updating, duration(cost.updating)),
         number(cost.evaluating, duration(cost.evaluating)),
         number(update, update === null ? "" : `${update.toFixed(update < 10 ? 2 : 1)} ms`),
@@ -23,13 +23,13 @@ function showCosts() {
   table($("cost-table"), "cost", columns, rows);
   const all = data.costs.reduce((sum, cost) => sum + cost.total, 0);
   const machines = distinct(data.costs.flatMap((cost) => cost.machines));
-  $("machines").textContent = `All together ${duration(all)} of one worker.` +
-    (machines.length ? ` On: ${machines.join("; ")}.` : "");
+  $("machines").textContent = `Total: ${duration(all)} of one worker.` +
+    (machines.length ? ` Machines: ${machines.join("; ")}.` : "");
 }
 
 function showFailures() {
   if (!data.failures.length) {
-    $("failures-table").replaceChildren(make("p", { class: "empty" }, "No run has failed."));
+    $("failures-table").replaceChildren(make("p", { class: "empty" }, "No run failed."));
     return;
   }
   $("failures-advice").hidden = false;
@@ -38,14 +38,14 @@ function showFailures() {
     { name: "Draw", smallFirst: true }, words("Folder")];
   table($("failures-table"), "failures", columns, data.failures.map((one) => ({
     method: one.method,
-    cells: [text(one.method), text(one.reason, true), text(one.dataset), text(domainsOf(one)),
+    cells: [text(titleOf(one.method)), text(one.reason, true), text(one.dataset), text(domainsOf(one)),
       number(one.trial, String(one.trial)), number(one.draw, String(one.draw)), text(one.folder, true)],
   })));
 }
 
 function showSelection() {
   const chapter = data.chapters[current];
-  $("selection-title").textContent = `What ${chapter.rule} selected`;
+  $("selection-title").textContent = `Models selected by ${chapter.rule}`;
   const words = (name) => ({ name, words: true });
   const small = (name) => ({ name, smallFirst: true });
   const columns = [words("Method"), words("Data set"), words("Test domain"), small("Trial"), small("Draw"), small("Step"),
@@ -56,7 +56,7 @@ function showSelection() {
     return {
       method: run.method,
       baseline: false,
-      cells: [text(run.method), text(run.dataset), text(domainsOf(run)), number(run.trial, String(run.trial)),
+      cells: [text(titleOf(run.method)), text(run.dataset), text(domainsOf(run)), number(run.trial, String(run.trial)),
         number(run.draw, `${run.draw} (of ${chosen.draws})`), number(step, step.toLocaleString("en")),
         number(chosen.record, `${chosen.record} of ${chosen.records}`),
         number(chosen.score, chosen.score === null ? "" : (100 * chosen.score).toFixed(1)),
@@ -65,19 +65,19 @@ function showSelection() {
   }));
 }
 
-// The accuracies of all methods less those of the one that is chosen.
+// The accuracies of all methods minus those of the chosen one.
 function showPaired() {
   const { paired } = data.chapters[current];
   const names = Object.keys(paired);
   const select = $("paired-other");
   const wanted = [select.value, data.baseline, names[0]].find((name) => names.includes(name));
-  select.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
+  select.replaceChildren(...names.map((name) => make("option", { value: name }, titleOf(name))));
   select.value = wanted;
   if (names.length > 1) gridTable($("paired-table"), "paired", paired[wanted], { name: "Difference", descending: true });
-  else $("paired-table").replaceChildren(make("p", { class: "empty" }, "There is no other method to compare with."));
+  else $("paired-table").replaceChildren(make("p", { class: "empty" }, "There is no other method to compare."));
 }
 
-// The whole page, and what follows the rule.
+// Everything that depends on the rule.
 function showRule() {
   const chapter = data.chapters[current];
   [...$("rules").children].forEach((button, index) => button.setAttribute("aria-pressed", String(index === current)));
@@ -98,7 +98,7 @@ function showRule() {
 function showSamples() {
   const sets = Object.entries(data.samples);
   if (!sets.length) {
-    $("samples-rows").replaceChildren(make("p", { class: "empty" }, "The images were not at hand when this page was made; shoal report --data names their folder."));
+    $("samples-rows").replaceChildren(make("p", { class: "empty" }, "The images were not found when this page was written. Give their folder with shoal report --data."));
     return;
   }
   $("samples-rows").replaceChildren(...sets.flatMap(([dataset, domains]) => [

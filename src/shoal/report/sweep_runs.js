@@ -1,9 +1,9 @@
-// Choosers: selects of which each narrows the runs that the next one sees.
+// Choosers: a row of selects, each of which narrows the runs for the next.
 function choosers(box, parts, changed) {
   const selects = parts.map((part) => {
     const select = make("select", { "data-chooser": part.name });
     select.addEventListener("change", () => {
-      // What is preferred depends on what stands before it.
+      // The preferred option depends on the selects before it.
       parts.forEach((other, index) => {
         if (other.follows && selects[index] !== select) selects[index].replaceChildren();
       });
@@ -56,7 +56,7 @@ function varied(places) {
 const ALL = "all test domains";
 const scatterChooser = choosers($("hparams-choosers"), [
   byField("Data set", (run) => run.dataset),
-  byField("Method", (run) => run.method),
+  byField("Method", (run) => run.method, titleOf),
   {
     name: "Test domain",
     options: (places) => [ALL, ...testDomains(places.filter((place) => single(data.runs[place])))]
@@ -73,22 +73,22 @@ function showScatter(places, chosen) {
   const readout = $("hparams-readout");
   const points = places.filter((place) => chapter.readings[place] && chapter.readings[place][1] !== null && name in data.runs[place].hparams);
   const selected = new Set(chapter.chosen.map((one) => one.run));
-  readout.textContent = "Point at a run to read its values.";
+  readout.textContent = "Point at a run to see its values.";
   $("hparams-legend").replaceChildren();
   if (!points.length) {
-    box.replaceChildren(make("p", { class: "empty" }, "These runs differ in no hyperparameter."));
+    box.replaceChildren(make("p", { class: "empty" }, "All hyperparameters of these runs are equal."));
     readout.textContent = "";
     return;
   }
   const values = points.map((place) => data.runs[place].hparams[name]);
-  const plot = frame(box, `Accuracy of ${chosen.Method} on ${chosen["Data set"]} against ${name}`, name, 340);
+  const plot = frame(box, `Accuracy of ${titleOf(chosen.Method)} on ${chosen["Data set"]} against ${name}`, name, 340);
   const numbers = values.every((value) => typeof value === "number");
   const count = Math.max(3, Math.floor(plot.width / 110));
   const x = numbers ? numericScale(values, spansDecades(values), plot.left, plot.right, count) : categories(values, plot.left, plot.right);
   const y = numericScale(points.map((place) => (100 * chapter.readings[place][1]) / data.scale), false, plot.bottom, plot.top, 7);
   axes(plot, x, y);
   plot.svg.append(draw("text", { class: "tick", x: 4, y: 12 }, "accuracy in %"));
-  // The selected ones last, over the others.
+  // Selected points are drawn last, over the others.
   points.sort((a, b) => selected.has(a) - selected.has(b));
   for (const place of points) {
     const run = data.runs[place];
@@ -118,7 +118,7 @@ function selectedDraw(run) {
 }
 const curveChooser = choosers($("curves-choosers"), [
   byField("Data set", (run) => run.dataset),
-  byField("Method", (run) => run.method),
+  byField("Method", (run) => run.method, titleOf),
   {
     ...byField("Test domain", domainsOf),
     options: (places) => testDomains(places).map((value) => ({ value, text: value })),
@@ -149,22 +149,22 @@ function showCurves(places) {
   const reading = data.chapters[current].readings[places[0]];
   const read = reading ? reading[0] : null;
   $("curves-legend").replaceChildren(...series.map((one) => entry(one.name, one.colour, one.dash)));
-  readout.textContent = "Accuracy in %. Point at the chart to read its values.";
-  lineChart($("curves-chart"), `Accuracy of ${run.method} on ${run.dataset}, test domain ${domainsOf(run)}`, series, 340, {
+  readout.textContent = "Accuracy in %. Point at the chart to see its values.";
+  lineChart($("curves-chart"), `Accuracy of ${titleOf(run.method)} on ${run.dataset}, test domain ${domainsOf(run)}`, series, 340, {
     names: true, read, warmup: run.warmup,
     tell: (step) => {
       readout.textContent = `Step ${step}: ` + series.map((one) => `${one.name} ${valueAt(one, step, (value) => value.toFixed(1))}`).join(" · ");
     },
   });
   const terms = Object.entries(run.terms);
-  // In the page before they are drawn: their width is measured.
+  // Added to the page before drawing, because their width is measured.
   const boxes = terms.map(() => make("div"));
   const cards = terms.map(([name], index) => make("div", {}, make("h3", {}, name), boxes[index]));
   $("terms").replaceChildren(...cards);
   terms.forEach(([name, values], index) => {
     const head = cards[index].firstChild;
     const one = { steps, values, colour: "var(--gray)", dash: "" };
-    lineChart(boxes[index], `${name} of ${run.method}`, [one], 200, {
+    lineChart(boxes[index], `${name} of ${titleOf(run.method)}`, [one], 200, {
       read, warmup: run.warmup, logarithmic: true,
       tell: (step) => {
         head.textContent = `${name} at step ${step}: ${valueAt(one, step, short)}`;

@@ -22,6 +22,7 @@ const draw = (tag, attributes = {}, ...children) =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
 const percent = (value) => (value === null || value === undefined ? MISSING : ((100 * value) / data.scale).toFixed(1));
+const titleOf = (method) => data.titles[method] || method;
 const distinct = (values) => [...new Set(values)];
 const single = (run) => run.test.length === 1;
 const domainsOf = (run) => run.test.join(" + ");
@@ -41,9 +42,9 @@ function duration(seconds) {
   return `${(seconds / 3600).toFixed(1)} h`;
 }
 
-// Tables. A column is {name, words, smallFirst, marked, error}, of which the last two say whether a
-// cell has an arrow and how long its longest error is: all numbers leave that much room, and stand
-// one above the other. A cell is {text, value, error, place, worse, long}.
+// Tables. A column is {name, words, smallFirst, marked, error}: marked if a cell has an arrow, error is
+// the length of its longest error. All numbers leave that much room, so that they line up. A cell is
+// {text, value, error, place, worse, long}.
 const sorting = new Map();
 
 function numeric(text) {
@@ -99,7 +100,7 @@ function table(box, key, columns, rows, initial = null) {
   filter();
 }
 
-// A table that goes on to the right fades out there.
+// A table that is wider than its box fades out on the right.
 function fade(box) {
   box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
 }
@@ -111,10 +112,10 @@ document.addEventListener("scroll", ({ target }) => {
 }, true);
 
 const asked = () => $("filter").value.trim();
-const wanted = (method) => method.toLowerCase().includes(asked().toLowerCase());
+const wanted = (method) => [method, titleOf(method)].some((name) => name.toLowerCase().includes(asked().toLowerCase()));
 const noMatch = () => `No method matches “${asked()}”.`;
 
-// Hides the rows of other methods, and a table that is left without any: a line stands in for it.
+// Hides the rows of other methods. A table without any row is replaced by a line.
 function filter() {
   for (const row of document.querySelectorAll("tr[data-method]")) row.hidden = !wanted(row.dataset.method);
   const matched = [...data.runs, ...data.failures].some((one) => wanted(one.method));
@@ -122,14 +123,14 @@ function filter() {
     const none = [...made.tBodies[0].rows].every((row) => row.hidden);
     made.hidden = none;
     made.nextSibling.hidden = !none;
-    made.nextSibling.textContent = matched ? "None of the methods that match is in this table." : noMatch();
+    made.nextSibling.textContent = matched ? "No matching method is in this table." : noMatch();
   }
 }
 
 const text = (value, long = false) => ({ text: value, value: value, long });
 const number = (value, shown) => ({ text: value === null ? MISSING : shown, value });
 
-// Where there is little room, the average comes before the cells that it is of.
+// On a narrow screen, the average comes before its cells.
 function placesOf(grid) {
   const places = grid.columns.map((_, index) => index);
   const average = grid.columns.lastIndexOf("Avg");
@@ -150,7 +151,7 @@ function gridTable(box, key, grid, initial) {
   const rows = grid.lines.map((line) => ({
     method: line.name,
     baseline: line.name === data.baseline,
-    cells: [text(line.name)].concat(places.map((index) => line.cells[index]).map(([shown, error, place, worse]) =>
+    cells: [text(titleOf(line.name))].concat(places.map((index) => line.cells[index]).map(([shown, error, place, worse]) =>
       ({ text: shown, value: numeric(shown), error, place, worse }))),
   }));
   table(box, key, columns, rows, initial);

@@ -1,24 +1,21 @@
-"""A result table beside the paper's cells, for a document or for a terminal."""
-
-from __future__ import annotations
+"""Comparison tables: the results of experiments next to the paper's cells."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .views import as_markdown, markdown_table, rich_table
+
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["COLORED_MNIST", "Cell", "markdown", "terminal"]
-
+# Columns of the paper's Colored MNIST tables: the key of a cell, and its heading.
 COLORED_MNIST: Mapping[str, str] = {
     "train": "Train acc.",
     "test": "Test acc.",
     "gray": "Gray test acc.",
 }
-"""Columns of the paper's Colored MNIST tables: the key of a cell, and what stands above it."""
-
 NOT_RUN = "not run"
 NOT_POSSIBLE = "not possible"
 NO_NUMBER = "–"
@@ -31,9 +28,9 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Cell:
-    """An accuracy in percent: its mean and standard deviation over `count` runs.
+    """An accuracy in percent: its mean and standard deviation over ``count`` runs.
 
-    The paper's cells have no count of their own: it is None.
+    The paper's cells have no count.
     """
 
     mean: float
@@ -44,13 +41,13 @@ class Cell:
         spread = self.std is not None and self.count != 1  # one run has no standard deviation
         return f"{self.mean:.1f} ± {self.std:.1f}" if spread else f"{self.mean:.1f}"
 
-    def difference(self, paper: Cell) -> float:
-        """Return how many points this cell lies above the paper's."""
+    def difference(self, paper: "Cell") -> float:
+        """Return this cell minus the paper's, in points."""
         # Rounded far below what is shown: 72.7 − 71.2 is not 1.5 in binary.
         return round(self.mean - paper.mean, 9)
 
-    def departs(self, paper: Cell) -> bool:
-        """Tell whether the difference exceeds max(1.5 points, 2 of the paper's deviations)."""
+    def departs(self, paper: "Cell") -> bool:
+        """Return whether the difference exceeds max(1.5 points, 2 of the paper's deviations)."""
         within = abs(self.difference(paper)) <= max(1.5, 2 * (paper.std or 0.0))
         return not within  # so that a NaN departs
 
@@ -74,30 +71,26 @@ def markdown(
     """Return the results as a Markdown table: our cell, the paper's cell, the difference in points.
 
     Args:
-        rows: one mapping per method, with `name`, `cells` and `paper`. `cells` maps a column's key
-            to `{"mean", "std", "count"}` in percent, or to None where it was not run. `paper` maps
-            it to `[mean, std]`; None, for the row or for one cell, says that the paper found it not
-            possible, and a key that is absent that the paper has no number.
+        rows: one mapping per method, with ``name``, ``cells`` and ``paper``. ``cells`` maps a
+            column's key to ``{"mean", "std", "count"}`` in percent, or to None if it was not run.
+            ``paper`` maps it to ``[mean, std]``. None, for the row or for one cell, means that the
+            paper found it not possible; a missing key means that the paper has no number.
         title: set in bold above the table.
-        columns: the key of each cell, and what stands above it.
+        columns: the heading of each cell's key.
     """
     table = _entries(rows, columns)
     head = ["Method", "Runs"]
     for heading in columns.values():
         head += [heading, "paper", "diff."]
-    lines = [head, [":--", "--:"] + ["--:"] * (3 * len(columns))]
+    lines = []
     for name, runs, entries in table:
-        line = [name, runs]
+        line = [as_markdown(name), runs]
         for entry in entries:
             difference = f"**{entry.difference} {MARK}**" if entry.marked else entry.difference
             line += [entry.ours, entry.paper, difference]
         lines.append(line)
-    text = "\n".join("| " + " | ".join(map(_one_line, line)) + " |" for line in lines) + "\n"
-    if title:
-        text = f"**{_one_line(title)}**\n\n{text}"
-    if _any_marked(table):
-        text += f"\n{LEGEND}\n"
-    return text
+    note = LEGEND if _any_marked(table) else ""
+    return markdown_table(title or "", [*map(as_markdown, head)], lines, note)
 
 
 def terminal(
@@ -105,41 +98,30 @@ def terminal(
     *,
     title: str | None = None,
     columns: Mapping[str, str] = COLORED_MNIST,
-) -> Table:
-    """Return the results as a rich table; in each cell ours, and under it the paper's.
+) -> "Table":
+    """Return the results as a rich table; each cell has our number, and under it the paper's.
 
     Args:
-        rows: as for `markdown`.
-        title: stands above the table.
-        columns: the key of each cell, and what stands above it.
+        rows: as for ``markdown``.
+        title: printed above the table.
+        columns: the heading of each cell's key.
     """
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     table = _entries(rows, columns)
     runs_differ = len({runs for _, runs, _ in table}) > 1
-    caption = "In each cell our mean ± standard deviation and its difference from the paper, in "
+    caption = "Each cell: our mean ± standard deviation and its difference from the paper in "
     caption += "points; under it the paper's cell."
     if table and not runs_differ:
         caption += f" Runs: {table[0][1]}."  # a column of equal numbers would cost the names room
     if _any_marked(table):
         caption += f"\n{LEGEND}"
-    # Text, not str: a name is shown as it is, whatever brackets it has.
-    view = Table(
-        title=Text(title) if title else None,
-        caption=Text(caption),
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-        padding=(0, 1),
-        collapse_padding=True,
-    )
+    view = rich_table(title or "", caption, padding=(0, 1))
     view.add_column("Method", overflow="fold", min_width=12)
     if runs_differ:
         view.add_column("Runs", justify="right", no_wrap=True)
     for heading in columns.values():
-        view.add_column(heading, min_width=17)  # may wrap, so that no mark is ever cut off
+        view.add_column(heading, min_width=17)  # can wrap, so that no mark is ever cut off
     for name, runs, entries in table:
         cells = []
         for entry in entries:
@@ -212,7 +194,3 @@ def _runs(cells: Sequence[Cell | None]) -> str:
 
 def _any_marked(table: Sequence[tuple[str, str, list[_CellText]]]) -> bool:
     return any(entry.marked for _, _, entries in table for entry in entries)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").split())

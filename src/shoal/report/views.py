@@ -1,11 +1,11 @@
-"""A grid for a terminal, for Markdown and for LaTeX."""
+"""Views: tables and reports for a terminal, in Markdown, in LaTeX and in JSON."""
 
-from __future__ import annotations
-
+import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import IO, TYPE_CHECKING, Any
 
 from .grid import Grid, GridEntry
 
@@ -14,41 +14,109 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-# What would end a cell, or begin markup. A sign that stands where it means nothing is left alone.
+# Characters that would end a cell or begin markup; left alone where they mean nothing.
 _SIGNS = re.compile(
     r"[\\|*`]|<(?=[A-Za-z/!?])|(?<![^\W_])_|_(?![^\W_])|\](?=\()|~(?=~)|&(?=#|\w+;)",
 )
 
 
 def as_markdown(text: str) -> str:
-    """Return a text that Markdown shows as it is, in one line."""
+    """Return the text in one line, escaped so that Markdown shows it as it is."""
     return " ".join(_SIGNS.sub(r"\\\g<0>", text).split())
 
 
-CORNER = "Algorithm"
+def markdown_table(
+    title: str, head: Sequence[str], rows: Iterable[Sequence[str]], note: str = ""
+) -> str:
+    """Return a table under its title, and the note under it; cells are Markdown already."""
+    lines = [head, [":--", *["--:"] * (len(head) - 1)], *rows]
+    table = "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    above = f"**{as_markdown(title)}**\n\n" if title else ""
+    return f"{above}{table}" + (f"\n{note}\n" if note else "")
+
+
+def rich_table(title: str = "", note: str = "", **options: Any) -> "Table":
+    """Return an empty table for a terminal, as all of ours look.
+
+    Title and note are text, not markup: a name is shown as it is, whatever brackets it has.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    return Table(
+        title=Text(title) if title else None,
+        caption=Text(note) if note else None,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        collapse_padding=True,
+        **options,
+    )
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A plain table: a title, headings, rows of text, and a note."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+def sheet_markdown(sheets: Iterable[Sheet]) -> str:
+    """Return the tables in Markdown, one under the other."""
+    return "\n".join(
+        markdown_table(
+            sheet.title,
+            [*map(as_markdown, sheet.head)],
+            [[*map(as_markdown, row)] for row in sheet.rows],
+            sheet.note,
+        )
+        for sheet in sheets
+    )
+
+
+def sheet_terminal(sheet: Sheet) -> "Table":
+    """Return the table for a terminal."""
+    from rich.text import Text
+
+    view = rich_table(sheet.title, sheet.note)
+    for number, heading in enumerate(sheet.head):
+        # The first column names the rows, so it is never cut.
+        view.add_column(heading, justify="right" if number else "left", no_wrap=not number)
+    for row in sheet.rows:
+        view.add_row(*map(Text, row))
+    return view
+
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def power(value: float, digits: int = 2) -> str:
+    """Return a number with this many digits; a small or large one as 4.1 · 10⁻⁵."""
+    if value == 0 or 1e-2 <= abs(value) < 1e5:
+        return f"{value:,.{digits}g}" if abs(value) < 100 else f"{value:,.0f}"
+    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
+    return f"{mantissa} · 10{str(int(exponent)).translate(_SUPERSCRIPT)}"
+
+
+CORNER = "Method"
+# How Markdown marks a number; it has no gray.
 LEGEND = "Marks: **first**, <ins>second</ins>, worse than ERM ↓."
-"""How Markdown marks a number; it has no gray."""
+# The text between a number and its error, and the padding of a cell.
 ROOMY, CLOSE, TIGHT = (" ± ", 1), ("±", 1), ("±", 0)
-"""What joins a number and its error, and the room beside a cell."""
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "–": "--",
-    "−": "$-$",
-} | {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
 
 def markdown(grid: Grid) -> str:
     """Return the table in Markdown, under its title."""
     head = [as_markdown(text) for text in (CORNER, *grid.columns, *grid.summary)]
-    lines = [head, [":--"] + ["--:"] * (len(head) - 1)]
-    lines += [
+    rows = (
         [as_markdown(line.name), *map(_markdown, (*line.cells, *line.summary))]
         for line in grid.lines
-    ]
-    table = "".join("| " + " | ".join(line) + " |\n" for line in lines)
-    return f"**{as_markdown(grid.title)}**\n\n{table}"
+    )
+    return markdown_table(grid.title, head, rows)
 
 
 def _markdown(entry: GridEntry) -> str:
@@ -63,13 +131,20 @@ def _markdown(entry: GridEntry) -> str:
 
 
 MARKS = r" \textbf{First}, \underline{second} and \textcolor{gray}{worse than ERM}."
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "–": "--",
+    "−": "$-$",
+} | {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
 
 def latex(grid: Grid) -> str:
     """Return the table in LaTeX, marked as the paper does; it needs booktabs and xcolor."""
     ranking = len(grid.summary[1:]) if grid.ranked else 0
     cells = len(grid.columns) + len(grid.summary) - ranking
-    heads = [r"\textbf{" + _escaped(h) + "}" for h in (CORNER, *grid.columns, *grid.summary)]
+    heads = [r"\textbf{" + _escape(h) + "}" for h in (CORNER, *grid.columns, *grid.summary)]
     body = [r"\toprule"]
     if ranking:
         body.append(
@@ -81,7 +156,7 @@ def latex(grid: Grid) -> str:
     body += [" & ".join(heads) + r" \\", r"\midrule"]
     for line in grid.lines:
         body += [r"\midrule"] if line.apart else []
-        shown = [_escaped(line.name), *map(_latex, (*line.cells, *line.summary))]
+        shown = [_escape(line.name), *map(_latex, (*line.cells, *line.summary))]
         body.append(" & ".join(shown) + r" \\")
     body.append(r"\bottomrule")
     entries = [entry for line in grid.lines for entry in (*line.cells, *line.summary)]
@@ -89,7 +164,7 @@ def latex(grid: Grid) -> str:
     return "\n".join(
         [
             r"\begin{table}",
-            rf"  \caption{{{_escaped(grid.title)}.{MARKS if marked else ''}}}",
+            rf"  \caption{{{_escape(grid.title)}.{MARKS if marked else ''}}}",
             rf"  \label{{{re.sub(r'[^A-Za-z0-9_:.+-]', '-', grid.label)}}}",
             r"  \centering",
             rf"  \begin{{tabular}}{{l{'c' * cells}{'c' * ranking}}}",
@@ -102,30 +177,30 @@ def latex(grid: Grid) -> str:
 
 
 def _latex(entry: GridEntry) -> str:
-    text = _escaped(entry.text)
+    text = _escape(entry.text)
     if entry.mark.worse:
         text = rf"\textcolor{{gray}}{{{text}}}"
     if entry.mark.place == 1:
         text = rf"\textbf{{{text}}}"
     elif entry.mark.place == 2:
         text = rf"\underline{{{text}}}"
-    return rf"{text} {{\scriptsize $\pm$ {_escaped(entry.error)}}}" if entry.error else text
+    return rf"{text} {{\scriptsize $\pm$ {_escape(entry.error)}}}" if entry.error else text
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return "".join(_LATEX.get(sign, sign) for sign in text)
 
 
-def terminal(grid: Grid, width: int) -> list[Table]:
-    """Return the table for a terminal: whole where it fits into the width, otherwise in pieces.
+def terminal(grid: Grid, width: int) -> "list[Table]":
+    """Return the table for a terminal: whole if it fits into the width, otherwise in pieces.
 
-    They have no title, because a title would be broken to the width of its table.
-    The first place is bold, the second underlined, what is worse than ERM dim. The summary is a
-    piece of its own, and so is whatever has no room beside the others.
+    The pieces have no title, because rich would wrap it to the width of its piece. The first place
+    is bold, the second underlined, numbers worse than ERM are dim. The summary is a piece of its
+    own, and so are the columns that have no room next to the others.
     """
     columns, summary = list(range(len(grid.columns))), list(range(len(grid.summary)))
     whole = _spaced(grid, columns, summary, width)
-    if _measured(whole) <= width:
+    if _width(whole) <= width:
         return [whole]
     cells = _grouped(columns, lambda group: _piece(grid, group, [], TIGHT), width)
     rest = _grouped(summary, lambda group: _piece(grid, [], group, TIGHT), width)
@@ -136,36 +211,34 @@ def terminal(grid: Grid, width: int) -> list[Table]:
 
 
 def _grouped(
-    places: Sequence[int], piece: Callable[[list[int]], Table], width: int
+    places: Sequence[int], piece: "Callable[[list[int]], Table]", width: int
 ) -> list[list[int]]:
-    """Return the places in groups, as many in each as fit into the width."""
+    """Return the places in groups, each with as many as fit into the width."""
     groups: list[list[int]] = []
     for place in places:
-        if groups and _measured(piece([*groups[-1], place])) <= width:
+        if groups and _width(piece([*groups[-1], place])) <= width:
             groups[-1].append(place)
         else:
             groups.append([place])
     return groups
 
 
-def _spaced(grid: Grid, columns: Sequence[int], summary: Sequence[int], width: int) -> Table:
-    """Return the piece with the most room that fits into the width, or else with the least."""
+def _spaced(grid: Grid, columns: Sequence[int], summary: Sequence[int], width: int) -> "Table":
+    """Return the piece with the widest spacing that fits, or else with the tightest."""
     for spacing in (ROOMY, CLOSE):
         piece = _piece(grid, columns, summary, spacing)
-        if _measured(piece) <= width:
+        if _width(piece) <= width:
             return piece
     return _piece(grid, columns, summary, TIGHT)
 
 
 def _piece(
     grid: Grid, columns: Sequence[int], summary: Sequence[int], spacing: tuple[str, int]
-) -> Table:
-    from rich import box
-    from rich.table import Table
+) -> "Table":
     from rich.text import Text
 
     joint, padding = spacing
-    view = Table(box=box.SIMPLE_HEAD, padding=(0, padding), collapse_padding=True)
+    view = rich_table(padding=(0, padding))
     view.add_column(CORNER, no_wrap=True)
     headings = [grid.columns[c] for c in columns]
     headings += [grid.summary[s].replace(" ", "\n") for s in summary]
@@ -179,7 +252,7 @@ def _piece(
     return view
 
 
-def _styled(entry: GridEntry, joint: str) -> Text:
+def _styled(entry: GridEntry, joint: str) -> "Text":
     from rich.text import Text
 
     style = {1: "bold", 2: "underline"}.get(entry.mark.place or 0, "")
@@ -190,62 +263,106 @@ def _styled(entry: GridEntry, joint: str) -> Text:
     return shown
 
 
-def _measured(view: Table) -> int:
+def _width(view: "Table") -> int:
     from rich.console import Console
 
     return Console(width=10_000).measure(view).maximum
 
 
-_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """One part of a report: tables under a heading, with lines before and after them.
+
+    Args:
+        cautions: lines to read before the tables.
+        advice: lines with commands in backticks, which Markdown shows as code.
+    """
+
+    heading: str
+    cautions: Sequence[str] = ()
+    tables: Sequence[Grid] = ()
+    notes: Sequence[str] = ()
+    advice: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """A table as text: a title, headings, rows, and what to know of them."""
+class Document:
+    """A report that every format can show.
 
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
+    Args:
+        data: returns the contents for JSON.
+        title, introduction: for Markdown.
+    """
 
-
-def power(value: float, digits: int = 2) -> str:
-    """Return a number with so many digits, such as 4.1 · 10⁻⁵ where it is small or large."""
-    if value == 0 or 1e-2 <= abs(value) < 1e5:
-        return f"{value:,.{digits}g}" if abs(value) < 100 else f"{value:,.0f}"
-    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
-    return f"{mantissa} · 10{str(int(exponent)).translate(_SUPERSCRIPT)}"
+    sections: Sequence[Section]
+    data: Callable[[], dict[str, Any]]
+    title: str = ""
+    introduction: str = ""
 
 
-def sheet_markdown(sheets: Iterable[Sheet]) -> str:
-    """Return the tables as Markdown, one under the other."""
-    return "\n".join(_sheet_markdown(sheet) for sheet in sheets)
-
-
-def sheet_terminal(sheet: Sheet) -> Table:
-    """Return one table as rich shows it."""
-    from rich import box
-    from rich.table import Table
+def print_terminal(document: Document, file: IO[str] | None = None) -> None:
+    """Print a report for a terminal. Tables have titles, so only other sections have headings."""
+    from rich.console import Console
+    from rich.padding import Padding
     from rich.text import Text
 
-    view = Table(
-        title=Text(sheet.title),
-        caption=Text(sheet.note) if sheet.note else None,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-        collapse_padding=True,
-    )
-    for number, heading in enumerate(sheet.head):
-        # Rows are told apart by their names: those are never cut.
-        view.add_column(heading, justify="right" if number else "left", no_wrap=not number)
-    for row in sheet.rows:
-        view.add_row(*map(Text, row))
-    return view
+    console = Console(file=file)
+
+    def show(line: str, style: str = "", below: int = 0) -> None:
+        console.print(Padding(Text(line, style), (0, 1, below, 1), expand=False))
+
+    for section in document.sections:
+        if not section.tables:
+            show(section.heading, "bold")
+        for line in section.cautions:
+            show(line, "bold", below=1)
+        for table in section.tables:
+            # A title of its own, because it can be wider than the table.
+            console.print(Text(table.title, "italic"))
+            for piece in terminal(table, console.width):
+                console.print(piece)
+        for line in (*section.notes, *section.advice):
+            show(line)
+        console.print()
+    if console.is_terminal:  # elsewhere the styles cannot be seen
+        marks = Text("first", "bold"), Text("second", "underline"), Text("worse than ERM", "dim")
+        console.print(Text(" Marks: ").append_text(Text(", ").join(marks)).append("."))
 
 
-def _sheet_markdown(sheet: Sheet) -> str:
-    lines = [sheet.head, [":--", *["--:"] * (len(sheet.head) - 1)], *sheet.rows]
-    table = "\n".join("| " + " | ".join(map(as_markdown, line)) + " |" for line in lines)
-    note = f"\n{sheet.note}\n" if sheet.note else ""
-    return f"**{as_markdown(sheet.title)}**\n\n{table}\n{note}"
+def print_markdown(document: Document, file: IO[str] | None = None) -> None:
+    """Print a report in Markdown."""
+    parts = [f"# {document.title}"] if document.title else []
+    parts += [document.introduction] if document.introduction else []
+    for section in document.sections:
+        parts.append(f"## {section.heading}")
+        parts += [f"**{as_markdown(line)}**" for line in section.cautions]
+        parts += [markdown(table).rstrip("\n") for table in section.tables]
+        lines = [*map(as_markdown, section.notes), *section.advice]
+        parts += ["\n".join(f"- {line}" for line in lines)] if lines else []
+    print("\n\n".join([*parts, LEGEND]), file=file)
+
+
+def print_latex(document: Document, file: IO[str] | None = None) -> None:
+    """Print the tables of a report in LaTeX, and its lines as comments."""
+    seen = Counter[str]()
+    for section in document.sections:
+        for line in (*section.cautions, *section.notes, *section.advice):
+            print(f"% {line}", file=file)
+        for table in section.tables:
+            seen[table.label] += 1  # a label must name one table
+            number = f"-{seen[table.label]}" if seen[table.label] > 1 else ""
+            print(latex(replace(table, label=table.label + number)), file=file)
+
+
+def print_json(document: Document, file: IO[str] | None = None) -> None:
+    """Print the contents of a report as JSON."""
+    text = json.dumps(document.data(), indent=2, ensure_ascii=False, allow_nan=False)
+    print(text, file=file)
+
+
+FORMATS = {
+    "terminal": print_terminal,
+    "markdown": print_markdown,
+    "latex": print_latex,
+    "json": print_json,
+}

@@ -148,7 +148,7 @@ class Mark:
     worse: bool = False
 
 
-def printed(value: float) -> str:
+def one_decimal(value: float) -> str:
     """Return a number with one decimal, as Python rounds it; zero has no sign."""
     text = f"{value:.1f}"
     return "0.0" if text == "-0.0" else text
@@ -163,7 +163,7 @@ def ranks(values: Mapping[str, float], *, smallest_first: bool = False) -> dict[
         if not math.isfinite(value):
             raise ValueError(f"{name} has {value}, which has no rank; omit missing values")
     sign = -1 if smallest_first else 1
-    shown = {name: sign * float(printed(value)) for name, value in values.items()}
+    shown = {name: sign * float(one_decimal(value)) for name, value in values.items()}
     return {name: 1 + sum(other > own for other in shown.values()) for name, own in shown.items()}
 
 
