@@ -1,6 +1,7 @@
 """``shoal reproduce``: run an experiment of the paper, next to the published numbers."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +10,157 @@ from .options import add_device, add_out, add_precision, device, positive
 from .terminal import bars, show_and_write
 
 
-def _add_size(parser: argparse.ArgumentParser) -> None:
-    """Add ``--small``: a size that a CPU trains in minutes."""
+def add(commands: Any) -> None:
+    """Add the command and its experiments."""
+    parser = commands.add_parser(
+        "reproduce",
+        help="run an experiment of the paper and compare with its published numbers",
+        description="Run an experiment of the paper. Tables show our numbers next to the "
+        "published ones; names such as table:cmnist_25 are the paper's labels.",
+    )
+    experiments = parser.add_subparsers(metavar="EXPERIMENT", required=True)
+    _add_colored_mnist(experiments)
+    _add_linear(experiments)
+    _add_hessian(experiments)
+    _add_landscape(experiments)
+    _add_gradients(experiments)
+    _add_overhead(experiments)
+    ablations.add(experiments)
+
+
+def _add_colored_mnist(experiments: Any) -> None:
+    parser = experiments.add_parser(
+        "colored-mnist",
+        help="the paper's proof of concept (table:cmnist_25, table:cmnist_0, table:cmnistend)",
+        description="Train methods on Colored MNIST in the setup of the IRM paper, and print "
+        "accuracies next to the published ones.",
+    )
     parser.add_argument(
-        "--small",
-        action="store_true",
-        help="train the size of 'shoal demo', minutes on a CPU: 8,000 examples of each domain, 256 "
-        "hidden units, 300 updates (default: the paper's size)",
+        "--methods",
+        nargs="+",
+        metavar="METHOD",
+        default=None,
+        help="methods or labels of tables; 'list' prints them all (default: the six methods of "
+        "table:cmnist_25)",
+    )
+    parser.add_argument(
+        "--restarts",
+        type=positive,
+        default=10,
+        metavar="N",
+        help="trainings of each method, with other seeds (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--flip",
+        type=float,
+        choices=(0.25, 0.0),
+        default=0.25,
+        help="share of flipped labels: 0.25, or 0 for table:cmnist_0 (default: %(default)s)",
+    )
+    add_device(parser)
+    parser.add_argument(
+        "--precision",
+        choices=("float32", "tf32"),
+        default="float32",
+        help="precision of matrix products on a GPU (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("out/colored-mnist"),
+        metavar="DIR",
+        help="folder for records and tables; the same command resumes from it "
+        "(default: %(default)s)",
+    )
+    parser.set_defaults(
+        run=_run_colored_mnist, after_interrupt="the same command resumes from here"
     )
 
 
-def _setup_and_folder(options: argparse.Namespace) -> tuple[Any, Any]:
-    """Return the setup of Colored MNIST, small or full, and the folder of its restarts."""
-    from ..experiments import colored_mnist, demo
-    from ..experiments.restarts import RestartFolder
+def _run_colored_mnist(options: argparse.Namespace) -> int:
+    import torch
+    from rich.console import Console
 
-    setup = demo.SETUP if options.small else colored_mnist.Setup()
-    return setup, RestartFolder.open(options.out, setup)
+    from ..experiments import restarts
+    from ..experiments.colored_mnist import Setup
+    from ..report.tables import markdown, terminal
+    from ..storage import write_json, write_text
+
+    console = Console()
+    asked: list[str] = options.methods or ["table:cmnist_25" if options.flip else "table:cmnist_0"]
+    if asked == ["list"]:
+        _list_methods(console)
+        return 0
+    methods = _methods_named(asked)
+    on = device(options.device)
+    setup = Setup(flip=options.flip, tf32=options.precision == "tf32")
+    folder = restarts.RestartFolder.open(options.out, setup)
+    with bars("steps") as shown:
+        restarts.run(methods, options.restarts, setup, on, folder, shown)
+    tables: dict[str, Any] = {}
+    pages = []
+    for label in restarts.tables_of(methods, options.flip):
+        rows = restarts.table(label, options.restarts, options.flip, folder)
+        tables[label] = rows
+        title = f"{label}, {100 * options.flip:g} % of labels flipped"
+        console.print(terminal(rows, title=title))
+        pages.append(markdown(rows, title=title))
+    name = f"results-flip{options.flip:g}"
+    about = {
+        "command": "shoal reproduce colored-mnist",
+        "device": restarts.device_name(on),
+        "torch": torch.__version__,
+        "precision": options.precision,
+        "restarts": options.restarts,
+        "tables": tables,
+    }
+    write_json(options.out / f"{name}.json", about)
+    write_text(options.out / f"{name}.md", "\n".join(pages))
+    print(f"Written: {options.out / name}.json and .md")
+    return 0
+
+
+def _list_methods(console: Any) -> None:
+    """Print the methods and tables that ``--methods`` takes."""
+    from ..experiments.colored_mnist import METHODS, TABLES
+
+    for key, method in METHODS.items():
+        console.print(f"{key:28} {method.name}", highlight=False)
+    for label, keys in TABLES.items():
+        console.print(f"{label:28} {', '.join(keys)}", highlight=False)
+
+
+def _methods_named(asked: Sequence[str]) -> list[str]:
+    """Return the methods of these names and tables, each once."""
+    from ..choices import choose
+    from ..experiments.colored_mnist import METHODS, TABLES
+
+    methods: list[str] = []
+    for name in asked:
+        choose("method", name, [*METHODS, *TABLES])
+        methods += [key for key in TABLES.get(name, (name,)) if key not in methods]
+    return methods
+
+
+def _add_linear(experiments: Any) -> None:
+    parser = experiments.add_parser(
+        "linear",
+        help="the linear example, and the λ for which it holds (tab:appendix-linear)",
+        description="Train ERM, Fish and Fishr as logistic regressions on four binary features. "
+        "The data are reconstructed from the published accuracies. Takes seconds on a CPU.",
+    )
+    add_out(parser, "linear")
+    parser.set_defaults(run=_run_linear, after_interrupt="nothing was written")
+
+
+def _run_linear(options: argparse.Namespace) -> int:
+    from ..experiments import linear
+    from ..experiments.linear import linear_sheets, linear_window
+
+    result = linear.run()
+    figures = {"linear-window": linear_window(result)}
+    show_and_write(options.out, "shoal reproduce linear", result, linear_sheets(result), figures)
+    return 0
 
 
 def _add_hessian(experiments: Any) -> None:
@@ -71,29 +206,70 @@ def _run_hessian(options: argparse.Namespace) -> int:
     result = {"setup": asdict(setup), "tables": hessian.tables(records), "records": records}
     figures = hessian_figures(records, setup)
     command = f"shoal reproduce hessian --restarts {options.restarts} --every {options.every}"
-    command += " --small" if options.small else ""
+    command += _small(options)
     show_and_write(options.out, command, result, hessian_sheets(result), figures)
     return 0
 
 
-def _add_linear(experiments: Any) -> None:
+def _add_landscape(experiments: Any) -> None:
     parser = experiments.add_parser(
-        "linear",
-        help="the linear example, and the λ for which it holds (tab:appendix-linear)",
-        description="Train ERM, Fish and Fishr as logistic regressions on four binary features. "
-        "The data are reconstructed from the published accuracies. Takes seconds on a CPU.",
+        "landscape",
+        help="the risks of two domains around trained weights (fig:fig_consistenty)",
+        description="Train ERM and Fishr on Colored MNIST. Draw the ε-level sets of each domain's "
+        "risk in a plane of the classifier's weights, and split the inconsistency of Proposition "
+        "1 into R and H.",
     )
-    add_out(parser, "linear")
-    parser.set_defaults(run=_run_linear, after_interrupt="nothing was written")
+    parser.add_argument(
+        "--epsilon",
+        type=float,
+        default=0.05,
+        metavar="ε",
+        help="rise of a risk at the border of its level set (default: %(default)s)",
+    )
+    _add_size(parser)
+    add_device(parser)
+    add_out(parser, "landscape")
+    parser.set_defaults(run=_run_landscape, after_interrupt="trained models are kept")
 
 
-def _run_linear(options: argparse.Namespace) -> int:
-    from ..experiments import linear
-    from ..experiments.linear import linear_sheets, linear_window
+def _run_landscape(options: argparse.Namespace) -> int:
+    from ..experiments import landscape
+    from ..experiments.landscape import landscape_figure, landscape_sheet
 
-    result = linear.run()
-    figures = {"linear-window": linear_window(result)}
-    show_and_write(options.out, "shoal reproduce linear", result, linear_sheets(result), figures)
+    if not options.epsilon > 0:
+        raise ValueError(f"--epsilon must be above 0, got {options.epsilon:g}")
+    setup, folder = _setup_and_folder(options)
+    with bars("steps") as shown:
+        result = landscape.run(options.epsilon, setup, device(options.device), folder, shown)
+    figures = {"landscape": landscape_figure(result)}
+    command = f"shoal reproduce landscape --epsilon {options.epsilon:g}{_small(options)}"
+    show_and_write(options.out, command, result, [landscape_sheet(result)], figures)
+    return 0
+
+
+def _add_gradients(experiments: Any) -> None:
+    parser = experiments.add_parser(
+        "gradients",
+        help="per-example gradients of two domains (the figure of the introduction)",
+        description="Train ERM and Fishr on Colored MNIST. Plot the per-example gradients of both "
+        "training domains along their two principal directions.",
+    )
+    _add_size(parser)
+    add_device(parser)
+    add_out(parser, "gradients")
+    parser.set_defaults(run=_run_gradients, after_interrupt="trained models are kept")
+
+
+def _run_gradients(options: argparse.Namespace) -> int:
+    from ..experiments import gradients
+    from ..experiments.gradients import gradient_scatter, gradient_sheet
+
+    setup, folder = _setup_and_folder(options)
+    with bars("steps") as shown:
+        result = gradients.run(setup, device(options.device), folder, shown)
+    figures = {"gradients": gradient_scatter(result)}
+    command = f"shoal reproduce gradients{_small(options)}"
+    show_and_write(options.out, command, result, [gradient_sheet(result)], figures)
     return 0
 
 
@@ -145,190 +321,40 @@ def _run_overhead(options: argparse.Namespace) -> int:
         precision=options.precision,
     )
     result = run(work, device(options.device))
-    command = " ".join(["shoal reproduce overhead", *_given(work, Work())])
+    command = " ".join(["shoal reproduce overhead", *_changed(work, Work())])
     figures = {"overhead": overhead_figure(result)}
     show_and_write(options.out, command, result, [overhead_sheet(result)], figures)
     return 0
 
 
-def _given(work: Any, default: Any) -> list[str]:
+def _changed(work: Any, default: Any) -> list[str]:
+    """Return the options of a command whose values are not the defaults."""
     values = vars(work)
     return [f"--{n} {values[n]}" for n in values if values[n] != getattr(default, n)]
 
 
-def _add_pictures(experiments: Any) -> None:
-    landscape = experiments.add_parser(
-        "landscape",
-        help="the risks of two domains around trained weights (fig:fig_consistenty)",
-        description="Train ERM and Fishr on Colored MNIST. Draw the ε-level sets of each domain's "
-        "risk in a plane of the classifier's weights, and split the inconsistency of Proposition "
-        "1 into R and H.",
+# Shared by experiments on Colored MNIST
+
+
+def _add_size(parser: argparse.ArgumentParser) -> None:
+    """Add ``--small``: a size that a CPU trains in minutes."""
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        help="train the size of 'shoal demo', minutes on a CPU: 8,000 examples of each domain, 256 "
+        "hidden units, 300 updates (default: the paper's size)",
     )
-    landscape.add_argument(
-        "--epsilon",
-        type=float,
-        default=0.05,
-        metavar="ε",
-        help="rise of a risk at the border of its level set (default: %(default)s)",
-    )
-    gradients = experiments.add_parser(
-        "gradients",
-        help="per-example gradients of two domains (the figure of the introduction)",
-        description="Train ERM and Fishr on Colored MNIST. Plot the per-example gradients of both "
-        "training domains along their two principal directions.",
-    )
-    for parser, name, run in (
-        (landscape, "landscape", _landscape),
-        (gradients, "gradients", _gradients),
-    ):
-        _add_size(parser)
-        add_device(parser)
-        add_out(parser, name)
-        parser.set_defaults(run=run, after_interrupt="trained models are kept")
 
 
-def _landscape(options: argparse.Namespace) -> int:
-    from ..experiments import landscape
-    from ..experiments.landscape import landscape_figure, landscape_sheet
+def _setup_and_folder(options: argparse.Namespace) -> tuple[Any, Any]:
+    """Return the setup of Colored MNIST, small or full, and the folder of its restarts."""
+    from ..experiments import colored_mnist, demo
+    from ..experiments.restarts import RestartFolder
 
-    if not options.epsilon > 0:
-        raise ValueError(f"--epsilon must be above 0, got {options.epsilon:g}")
-    setup, folder = _setup_and_folder(options)
-    with bars("steps") as shown:
-        result = landscape.run(options.epsilon, setup, device(options.device), folder, shown)
-    figures = {"landscape": landscape_figure(result)}
-    command = f"shoal reproduce landscape --epsilon {options.epsilon:g}{_small(options)}"
-    show_and_write(options.out, command, result, [landscape_sheet(result)], figures)
-    return 0
-
-
-def _gradients(options: argparse.Namespace) -> int:
-    from ..experiments import gradients
-    from ..experiments.gradients import gradient_scatter, gradient_sheet
-
-    setup, folder = _setup_and_folder(options)
-    with bars("steps") as shown:
-        result = gradients.run(setup, device(options.device), folder, shown)
-    figures = {"gradients": gradient_scatter(result)}
-    command = f"shoal reproduce gradients{_small(options)}"
-    show_and_write(options.out, command, result, [gradient_sheet(result)], figures)
-    return 0
+    setup = demo.SETUP if options.small else colored_mnist.Setup()
+    return setup, RestartFolder.open(options.out, setup)
 
 
 def _small(options: argparse.Namespace) -> str:
+    """Return the option as the command's record names it."""
     return " --small" if options.small else ""
-
-
-def add(commands: Any) -> None:
-    """Add the command and its experiments."""
-    parser = commands.add_parser(
-        "reproduce",
-        help="run an experiment of the paper and compare with its published numbers",
-        description="Run an experiment of the paper. Tables show our numbers next to the "
-        "published ones; names such as table:cmnist_25 are the paper's labels.",
-    )
-    experiments = parser.add_subparsers(metavar="EXPERIMENT", required=True)
-    _colored_mnist_options(
-        experiments.add_parser(
-            "colored-mnist",
-            help="the paper's proof of concept (table:cmnist_25, table:cmnist_0, table:cmnistend)",
-            description="Train methods on Colored MNIST in the setup of the IRM paper, and print "
-            "accuracies next to the published ones.",
-        )
-    )
-    _add_linear(experiments)
-    _add_hessian(experiments)
-    _add_pictures(experiments)
-    _add_overhead(experiments)
-    ablations.add(experiments)
-
-
-def _colored_mnist_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--methods",
-        nargs="+",
-        metavar="METHOD",
-        default=None,
-        help="methods or labels of tables; 'list' prints them all (default: the six methods of "
-        "table:cmnist_25)",
-    )
-    parser.add_argument(
-        "--restarts",
-        type=positive,
-        default=10,
-        metavar="N",
-        help="trainings of each method, with other seeds (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--flip",
-        type=float,
-        choices=(0.25, 0.0),
-        default=0.25,
-        help="share of flipped labels: 0.25, or 0 for table:cmnist_0 (default: %(default)s)",
-    )
-    add_device(parser)
-    parser.add_argument(
-        "--precision",
-        choices=("float32", "tf32"),
-        default="float32",
-        help="precision of matrix products on a GPU (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("out/colored-mnist"),
-        metavar="DIR",
-        help="folder for records and tables; the same command resumes from it "
-        "(default: %(default)s)",
-    )
-    parser.set_defaults(run=_colored_mnist, after_interrupt="the same command resumes from here")
-
-
-def _colored_mnist(options: argparse.Namespace) -> int:
-    import torch
-    from rich.console import Console
-
-    from ..choices import choose
-    from ..experiments import restarts
-    from ..experiments.colored_mnist import METHODS, TABLES, Setup
-    from ..report.tables import markdown, terminal
-    from ..storage import write_json, write_text
-
-    console = Console()
-    asked: list[str] = options.methods or ["table:cmnist_25" if options.flip else "table:cmnist_0"]
-    if asked == ["list"]:
-        for key, method in METHODS.items():
-            console.print(f"{key:28} {method.name}", highlight=False)
-        for label, keys in TABLES.items():
-            console.print(f"{label:28} {', '.join(keys)}", highlight=False)
-        return 0
-    methods: list[str] = []
-    for name in asked:
-        choose("method", name, [*METHODS, *TABLES])
-        methods += [key for key in TABLES.get(name, (name,)) if key not in methods]
-    on = device(options.device)
-    setup = Setup(flip=options.flip, tf32=options.precision == "tf32")
-    folder = restarts.RestartFolder.open(options.out, setup)
-    with bars("steps") as shown:
-        restarts.run(methods, options.restarts, setup, on, folder, shown)
-    tables: dict[str, Any] = {}
-    pages = []
-    for label in restarts.tables_of(methods, options.flip):
-        rows = restarts.table(label, options.restarts, options.flip, folder)
-        tables[label] = rows
-        title = f"{label}, {100 * options.flip:g} % of labels flipped"
-        console.print(terminal(rows, title=title))
-        pages.append(markdown(rows, title=title))
-    name = f"results-flip{options.flip:g}"
-    about = {
-        "command": "shoal reproduce colored-mnist",
-        "device": restarts.device_name(on),
-        "torch": torch.__version__,
-        "precision": options.precision,
-        "restarts": options.restarts,
-        "tables": tables,
-    }
-    write_json(options.out / f"{name}.json", about)
-    write_text(options.out / f"{name}.md", "\n".join(pages))
-    print(f"Written: {options.out / name}.json and .md")
-    return 0
