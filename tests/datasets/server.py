@@ -104,7 +104,7 @@ def redirect(target: str) -> Handle:
 
 
 def chunked(sent: int, whole: bool = True) -> Handle:
-    """Send without a length, in chunks; without the last one where it is not whole."""
+    """Send without a length, in chunks; without the last one if it is not to be whole."""
 
     def handle(handler: Handler, served: Served) -> None:
         handler.protocol_version = "HTTP/1.1"

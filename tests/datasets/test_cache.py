@@ -115,7 +115,7 @@ def test_the_central_crop_has_an_allowed_ratio() -> None:
     assert central_crop(1, 1000) == (0, 499, 1, 1)
 
 
-# What is in a cache
+# Contents
 
 
 def test_evaluation_is_pillow_at_224(dataset: DomainDataset, folder: Path) -> None:
@@ -216,7 +216,7 @@ def test_opening_maps_what_was_built_and_writes_nothing(
 
 
 def bitmaps(root: Path, colour: tuple[int, int, int]) -> Path:
-    """Two domains of files whose sizes do not depend on what is in them."""
+    """Two domains of files whose sizes do not depend on their content."""
     for domain in ("one", "two"):
         picture(root / domain / "cat" / "0.bmp", colour)
     return root
@@ -271,7 +271,7 @@ def test_equal_folders_with_other_images_share_no_cache(tmp_path: Path) -> None:
         assert colours(build(dataset, places[-1])) == found[-1]
     assert found == [{"one": 10, "two": 10}, {"one": 90, "two": 90}]
     assert places[0] != places[1]
-    # Nor does it matter where a folder lies.
+    # The path of the folder does not matter either.
     moved = image_folders("images", shutil.copytree(tmp_path / "0", tmp_path / "2") / "images")
     assert cache_folder(moved, tmp_path) == places[0]
     (tmp_path / "link").symlink_to(tmp_path / "0")
@@ -280,7 +280,7 @@ def test_equal_folders_with_other_images_share_no_cache(tmp_path: Path) -> None:
     assert colours(open_cache(linked, places[0])) == found[0]
 
 
-# What is refused
+# Refusals
 
 
 def refused(dataset: DomainDataset, folder: Path, match: str) -> None:

@@ -44,7 +44,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def left(path: Path) -> list[str]:
-    """Return what lies where the download went."""
+    """Return the files in the folder of the download."""
     return sorted(entry.name for entry in path.parent.iterdir())
 
 
@@ -212,7 +212,7 @@ def test_a_server_that_never_gets_further_is_given_up(path: Path) -> None:
 
 
 def test_a_promise_that_is_too_short_is_kept_to(path: Path) -> None:
-    """What comes after the promised length is not of the file."""
+    """Bytes after the promised length are not part of the file."""
 
     def liar(handler: Handler, served: Served) -> None:
         handler.answer(CONTENT + b"surplus", length=len(CONTENT))
@@ -339,7 +339,7 @@ def test_a_file_that_is_there_is_checked_and_left_alone(path: Path) -> None:
 
 @pytest.mark.parametrize("chunks", [False, True])
 def test_a_size_over_the_limit_is_refused(path: Path, chunks: bool) -> None:
-    """By what it says, and where it says nothing by what comes."""
+    """According to its length header, and without one according to the bytes that come."""
     with serving(CONTENT, always=chunked(len(CONTENT)) if chunks else None) as served:
         with pytest.raises(DownloadError, match="the limit of 700,000"):
             quick(served.url, path, size_limit=700_000)

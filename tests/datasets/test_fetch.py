@@ -27,7 +27,7 @@ def png(shade: int = 0) -> bytes:
 
 
 def images(source: DatasetSource, top: str = "kfold/") -> dict[str, bytes]:
-    """Return what an archive of a set holds, one image for each class and domain."""
+    """Return the files of an archive of a set, one image for each class and domain."""
     files = {
         f"{top}{domain}/{kind}/{kind}.png": png(len(kind))
         for domain in source.domains
@@ -117,7 +117,7 @@ def test_the_first_sum_is_remembered(tmp_path: Path) -> None:
         fetch("pacs", tmp_path, served.url)
         (tmp_path / "PACS").rename(tmp_path / "away")
         fetch("pacs", tmp_path, served.url, note=told.append)
-        assert told == []  # it was compared, and there is nothing to tell
+        assert told == []  # it was compared, and there is nothing to report
         (tmp_path / "PACS").rename(tmp_path / "away again")
         before, served.content = served.content, zipped(images(PACS, ""))
         with pytest.raises(DownloadError) as caught:
@@ -239,7 +239,7 @@ def test_an_archive_of_something_else(tmp_path: Path) -> None:
 def test_a_better_archive_takes_the_place_of_one_of_something_else(
     tmp_path: Path, by_hand: bool
 ) -> None:
-    """From another address, or put there by hand; what was unpacked before is not used."""
+    """From another address, or by hand; the files unpacked before are not used."""
     with serving(zipped({"wrong/dog/a.png": b""})) as served, serving() as mirror:
         mirror.content = zipped(images(PACS))
         if by_hand:
@@ -371,7 +371,7 @@ def test_annotations_of_something_else(
     assert not (tmp_path / "terra_incognita").exists()
 
 
-# DomainNet: one archive for each domain, and the lists of what is no duplicate
+# DomainNet: one archive for each domain, and the lists of files that are no duplicates
 
 DOMAINNET = SOURCES["domainnet"]
 

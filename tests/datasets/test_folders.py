@@ -1,4 +1,4 @@
-"""domain/class/file trees: sorted, unified by name, and clear about what is wrong."""
+"""domain/class/file trees: sorted, classes matched by name, and all faults reported."""
 
 from pathlib import Path
 

@@ -104,7 +104,7 @@ def test_verify_names_every_broken_file(tmp_path: Path, monkeypatch: pytest.Monk
         ("sketch", jpeg),
         ("sketch", gone),
     ]
-    # The path is beside it.
+    # The path is in a field of its own.
     assert [line.why for line in found.broken][::2] == [
         "not an image file, or its header is damaged",
         "No such file or directory",
