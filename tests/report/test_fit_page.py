@@ -92,7 +92,7 @@ def test_numbers_and_verdict_are_there() -> None:
     assert "+2.5 ± 0.5" in text
     assert "72.5 ± 1.0" in text
     assert "7 of 20 wrong" in text
-    assert "99 %" in text
+    assert "99&nbsp;%" in text
     assert "1 unreadable file was skipped" in text
     assert '<section class="verdict likely">' in page
     assert page.count('<tr class="deploy">') == 1

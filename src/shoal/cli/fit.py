@@ -278,8 +278,17 @@ def _planned_runs(plan: Any) -> str:
     if trials:
         product.append("1 split" if trials == 1 else f"{trials} splits")
     of_all = f" of {all_runs}" if trials and most < all_runs else ""
-    within = f" within about {format_duration(budget.seconds)}" if budget.seconds else ""
+    within = f" within about {_round_duration(budget.seconds)}" if budget.seconds else ""
     return f"up to {most}{of_all} training runs ({' × '.join(product)}){within}"
+
+
+def _round_duration(seconds: float) -> str:
+    """Return a duration that a user typed: ``1 minute``, ``10 minutes``, ``2 hours``, ``90 s``."""
+    for unit, size in (("hour", 3600), ("minute", 60)):
+        if seconds % size == 0:
+            count = int(seconds // size)
+            return f"{count:,} {unit}{'s' * (count != 1)}"
+    return format_duration(seconds)
 
 
 def print_result(result: Any) -> None:
