@@ -48,7 +48,16 @@ def save(folder: Path, data: DomainDataset, device: torch.device) -> None:
     kind = find("erm")
     hparams = asdict(defaults(kind.Hparams, "large"))
     protocol = Protocol(network="efficientnet-lite0", weights="imagenet")
-    run = Run("pacs", data.fingerprint, "erm", data.names[-1:], 0, 0, hparams, protocol)
+    run = Run(
+        dataset="pacs",
+        fingerprint=data.fingerprint,
+        algorithm="erm",
+        test_domains=data.names[-1:],
+        trial=0,
+        draw=0,
+        hparams=hparams,
+        protocol=protocol,
+    )
     algorithm = model.build(run, kind, SHAPE, len(data.classes), 3, "imagenet", device)
     record = Record(step=0, accuracy={})
     model.save(folder, algorithm, run, SHAPE, data.classes, data.names[:-1], record)

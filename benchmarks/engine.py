@@ -20,7 +20,7 @@ from shoal.catalogue import record_every, scale_of
 from shoal.datasets import DATASETS
 from shoal.results.records import timing_of
 from shoal.runs.execute import execute
-from shoal.runs.folder import opened
+from shoal.runs.folder import open_run_folder
 from shoal.runs.machine import Machine
 from shoal.runs.run import Protocol, Run
 
@@ -37,11 +37,20 @@ def measure(
     kind = find(algorithm)
     protocol = replace(Protocol(record_every=record_every(dataset)), **changes)
     hparams = asdict(defaults(kind.Hparams, scale))
-    run = Run(dataset, data.fingerprint, algorithm, (test_domain,), 0, 0, hparams, protocol)
+    run = Run(
+        dataset=dataset,
+        fingerprint=data.fingerprint,
+        algorithm=algorithm,
+        test_domains=(test_domain,),
+        trial=0,
+        draw=0,
+        hparams=hparams,
+        protocol=protocol,
+    )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     loaded = time.perf_counter() - begin
-    with TemporaryDirectory() as scratch, opened(Path(scratch) / "run", run) as folder:
-        machine = Machine(device, step)  # type: ignore[arg-type]
+    with TemporaryDirectory() as scratch, open_run_folder(Path(scratch) / "run", run) as folder:
+        machine = Machine(device=device, step=step)  # type: ignore[arg-type]
         result = execute(run, kind, data, None, folder, machine)
         total = time.perf_counter() - begin
         timing = timing_of(result)

@@ -19,7 +19,7 @@ from shoal.datasets import DATASETS
 from shoal.datasets.cache import build
 from shoal.results.records import timing_of
 from shoal.runs.execute import execute
-from shoal.runs.folder import opened
+from shoal.runs.folder import open_run_folder
 from shoal.runs.machine import Machine
 from shoal.runs.run import Protocol, Run
 
@@ -57,9 +57,23 @@ def main() -> None:
                 weights=asked.weights,
                 precision=asked.precision,
             )
-            run = Run("pacs", data.fingerprint, algorithm, (test_domain,), 0, 0, hparams, protocol)
-            machine = Machine(device, asked.step, asked.place, asked.weights)
-            with TemporaryDirectory() as scratch, opened(Path(scratch) / "run", run) as folder:
+            run = Run(
+                dataset="pacs",
+                fingerprint=data.fingerprint,
+                algorithm=algorithm,
+                test_domains=(test_domain,),
+                trial=0,
+                draw=0,
+                hparams=hparams,
+                protocol=protocol,
+            )
+            machine = Machine(
+                device=device, step=asked.step, place=asked.place, weights=asked.weights
+            )
+            with (
+                TemporaryDirectory() as scratch,
+                open_run_folder(Path(scratch) / "run", run) as folder,
+            ):
                 begin = time.perf_counter()
                 result = execute(run, kind, data, cache, folder, machine)
                 seconds = time.perf_counter() - begin

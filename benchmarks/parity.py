@@ -24,7 +24,7 @@ from .recording import options, write
 
 def trained(run: Run, data: Any, kind: str, device: torch.device, updates: int) -> dict[str, Any]:
     """Return the weights before and after the updates, and the mean loss."""
-    machine = Machine(device, kind)  # type: ignore[arg-type]
+    machine = Machine(device=device, step=kind)  # type: ignore[arg-type]
     _, update = prepare(run, find(run.algorithm), data, None, machine)
     before = [weight.detach().clone() for weight in update.algorithm.model.parameters()]
     step = Step(update, machine.step)
@@ -69,7 +69,16 @@ def main() -> None:
         known = {field.name for field in fields(find(name).Hparams)}
         hparams |= {"warmup_steps": asked.updates // 2} if "warmup_steps" in known else {}
         protocol = Protocol(steps=asked.updates)
-        run = Run(data.name, data.fingerprint, name, ("-90%",), 0, 0, hparams, protocol)
+        run = Run(
+            dataset=data.name,
+            fingerprint=data.fingerprint,
+            algorithm=name,
+            test_domains=("-90%",),
+            trial=0,
+            draw=0,
+            hparams=hparams,
+            protocol=protocol,
+        )
         eager = trained(run, data, "eager", device, asked.updates)
         for kind in asked.kinds:
             mine = trained(run, data, kind, device, asked.updates)

@@ -46,7 +46,7 @@ def data_root() -> Path:
 @pytest.fixture
 def no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known of what runs cost; probes have tests of their own."""
-    monkeypatch.setattr("shoal.sweeps.cost.find_rates", lambda *_: None)
+    monkeypatch.setattr("shoal.sweeps.probe.probe_rates", lambda *_: {})
 
 
 @pytest.fixture

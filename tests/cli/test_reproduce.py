@@ -10,8 +10,8 @@ from shoal.cli import main
 from shoal.experiments import colored_mnist, demo, linear, overhead
 from shoal.experiments.colored_mnist import Setup
 from shoal.runs.run import Run
-from shoal.sweeps.attempt import RunState
 from shoal.sweeps.plan import read_plan
+from shoal.sweeps.status import RunState
 from tests.report.made_up import make_run, write_run
 
 pytestmark = pytest.mark.usefixtures("no_probe", "quick_figures")

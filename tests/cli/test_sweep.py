@@ -20,11 +20,13 @@ from shoal.algorithms import find
 from shoal.cli import main
 from shoal.cli.engine import CommandWorkspace
 from shoal.cli.methods import name_of, with_settings
-from shoal.cli.status import run_table
-from shoal.runs.folder import opened
+from shoal.cli.status import status_table
+from shoal.runs.folder import open_run_folder
 from shoal.runs.run import Run
-from shoal.sweeps.attempt import RunState, attempt, state_of
+from shoal.sweeps.attempt import attempt
 from shoal.sweeps.plan import folder_of, read_plan, write_plan
+from shoal.sweeps.status import RunState, state_of
+from tests.cli.test_cli import loaded_by
 from tests.fitting.made import write_images
 from tests.sweeps.workspaces import Squares, planned
 
@@ -40,22 +42,22 @@ def test_a_plan_is_shown_before_anything_starts(
     told = capsys.readouterr().err
     assert rows(told) == {
         "Data set Method": "runs updates done running failed waiting",
-        "colored-mnist erm": "6 6,000 – – – 6",
-        "colored-mnist fishr": "6 6,000 – – – 6",
+        "colored-mnist ERM": "6 6,000 – – – 6",
+        "colored-mnist Fishr": "6 6,000 – – – 6",
     }
-    assert "12 runs (12 of this shard), 12,000 updates in all: 12 waiting\n" in told
-    assert "What it costs is known when the first runs are done" in told
+    assert "12 runs, 12,000 updates in all: 12 waiting\n" in told
+    assert "The time left is known when the first runs are done" in told
     runs = read_plan(tmp_path)
     assert {run.test_domains for run in runs} == {("+90%",), ("+80%",), ("-90%",)}
     (done := folder_of(tmp_path, runs[1])).mkdir(parents=True)
     (done / "done").touch()
     assert main([*command, "--shard", "1/5"]) == 0
     told = capsys.readouterr().err
-    assert "12 runs (3 of this shard), 3,000 updates in all: 1 done, 2 waiting\n" in told
+    assert "12 runs (3 in this shard), 3,000 updates in all: 1 done, 2 waiting\n" in told
     assert rows(told) == {
         "Data set Method": "runs updates done running failed waiting",
-        "colored-mnist erm": "1 1,000 1 – – –",
-        "colored-mnist fishr": "2 2,000 – – – 2",
+        "colored-mnist ERM": "1 1,000 1 – – –",
+        "colored-mnist Fishr": "2 2,000 – – – 2",
     }
 
 
@@ -142,9 +144,9 @@ def test_ray_is_given_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (("--engine", "ray", "--workers", "2"), "--workers says nothing to --engine ray"),
-        (("--address", "auto"), "--address says nothing to --engine local"),
-        (("--gpus-per-run", "0.5"), "--gpus-per-run says nothing to --engine local"),
+        (("--engine", "ray", "--workers", "2"), "--engine ray has no option --workers"),
+        (("--address", "auto"), "--engine local has no option --address"),
+        (("--gpus-per-run", "0.5"), "--engine local has no option --gpus-per-run"),
     ],
 )
 def test_an_option_of_the_other_engine_is_refused(
@@ -176,8 +178,14 @@ def test_workers_wait_for_who_builds_the_cache(
             folder = tmp_path / "images" / domain / kind
             folder.mkdir(parents=True)
             Image.new("RGB", (300, 260), "red").save(folder / "1.png")
-    places = (tmp_path, tmp_path / "cache")
-    world = CommandWorkspace({}, {"images": str(tmp_path / "images")}, *places, "cpu", "eager")
+    world = CommandWorkspace(
+        algorithms={},
+        datasets={"images": str(tmp_path / "images")},
+        data_folder=tmp_path,
+        cache_folder=tmp_path / "cache",
+        device="cpu",
+        step="eager",
+    )
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda _: world.data("images", 0), range(4)))
     assert {cache.fingerprint for _, cache in found} == {found[0][0].fingerprint}
@@ -194,7 +202,14 @@ def test_an_unknown_method_gets_the_nearest(
 def test_a_name_in_a_plan_imports_nothing(tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text("raise SystemExit('imported')")
-    world = CommandWorkspace({}, {}, tmp_path, tmp_path, "cpu", "auto")
+    world = CommandWorkspace(
+        algorithms={},
+        datasets={},
+        data_folder=tmp_path,
+        cache_folder=tmp_path,
+        device="cpu",
+        step="auto",
+    )
     assert world.method("fishr")[0] is find("fishr")
     with pytest.raises(ValueError, match="which a file may not import"):
         world.method(f"{own}:Own")
@@ -254,10 +269,10 @@ def test_status_counts_and_names_failures(
     assert found["time_left"]
     assert main(["status", str(tmp_path)]) == 0
     told = capsys.readouterr().out
-    assert "ValueError: cannot read cat.png" in told and "left, with one worker" in told
+    assert "ValueError: cannot read cat.png" in told and "left with one worker" in told
     assert rows(told) == {
         "Data set Method": "done running failed waiting",
-        "squares erm": "1 – 1 4",
+        "squares ERM": "1 – 1 4",
     }
     third = read_plan(tmp_path)[2]
     assert attempt(third, Broken(), tmp_path, world.machine()) is RunState.FAILED
@@ -280,7 +295,7 @@ def test_status_forgets_what_failed_before_its_data_were_mended(
         assert main(["status", str(tmp_path)]) == 0
         told = " ".join(capsys.readouterr().out.split())
         assert ("cat.png" in told) == broken and hint in told
-        assert ("can be deleted" in told) == bool(hint)
+        assert ("You can delete" in told) == bool(hint)
     assert main(["status", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["left_behind"] == sorted(str(folder_of(tmp_path, run)) for run in runs[:2])
@@ -308,7 +323,7 @@ def test_failed_runs_are_tried_again_on_request(
     run = read_plan(tmp_path)[1]
     failed = folder_of(tmp_path, run)
     if described:
-        with opened(failed, run):
+        with open_run_folder(failed, run):
             pass
     failed.mkdir(parents=True, exist_ok=True)  # its description may have been moved away
     (failed / "failed.json").write_text('{"reason": "no"}')
@@ -331,7 +346,7 @@ def test_no_name_is_cut_where_the_terminal_is_narrow(width: int) -> None:
     empty = {"updates": 1_000_000, "done": 0, "running": 0, "failed": 0, "waiting": 12}
     rows = [{"dataset": "terra-incognita", "algorithm": name, **empty} for name in names]
     console = Console(width=width, file=io.StringIO())
-    console.print(run_table("Plan", rows, console, planned=True))
+    console.print(status_table("Plan", rows, console, planned=True))
     told = console.file.getvalue()
     assert "…" not in told and told.count("12") == 4
     assert ("failed" in told) == (width == 120)
@@ -343,7 +358,7 @@ def test_a_shard_without_a_run_says_so(tmp_path: Path, capsys: pytest.CaptureFix
     command = [*PLAN, "--algorithms", "erm", "--out", str(tmp_path), "--shard", "8/9"]
     assert main(command) == 0
     told = capsys.readouterr().err
-    assert "6 runs (0 of this shard), 0 updates in all: nothing to do\n" in told
+    assert "6 runs (0 in this shard), 0 updates in all: nothing to do\n" in told
 
 
 def test_data_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -353,7 +368,7 @@ def test_data_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     command = ["sweep", "--datasets", *folders, "--algorithms", "erm", "--out", str(tmp_path / "o")]
     assert main([*command, "--plan-only"]) == 2
     told = capsys.readouterr().err
-    assert all(folder in told for folder in folders) and "have one name, 'photos'" in told
+    assert all(folder in told for folder in folders) and "have the same name, 'photos'" in told
 
 
 @pytest.mark.parametrize(
@@ -427,7 +442,7 @@ def test_status_of_another_folder_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["status", str(tmp_path)]) == 2
-    assert "is no folder of a sweep or a fit: it has no plan.json" in capsys.readouterr().err
+    assert "is not the folder of a sweep or a fit: it has no plan.json" in capsys.readouterr().err
 
 
 def test_an_empty_domain_is_left_out_and_told(
@@ -440,3 +455,14 @@ def test_an_empty_domain_is_left_out_and_told(
     told = capsys.readouterr().err
     assert told.count(f"skipped the domain 'nowhere' of {tmp_path}/photos: it is empty") == 1
     assert not any("nowhere" in run.test_domains for run in read_plan(tmp_path / "out"))
+
+
+def test_status_loads_no_torch(tmp_path: Path) -> None:
+    """It would take a second or more before the first line."""
+    planned(tmp_path, ("erm",), steps=2)
+    first, second, *_ = read_plan(tmp_path)
+    assert attempt(first, Squares(), tmp_path, Squares().machine()) is RunState.DONE
+    folder_of(tmp_path, second).mkdir()
+    (folder_of(tmp_path, second) / "failed.json").write_text("{}")
+    assert loaded_by("status", str(tmp_path)) == {"rich"}
+    assert loaded_by("status", str(tmp_path), "--json") == set()

@@ -483,8 +483,8 @@ def test_one_s_own_method(capsys: Output, clean_modules: None) -> None:
 def test_hyperparameters_that_cannot_be_saved(capsys: Output, clean_modules: None) -> None:
     told = refused(capsys, "--algorithm", own("here", "np.int64(2)"), "--out", "run")
     assert told == (
-        "the hyperparameter strength must be a bool, int, float or str, so that it can be saved, "
-        "got int64"
+        "the hyperparameter strength must be a bool, int, float or str, because it is saved as "
+        "JSON, got int64"
     )
     assert not Path("run").exists()
 

@@ -20,7 +20,8 @@ from shoal.experiments.colored_mnist import Setup
 from shoal.networks import Network, registry
 from shoal.networks.small import mnist_cnn
 from shoal.runs.run import Run
-from shoal.sweeps.attempt import RunState, attempt
+from shoal.sweeps.attempt import attempt
+from shoal.sweeps.status import RunState
 from tests.docs.test_documents import DOCUMENTS, ELSEWHERE, ROOT, commands
 from tests.fitting.made import write_images
 from tests.results.test_domainbed import accuracies, record

@@ -42,7 +42,7 @@ def test_rows_are_trained_in_order() -> None:
 
 
 def test_runs_come_row_after_row() -> None:
-    sweep = Sweep(("erm", "fishr"), ("squares",), 2, 2)
+    sweep = Sweep(algorithms=("erm", "fishr"), datasets=("squares",), trials=2, draws=2)
     runs = runs_of(sweep, Squares().method, lambda name, trial: squares(name=name))
     domain = runs[0].test_domains[0]
     found = in_row_order(runs, ["fishr", "erm"], [domain])

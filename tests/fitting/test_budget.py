@@ -14,7 +14,11 @@ from shoal.sweeps.plan import folder_of
 
 def groups(number: int) -> list[list[Run]]:
     return [
-        [Run("x", "", name, ("a",), trial) for name in ("erm", "fishr")] for trial in range(number)
+        [
+            Run(dataset="x", fingerprint="", algorithm=name, test_domains=("a",), trial=trial)
+            for name in ("erm", "fishr")
+        ]
+        for trial in range(number)
     ]
 
 

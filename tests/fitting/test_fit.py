@@ -32,8 +32,8 @@ from shoal.fitting.setup import saved_setup
 from shoal.runs import model as models
 from shoal.runs.model import measure
 from shoal.runs.run import Run
-from shoal.sweeps.attempt import RunState
 from shoal.sweeps.plan import folder_of, read_plan
+from shoal.sweeps.status import RunState
 from tests.fitting.made import DOMAINS, table_setup, write_images, write_table
 
 Output = pytest.CaptureFixture[str]
@@ -549,7 +549,10 @@ def test_the_whole_network(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> N
 def test_a_run_that_another_command_is_at_is_waited_for_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    runs = [Run("x", "", name, ("a",)) for name in ("erm", "fishr", "coral")]
+    runs = [
+        Run(dataset="x", fingerprint="", algorithm=name, test_domains=("a",))
+        for name in ("erm", "fishr", "coral")
+    ]
     tried: list[str] = []
 
     def attempt(run: Run, watcher: object) -> RunState:

@@ -44,7 +44,7 @@ def test_an_interrupted_fit(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> 
     # Only the first two runs are planned, so nobody can tell what is left.
     assert main(["status", "out"]) == 0
     told = capsys.readouterr().out
-    assert "there may be more to come" in told and "left" not in told
+    assert "more may follow" in told and "left" not in told
     assert main(["status", "out", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["time_left"] == ""
 
@@ -183,7 +183,7 @@ def test_a_run_of_a_table_s_fit_is_measured_where_it_lies(capsys: Output) -> Non
     write_table(Path("t.csv"))
     assert main(list(TABLE)) == 0
     assert main(["status", "out"]) == 0
-    assert "there may be more to come" not in capsys.readouterr().out  # it has ended
+    assert "more may follow" not in capsys.readouterr().out  # it has ended
     run = next(path.parent for path in Path("out/runs").glob("*/model.safetensors"))
     (test,) = json.loads((run / "run.json").read_text())["test_domains"]
     last = json.loads((run / "records.jsonl").read_text().splitlines()[-1])["accuracy"][test]
@@ -228,9 +228,21 @@ def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Outpu
     monkeypatch.setattr("shoal.cli.progress.QUIET", -1.0)
     with fit_progress(FitProgressBars) as progress:
         progress.run("erm", None, FitProgress(0, 8, None))
-        progress.run("erm", Progress(5, 10, 3.0, 9.0, None), FitProgress(0, 8, 70.0))
-        progress.run("last", Progress(10, 10, 3.0, 0.0, None), FitProgress(0, 1, 0.0))
-        progress.run("last", Progress(5, 10, 3.0, 4.0, None), FitProgress(0, 1, 4.0))
+        progress.run(
+            "erm",
+            Progress(done=5, steps=10, rate=3.0, seconds_left=9.0, record=None),
+            FitProgress(0, 8, 70.0),
+        )
+        progress.run(
+            "last",
+            Progress(done=10, steps=10, rate=3.0, seconds_left=0.0, record=None),
+            FitProgress(0, 1, 0.0),
+        )
+        progress.run(
+            "last",
+            Progress(done=5, steps=10, rate=3.0, seconds_left=4.0, record=None),
+            FitProgress(0, 1, 4.0),
+        )
     assert capsys.readouterr().err.splitlines() == [
         "erm: 5 of 10, 3 examples/s (1 of 8 runs; about 1 min 10 s left)",
         "last: 10 updates, 3 examples/s",

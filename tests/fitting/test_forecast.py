@@ -10,7 +10,7 @@ from tests.fitting.test_budget import done, groups
 
 
 def at(steps_done: int, seconds_left: float | None, steps: int = 100) -> Progress:
-    return Progress(steps_done, steps, 1.0, seconds_left, None)
+    return Progress(done=steps_done, steps=steps, rate=1.0, seconds_left=seconds_left, record=None)
 
 
 def test_no_more_runs_than_were_asked_for(tmp_path: Path) -> None:

@@ -12,14 +12,18 @@ from shoal.fitting.setup import FitWorkspace
 from shoal.runs.machine import Machine
 from shoal.runs.run import Run
 from shoal.sweeps import attempt as attempts
-from shoal.sweeps.attempt import RunState, attempt
+from shoal.sweeps.attempt import attempt
+from shoal.sweeps.status import RunState
 from tests.training.little import watching
 
 
 def test_the_others_take_part_in_what_begins_and_outlive_what_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    runs = [Run("x", "", name, ("a",)) for name in ("erm", "fishr", "coral")]
+    runs = [
+        Run(dataset="x", fingerprint="", algorithm=name, test_domains=("a",))
+        for name in ("erm", "fishr", "coral")
+    ]
     words, assisted = iter([2, 0, leave_one_out.END]), list[str]()
 
     class Assistant:
@@ -48,7 +52,7 @@ def test_what_fails_in_one_process_ends_all(
     raised: bool,
 ) -> None:
     data = DomainDataset("x", ("n", "y"), (Domain("a", torch.arange(2), torch.zeros(2, 1)),))
-    run = Run("x", data.fingerprint, "erm", ())
+    run = Run(dataset="x", fingerprint=data.fingerprint, algorithm="erm", test_domains=())
     begun: list[int] = []
 
     def fails(*_: object) -> None:
@@ -58,7 +62,7 @@ def test_what_fails_in_one_process_ends_all(
     monkeypatch.setattr(attempts, "processes", lambda: processes)
 
     def tried() -> RunState:
-        machine = Machine(torch.device("cpu"), "eager")
+        machine = Machine(device=torch.device("cpu"), step="eager")
         workspace = FitWorkspace({"erm": (find("erm"), {})}, data, None, machine)
         watcher = watching(starts=lambda: begun.append(1))
         return attempt(run, workspace, tmp_path, machine, watcher=watcher)

@@ -15,8 +15,7 @@ from shoal.fitting.budget import Budget, FitPlan, length_within, longest
 from shoal.fitting.leave_one_out import FitWatcher
 from shoal.fitting.setup import FitSetup, FitWorkspace, table_length
 from shoal.runs.machine import Machine
-from shoal.sweeps.cost import write_rates
-from shoal.sweeps.probe import Rates
+from shoal.sweeps.cost import Rates
 from tests.fitting.made import table_setup, write_table
 
 SETUP = FitSetup(
@@ -39,7 +38,7 @@ def world() -> FitWorkspace:
         for name in "abc"
     ]
     data = DomainDataset("x", ("n", "y"), tuple(domains))
-    return FitWorkspace(METHODS, data, None, Machine(torch.device("cpu"), "eager"))
+    return FitWorkspace(METHODS, data, None, Machine(device=torch.device("cpu"), step="eager"))
 
 
 def seconds_of_a_round(steps: int, rates: Rates) -> float:
@@ -72,13 +71,13 @@ def test_a_probe_of_erm_tells(monkeypatch: pytest.MonkeyPatch, world: FitWorkspa
     rates = Rates(0.01, 0.0, 0.0, domains=3)
     seen: list[Any] = []
 
-    def find_rates(out: Path, runs: Any, probed: FitWorkspace, dataset: Any) -> None:
+    def probe_rates(runs: Any, probed: FitWorkspace, dataset: Any) -> Any:
         seen.append([run.algorithm for run in runs])
         assert list(probed.methods) == ["erm"]  # what else there is may not go to a process
         assert dataset("x", 0) is world.dataset
-        write_rates(out, {("here", ("x", "erm")): rates})
+        return {("here", ("x", "erm")): rates}
 
-    monkeypatch.setattr(budget, "find_rates", find_rates)
+    monkeypatch.setattr(budget, "probe_rates", probe_rates)
     needed = seconds_of_a_round(2000, rates) / budget.SHARE
     assert length_within(needed * 1.0001, SETUP, world)[0] == 2000
     assert length_within(needed * 0.9999, SETUP, world)[0] == 1500
@@ -86,7 +85,7 @@ def test_a_probe_of_erm_tells(monkeypatch: pytest.MonkeyPatch, world: FitWorkspa
 
 
 def test_where_nothing_is_found(monkeypatch: pytest.MonkeyPatch, world: FitWorkspace) -> None:
-    monkeypatch.setattr(budget, "find_rates", lambda *_: None)
+    monkeypatch.setattr(budget, "probe_rates", lambda *_: {})
     assert length_within(1e9, SETUP, world) == (SETUP.steps, 0.0)
 
 
@@ -94,8 +93,7 @@ def test_a_time_that_is_too_short_is_told(
     monkeypatch: pytest.MonkeyPatch, world: FitWorkspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rates = Rates(1.0, 0.0, 0.0, domains=3)
-    wrote = {("here", ("x", "erm")): rates}
-    monkeypatch.setattr(budget, "find_rates", lambda out, *_: write_rates(out, wrote))
+    monkeypatch.setattr(budget, "probe_rates", lambda *_: {("here", ("x", "erm")): rates})
     # Two methods without each of two domains, and the model; not the third domain.
     least = 5 * 300 * 1.0
 

@@ -29,7 +29,9 @@ def test_columns_are_standardised_by_what_is_trained_on(algorithm: str) -> None:
     data = dataset()
     setup = table_setup(steps=5)
     run = setup.run(data, algorithm, (find(algorithm), {}), ("c",), 0)
-    _, update = prepare(run, find(algorithm), data, None, Machine(torch.device("cpu"), "eager"))
+    _, update = prepare(
+        run, find(algorithm), data, None, Machine(device=torch.device("cpu"), step="eager")
+    )
     parts = splits(data, 0)
     kept = torch.cat([data[name].images[parts[name].kept] for name in "ab"])  # type: ignore[index]
     (layer,) = [part for part in update.modules() if isinstance(part, Standardise)]

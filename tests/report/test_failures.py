@@ -91,7 +91,13 @@ def test_reports_and_status_give_the_first_line_of_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
-    run = Run("pacs", "now", "irm", ("photo",), hparams={"lr": 1e-3})
+    run = Run(
+        dataset="pacs",
+        fingerprint="now",
+        algorithm="irm",
+        test_domains=("photo",),
+        hparams={"lr": 1e-3},
+    )
     write_run(tmp_path, make_run("pacs", "erm", ("photo",), 0, 0))
     write_plan(tmp_path, [run])
     folder = folder_of(tmp_path, run)
@@ -145,7 +151,13 @@ def test_a_sweep_of_failures_says_where_to_look(
 def test_what_failed_on_data_that_have_changed_is_not_told(
     sweep: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old = Run("pacs", "before", "coral", ("photo",), hparams={"lr": 1e-3})
+    old = Run(
+        dataset="pacs",
+        fingerprint="before",
+        algorithm="coral",
+        test_domains=("photo",),
+        hparams={"lr": 1e-3},
+    )
     write_plan(sweep, [old])
     folder = folder_of(sweep, old)
     folder.mkdir(parents=True)

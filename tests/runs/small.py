@@ -11,7 +11,7 @@ from shoal.datasets import Domain, DomainDataset
 from shoal.randomness import stream
 from shoal.results.records import RunResult
 from shoal.runs.execute import execute
-from shoal.runs.folder import opened
+from shoal.runs.folder import open_run_folder
 from shoal.runs.machine import Machine
 from shoal.runs.run import Protocol, Run
 
@@ -53,9 +53,9 @@ def small_run(
     dataset = dataset or squares()
     given = {"test_domains": ("c",)} | changes
     return Run(
-        dataset.name,
-        dataset.fingerprint,
-        algorithm,
+        dataset=dataset.name,
+        fingerprint=dataset.fingerprint,
+        algorithm=algorithm,
         hparams=hparams,
         protocol=protocol,
         **given,  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ def carry_out(
     **more: Any,
 ) -> RunResult:
     """Carry the run out in ``path``, on a CPU."""
-    machine = Machine(CPU, "eager", checkpoint_every=every, **more.pop("machine", {}))
+    machine = Machine(device=CPU, step="eager", checkpoint_every=every, **more.pop("machine", {}))
     dataset = dataset or {"squares": squares, "tiny": tiny}[run.dataset]()
-    with opened(path, run) as folder:
+    with open_run_folder(path, run) as folder:
         return execute(run, find(run.algorithm), dataset, None, folder, machine, **more)

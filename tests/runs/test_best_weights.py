@@ -198,10 +198,23 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("sweep")
     settings = {"batch_size": "4", "lr": "0.003"}
     asked = Sweep(
-        ("erm",), ("tiny",), 1, 2, "pairs", settings, Protocol(steps=7, network="mnist-cnn"), 2
+        algorithms=("erm",),
+        datasets=("tiny",),
+        trials=1,
+        draws=2,
+        test_domains="pairs",
+        settings=settings,
+        protocol=Protocol(steps=7, network="mnist-cnn"),
+        record_every=2,
     )
     runs = runs_of(asked, Squares().method, lambda name, trial: tiny())
-    write_plan(out, [replace(run, protocol=Protocol(7, 2, network="mnist-cnn")) for run in runs])
+    write_plan(
+        out,
+        [
+            replace(run, protocol=Protocol(steps=7, record_every=2, network="mnist-cnn"))
+            for run in runs
+        ],
+    )
 
     class World(Keeping):
         def data(self, name: str, trial: int) -> Any:

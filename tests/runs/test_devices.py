@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoal.runs.machine import dealt, different, mark_of
+from shoal.runs.machine import count_devices, device_id, worker_device
 from shoal.storage import hold_lock
-from shoal.sweeps.attempt import RunState, attempt
+from shoal.sweeps.attempt import attempt
 from shoal.sweeps.plan import LoadedData, read_plan
+from shoal.sweeps.status import RunState
 from shoal.sweeps.worker import Worker
 from tests.sweeps.workspaces import Squares, planned, pretend_gpus
 
@@ -27,24 +28,24 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
 
 
 def test_gpus_are_dealt_in_turn(taken: list[torch.device]) -> None:
-    assert [dealt(GPU, worker).index for worker in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+    assert [worker_device(GPU, worker).index for worker in range(7)] == [0, 1, 2, 0, 1, 2, 0]
     assert [device.index for device in taken] == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_what_was_asked_for_stays(taken: list[torch.device]) -> None:
-    assert [dealt(SECOND, worker) for worker in range(3)] == [SECOND] * 3
+    assert [worker_device(SECOND, worker) for worker in range(3)] == [SECOND] * 3
     assert taken == [SECOND] * 3
-    assert dealt(CPU, 1) == CPU and len(taken) == 3
+    assert worker_device(CPU, 1) == CPU and len(taken) == 3
 
 
 def test_how_many_devices_workers_have(taken: list[torch.device]) -> None:
-    assert [different(GPU, workers) for workers in (1, 2, 3, 8)] == [1, 2, 3, 3]
-    assert different(SECOND, 8) == different(CPU, 8) == 1
+    assert [count_devices(GPU, workers) for workers in (1, 2, 3, 8)] == [1, 2, 3, 3]
+    assert count_devices(SECOND, 8) == count_devices(CPU, 8) == 1
 
 
 def test_a_device_has_one_mark_by_whatever_number(taken: list[torch.device]) -> None:
-    assert mark_of(GPU) == mark_of(torch.device("cuda:0")) != mark_of(SECOND)
-    assert mark_of(CPU) == "cpu"
+    assert device_id(GPU) == device_id(torch.device("cuda:0")) != device_id(SECOND)
+    assert device_id(CPU) == "cpu"
 
 
 def test_only_a_worker_has_a_gpu_dealt(tmp_path: Path, taken: list[torch.device]) -> None:
@@ -52,7 +53,7 @@ def test_only_a_worker_has_a_gpu_dealt(tmp_path: Path, taken: list[torch.device]
         def machine(self):  # type: ignore[no-untyped-def]
             from shoal.runs.machine import Machine
 
-            return Machine(GPU, "eager")
+            return Machine(device=GPU, step="eager")
 
     assert Worker(tmp_path, World()).machine.device == GPU and not taken
     assert Worker(tmp_path, World(), 4).machine.device == SECOND and taken == [SECOND]
@@ -66,7 +67,7 @@ def test_who_is_alone_waits_for_nobody_on_another_device(
     run, *_ = read_plan(tmp_path)
     worker = Worker(tmp_path, Squares())
     marks = iter(["A", "B"])
-    monkeypatch.setattr("shoal.sweeps.worker.mark_of", lambda _: next(marks))
+    monkeypatch.setattr("shoal.sweeps.worker.device_id", lambda _: next(marks))
     monkeypatch.setattr("shoal.sweeps.worker.platform.node", lambda: "here")
 
     class Exhausted(Squares):

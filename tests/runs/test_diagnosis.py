@@ -195,7 +195,7 @@ def test_a_run_records_what_a_diagnosis_of_its_model_says(tmp_path: Path) -> Non
     assert set(found["domains"]) == {"a", "b"} and "points" not in found
     # The same of the model that the run left, on the same images.
     left = load(tmp_path / "run", CPU).algorithm
-    machine = Machine(CPU, "eager", log="diagnosis")
+    machine = Machine(device=CPU, step="eager", log="diagnosis")
     placed, _ = prepare(run, find("fishr"), tiny(), None, machine)
     expected = Diagnoses(Evaluation(left, placed.samples, scaled, nullcontext))()["diagnosis"]
     for name, said in found["domains"].items():

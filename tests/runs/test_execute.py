@@ -17,9 +17,9 @@ from shoal.networks.backbones import Features
 from shoal.networks.base import Dropout
 from shoal.results.records import timing_of
 from shoal.runs.execute import execute
-from shoal.runs.folder import RunFolder, opened
+from shoal.runs.folder import RunFolder, open_run_folder
 from shoal.runs.machine import Machine, processor
-from shoal.runs.prepare import notes, prepare
+from shoal.runs.prepare import cautions_for, prepare
 from shoal.runs.run import Run
 from shoal.training.checkpoints import Checkpoints
 from tests.training.little import watching
@@ -98,7 +98,9 @@ def test_without_test_domains_all_are_trained_on(tmp_path: Path) -> None:
 def test_all_methods_see_the_same_batches() -> None:
     found = []
     for name in ("erm", "fishr", "dann"):
-        _, update = prepare(tiny_run(name), find(name), tiny(), None, Machine(CPU, "eager"))
+        _, update = prepare(
+            tiny_run(name), find(name), tiny(), None, Machine(device=CPU, step="eager")
+        )
         found.append([tensor for _ in range(3) for batch in update.batches() for tensor in batch])
     for others in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], others, strict=True))
@@ -162,7 +164,7 @@ def test_no_predictions_unless_asked(tmp_path: Path) -> None:
     carry_out(
         tmp_path, tiny_run(), machine={"predictions": True}, watcher=watching(note=told.append)
     )
-    assert told == [f"{tmp_path} is of a run that was made without predictions, and is done"]
+    assert told == [f"{tmp_path} is done and was trained without --predictions"]
 
 
 # A run that is done
@@ -194,7 +196,7 @@ def test_killed_before_its_checkpoints_were_deleted(tmp_path: Path) -> None:
 def test_done_without_records_is_told(tmp_path: Path) -> None:
     carry_out(tmp_path, tiny_run())
     (tmp_path / "records.jsonl").unlink()
-    with pytest.raises(ValueError, match="is done and has no records; move it away"):
+    with pytest.raises(ValueError, match="is done but has no records; move it away"):
         carry_out(tmp_path, tiny_run())
 
 
@@ -254,7 +256,7 @@ def test_records_beyond_the_checkpoint_are_made_again(tmp_path: Path) -> None:
 
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
     refused = pytest.raises(ValueError, match="is in use by another process")
-    with opened(tmp_path, tiny_run()), refused:
+    with open_run_folder(tmp_path, tiny_run()), refused:
         carry_out(tmp_path, tiny_run())
 
 
@@ -306,7 +308,7 @@ def with_domain(dataset: DomainDataset, count: int, label: int | None = None) ->
 
 def told(dataset: DomainDataset, features: nn.Module | None = None, **changes: Any) -> list[str]:
     algorithm = find("erm")(Network(features or nn.Flatten(), nn.Linear(2, 2)), 2)
-    return notes(replace(tiny_run(), **changes), dataset, algorithm)
+    return cautions_for(replace(tiny_run(), **changes), dataset, algorithm)
 
 
 def test_notes() -> None:
@@ -411,7 +413,7 @@ def test_all_options_at_once_go_on_exactly(tmp_path: Path) -> None:
 def test_the_class_is_the_caller_s(tmp_path: Path) -> None:
     """A run names its method; nothing is imported by that name."""
     run = replace(tiny_run("erm"), algorithm="/somewhere/mine.py:Mine")
-    machine = Machine(CPU, "eager")
-    with opened(tmp_path, run) as folder:
+    machine = Machine(device=CPU, step="eager")
+    with open_run_folder(tmp_path, run) as folder:
         execute(run, find("erm"), tiny(), None, folder, machine)
     assert json.loads((tmp_path / "model.json").read_text())["algorithm"] == run.algorithm

@@ -69,7 +69,7 @@ def test_gaps_are_those_of_the_model_on_what_it_is_trained_on(tmp_path: Path) ->
 
 def test_the_sample_is_fixed_and_of_training_domains() -> None:
     for log, expected in (("gaps", {"a", "b"}), (None, set())):
-        machine = Machine(CPU, "eager", log=log)
+        machine = Machine(device=CPU, step="eager", log=log)
         placed, _ = prepare(tiny_run(), find("fishr"), tiny(), None, machine)
         assert {domain for domain, _ in placed.samples} == expected
         for (domain, split), part in placed.samples.items():
@@ -89,7 +89,7 @@ def test_every_method_can_record_gaps(name: str, tmp_path: Path) -> None:
 
 
 def test_looking_at_a_head_leaves_no_hook() -> None:
-    machine = Machine(CPU, "eager", log="gaps")
+    machine = Machine(device=CPU, step="eager", log="gaps")
     placed, update = prepare(tiny_run(), find("fishr"), tiny(), None, machine)
     evaluate = Evaluation(update.algorithm, placed.samples, scaled, nullcontext)
     first, second = head_passes(evaluate), head_passes(evaluate)
@@ -101,7 +101,7 @@ def test_looking_at_a_head_leaves_no_hook() -> None:
 
 
 def test_a_method_that_passes_by_its_classifier_is_told() -> None:
-    machine = Machine(CPU, "eager", log="gaps")
+    machine = Machine(device=CPU, step="eager", log="gaps")
     placed, update = prepare(tiny_run(), find("fishr"), tiny(), None, machine)
     update.algorithm.predict = lambda inputs: torch.zeros(len(inputs), 2)  # type: ignore[method-assign]
     evaluate = Evaluation(update.algorithm, placed.samples, scaled, nullcontext)

@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from shoal.runs import machine
-from shoal.runs.machine import gpus, hardware_here, hardware_of, processor
+from shoal.runs.machine import (
+    hardware_for,
+    hardware_of,
+    installed_gpus,
+    installed_hardware,
+    processor,
+    usable_gpus,
+)
 
 
 def test_a_run_was_timed_on_its_gpu_or_its_processor() -> None:
@@ -18,13 +25,24 @@ def test_a_run_was_timed_on_its_gpu_or_its_processor() -> None:
 
 def test_what_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "processor", lambda: "Xeon")
-    monkeypatch.setattr(machine, "gpus", lambda: ["L4", "H200", "L4"])
+    for name in ("usable_gpus", "installed_gpus"):
+        monkeypatch.setattr(machine, name, lambda: ["L4", "H200", "L4"])
     for device in ("auto", "cuda", "cuda:1"):
-        assert hardware_here(device) == ("L4", "H200")
-    assert hardware_here("cpu") == ("Xeon",)
-    assert hardware_here(None) == ("L4", "H200", "Xeon")
-    monkeypatch.setattr(machine, "gpus", list)
-    assert hardware_here("auto") == hardware_here(None) == ("Xeon",)
+        assert hardware_for(device) == ("L4", "H200")
+    assert hardware_for("cpu") == ("Xeon",)
+    assert installed_hardware() == ("L4", "H200", "Xeon")
+    for name in ("usable_gpus", "installed_gpus"):
+        monkeypatch.setattr(machine, name, list)
+    assert hardware_for("auto") == installed_hardware() == ("Xeon",)
+
+
+def test_the_driver_names_its_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "NVIDIA", tmp_path)
+    assert installed_gpus() == []
+    for bus, name in (("0000:8b:00.0", "NVIDIA L4"), ("0000:1b:00.0", "NVIDIA H200")):
+        (tmp_path / bus).mkdir()
+        (tmp_path / bus / "information").write_text(f"Model: \t\t {name}\nIRQ:   \t\t 0\n")
+    assert installed_gpus() == ["NVIDIA H200", "NVIDIA L4"]
 
 
 def test_the_processor_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,10 +56,10 @@ def test_the_processor_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_gpus_that_cannot_be_used_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: f"GPU {number}")
-    assert gpus() == ["GPU 0", "GPU 1"]
+    assert usable_gpus() == ["GPU 0", "GPU 1"]
 
     def broken(number: int) -> str:
         raise RuntimeError("the driver is too old")
 
     monkeypatch.setattr(torch.cuda, "get_device_name", broken)
-    assert gpus() == []
+    assert usable_gpus() == []

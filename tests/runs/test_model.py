@@ -15,7 +15,7 @@ from shoal.algorithms import ALGORITHMS, find
 from shoal.algorithms.base import Algorithm
 from shoal.algorithms.optimiser import Optimiser
 from shoal.datasets import Domain, splits
-from shoal.results.records import Record
+from shoal.results.records import CARD, MODEL, Record
 from shoal.runs import model
 from shoal.runs.machine import Machine
 from shoal.runs.model import measure
@@ -34,7 +34,7 @@ RECORD = Record(
 
 def trained(run: Run, steps: int = 3) -> Algorithm:
     """Return the run's method after a few updates."""
-    machine = Machine(CPU, "eager")
+    machine = Machine(device=CPU, step="eager")
     _, update = prepare(run, find(run.algorithm), tiny(), None, machine)
     for _ in range(steps):
         update()
@@ -54,7 +54,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copied(saved: Path, to: Path) -> Path:
-    for name in (model.MODEL, model.CARD):
+    for name in (MODEL, CARD):
         (to / name).write_bytes((saved / name).read_bytes())
     return to
 
@@ -84,7 +84,7 @@ def test_what_is_saved_is_what_predictions_need(name: str, tmp_path: Path) -> No
     run = tiny_run(name)
     algorithm = trained(run)
     save(tmp_path, algorithm, run)
-    found = load_file(tmp_path / model.MODEL)
+    found = load_file(tmp_path / MODEL)
     assert {f"model.{key}" for key in algorithm.model.state_dict()} <= set(found)
     optimisers = [k for k, part in algorithm.named_modules() if isinstance(part, Optimiser)]
     assert optimisers
@@ -92,7 +92,7 @@ def test_what_is_saved_is_what_predictions_need(name: str, tmp_path: Path) -> No
 
 
 def test_the_card(saved: Path) -> None:
-    card = json.loads((saved / model.CARD).read_text())
+    card = json.loads((saved / CARD).read_text())
     run = tiny_run("erm")
     assert card == {
         "schema": 1,
@@ -105,19 +105,19 @@ def test_the_card(saved: Path) -> None:
         "step": 2,
         "accuracy": RECORD.accuracy,
         "calibration_error": RECORD.calibration_error,
-        "sha256": hashlib.sha256((saved / model.MODEL).read_bytes()).hexdigest(),
+        "sha256": hashlib.sha256((saved / MODEL).read_bytes()).hexdigest(),
         "run": run.canonical(),
     }
 
 
 def test_the_file_itself_can_be_named(saved: Path) -> None:
-    found = model.load(saved / model.MODEL, CPU)
+    found = model.load(saved / MODEL, CPU)
     assert found.run.algorithm == "erm"
 
 
 def test_a_variant_comes_back(tmp_path: Path) -> None:
     run = replace(tiny_run("fishr"), algorithm="fishr-no-ema")
-    _, update = prepare(run, find("fishr"), tiny(), None, Machine(CPU, "eager"))
+    _, update = prepare(run, find("fishr"), tiny(), None, Machine(device=CPU, step="eager"))
     save(tmp_path, update.algorithm, run)
     assert type(model.load(tmp_path, CPU).algorithm) is find("fishr")
 
@@ -125,7 +125,7 @@ def test_a_variant_comes_back(tmp_path: Path) -> None:
 # Files that are not as they should be
 
 
-@pytest.mark.parametrize("name", [model.MODEL, model.CARD])
+@pytest.mark.parametrize("name", [MODEL, CARD])
 def test_a_missing_file(saved: Path, tmp_path: Path, name: str) -> None:
     (copied(saved, tmp_path) / name).unlink()
     with pytest.raises(ValueError, match=f"there is no {name} in {tmp_path}; has the run ended"):
@@ -134,7 +134,7 @@ def test_a_missing_file(saved: Path, tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("damage", [lambda c: c[:-8], lambda c: b"", lambda c: c + b"x"])
 def test_a_damaged_model(saved: Path, tmp_path: Path, damage: Any) -> None:
-    path = copied(saved, tmp_path) / model.MODEL
+    path = copied(saved, tmp_path) / MODEL
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(ValueError, match=r"model.safetensors is damaged, or another than .*; copy"):
         model.load(tmp_path, CPU)
@@ -143,7 +143,7 @@ def test_a_damaged_model(saved: Path, tmp_path: Path, damage: Any) -> None:
 def test_what_to_do_about_a_damaged_model_depends_on_who_made_it(
     saved: Path, tmp_path: Path
 ) -> None:
-    (copied(saved, tmp_path) / model.CARD).write_text("{")
+    (copied(saved, tmp_path) / CARD).write_text("{")
     with pytest.raises(ValueError, match="or give the 'shoal fit' command again"):
         model.load(tmp_path, CPU)
     (tmp_path / "run.json").touch()
@@ -157,15 +157,15 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 def with_card(folder: Path, **changes: Any) -> Path:
-    card = json.loads((folder / model.CARD).read_text())
-    content = (folder / model.MODEL).read_bytes()
+    card = json.loads((folder / CARD).read_text())
+    content = (folder / MODEL).read_bytes()
     card |= {"sha256": hashlib.sha256(content).hexdigest()} | changes
-    (folder / model.CARD).write_text(json.dumps(card))
+    (folder / CARD).write_text(json.dumps(card))
     return folder
 
 
 def test_a_file_of_another_kind(saved: Path, tmp_path: Path) -> None:
-    (copied(saved, tmp_path) / model.MODEL).write_bytes(b"x" * 100)
+    (copied(saved, tmp_path) / MODEL).write_bytes(b"x" * 100)
     with_card(tmp_path)
     with pytest.raises(ValueError, match=r"model.safetensors is no safetensors file"):
         model.load(tmp_path, CPU)
@@ -173,20 +173,20 @@ def test_a_file_of_another_kind(saved: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["[]", '"card"', '{"schema": 2}', "{}"])
 def test_a_card_of_another_kind(saved: Path, tmp_path: Path, content: str) -> None:
-    (copied(saved, tmp_path) / model.CARD).write_text(content)
+    (copied(saved, tmp_path) / CARD).write_text(content)
     with pytest.raises(ValueError, match=r"model.json is no card of this version .*; copy it"):
         model.load(tmp_path, CPU)
 
 
 def test_a_card_that_is_no_json(saved: Path, tmp_path: Path) -> None:
-    (copied(saved, tmp_path) / model.CARD).write_text("{")
+    (copied(saved, tmp_path) / CARD).write_text("{")
     with pytest.raises(ValueError, match=r"model.json is not valid JSON .*; copy it"):
         model.load(tmp_path, CPU)
 
 
 @pytest.mark.parametrize("change", ["more", "fewer", "another shape"])
 def test_tensors_that_do_not_fit(saved: Path, tmp_path: Path, change: str) -> None:
-    path = copied(saved, tmp_path) / model.MODEL
+    path = copied(saved, tmp_path) / MODEL
     tensors = load_file(path)
     if change == "more":
         tensors["model.third"] = torch.zeros(2)
@@ -236,8 +236,8 @@ def test_a_card_means_that_both_files_are_whole(
     monkeypatch.setattr(model, "write_json", fail)
     with pytest.raises(KeyboardInterrupt):
         save(tmp_path, algorithm, run)
-    assert (tmp_path / model.MODEL).exists()
-    assert not (tmp_path / model.CARD).exists()
+    assert (tmp_path / MODEL).exists()
+    assert not (tmp_path / CARD).exists()
 
 
 # Networks at the beginning
@@ -290,7 +290,7 @@ def test_the_order_of_test_domains_does_not_matter_to_anything(tmp_path: Path) -
         path = tmp_path / "".join(order)
         carry_out(path, tiny_run("fishr", test_domains=order))
         found.append([(path / name).read_bytes() for name in ("records.jsonl", "model.json")])
-        found[-1].append((path / model.MODEL).read_bytes())
+        found[-1].append((path / MODEL).read_bytes())
     assert found[0] == found[1]
 
 

@@ -14,10 +14,10 @@ from shoal.runs.machine import Machine
 from shoal.runs.run import Protocol, Run
 
 RUN = Run(
-    "pacs",
-    "0" * 64,
-    "fishr",
-    ("sketch",),
+    dataset="pacs",
+    fingerprint="0" * 64,
+    algorithm="fishr",
+    test_domains=("sketch",),
     trial=1,
     draw=2,
     hparams={"lr": 5e-05, "batch_size": 32, "centered": True},
@@ -153,11 +153,11 @@ def change(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ([], "a run of schema 1 was expected, got"),
-        ("run", "a run of schema 1 was expected, got run"),
-        (change(schema=2), "a run of schema 1 was expected"),
+        ([], "expected a run of schema 1, got"),
+        ("run", "expected a run of schema 1, got run"),
+        (change(schema=2), "expected a run of schema 1"),
         ({key: v for key, v in RUN.canonical().items() if key != "schema"}, "schema 1"),
-        (change(colour="red"), "another version of shoal's: .*'colour'"),
+        (change(colour="red"), "another version of shoal .*'colour'"),
         (change(protocol=RUN.canonical()["protocol"] | {"warp": 9}), "another version.*'warp'"),
         ({key: v for key, v in RUN.canonical().items() if key != "protocol"}, "'protocol'"),
         ({key: v for key, v in RUN.canonical().items() if key != "dataset"}, "'dataset'"),
@@ -195,7 +195,7 @@ def test_what_a_protocol_refuses(changes: dict[str, Any], why: str) -> None:
 @pytest.mark.parametrize("value", [np.int64(3), None, [1], Path("x"), 1j])
 def test_hyperparameters_that_cannot_be_saved(value: Any) -> None:
     with pytest.raises(
-        ValueError, match=r"hyperparameter size must be .* that it can be saved, got"
+        ValueError, match=r"hyperparameter size must be .* it is saved as JSON, got"
     ):
         replace(RUN, hparams={"size": value})
 

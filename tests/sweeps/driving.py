@@ -9,9 +9,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from shoal.sweeps.attempt import RunState
 from shoal.sweeps.plan import read_plan
-from shoal.sweeps.status import count_states
+from shoal.sweeps.status import RunState, count_states
 from tests.sweeps.workspaces import Squares
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -15,28 +15,29 @@ import torch
 
 from shoal.algorithms import find
 from shoal.cli import main
-from shoal.cli.engine import _here, _watcher
-from shoal.cli.status import time_left, told_left
+from shoal.cli.engine import StatusLines, _hardware
+from shoal.cli.status import describe_time_left, format_time_left
 from shoal.datasets import Domain, DomainDataset
-from shoal.runs.folder import opened
+from shoal.runs.folder import open_run_folder
 from shoal.runs.machine import processor
 from shoal.runs.prepare import prepare
 from shoal.runs.run import Run
-from shoal.sweeps import cost
-from shoal.sweeps.attempt import RunState
+from shoal.sweeps import probe as probes
 from shoal.sweeps.cost import (
-    RATES,
+    Rates,
+    RatesByHardware,
     RemainingWork,
-    find_rates,
-    known_rates,
-    left_of,
-    unknown_kinds,
+    read_rates,
+    remaining_work,
+    runs_to_probe,
     write_rates,
 )
 from shoal.sweeps.plan import folder_of, read_plan
-from shoal.sweeps.probe import ProbeSubject, Rates, _line, _repeated, probe
+from shoal.sweeps.probe import ProbeSubject, _fit_line, _mean_seconds, probe, probe_rates
+from shoal.sweeps.status import RunState
 from tests.runs.small import small_run, tiny, tiny_run
 from tests.sweeps.workspaces import Broken, Squares, planned
+from tests.training.little import watching
 
 HERE = ("ours",)
 
@@ -73,14 +74,14 @@ def test_damaged_timings_are_worth_no_run(content: str, tmp_path: Path) -> None:
     (folder_of(tmp_path, runs[1]) / "timing.json").write_text(content)
     (tmp_path / "rates.json").write_text(content)
     for here in (HERE, ()):
-        assert left_of(tmp_path, runs, here).each == (7.0,)
+        assert remaining_work(tmp_path, runs, here).each == (7.0,)
 
 
 def test_a_line_through_times() -> None:
-    assert _line({4: 1.0, 16: 2.5}) == pytest.approx((0.5, 0.125))
-    assert _line({6: 3.0}) == (0.0, 0.5)
-    assert _line({4: 1.0, 16: 0.9}) == (1.0, 0.0)  # noise must not pay anything back
-    assert _line({4: 0.1, 16: 9.0})[0] == 0.0
+    assert _fit_line({4: 1.0, 16: 2.5}) == pytest.approx((0.5, 0.125))
+    assert _fit_line({6: 3.0}) == (0.0, 0.5)
+    assert _fit_line({4: 1.0, 16: 0.9}) == (1.0, 0.0)  # noise must not pay anything back
+    assert _fit_line({4: 0.1, 16: 9.0})[0] == 0.0
 
 
 def test_a_first_go_counts_only_where_it_is_long_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +92,7 @@ def test_a_first_go_counts_only_where_it_is_long_by_itself(monkeypatch: pytest.M
         def go(number: int) -> None:
             now[0] += then if number else first
 
-        return _repeated(go, cuda)
+        return _mean_seconds(go, cuda)
 
     assert work(0.125, 0.0625) == pytest.approx(0.0625)
     assert work(9.0, 0.125) == pytest.approx(9.0)  # no second one: it would take as long
@@ -113,7 +114,7 @@ def test_a_record_evaluates_so_many_images(evaluate: str, tests: tuple[str, ...]
 
 
 def test_gaps_are_counted_where_they_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.sweeps.probe._repeated", lambda *_: 6.0)
+    monkeypatch.setattr("shoal.sweeps.probe._mean_seconds", lambda *_: 6.0)
     dataset, machine = tiny(), Squares().machine()
     subject = ProbeSubject.of(tiny_run("erm"), dataset)
     without, with_gaps = (
@@ -148,8 +149,8 @@ def test_images_in_files_are_not_read() -> None:
 def test_what_is_left_goes_by_what_is_done_then_by_rates(tmp_path: Path) -> None:
     planned(tmp_path, ("erm", "fishr", "irm"), steps=10)
     runs = read_plan(tmp_path)
-    assert left_of(tmp_path, runs, HERE) == RemainingWork(unknown=("squares",))
-    assert time_left(left_of(tmp_path, runs, HERE), 1) == ""
+    assert remaining_work(tmp_path, runs, HERE) == RemainingWork(unknown=("squares",))
+    assert format_time_left(remaining_work(tmp_path, runs, HERE), 1) == ""
     mine = {
         name: [run for run in runs if run.algorithm == name] for name in ("erm", "fishr", "irm")
     }
@@ -157,20 +158,20 @@ def test_what_is_left_goes_by_what_is_done_then_by_rates(tmp_path: Path) -> None
     wrote(tmp_path, mine["erm"][1], preparing=60.0, updating=12.0, evaluating=4.0)
     wrote(tmp_path, mine["erm"][2], preparing=3.0, updating=14.0, evaluating=0.0)
     erm = 3.0 + 14.0  # the median, and the mean
-    assert left_of(tmp_path, runs, HERE) == RemainingWork((pytest.approx(erm),) * 15)
+    assert remaining_work(tmp_path, runs, HERE) == RemainingWork((pytest.approx(erm),) * 15)
     write_rates(tmp_path, {("ours", ("squares", "fishr")): Rates(1.0, 0.0, 5.0, 3)})
     fishr = 10 * 1.0 + 2 * 5.0
     expected = 3 * erm + 6 * fishr + 6 * (erm + fishr) / 2
-    found = left_of(tmp_path, runs, HERE)
+    found = remaining_work(tmp_path, runs, HERE)
     assert found.seconds() == pytest.approx(expected) and found.unknown == ()
-    assert found.guessed and not left_of(tmp_path, mine["erm"], HERE).guessed
+    assert found.guessed and not remaining_work(tmp_path, mine["erm"], HERE).guessed
     # What failed is not left.
     (folder := folder_of(tmp_path, mine["fishr"][0])).mkdir()
     (folder / "failed.json").write_text("{}")
-    assert left_of(tmp_path, runs, HERE).seconds() == pytest.approx(expected - fishr)
+    assert remaining_work(tmp_path, runs, HERE).seconds() == pytest.approx(expected - fishr)
 
 
-def test_timings_of_other_machines_count_only_where_there_are_none_from_here(
+def test_timings_of_other_machines_count_only_where_there_are_none_from_hardware(
     tmp_path: Path,
 ) -> None:
     planned(tmp_path, ("erm", "fishr"))
@@ -178,29 +179,29 @@ def test_timings_of_other_machines_count_only_where_there_are_none_from_here(
     erm, fishr = ([run for run in runs if run.algorithm == name] for name in ("erm", "fishr"))
     for number, hardware in enumerate(("slow", "H200", "H200")):
         wrote(tmp_path, erm[number], hardware, updating={"slow": 99.0, "H200": 1.0}[hardware])
-    found = left_of(tmp_path, runs, HERE)
+    found = remaining_work(tmp_path, runs, HERE)
     assert found == RemainingWork((1.0,) * 9, (), ("H200",))  # of the others, that of the most runs
-    assert told_left(found, 1) == (
-        "About 9 s left, with one worker, by the timings of another machine (H200)"
+    assert describe_time_left(found, 1) == (
+        "About 9 s left with one worker, from timings of other hardware (H200)"
     )
     # A probe from here says more, also of another method, and so does a run.
     rates = {("H200", ("squares", "erm")): Rates(9.0, 0.0, 0.0, 3)}
     write_rates(tmp_path, rates | {("ours", ("squares", "erm")): Rates(20.0, 0.0, 0.0, 3)})
-    assert left_of(tmp_path, runs, HERE) == RemainingWork((60.0,) * 9, guessed=True)
+    assert remaining_work(tmp_path, runs, HERE) == RemainingWork((60.0,) * 9, guessed=True)
     wrote(tmp_path, fishr[0], updating=30.0)
-    found = left_of(tmp_path, runs, HERE)
+    found = remaining_work(tmp_path, runs, HERE)
     assert found == RemainingWork((60.0,) * 3 + (30.0,) * 5, guessed=True)
-    assert left_of(tmp_path, runs, ("none", "slow")).each == (99.0,) * 8
-    assert left_of(tmp_path, runs, ()).elsewhere == ("H200",)
+    assert remaining_work(tmp_path, runs, ("none", "slow")).each == (99.0,) * 8
+    assert remaining_work(tmp_path, runs, ()).elsewhere == ("H200",)
 
 
-def test_a_kind_that_is_known_elsewhere_is_unknown_here(tmp_path: Path) -> None:
+def test_a_kind_that_is_known_elsewhere_is_unknown_hardware(tmp_path: Path) -> None:
     planned(tmp_path, ("erm",))
     run, *_ = runs = read_plan(tmp_path)
     wrote(tmp_path, run, "H200")
-    assert unknown_kinds(tmp_path, runs, HERE) == [run]
-    assert unknown_kinds(tmp_path, runs, ("H200",)) == []
-    assert unknown_kinds(tmp_path, runs, ()) == []  # a cluster's machines are not known
+    assert runs_to_probe(tmp_path, runs, HERE) == [run]
+    assert runs_to_probe(tmp_path, runs, ("H200",)) == []
+    assert runs_to_probe(tmp_path, runs, ()) == []  # a cluster's machines are not known
 
 
 def test_the_first_worker_to_be_free_takes_the_next_run() -> None:
@@ -208,7 +209,7 @@ def test_the_first_worker_to_be_free_takes_the_next_run() -> None:
     assert [left.seconds(workers) for workers in (1, 2, 5, 99)] == [150.0, 90.0, 30.0, 30.0]
     assert RemainingWork((10.0, 10.0, 50.0)).seconds(2) == 60.0
     assert RemainingWork().seconds(3) == 0.0
-    assert told_left(left, 2) == "About 1 min 30 s left, with 2 workers"
+    assert describe_time_left(left, 2) == "About 1 min 30 s left with 2 workers"
 
 
 def test_what_a_run_has_behind_it_is_not_left(tmp_path: Path) -> None:
@@ -218,7 +219,7 @@ def test_what_a_run_has_behind_it_is_not_left(tmp_path: Path) -> None:
     for run, text in ((second, '{"step": 0}\n{"step": 6}\n'), (third, "damaged")):
         (folder := folder_of(tmp_path, run)).mkdir()
         (folder / "records.jsonl").write_text(text)
-    assert left_of(tmp_path, runs, HERE).each == pytest.approx((30.0, 100.0, 100.0))
+    assert remaining_work(tmp_path, runs, HERE).each == pytest.approx((30.0, 100.0, 100.0))
 
 
 def test_what_a_run_did_since_its_last_record_is_not_left(
@@ -234,9 +235,9 @@ def test_what_a_run_did_since_its_last_record_is_not_left(
         os.utime(folder_of(tmp_path, run) / name, (at, at))
 
     def left() -> float:
-        return left_of(tmp_path, [first, run], HERE).each[0]
+        return remaining_work(tmp_path, [first, run], HERE).each[0]
 
-    with opened(folder_of(tmp_path, run), run):
+    with open_run_folder(folder_of(tmp_path, run), run):
         assert left() == 100.0
         write("begun.json", "{}", 960.0)
         assert left() == pytest.approx(60.0)
@@ -256,10 +257,10 @@ def test_runs_that_are_carried_out_have_their_workers_already(tmp_path: Path) ->
     planned(tmp_path, ("erm",))
     first, _, third = runs = read_plan(tmp_path)[:3]
     wrote(tmp_path, first, updating=100.0)
-    with opened(folder_of(tmp_path, third), third):
+    with open_run_folder(folder_of(tmp_path, third), third):
         (folder_of(tmp_path, third) / "begun.json").touch()
         os.utime(folder_of(tmp_path, third) / "begun.json", (1.0, 1.0))
-        assert left_of(tmp_path, runs, HERE).each == (0.0, 100.0)
+        assert remaining_work(tmp_path, runs, HERE).each == (0.0, 100.0)
 
 
 def test_of_a_data_set_nobody_knows_it_is_said(tmp_path: Path) -> None:
@@ -267,22 +268,22 @@ def test_of_a_data_set_nobody_knows_it_is_said(tmp_path: Path) -> None:
     run, *_ = runs = read_plan(tmp_path)
     wrote(tmp_path, run, preparing=0.0, updating=30.0, evaluating=0.0)
     other = replace(run, dataset="other")
-    both = left_of(tmp_path, [*runs, other], HERE)
-    assert time_left(both, 1) == "2 min 30 s and what other takes"
-    assert told_left(both, 5) == "About 30 s and what other takes left, with 5 workers"
-    assert time_left(left_of(tmp_path, runs, HERE), 1) == "2 min 30 s"
-    assert time_left(left_of(tmp_path, [run], HERE), 1) == ""
+    both = remaining_work(tmp_path, [*runs, other], HERE)
+    assert format_time_left(both, 1) == "2 min 30 s plus other (unknown)"
+    assert describe_time_left(both, 5) == "About 30 s plus other (unknown) left with 5 workers"
+    assert format_time_left(remaining_work(tmp_path, runs, HERE), 1) == "2 min 30 s"
+    assert format_time_left(remaining_work(tmp_path, [run], HERE), 1) == ""
 
 
 def test_what_is_unknown_comes_data_set_by_data_set(tmp_path: Path) -> None:
     planned(tmp_path, ("erm", "fishr"))
     runs = read_plan(tmp_path)
     both = [*runs, *(replace(run, dataset="other") for run in runs)]
-    kinds = [(run.dataset, run.algorithm) for run in unknown_kinds(tmp_path, both, HERE)]
+    kinds = [(run.dataset, run.algorithm) for run in runs_to_probe(tmp_path, both, HERE)]
     assert kinds == [("squares", "erm"), ("other", "erm"), ("squares", "fishr"), ("other", "fishr")]
     wrote(tmp_path, runs[1])
     write_rates(tmp_path, {("ours", ("other", "erm")): Rates(1, 1, 1, 1)})
-    kinds = [(run.dataset, run.algorithm) for run in unknown_kinds(tmp_path, both, HERE)]
+    kinds = [(run.dataset, run.algorithm) for run in runs_to_probe(tmp_path, both, HERE)]
     assert kinds == [("squares", "fishr"), ("other", "fishr")]
 
 
@@ -292,19 +293,19 @@ def test_a_probe_in_its_own_process_and_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [tiny_run("erm")]
-    monkeypatch.setattr(cost, "BEGIN", 60.0)
-    monkeypatch.setattr(cost, "LIMIT", {"cpu": 60.0})
-    find_rates(tmp_path, runs, Squares(), lambda *_: tiny())
-    assert list(known_rates(tmp_path)) == [(processor(), ("tiny", "erm"))]
-    assert left_of(tmp_path, runs, (processor(),)).seconds() > 0
-    (tmp_path / RATES).unlink()
-    told: list[str] = []
-    find_rates(tmp_path, [*runs, tiny_run("fishr")], Unknowing(), lambda *_: tiny(), told.append)
-    assert known_rates(tmp_path) == {}
-    assert told == ["what erm costs on tiny could not be tried (ValueError: unknown method)"]
-    monkeypatch.setattr(cost, "LIMIT", {"cpu": 0.0})
-    find_rates(tmp_path, runs, Squares(), lambda *_: tiny())
-    assert known_rates(tmp_path) == {}
+    monkeypatch.setattr(probes, "BEGIN", 60.0)
+    monkeypatch.setattr(probes, "LIMIT", {"cpu": 60.0})
+    rates = probe_rates(runs, Squares(), lambda *_: tiny())
+    assert list(rates) == [(processor(), ("tiny", "erm"))]
+    write_rates(tmp_path, rates)
+    assert read_rates(tmp_path) == rates
+    assert remaining_work(tmp_path, runs, (processor(),)).seconds() > 0
+    notes: list[str] = []
+    both, watcher = [*runs, tiny_run("fishr")], watching(note=notes.append)
+    assert probe_rates(both, Unknowing(), lambda *_: tiny(), watcher) == {}
+    assert notes == ["the cost of ERM on tiny could not be probed (ValueError: unknown method)"]
+    monkeypatch.setattr(probes, "LIMIT", {"cpu": 0.0})
+    assert probe_rates(runs, Squares(), lambda *_: tiny()) == {}
 
 
 def test_probes_stop_when_their_time_is_over_and_mind_no_failure(
@@ -315,7 +316,7 @@ def test_probes_stop_when_their_time_is_over_and_mind_no_failure(
     def sent(world: Squares) -> list[Any]:
         found: list[Any] = []
         pipe: Any = SimpleNamespace(send=found.append)
-        cost._probe_all(subjects, world, pipe)
+        probes._probe_all(subjects, world, pipe)
         assert found[:1] in ([], [("cpu", processor())])
         return found[1:]
 
@@ -323,33 +324,33 @@ def test_probes_stop_when_their_time_is_over_and_mind_no_failure(
     assert sent(Broken()) == []
     assert sent(Unknowing()) == [(kind, "ValueError: unknown method") for kind in both]
     assert [kind for kind, _ in sent(Squares())] == both
-    monkeypatch.setattr(cost, "SHARE", 0.0)
+    monkeypatch.setattr(probes, "SHARE", 0.0)
     assert [kind for kind, _ in sent(Squares())] == both[:1]
 
 
 def test_the_command_says_what_it_will_cost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def found(out: Path, runs: list[Run], *_: object) -> None:
+    def found(runs: list[Run], *_: object) -> RatesByHardware:
         rates = Rates(1.0, 0.0, 0.0, 3)
-        write_rates(out, {("ours", (run.dataset, run.algorithm)): rates for run in runs})
+        return {("ours", (run.dataset, run.algorithm)): rates for run in runs}
 
-    monkeypatch.setattr(cost, "find_rates", found)
-    monkeypatch.setattr("shoal.runs.machine.gpus", lambda: list(HERE))
+    monkeypatch.setattr(probes, "probe_rates", found)
+    monkeypatch.setattr("shoal.runs.machine.usable_gpus", lambda: list(HERE))
     command = ["sweep", "--datasets", "colored-mnist", "--plan-only", "--trials", "1", "--draws"]
     command += ["2", "--algorithms", "erm", "--steps", "600", "--out", str(tmp_path)]
-    guess = "left, with one worker, guessed from a few updates that were not compiled\n"
+    guess = "left with one worker, estimated from a few updates that were not compiled\n"
     for _ in range(2):  # the second time nothing new is known
         assert main(command) == 0
         assert f"About 1 h 0 min {guess}" in capsys.readouterr().err
     assert main([*command, "--workers", "4"]) == 0
-    assert "About 20 min 0 s left, with 4 workers, guessed" in capsys.readouterr().err
+    assert "About 20 min 0 s left with 4 workers, estimated" in capsys.readouterr().err
     assert as_json(tmp_path, capsys)["seconds_left"] == 3600.0
     first, second, *_ = read_plan(tmp_path)
     wrote(tmp_path, first, updating=60.0)
-    with opened(folder_of(tmp_path, second), second):  # another command's
+    with open_run_folder(folder_of(tmp_path, second), second):  # another command's
         assert main([*command, "--workers", "2"]) == 0
-        assert "About 2 min 0 s left, with 3 workers\n" in capsys.readouterr().err
+        assert "About 2 min 0 s left with 3 workers\n" in capsys.readouterr().err
 
 
 def as_json(out: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -375,14 +376,17 @@ def test_status_tells_seconds_for_those_who_are_at_it(
     expected = {"seconds_left": 300.0, "time_left": "5 min 0 s", "workers": 1}
     expected |= nothing | {"timings_of_other_machines": ["H200"]}
     assert as_json(tmp_path, capsys) == expected
-    monkeypatch.setattr("shoal.runs.machine.gpus", lambda: ["H200"])
+    monkeypatch.setattr("shoal.runs.machine.installed_gpus", lambda: ["H200"])
     expected["timings_of_other_machines"] = []
     assert as_json(tmp_path, capsys) == expected
-    with opened(folder_of(tmp_path, second), second), opened(folder_of(tmp_path, third), third):
+    with (
+        open_run_folder(folder_of(tmp_path, second), second),
+        open_run_folder(folder_of(tmp_path, third), third),
+    ):
         found = as_json(tmp_path, capsys)
         assert (found["workers"], found["seconds_left"]) == (2, 180.0)
         assert main(["status", str(tmp_path)]) == 0
-        assert "About 3 min 0 s left, with 2 workers\n" in capsys.readouterr().out
+        assert "About 3 min 0 s left with 2 workers\n" in capsys.readouterr().out
     for run in read_plan(tmp_path)[1:]:
         (folder_of(tmp_path, run)).mkdir(exist_ok=True)
         (folder_of(tmp_path, run) / "done").touch()
@@ -398,21 +402,21 @@ def test_now_and_then_a_sweep_tells_how_long_all_workers_take(
     run, *_ = runs = read_plan(tmp_path)
     wrote(tmp_path, run, processor(), updating=60.0)
     options = Namespace(out=tmp_path, engine="local", device="cpu")
-    watcher = _watcher(options, runs)
+    watcher = StatusLines(options, runs)
     for seconds, workers, running in ((1, 2, 2), (20, 2, 2), (25, 2, 2), (40, 2, 5)):
         now[0] = float(seconds)
         watcher.status(Counter({RunState.DONE: 1, RunState.RUNNING: running}), workers)
     assert capsys.readouterr().err.splitlines() == [
-        "1 done, 2 running. About 3 min 0 s left, with 2 workers",
-        "1 done, 5 running. About 1 min 0 s left, with 5 workers",
+        "1 done, 2 running. About 3 min 0 s left with 2 workers",
+        "1 done, 5 running. About 1 min 0 s left with 5 workers",
     ]
 
 
 def test_a_cluster_is_not_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     options = Namespace(engine="ray", address=None, device="cpu")
-    assert _here(options) == (processor(),)
-    assert _here(Namespace(**vars(options) | {"address": "10.0.0.1:6379"})) == ()
+    assert _hardware(options) == (processor(),)
+    assert _hardware(Namespace(**vars(options) | {"address": "10.0.0.1:6379"})) == ()
     monkeypatch.setenv("RAY_ADDRESS", "auto")
-    assert _here(options) == ()
-    assert _here(Namespace(**vars(options) | {"engine": "local"})) == (processor(),)
+    assert _hardware(options) == ()
+    assert _hardware(Namespace(**vars(options) | {"engine": "local"})) == (processor(),)

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 import torch
 
-from shoal.runs.folder import opened
-from shoal.sweeps.attempt import BEGUN, RunState, state_of
+from shoal.runs.folder import open_run_folder
+from shoal.sweeps.attempt import BEGUN
 from shoal.sweeps.local import run_locally
 from shoal.sweeps.plan import folder_of, read_plan
 from shoal.sweeps.ray_engine import _at_once, _first, _gpus, _reach, _Tasks, _worker, run_on_ray
-from shoal.sweeps.status import SweepWatcher, count_states
+from shoal.sweeps.status import RunState, SweepWatcher, count_states, state_of
 from shoal.sweeps.worker import Stopped, Worker
 from tests.sweeps.driving import ROOT, drive, until_running, workers_of
 from tests.sweeps.workspaces import Broken, Full, Shared, Squares, Tight, contents, planned
@@ -76,7 +76,7 @@ def test_killed_workers_and_drivers_lose_nothing(
     others = {RunState.DONE: 11, RunState.RUNNING: 1}
 
     # We hold one run all the while, so that no driver is over before anything happens to it.
-    with opened(folder_of(tmp_path, runs[-1]), runs[-1]):
+    with open_run_folder(folder_of(tmp_path, runs[-1]), runs[-1]):
         # A worker is killed, and replaced; then its driver is asked to end, and ends its workers.
         driver = drive(tmp_path, "local")
         until(lambda: count_states(tmp_path, runs)[RunState.RUNNING] >= 2)

@@ -13,23 +13,23 @@ import torch
 
 from shoal.algorithms import find
 from shoal.results.records import SET_HPARAMS, failure_of, failures
-from shoal.runs.folder import opened
+from shoal.runs.folder import open_run_folder
 from shoal.runs.run import Run
 from shoal.storage import read_json
 from shoal.sweeps import attempt as attempts
 from shoal.sweeps import status as standings
-from shoal.sweeps.attempt import DEATHS, DeviceLost, RunState, attempt, state_of, try_again
+from shoal.sweeps.attempt import DEATHS, DeviceLost, attempt, try_again
 from shoal.sweeps.plan import (
     Shard,
     Sweep,
+    domain_sets,
     folder_of,
     read_plan,
-    replaced,
     runs_of,
-    sets_left_out,
+    superseded,
     write_plan,
 )
-from shoal.sweeps.status import SweepStatus, current, left_behind
+from shoal.sweeps.status import RunState, SweepStatus, stale_folders, state_of, without_stale
 from shoal.sweeps.worker import Worker
 from tests.runs.small import small_run, squares
 from tests.sweeps.workspaces import Squares, planned
@@ -57,7 +57,13 @@ class Killed(BaseException):
 
 
 def test_a_plan_has_every_combination_once() -> None:
-    sweep = Sweep(("erm", "fishr"), ("squares", "colored-mnist"), 2, 3, "pairs")
+    sweep = Sweep(
+        algorithms=("erm", "fishr"),
+        datasets=("squares", "colored-mnist"),
+        trials=2,
+        draws=3,
+        test_domains="pairs",
+    )
     runs = runs_of(sweep, Squares().method, lambda name, trial: squares(name=name))
     assert len(runs) == 2 * 2 * 2 * 3 * 6
     assert len({run.identity for run in runs}) == len(runs)
@@ -74,7 +80,13 @@ def test_a_plan_has_every_combination_once() -> None:
 
 def test_a_plan_says_which_hyperparameters_were_set(tmp_path: Path) -> None:
     """Of published data sets, where a report compares only what the search drew."""
-    sweep = Sweep(("erm", "fishr"), ("colored-mnist",), 1, 2, settings={"lr": "0.5"})
+    sweep = Sweep(
+        algorithms=("erm", "fishr"),
+        datasets=("colored-mnist",),
+        trials=1,
+        draws=2,
+        settings={"lr": "0.5"},
+    )
     runs = runs_of(sweep, Squares().method, lambda name, trial: squares(name=name))
     write_plan(tmp_path, runs)
     found = read_json(tmp_path / SET_HPARAMS)
@@ -87,7 +99,7 @@ def test_a_plan_says_which_hyperparameters_were_set(tmp_path: Path) -> None:
 
 
 def test_two_domains_have_no_pairs() -> None:
-    assert sets_left_out(["a", "b"], "pairs") == [("a",), ("b",)]
+    assert domain_sets(["a", "b"], "pairs") == [("a",), ("b",)]
 
 
 def test_a_plan_is_read_as_written_and_only_grows(tmp_path: Path) -> None:
@@ -97,7 +109,7 @@ def test_a_plan_is_read_as_written_and_only_grows(tmp_path: Path) -> None:
     planned(tmp_path, ("erm",))
     after = read_plan(tmp_path)
     assert after[: len(before)] == before and len(after) == 2 * len(before) == 12
-    with pytest.raises(ValueError, match="no folder of a sweep or a fit: there is no such folder"):
+    with pytest.raises(ValueError, match=r"not the folder of a sweep .*: there is no such folder"):
         read_plan(tmp_path / "elsewhere")
 
 
@@ -123,14 +135,14 @@ def test_a_run_of_changed_data_is_replaced_by_the_last_asked_for(tmp_path: Path)
         replace(small_run(), dataset="other"),
     ]
     write_plan(tmp_path, [*runs, *more])
-    assert replaced(read_plan(tmp_path)) == []
+    assert superseded(read_plan(tmp_path)) == []
     write_plan(tmp_path, other_data(runs))
-    assert replaced(read_plan(tmp_path)) == runs
+    assert superseded(read_plan(tmp_path)) == runs
     thirds = other_data(other_data(runs))
     write_plan(tmp_path, thirds[:1])
-    assert replaced(read_plan(tmp_path)) == [*runs, other_data(runs)[0]]
+    assert superseded(read_plan(tmp_path)) == [*runs, other_data(runs)[0]]
     write_plan(tmp_path, runs)  # they were mended back
-    assert replaced(read_plan(tmp_path)) == [*other_data(runs), thirds[0]]
+    assert superseded(read_plan(tmp_path)) == [*other_data(runs), thirds[0]]
     assert len(read_plan(tmp_path)) == 2 + 7 + 2 + 1
 
 
@@ -143,14 +155,14 @@ def test_what_was_left_behind_is_not_current(tmp_path: Path) -> None:
         folder_of(tmp_path, run).mkdir(parents=True)
     (folder_of(tmp_path, failing) / attempts.FAILED).write_text("{}")
     (folder_of(tmp_path, done) / "done").touch()
-    assert current(tmp_path, runs) == runs and left_behind(tmp_path) == []
+    assert without_stale(tmp_path, runs) == runs and stale_folders(tmp_path) == []
     write_plan(tmp_path, other_data(runs))
-    with opened(folder_of(tmp_path, running), running):
-        assert current(tmp_path, read_plan(tmp_path)) == [done, running, *other_data(runs)]
-        assert left_behind(tmp_path) == [folder_of(tmp_path, failing)]
-    assert current(tmp_path, read_plan(tmp_path)) == [done, *other_data(runs)]
+    with open_run_folder(folder_of(tmp_path, running), running):
+        assert without_stale(tmp_path, read_plan(tmp_path)) == [done, running, *other_data(runs)]
+        assert stale_folders(tmp_path) == [folder_of(tmp_path, failing)]
+    assert without_stale(tmp_path, read_plan(tmp_path)) == [done, *other_data(runs)]
     gone = [folder_of(tmp_path, failing), folder_of(tmp_path, running)]
-    assert left_behind(tmp_path) == sorted(gone)
+    assert stale_folders(tmp_path) == sorted(gone)
 
 
 def test_shards_are_the_plan() -> None:
@@ -176,7 +188,7 @@ def test_a_run_is_carried_out_once(tmp_path: Path) -> None:
 def test_a_run_in_use_is_left_alone(tmp_path: Path) -> None:
     run = small_run(steps=2)
     path = folder_of(tmp_path, run)
-    with opened(path, run):
+    with open_run_folder(path, run):
         assert state_of(path) is RunState.RUNNING
         assert attempt(run, loading(data), tmp_path, MACHINE()) is RunState.RUNNING
     assert state_of(path) is RunState.WAITING
@@ -221,7 +233,7 @@ def test_a_run_that_kills_its_process_again_and_again_has_failed(tmp_path: Path)
             attempt(run, loading(die), tmp_path, MACHINE())
     assert attempt(run, loading(data), tmp_path, MACHINE()) is RunState.FAILED
     assert "died 5 times" in failed(path)["reason"]
-    with opened(path, run):
+    with open_run_folder(path, run):
         try_again(path, run)
     assert state_of(path) is RunState.FAILED  # somebody was at it
     try_again(path, run)
@@ -232,7 +244,7 @@ def test_a_run_that_kills_its_process_again_and_again_has_failed(tmp_path: Path)
 def test_a_damaged_failure_is_one(content: str, tmp_path: Path) -> None:
     run = small_run(steps=2)
     path = folder_of(tmp_path, run)
-    with opened(path, run):
+    with open_run_folder(path, run):
         (path / attempts.FAILED).write_bytes(content.encode(errors="surrogateescape"))
     assert attempt(run, loading(data), tmp_path, MACHINE()) is RunState.FAILED
     assert failed(path)["reason"] == "no reason was written down"
@@ -295,7 +307,7 @@ def test_a_device_that_is_lost_ends_the_process_and_not_the_next_runs(
     def fail() -> Any:
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nFor debugging …")
 
-    monkeypatch.setattr(attempts, "_lost", lambda device: True)
+    monkeypatch.setattr(attempts, "_is_lost", lambda device: True)
     with pytest.raises(DeviceLost):
         attempt(small_run(steps=2), loading(fail), tmp_path, MACHINE())
     told = "RuntimeError: CUDA error: an illegal memory access was encountered"
@@ -381,7 +393,7 @@ def test_other_data_than_planned_is_refused(tmp_path: Path) -> None:
     other = loading(lambda: (squares((41, 50, 30)), None))
     assert attempt(run, other, tmp_path, MACHINE()) is RunState.FAILED
     reason = failed(folder_of(tmp_path, run))["reason"]
-    assert "not what it was when the sweep was planned" in reason
+    assert "has changed since the sweep was planned" in reason
 
 
 def test_a_full_disk_stops_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ class Squares:
 
     def machine(self) -> Machine:
         torch.set_num_threads(1)
-        return Machine(torch.device("cpu"), "eager", checkpoint_every=0.0)
+        return Machine(device=torch.device("cpu"), step="eager", checkpoint_every=0.0)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Full(Squares):
 
     def machine(self) -> Machine:
         pretend_gpus(2, lambda device: self._mark("devices", str(device)))
-        return Machine(torch.device("cuda"), "eager")
+        return Machine(device=torch.device("cuda"), step="eager")
 
     def data(self, name: str, trial: int) -> LoadedData:
         self._mark("tried", name)
@@ -109,7 +109,14 @@ def planned(out: Path, algorithms: tuple[str, ...] = ("erm", "fishr"), steps: in
     """Write a plan of twelve runs for every method, or six for one draw."""
     settings = {"batch_size": "4"}
     protocol = Protocol(steps=steps)
-    sweep = Sweep(algorithms, ("squares",), 1, 2, settings=settings, protocol=protocol)
+    sweep = Sweep(
+        algorithms=algorithms,
+        datasets=("squares",),
+        trials=1,
+        draws=2,
+        settings=settings,
+        protocol=protocol,
+    )
     runs = runs_of(sweep, Squares().method, lambda name, trial: squares(name=name))
     write_plan(out, runs)
 

@@ -16,7 +16,7 @@ from tests.datasets.pictures import tree
 from .little import CPU, little, placed
 
 NEEDED = {("a", HELD_OUT), ("b", HELD_OUT), ("c", HELD_OUT), ("d", HELD_OUT), ("d", KEPT)}
-WANTED = DataRequest(("d",), 0, 4)
+WANTED = DataRequest(test_domains=("d",), trial=0, size=4)
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ def source(
     photographs: tuple[DomainDataset, ImageCache], where: str, exact: bool = False, size: int = 3
 ) -> BatchSource:
     dataset, cache = photographs
-    wanted = DataRequest((), 0, size, exact=exact)
+    wanted = DataRequest(test_domains=(), trial=0, size=size, exact=exact)
     return place(dataset, splits(dataset, 0), cache, wanted, CPU, where).sources[0]
 
 

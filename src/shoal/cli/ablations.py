@@ -4,7 +4,7 @@ import argparse
 from functools import cache, partial
 from typing import Any
 
-from .engine import add_engine_options, check_engine, run_sweep, world_of
+from .engine import add_engine_options, check_engine, run_sweep, workspace_of
 from .loading import add_places
 from .options import add_precision, name_domains, positive
 from .report import warn_of_twins
@@ -124,8 +124,14 @@ def _run(name: str, options: argparse.Namespace) -> int:
     ablation, dataset = ABLATIONS[name], options.dataset
     rows = [choose("row", row, ablation.rows) for row in options.rows or ablation.in_order()]
     protocol = _protocol(options)
-    sweep = Sweep(tuple(rows), (dataset,), options.trials, options.draws, protocol=protocol)
-    world = world_of(options, {row: row for row in rows}, {dataset: dataset})
+    sweep = Sweep(
+        algorithms=tuple(rows),
+        datasets=(dataset,),
+        trials=options.trials,
+        draws=options.draws,
+        protocol=protocol,
+    )
+    world = workspace_of(options, {row: row for row in rows}, {dataset: dataset})
     domains = [domain.name for domain in world.dataset(dataset, 0).domains]
     asked = options.test_domains or (["-90%"] if dataset == "colored-mnist" else domains)
     for domain in asked:
@@ -155,11 +161,11 @@ def _run_batches(options: argparse.Namespace) -> int:
     from ..sweeps.plan import runs_of
 
     check_engine(options)
-    world = world_of(
+    world = workspace_of(
         options, {batch_size.ROW: batch_size.ROW}, {batch_size.DATASET: batch_size.DATASET}
     )
     dataset = cache(world.dataset)  # the same for all configurations
-    protocol = Protocol(options.steps, precision=options.precision)
+    protocol = Protocol(steps=options.steps, precision=options.precision)
     planned = {
         run.identity: run
         for sweep in batch_size.sweeps(options.trials, protocol)
@@ -181,7 +187,7 @@ def _protocol(options: argparse.Namespace) -> Any:
 
     weights = None if options.weights == "none" else "imagenet"
     return Protocol(
-        options.steps, network=options.network, weights=weights, precision=options.precision
+        steps=options.steps, network=options.network, weights=weights, precision=options.precision
     )
 
 

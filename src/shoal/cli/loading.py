@@ -111,14 +111,13 @@ def _inputs_of_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
 
     A run on a table knows the number of its columns, and the fit their names.
     """
-    from ..fitting.setup import SETUP
-    from ..runs.model import CARD, MODEL
+    from ..results.records import CARD, FIT_SETUP, MODEL
 
     run = (model.parent if model.name == MODEL else model).resolve()
     fit = run.parent.parent
-    if len(card["shape"]) != 1 or not (fit / SETUP).exists():
+    if len(card["shape"]) != 1 or not (fit / FIT_SETUP).exists():
         return {}
-    if read_json(fit / SETUP)["kind"] != "table":
+    if read_json(fit / FIT_SETUP)["kind"] != "table":
         raise ValueError(
             f"{model} takes {card['shape'][0]} features that the fit computes from images; "
             f"evaluate the fit instead: shoal eval {fit}"
@@ -191,7 +190,7 @@ def _skip_broken_images(dataset: Any, options: argparse.Namespace) -> Any:
 def _inspection_of_fit(dataset: Any, model: Path) -> Path | None:
     """Return the inspection file of the model's fit if it is of this data set, otherwise None."""
     from ..fitting.setup import INSPECTION
-    from ..runs.model import MODEL
+    from ..results.records import MODEL
 
     record = (model.parent if model.name == MODEL else model) / INSPECTION
     same = record.exists() and read_json(record)["fingerprint"] == dataset.fingerprint

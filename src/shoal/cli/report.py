@@ -58,9 +58,9 @@ def failed_runs(folders: Sequence[Path]) -> "list[Failure]":
     found = {one.path.resolve(): one for one in failures(folders)}
     if not found:
         return []
-    from ..sweeps.status import left_behind
+    from ..sweeps.status import stale_folders
 
-    gone = {path.resolve() for at in sweeps_of(found.values()) for path in left_behind(at)}
+    gone = {path.resolve() for at in sweeps_of(found.values()) for path in stale_folders(at)}
     return [one for path, one in found.items() if path not in gone]
 
 
@@ -211,12 +211,12 @@ def _document(options: argparse.Namespace) -> "Document":
 
 def _failures(failed: "Sequence[Failure]") -> Any:
     """Return a section on the failed runs, with what to do about them."""
-    from ..fitting.setup import SETUP
     from ..report.notes import advice_lines, failure_lines
     from ..report.views import Section
+    from ..results.records import FIT_SETUP
 
     # A fit has a plan, too, but resumes by a command of its own.
-    sweeps = [str(at) for at in sweeps_of(failed) if not (at / SETUP).exists()]
+    sweeps = [str(at) for at in sweeps_of(failed) if not (at / FIT_SETUP).exists()]
     return Section(heading="Failed runs", notes=failure_lines(failed), advice=advice_lines(sweeps))
 
 

@@ -1,4 +1,4 @@
-"""``shoal status``: how the runs of a sweep stand."""
+"""``shoal status``: the states of a sweep's runs and the time left; free of torch."""
 
 import argparse
 import json
@@ -6,16 +6,74 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..catalogue import title_of
+from ..results.records import CARD, FIT_SETUP, failure_of
+from ..runs.machine import installed_hardware
+from ..runs.run import Run
+from ..sweeps.cost import RemainingWork, remaining_work
+from ..sweeps.plan import folder_of, read_plan
+from ..sweeps.status import RunState, count_states, stale_folders, state_of, without_stale
 from .terminal import fits, format_duration, table
 
-STATES = ("done", "running", "failed", "waiting")
+STATES = tuple(state.value for state in RunState)
 
 
-def run_rows(out: Path, runs: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return, for every data set and method, its updates and how many runs are in each state."""
-    from ..sweeps.attempt import state_of
-    from ..sweeps.plan import folder_of
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "status",
+        help="show how many runs of a sweep are done, running, failed and waiting",
+        description="Show the states of the runs of a sweep or a fit, why runs failed, and about "
+        "how long the rest takes.",
+    )
+    parser.add_argument("out", type=Path, metavar="DIR", help="the folder of a sweep or a fit")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_run, after_interrupt="nothing was written")
 
+
+def _run(options: argparse.Namespace) -> int:
+    runs = without_stale(options.out, read_plan(options.out))
+    if options.json:
+        left, workers = _remaining(options.out, runs)
+        found = _status_as_json(options.out, runs) | _remaining_as_json(left, workers)
+        print(json.dumps(found, indent=2))
+        return 0
+    show_status(options.out, runs)
+    return 0
+
+
+def show_status(out: Path, runs: Sequence[Run]) -> None:
+    """Print a row for every data set and method, failures, stale runs, and the time left."""
+    from rich.console import Console
+
+    found = _status_as_json(out, runs)
+    console = Console()
+    if found["runs"]:
+        console.print(status_table(f"Runs of {out}", found["runs"], console))
+    by_reason: dict[str, list[str]] = {}
+    for failure in found["failures"]:
+        by_reason.setdefault(failure["reason"], []).append(failure["folder"])
+    lines = []
+    for reason, folders in by_reason.items():
+        more = f" and {len(folders) - 1:,} more" if len(folders) > 1 else ""
+        lines.append(f"{folders[0]}{more}: {reason}")
+    if stale := len(found["left_behind"]):
+        lines.append(
+            f"Not counted: unfinished runs of data that have changed since ({stale:,}). You can "
+            "delete their folders; status --json names them (left_behind)"
+        )
+    if not found["runs"]:
+        lines.append(f"No run is planned in {out}")
+    if _is_fit(out) and not (out / CARD).exists():
+        lines.append("A fit plans its runs as it goes, so more may follow")
+    left, workers = _remaining(out, runs)
+    lines.append(describe_time_left(left, workers) if left else "")
+    for line in filter(None, lines):
+        console.print(line, highlight=False, markup=False)
+
+
+def status_rows(out: Path, runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return for every data set and method its updates, and its number of runs in each state."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for run in runs:
         first = {"dataset": run.dataset, "algorithm": run.algorithm, "updates": 0}
@@ -25,160 +83,93 @@ def run_rows(out: Path, runs: Sequence[Any]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def run_table(
+def status_table(
     title: str, rows: Sequence[dict[str, Any]], console: Any, planned: bool = False
 ) -> Any:
-    """Return the rows as a table; planned, with how many runs and updates there are in all.
+    """Return the rows as a table; a planned one also has the runs and the updates in all.
 
-    Where the console is narrow, states that no run is in are left out, and then the updates.
+    If the console is narrow, states without runs are skipped, and then the updates.
     """
     counted = [row | {"runs": sum(row[state] for state in STATES)} for row in rows]
     all_columns = (*(("runs", "updates") if planned else ()), *STATES)
     some = tuple(name for name in all_columns if any(row[name] for row in counted))
     least = tuple(name for name in some if name != "updates")
     for columns in (all_columns, some, least):
-        shown = _table(title, counted, columns)
-        if fits(shown, console):
+        grid = _table(title, counted, columns)
+        if fits(grid, console):
             break
-    return shown
+    return grid
 
 
 def _table(title: str, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> Any:
     from rich.text import Text
 
-    shown = table(title, None)
+    grid = table(title, None)
     for head in ("Data set", "Method"):
-        shown.add_column(head, overflow="fold")
+        grid.add_column(head, overflow="fold")
     for head in columns:
-        shown.add_column(head, justify="right", no_wrap=True)
+        grid.add_column(head, justify="right", no_wrap=True)
     for row in rows:
         cells = [f"{row[name]:,}" if row[name] else "–" for name in columns]
-        shown.add_row(Text(row["dataset"]), Text(row["algorithm"]), *cells)
-    return shown
+        grid.add_row(Text(row["dataset"]), Text(title_of(row["algorithm"])), *cells)
+    return grid
 
 
-def time_left(left: Any, workers: int) -> str:
-    """Return the time in a few words; "" where nothing is left, or known."""
+def format_time_left(left: RemainingWork, workers: int) -> str:
+    """Return the time in a few words; "" if nothing is left, or its time is not known."""
     if not left.each:
         return ""
-    rest = f" and what {' and '.join(left.unknown)} takes" if left.unknown else ""
+    rest = f" plus {' and '.join(left.unknown)} (unknown)" if left.unknown else ""
     return f"{format_duration(left.seconds(workers))}{rest}"
 
 
-def told_left(left: Any, workers: int) -> str:
-    """Return a sentence: how long it takes whom, and by what that is known; "" as above."""
-    time = time_left(left, workers)
+def describe_time_left(left: RemainingWork, workers: int) -> str:
+    """Return a sentence with the time left and its source; "" as in ``format_time_left``."""
+    time = format_time_left(left, workers)
     if not time:
         return ""
-    whom = "one worker" if workers == 1 else f"{workers:,} workers"
-    found = [f"About {time} left, with {whom}"]
+    with_whom = "one worker" if workers == 1 else f"{workers:,} workers"
+    parts = [f"About {time} left with {with_whom}"]
     if left.guessed:
-        found.append("guessed from a few updates that were not compiled")
+        parts.append("estimated from a few updates that were not compiled")
     if left.elsewhere:
-        where = ", ".join(name or "unknown" for name in left.elsewhere)
-        found.append(f"by the timings of another machine ({where})")
-    return ", ".join(found)
+        hardware = ", ".join(name or "unknown" for name in left.elsewhere)
+        parts.append(f"from timings of other hardware ({hardware})")
+    return ", ".join(parts)
 
 
-def add(commands: Any) -> None:
-    """Add the command."""
-    parser = commands.add_parser("status", help="how the runs of a sweep stand")
-    parser.add_argument("out", type=Path, metavar="DIR", help="the folder of a sweep")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=_run, after_interrupt="nothing was written")
-
-
-def _run(options: argparse.Namespace) -> int:
-    from ..sweeps.plan import read_plan
-    from ..sweeps.status import current
-
-    runs = current(options.out, read_plan(options.out))
-    if options.json:
-        left, workers = _left(options.out, runs)
-        found = _as_json(options.out, runs) | _left_as_json(left, workers)
-        print(json.dumps(found, indent=2))
-        return 0
-    show_standing(options.out, runs)
-    return 0
-
-
-def show_standing(out: Path, runs: Sequence[Any]) -> None:
-    """Show a row for every data set and method, what failed or was left, and the time left."""
-    from rich.console import Console
-
-    from ..runs.model import CARD
-
-    found = _as_json(out, runs)
-    console = Console()
-    if found["runs"]:
-        console.print(run_table(f"Runs of {out}", found["runs"], console))
-    by_reason: dict[str, list[str]] = {}
-    for failure in found["failures"]:
-        by_reason.setdefault(failure["reason"], []).append(failure["folder"])
-    for reason, folders in by_reason.items():
-        more = f" and {len(folders) - 1:,} more" if len(folders) > 1 else ""
-        console.print(f"{folders[0]}{more}: {reason}", highlight=False, markup=False)
-    if others := len(found["left_behind"]):
-        console.print(
-            f"Not counted: unfinished runs of data that have changed since ({others:,}). Their "
-            "folders can be deleted; status --json names them (left_behind)",
-            highlight=False,
-            markup=False,
-        )
-    if not found["runs"]:
-        console.print(f"No run is planned in {out}", highlight=False, markup=False)
-    if _is_fit(out) and not (out / CARD).exists():
-        console.print("A fit plans its runs as it goes on, so there may be more to come")
-    left, workers = _left(out, runs)
-    if told := told_left(left, workers) if left else "":
-        console.print(told, highlight=False, markup=False)
-
-
-def _as_json(out: Path, runs: Sequence[Any]) -> dict[str, Any]:
-    from ..results.records import failure_of
-    from ..sweeps.attempt import RunState, state_of
-    from ..sweeps.plan import folder_of
-    from ..sweeps.status import left_behind
-
+def _status_as_json(out: Path, runs: Sequence[Run]) -> dict[str, Any]:
     failures = []
     for run in runs:
         path = folder_of(out, run)
         failure = failure_of(path) if state_of(path) is RunState.FAILED else None
         if failure is not None:
             failures.append({"folder": str(path), "reason": failure["reason"]})
-    others = [str(path) for path in left_behind(out)]
-    return {"runs": run_rows(out, runs), "failures": failures, "left_behind": others}
+    stale = [str(path) for path in stale_folders(out)]
+    return {"runs": status_rows(out, runs), "failures": failures, "left_behind": stale}
 
 
 def _is_fit(out: Path) -> bool:
-    """Return whether the runs are a fit's, of which only those are planned that were begun."""
-    from ..fitting.setup import SETUP
-
-    return (out / SETUP).exists()
+    """Return whether the folder is a fit's, which plans a run only when it begins it."""
+    return (out / FIT_SETUP).exists()
 
 
-def _left(out: Path, runs: Sequence[Any]) -> tuple[Any, int]:
-    """Return what is left, None where nobody knows, and how many are at it, or else one."""
-    from ..runs.machine import hardware_here
-    from ..sweeps.attempt import RunState
-    from ..sweeps.cost import left_of
-    from ..sweeps.status import count_states
-
+def _remaining(out: Path, runs: Sequence[Run]) -> tuple[RemainingWork | None, int]:
+    """Return the work left, None if it is not planned yet, and the number of workers, or one."""
     if _is_fit(out):
         return None, 1
-    return left_of(out, runs, hardware_here(None)), max(
-        1, count_states(out, runs)[RunState.RUNNING]
-    )
+    running = count_states(out, runs)[RunState.RUNNING]
+    return remaining_work(out, runs, installed_hardware()), max(1, running)
 
 
-def _left_as_json(left: Any, workers: int) -> dict[str, Any]:
-    """Return it as plain values, in seconds and in words; null where nothing is known."""
+def _remaining_as_json(left: RemainingWork | None, workers: int) -> dict[str, Any]:
+    """Return the work left as plain values, its time in seconds and in words; null if unknown."""
     if left is None:
         return {"seconds_left": None, "time_left": ""}
     seconds = None if left.unknown and not left.each else round(left.seconds(workers), 1)
     return {
         "seconds_left": seconds,
-        "time_left": time_left(left, workers),
+        "time_left": format_time_left(left, workers),
         "workers": workers,
         "guessed": left.guessed,
         "timings_of_other_machines": list(left.elsewhere),

@@ -1,10 +1,10 @@
-"""``shoal sweep``: many runs, planned once and carried out by whoever is there."""
+"""``shoal sweep``: many runs, planned once and trained by any number of workers."""
 
 import argparse
 from typing import Any
 
 from ..catalogue import TEST_DOMAINS
-from .engine import add_engine_options, check_engine, run_sweep, world_of
+from .engine import add_engine_options, check_engine, run_sweep, workspace_of
 from .loading import add_places
 from .options import add_precision, add_settings, positive, settings
 
@@ -13,49 +13,84 @@ def add(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "sweep",
-        help="train many methods, draws, trials and test domains; goes on where it was stopped",
-        description="DomainBed's sweep. The same command goes on after any interruption; several "
-        "at once, also on other machines with the same folder, share the work.",
+        help="train many methods, draws, trials and test domains; resumable",
+        description="DomainBed's sweep. The same command resumes after any interruption. Several "
+        "commands on the same folder, on this or on other machines, share the work.",
     )
-    what = parser.add_argument_group("what is trained")
-    what.add_argument("--algorithms", nargs="+", required=True, metavar="NAME")
+    what = parser.add_argument_group("what to train")
     what.add_argument(
-        "--datasets", nargs="+", required=True, metavar="NAME", help="names, folders or manifests"
+        "--algorithms",
+        nargs="+",
+        required=True,
+        metavar="NAME",
+        help="names from 'shoal list algorithms', or your own classes: package.module:Class or "
+        "path/to/file.py:Class",
+    )
+    what.add_argument(
+        "--datasets",
+        nargs="+",
+        required=True,
+        metavar="NAME",
+        help="names from 'shoal list datasets', folders of domain/class/file, or manifests",
     )
     add_places(what)
-    what.add_argument("--trials", type=positive, default=3, help="default: %(default)s")
+    what.add_argument(
+        "--trials",
+        type=positive,
+        default=3,
+        metavar="N",
+        help="random splits of the data, each with its own seeds (default: %(default)s)",
+    )
     what.add_argument(
         "--draws",
         type=positive,
         default=20,
-        help="of hyperparameters; the first is the defaults (default: %(default)s)",
+        metavar="N",
+        help="draws of hyperparameters; the first has the defaults (default: %(default)s)",
     )
     what.add_argument(
         "--test-domains",
         choices=TEST_DOMAINS,
         default="singles",
-        help="each domain in turn, or also every two, for leave-one-domain-out selection",
+        help="singles: each domain in turn; pairs: also every two domains, which "
+        "leave-one-domain-out selection needs (default: %(default)s)",
     )
-    add_settings(what, "as in hparams")
-    what.add_argument("--steps", type=positive, default=5001, help="default: %(default)s")
-    what.add_argument("--record-every", type=positive, metavar="N")
-    what.add_argument("--network", metavar="NAME", help="for large images, as in train")
+    add_settings(what, "fix hyperparameters in all runs, for example lr=0.01")
+    what.add_argument(
+        "--steps",
+        type=positive,
+        default=5001,
+        metavar="N",
+        help="number of updates of a run (default: %(default)s, as DomainBed)",
+    )
+    what.add_argument(
+        "--record-every",
+        type=positive,
+        metavar="N",
+        help="updates between two evaluations (default: as DomainBed, by data set)",
+    )
+    what.add_argument(
+        "--network",
+        metavar="NAME",
+        help="network for large images, as in 'shoal train' (default: resnet50)",
+    )
     what.add_argument(
         "--weights",
         choices=("imagenet", "none"),
-        help="what a large network begins with (default: imagenet, where it has such weights)",
+        help="initial weights of a large network (default: imagenet, if it has such weights)",
     )
     add_precision(what)
     add_engine_options(parser)
-    parser.set_defaults(run=_run, after_interrupt="the same command goes on from here")
+    parser.set_defaults(run=_run, after_interrupt="the same command resumes from here")
 
 
 def _run(options: argparse.Namespace) -> int:
     from ..sweeps.plan import runs_of
 
     check_engine(options)
-    sweep, world = _sweep(options)
-    return run_sweep(options, runs_of(sweep, world.method, world.dataset), world)
+    sweep, workspace = _sweep(options)
+    runs = runs_of(sweep, workspace.method, workspace.dataset)
+    return run_sweep(options, runs, workspace)
 
 
 def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
@@ -73,23 +108,26 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
         name = load_and_report(asked, options.data).name
         if name in names:
             raise ValueError(
-                f"{names[name]} and {asked} have one name, {name!r}, by which runs know their "
-                "data; rename one of the folders, or sweep them apart"
+                f"{names[name]} and {asked} have the same name, {name!r}, and a sweep knows data "
+                "sets by name; rename one of the folders, or use two sweeps"
             )
         names[name] = asked
     drawn = options.weights == "none" or (options.weights is None and options.network in DRAWN)
     weights = None if drawn else "imagenet"
     protocol = Protocol(
-        options.steps, network=options.network, weights=weights, precision=options.precision
+        steps=options.steps,
+        network=options.network,
+        weights=weights,
+        precision=options.precision,
     )
     sweep = Sweep(
-        tuple(methods),
-        tuple(names),
-        options.trials,
-        options.draws,
-        options.test_domains,
-        settings(options.set),
-        protocol,
-        options.record_every,
+        algorithms=tuple(methods),
+        datasets=tuple(names),
+        trials=options.trials,
+        draws=options.draws,
+        test_domains=options.test_domains,
+        settings=settings(options.set),
+        protocol=protocol,
+        record_every=options.record_every,
     )
-    return sweep, world_of(options, methods, names)
+    return sweep, workspace_of(options, methods, names)

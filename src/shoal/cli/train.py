@@ -44,7 +44,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     from ..distributed import first_rank_first, rank
     from ..networks.registry import check_network
     from ..runs.execute import execute
-    from ..runs.folder import RunFolder, opened
+    from ..runs.folder import RunFolder, open_run_folder
     from ..runs.machine import Machine
     from ..runs.run import Run
     from ..sweeps.plan import check_classes
@@ -60,32 +60,32 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     hparams = _hparams(method, scale, options, given)
     protocol, weights = _protocol(options, dataset, scale)
     run = Run(
-        dataset.name,
-        dataset.fingerprint,
-        name_of(options.algorithm, method),
-        tuple(options.test_domain),
-        options.trial,
-        options.draw,
-        hparams,
-        protocol,
+        dataset=dataset.name,
+        fingerprint=dataset.fingerprint,
+        algorithm=name_of(options.algorithm, method),
+        test_domains=tuple(options.test_domain),
+        trial=options.trial,
+        draw=options.draw,
+        hparams=hparams,
+        protocol=protocol,
     )
     out = options.out or Path("out/runs") / _folder_name(run)
     check_network(dataset.input_shape, options.network, weights, here=not RunFolder(out).done)
     machine = Machine(
-        on,
-        _step_kind(options.step, on, scale),
-        options.place,
-        weights,
-        options.checkpoint_every,
-        options.predictions,
-        options.log,
-        tuple(options.keep_best),
-        options.micro_batch,
+        device=on,
+        step=_step_kind(options.step, on, scale),
+        place=options.place,
+        weights=weights,
+        checkpoint_every=options.checkpoint_every,
+        predictions=options.predictions,
+        log=options.log,
+        keep_best=tuple(options.keep_best),
+        micro_batch=options.micro_batch,
     )
     first = rank() == 0
     with (
         _told_of_a_checkpoint(options, RunFolder(out)),
-        opened(out, run) if first else nullcontext(RunFolder(out)) as folder,
+        open_run_folder(out, run) if first else nullcontext(RunFolder(out)) as folder,
     ):
         with first_rank_first():
             done = folder.done

@@ -50,7 +50,14 @@ def sweeps(trials: int, protocol: Protocol) -> list[Sweep]:
                     "batch_size": str(size),
                 }
                 found.append(
-                    Sweep((ROW,), (DATASET,), trials, 1, settings=settings, protocol=protocol)
+                    Sweep(
+                        algorithms=(ROW,),
+                        datasets=(DATASET,),
+                        trials=trials,
+                        draws=1,
+                        settings=settings,
+                        protocol=protocol,
+                    )
                 )
     return found
 

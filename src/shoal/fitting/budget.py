@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from ..results.records import DONE, RunTiming, read_timing
 from ..runs.run import Run
-from ..sweeps.cost import find_rates, known_rates
+from ..sweeps.cost import Rates
 from ..sweeps.plan import folder_of
-from ..sweeps.probe import Rates
+from ..sweeps.probe import probe_rates
 from ..training.watcher import Progress
 from .setup import FitSetup, FitWorkspace, plan_runs
 from .verdict import BASELINE
@@ -38,13 +37,12 @@ def length_within(seconds: float, setup: FitSetup, workspace: FitWorkspace) -> t
     first = plan_runs(setup, workspace, trials=1)[0]
     probed = [run for run in first if run.algorithm == BASELINE]
     erm_only = replace(workspace, methods={BASELINE: workspace.methods[BASELINE]}, cache=None)
-    with TemporaryDirectory() as scratch:
-        find_rates(Path(scratch), probed, erm_only, lambda *_: workspace.dataset)
-        found = list(known_rates(Path(scratch)).values())
+    found = probe_rates(probed, erm_only, lambda *_: workspace.dataset)
     if not found:
         return setup.steps, 0.0
-    steps = longest(SHARE * seconds, found[0], setup, workspace)
-    return steps, _seconds(found[0], replace(setup, steps=steps), workspace, LEAST)
+    (rates,) = found.values()
+    steps = longest(SHARE * seconds, rates, setup, workspace)
+    return steps, _seconds(rates, replace(setup, steps=steps), workspace, LEAST)
 
 
 def longest(seconds: float, rates: Rates, setup: FitSetup, workspace: FitWorkspace) -> int:

@@ -138,7 +138,7 @@ class DomainClassifier:
         run = self._run(dataset, method)
         on = device_of(self.device)
         kind: StepKind = "graph" if on.type == "cuda" else "eager"
-        machine = Machine(on, kind, weights=run.protocol.weights)
+        machine = Machine(device=on, step=kind, weights=run.protocol.weights)
         cache = cache or open_or_build_cache(dataset, cache_root())
         placed, update = prepare(run, method[0], dataset, cache, machine)
         no_evaluation = Evaluation(
@@ -244,8 +244,8 @@ class DomainClassifier:
         small = dataset.kind == "vectors" or dataset.input_shape[-1] < 64
         given = {key: str(value) for key, value in (self.hparams or {}).items()}
         protocol = Protocol(
-            self.steps,
-            max(1, self.steps // 10),
+            steps=self.steps,
+            record_every=max(1, self.steps // 10),
             holdout=0.0,
             network=network,
             weights=weights,

@@ -21,14 +21,14 @@ from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, build, cache_folder
 from ..distributed import first_rank_first, processes, rank
 from ..networks.registry import backbone_name, check_network
-from ..results.records import Record
+from ..results.records import CARD, Record
 from ..runs import model as models
 from ..runs.machine import Machine
-from ..runs.model import CARD, check_saving
+from ..runs.model import check_saving
 from ..runs.run import Run
 from ..storage import cache_root, read_json, write_json, write_text
-from ..sweeps.attempt import RunState, state_of
 from ..sweeps.plan import MethodChoice, folder_of, write_plan
+from ..sweeps.status import RunState, state_of
 from ..sweeps.worker import Worker
 from ..training.pillow import exact_evaluation
 from ..training.watcher import Progress
@@ -288,7 +288,7 @@ def _check_options(
 
 
 def _choose_machine(device: torch.device) -> Machine:
-    return Machine(device, "graph" if device.type == "cuda" else "eager")
+    return Machine(device=device, step="graph" if device.type == "cuda" else "eager")
 
 
 def choose_length(

@@ -16,8 +16,9 @@ from ..catalogue import title_of
 from ..distributed import copy_from_first_rank, rank
 from ..results.records import RunResult, failure_of, read_runs
 from ..runs.run import Run
-from ..sweeps.attempt import EVERYWHERE, RunState
+from ..sweeps.attempt import EVERYWHERE
 from ..sweeps.plan import folder_of, write_plan
+from ..sweeps.status import RunState
 from ..sweeps.worker import Worker
 from ..training.watcher import Progress, Watcher
 from .budget import Budget, FitForecast, FitPlan, FitProgress

@@ -19,6 +19,7 @@ from .._version import __version__
 from ..algorithms.base import Algorithm
 from ..datasets.encoding import Encoding
 from ..datasets.tables import read_table
+from ..results.records import CARD, MODEL
 from ..runs import model as models
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import TOGETHER
@@ -318,8 +319,8 @@ def load(
         method: the class of your own algorithm, if the model was trained with one.
     """
     folder = Path(path)
-    folder = folder.parent if folder.name == models.MODEL else folder
-    _check_version(folder / models.CARD)
+    folder = folder.parent if folder.name == MODEL else folder
+    _check_version(folder / CARD)
     return Predictor(models.load(folder, device_of(device), method))
 
 

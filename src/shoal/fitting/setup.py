@@ -16,13 +16,13 @@ from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..datasets.folders import folder_name
 from ..networks.registry import backbone_name
+from ..results.records import FIT_SETUP as SETUP
 from ..runs.machine import Machine
 from ..runs.run import Protocol, Run
 from ..storage import read_json, write_json
 from ..sweeps.plan import RUNS, LoadedData, MethodChoice
 from .inspection import FitData
 
-SETUP = "fit.json"
 TRAINED = ("all", "head")
 # Default number of updates: of a whole network, of a head on frozen features.
 STEPS = {"all": 1000, "head": 600}

@@ -46,6 +46,9 @@ def _is_indented(line: str) -> bool:
 
 RUN, RECORDS, DONE = "run.json", "records.jsonl", "done"
 TIMING, FAILED, BEGUN = "timing.json", "failed.json", "begun.json"
+MODEL, CARD = "model.safetensors", "model.json"
+# In the folder of a fit: its settings.
+FIT_SETUP = "fit.json"
 KEPT, HELD_OUT = "kept", "held_out"
 # In a sweep's folder: the hyperparameters that were set by hand, by the folder of each run.
 SET_HPARAMS = "set_hparams.json"

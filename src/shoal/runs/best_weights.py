@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..results.records import Record, RunResult
+from ..results.records import CARD, MODEL, Record, RunResult
 from ..results.selection import (
     CALIBRATED,
     NEAR,
@@ -26,7 +26,6 @@ from ..results.selection import training_accuracy as accuracy_of
 from ..results.selection import training_calibration as error_of
 from ..storage import read_json, remove_asides, write_aside, write_json
 from ..training.watcher import Watcher
-from .model import CARD, MODEL
 from .run import Run
 
 KEPT_MODELS = "kept"

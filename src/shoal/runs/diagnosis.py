@@ -84,7 +84,7 @@ ROWS, NETWORK_ROWS = 1024, 128
 Spectra = list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DiagnosisSubject:
     """Everything that a diagnosis asks for; ``examples`` of each domain have its spectra."""
 
@@ -109,11 +109,11 @@ def head_subject(evaluate: Evaluation) -> DiagnosisSubject:
     chosen = _first(domains, None if small else _examples(logits.shape[1], ROWS))
     some = [t[chosen.to(t.device)] for t in (features, logits, labels)]
     return DiagnosisSubject(
-        accuracies,
-        partial(head_diagonals, features, logits, labels, domains, bias=bias),
-        partial(head_roots, some[0], some[1], some[2], domains[chosen], bias=bias),
-        partial(head_tangent_spectra, features, logits.shape[1], domains, bias=bias),
-        _counts(domains[chosen]),
+        accuracies=accuracies,
+        diagonals=partial(head_diagonals, features, logits, labels, domains, bias=bias),
+        roots=partial(head_roots, some[0], some[1], some[2], domains[chosen], bias=bias),
+        tangent=partial(head_tangent_spectra, features, logits.shape[1], domains, bias=bias),
+        examples=_counts(domains[chosen]),
     )
 
 
@@ -154,8 +154,8 @@ def _network(
     some = inputs[chosen.to(inputs.device)], labels[chosen.to(labels.device)], domains[chosen]
     roots = partial(network_roots, model, *some, parameters, chunk_size=chunk)
     return DiagnosisSubject(
-        accuracies,
-        partial(
+        accuracies=accuracies,
+        diagonals=partial(
             network_diagonals,
             model,
             inputs,
@@ -165,9 +165,9 @@ def _network(
             method=method,
             chunk_size=chunk,
         ),
-        roots,
-        lambda: spectra(roots(kind="tangent")),
-        _counts(domains[chosen]),
+        roots=roots,
+        tangent=lambda: spectra(roots(kind="tangent")),
+        examples=_counts(domains[chosen]),
     )
 
 
@@ -189,7 +189,7 @@ def _counts(domains: Tensor) -> tuple[int, ...]:
 POINTS = 400
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Question:
     """What is asked of a model.
 

@@ -1,5 +1,6 @@
-"""Carry out a run in its folder: from the data to records and a model."""
+"""A run from its data to its records and its model, all in the folder of the run."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,9 @@ from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..distributed import rank
 from ..results.records import TIMING, Record, RunResult
-from ..storage import explain_write_errors, write_json
+from ..storage import explain_write_errors, write_json, write_text
 from ..training.checkpoints import Checkpoints
-from ..training.evaluation import Evaluation
+from ..training.evaluation import Evaluation, EvaluationSet, Outcome, SplitKey
 from ..training.loop import Schedule, train
 from ..training.placement import RunData
 from ..training.step import Update
@@ -22,9 +23,9 @@ from ..training.watcher import SILENT, Progress, Watcher
 from . import model
 from .best_weights import WeightKeeper
 from .diagnosis import Diagnoses, Gaps
-from .folder import PREDICTIONS, RunFolder, write_predictions
+from .folder import CONFUSION, PREDICTIONS, RunFolder
 from .machine import Machine, about_machine
-from .prepare import evaluation_of_run, notes, prepare
+from .prepare import cautions_for, evaluation_of_run, prepare
 from .run import Run
 
 
@@ -37,71 +38,81 @@ def execute(
     machine: Machine,
     watcher: Watcher = SILENT,
 ) -> RunResult:
-    """Train to the end, from where the folder is, and leave records and model in it.
+    """Train the run to its end, from its last checkpoint if it has one; return its records.
 
-    In several processes all must call it, and the first alone writes.
+    In several processes all must call it; they share the batches, and only the first one writes.
 
     Args:
         method: the class that ``run.algorithm`` names.
     """
-    if rank() > 0:
-        return _assist(run, method, dataset, cache, folder, machine)
-    checkpoints = Checkpoints(folder.checkpoints, run.identity, machine.checkpoint_every)
+    writes = rank() == 0
+    checkpoints = Checkpoints(folder.checkpoints, run.identity, machine.checkpoint_every, writes)
 
     def save(path: Path, record: Record) -> None:
         model.save(path, update.algorithm, run, placed.shape, dataset.classes, trained, record)
 
-    keep = WeightKeeper(run, machine.keep_best, folder.path, save)
+    keeper = WeightKeeper(run, machine.keep_best, folder.path, save)
     if folder.done:
-        checkpoints.delete()  # a kill may have come before it
-        if machine.predictions and not (folder.path / PREDICTIONS).exists():
-            watcher.note(
-                f"{folder.path} is of a run that was made without predictions, and is done"
-            )
-        records = folder.records()
-        if not records:
-            raise ValueError(f"{folder.path} is done and has no records; move it away")
-        keep.report_missing(records, watcher)
-        watcher.records(records)
-        return run.result(records, folder.path)
+        if writes:
+            checkpoints.delete()  # a kill may have come before it
+        return _finished(run, folder, machine, keeper, watcher)
     model.check_saving()
     trained = dataset.without(run.test_domains).names
     placed, update = prepare(run, method, dataset, cache, machine)
-    for note in notes(run, dataset, update.algorithm):
-        watcher.note(note)
+    for line in cautions_for(run, dataset, update.algorithm):
+        watcher.note(line)
     evaluate = evaluation_of_run(update, placed.parts, machine.step == "compiled")
     records, timing = train(
         update,
         evaluate,
-        _schedule(run),
+        Schedule(run.protocol.steps, run.protocol.record_every),
         machine.step,
         checkpoints,
-        _RecordWriter(folder, keep, checkpoints, watcher),
+        _RecordWriter(folder, keeper, checkpoints, watcher) if writes else SILENT,
         _extra_metrics(update, placed, machine),
     )
-    about = replace(timing, about=about_machine(machine)).to_json() | {
-        "place": placed.where,
-        "micro_batch": update.algorithm.micro_batch,  # if memory did not hold a whole update
-    }
+    outcomes = evaluate() if machine.predictions else None
+    if not writes:
+        return run.result(records, folder.path)
     with explain_write_errors(folder.path):
         save(folder.path, records[-1])
-        keep.finish(records)
-        if machine.predictions:
-            write_predictions(folder, dataset, placed.parts, evaluate())
+        keeper.finish(records)
+        if outcomes is not None:
+            _write_predictions(folder, dataset, placed.parts, outcomes)
+        about = {
+            **replace(timing, about=about_machine(machine)).to_json(),
+            "place": placed.where,
+            "micro_batch": update.algorithm.micro_batch,  # if memory did not hold a whole update
+        }
         write_json(folder.path / TIMING, about)
         folder.finish()
     checkpoints.delete()
-    keep.report_missing(records, watcher)
+    keeper.report_missing(records, watcher)
+    return run.result(records, folder.path)
+
+
+def _finished(
+    run: Run, folder: RunFolder, machine: Machine, keeper: WeightKeeper, watcher: Watcher
+) -> RunResult:
+    """Return the records of a run that is done; note what it was trained without."""
+    if machine.predictions and not (folder.path / PREDICTIONS).exists():
+        watcher.note(f"{folder.path} is done and was trained without --predictions")
+    records = folder.records()
+    if not records:
+        raise ValueError(f"{folder.path} is done but has no records; move it away")
+    keeper.report_missing(records, watcher)
+    watcher.records(records)
     return run.result(records, folder.path)
 
 
 class _RecordWriter(Watcher):
-    """Writes new records, and the weights that a rule may choose, before ``watcher`` sees them."""
+    """Writes records, and weights that a rule may choose, before ``watcher`` sees them."""
 
     def __init__(
-        self, folder: RunFolder, keep: WeightKeeper, checkpoints: Checkpoints, watcher: Watcher
+        self, folder: RunFolder, keeper: WeightKeeper, checkpoints: Checkpoints, watcher: Watcher
     ) -> None:
-        self.folder, self.keep, self.checkpoints, self.watcher = folder, keep, checkpoints, watcher
+        self.folder, self.keeper = folder, keeper
+        self.checkpoints, self.watcher = checkpoints, watcher
 
     def progress(self, progress: Progress) -> None:
         self.watcher.progress(progress)
@@ -110,35 +121,12 @@ class _RecordWriter(Watcher):
         while self.checkpoints.refused:
             self.note(self.checkpoints.refused.pop(0))
         with explain_write_errors(self.folder.path):
-            self.keep(records)
+            self.keeper(records)
             self.folder.write_records(records)
         self.watcher.records(records)
 
     def note(self, line: str) -> None:
         self.watcher.note(line)
-
-
-def _assist(
-    run: Run,
-    method: type[Algorithm],
-    dataset: DomainDataset,
-    cache: ImageCache | None,
-    folder: RunFolder,
-    machine: Machine,
-) -> RunResult:
-    """Take part in a run that another process carries out: train, evaluate, and write nothing."""
-    if folder.done:
-        return run.result(folder.records(), folder.path)
-    placed, update = prepare(run, method, dataset, cache, machine)
-    evaluate = evaluation_of_run(update, placed.parts, machine.step == "compiled")
-    checkpoints = Checkpoints(folder.checkpoints, run.identity, writes=False)
-    extra = _extra_metrics(update, placed, machine)
-    records, _ = train(
-        update, evaluate, _schedule(run), machine.step, checkpoints, extra_metrics=extra
-    )
-    if machine.predictions:
-        evaluate()
-    return run.result(records, folder.path)
 
 
 def _extra_metrics(
@@ -153,5 +141,25 @@ def _extra_metrics(
     return kind(evaluation_of_run(update, placed.samples, False))
 
 
-def _schedule(run: Run) -> Schedule:
-    return Schedule(run.protocol.steps, run.protocol.record_every)
+def _write_predictions(
+    folder: RunFolder,
+    dataset: DomainDataset,
+    parts: Mapping[SplitKey, EvaluationSet],
+    outcomes: Mapping[SplitKey, Outcome],
+) -> None:
+    """Write the prediction for every evaluated image, and the confusion matrices."""
+    lines: list[str] = []
+    confusion: dict[str, dict[str, Any]] = {}
+    for (domain, split), outcome in outcomes.items():
+        for k, index in enumerate(parts[domain, split].indices.tolist()):
+            line: dict[str, Any] = {"domain": domain, "split": split, "index": index}
+            if not dataset.in_memory:
+                line["file"] = dataset[domain].files[index].name
+            line["label"] = dataset.classes[int(outcome.labels[k])]
+            line["prediction"] = dataset.classes[int(outcome.predictions[k])]
+            line["probability"] = float(outcome.confidences[k])
+            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+        table = outcome.confusion(len(dataset.classes)).tolist()
+        confusion.setdefault(domain, {})[split] = table
+    write_text(folder.path / PREDICTIONS, "".join(lines))
+    write_json(folder.path / CONFUSION, {"classes": list(dataset.classes), "counts": confusion})

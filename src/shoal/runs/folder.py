@@ -1,12 +1,11 @@
-"""A run's folder: whose it is, its records, and a lock that a killed process gives back."""
+"""The folder of a run: its description, its records, and a lock that dies with its process."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..datasets import DomainDataset
 from ..results.records import BEGUN, DONE, FAILED, RECORDS, RUN, Record
 from ..storage import (
     explain_write_errors,
@@ -17,33 +16,33 @@ from ..storage import (
     write_json,
     write_text,
 )
-from ..training.evaluation import EvaluationSet, Outcome, SplitKey
 from .run import Run
 
 LOCK = "lock"
 CHECKPOINTS = "checkpoints"
-# Seconds before a lock counts as held: who only looks at it has it for less.
+PREDICTIONS, CONFUSION = "predictions.jsonl", "confusion.json"
+# Seconds before a lock counts as held: a process that only looks at it holds it for less.
 PATIENCE = 0.1
 
 
 class InUse(ValueError):
-    """Another process carries out the run of this folder."""
+    """Another process trains the run of this folder."""
 
 
 class RunFolder:
-    """Where a run keeps what it has; open it with ``opened``."""
+    """The files of a run; ``open_run_folder`` locks them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     def done(self) -> bool:
-        """Whether the run has ended, with all its files there."""
+        """Whether the run has ended and all its files are written."""
         return (self.path / DONE).exists()
 
     @property
     def begun(self) -> bool:
-        """Whether there is anything to lose: a record, or a checkpoint."""
+        """Whether the folder holds a record or a checkpoint, which would be lost."""
         return self.done or any(self.checkpoints.glob("*")) or bool(self.records())
 
     @property
@@ -51,7 +50,7 @@ class RunFolder:
         return self.path / CHECKPOINTS
 
     def write_records(self, records: Sequence[Record]) -> None:
-        """Write all records, one JSON a line."""
+        """Write all records, one line of JSON each."""
         lines = (json.dumps(record.to_json()) + "\n" for record in records)
         write_text(self.path / RECORDS, "".join(lines))
 
@@ -70,20 +69,20 @@ class RunFolder:
         """Return the run that the folder belongs to."""
         path = self.path / RUN
         if not path.is_file():
-            raise ValueError(f"{self.path} is no folder of a run: it has no {RUN}")
+            raise ValueError(f"{self.path} is not the folder of a run: it has no {RUN}")
         try:
             return Run.from_json(read_json(path))
         except ValueError as error:
             raise ValueError(f"{path} cannot be read: {error}") from error
 
     def finish(self) -> None:
-        """Say that the run has ended."""
+        """Mark the run as done."""
         write_text(self.path / DONE, "")
 
 
 @contextmanager
-def opened(path: Path, run: Run) -> Iterator[RunFolder]:
-    """Yield the run's folder, locked; refuse that of another run, or one that is in use."""
+def open_run_folder(path: Path, run: Run) -> Iterator[RunFolder]:
+    """Yield the folder of the run, locked; raise if it is another run's, or in use."""
     _refuse_foreign(path)
     busy = InUse(f"{path} is in use by another process; wait for it, or choose another --out")
     with hold_lock(path / LOCK, busy, PATIENCE):
@@ -102,7 +101,7 @@ def opened(path: Path, run: Run) -> Iterator[RunFolder]:
 
 
 def in_use(path: Path) -> bool:
-    """Return whether a process holds the run's folder at this moment."""
+    """Return whether a process holds the folder of a run at this moment."""
     return is_locked(path / LOCK)
 
 
@@ -111,12 +110,13 @@ def _refuse_foreign(path: Path) -> None:
         raise ValueError(f"{path} is a file; choose another --out")
     if not path.exists() or (path / RUN).exists():
         return
-    # A run may have failed before it was described, or its description was moved away.
+    # A run can fail before its description is written, or the description was moved away.
     names = sorted(p.name for p in path.iterdir() if p.name not in (LOCK, FAILED, BEGUN))
     strange = [name for name in names if not name.startswith(".")]
     if strange:
         raise ValueError(
-            f"{path} holds {', '.join(strange[:5])} and is no folder of a run; choose another --out"
+            f"{path} holds {', '.join(strange[:5])} and is not the folder of a run; choose another "
+            "--out"
         )
 
 
@@ -130,30 +130,3 @@ def _flat(run: Run) -> dict[str, Any]:
     values = run.canonical()
     protocol, hparams = values.pop("protocol"), values.pop("hparams")
     return {**values, **hparams, **protocol}
-
-
-PREDICTIONS, CONFUSION = "predictions.jsonl", "confusion.json"
-
-
-def write_predictions(
-    folder: RunFolder,
-    dataset: DomainDataset,
-    parts: Mapping[SplitKey, EvaluationSet],
-    found: dict[SplitKey, Outcome],
-) -> None:
-    """Write what the model says of every image that was evaluated, and how it confuses classes."""
-    lines: list[str] = []
-    confusion: dict[str, dict[str, Any]] = {}
-    for (domain, split), outcome in found.items():
-        for k, index in enumerate(parts[domain, split].indices.tolist()):
-            line: dict[str, Any] = {"domain": domain, "split": split, "index": index}
-            if not dataset.in_memory:
-                line["file"] = dataset[domain].files[index].name
-            line["label"] = dataset.classes[int(outcome.labels[k])]
-            line["prediction"] = dataset.classes[int(outcome.predictions[k])]
-            line["probability"] = float(outcome.confidences[k])
-            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-        table = outcome.confusion(len(dataset.classes)).tolist()
-        confusion.setdefault(domain, {})[split] = table
-    write_text(folder.path / PREDICTIONS, "".join(lines))
-    write_json(folder.path / CONFUSION, {"classes": list(dataset.classes), "counts": confusion})

@@ -1,4 +1,7 @@
-"""How a run is carried out on the machine at hand, which changes nothing of what the run is."""
+"""The machine of a run: device, kind of step, hardware names. It changes nothing of the run itself.
+
+Free of torch until a device is used, so that the status of a sweep can be read without it.
+"""
 
 import platform
 import re
@@ -6,13 +9,45 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from ..catalogue import StepKind
 
+if TYPE_CHECKING:
+    import torch
+
 PROCESSORS = Path("/proc/cpuinfo")
+# One folder for each GPU, written by NVIDIA's driver.
+NVIDIA = Path("/proc/driver/nvidia/gpus")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Settings of the machine that trains a run; none of them changes the run.
+
+    Args:
+        device: where the network is trained.
+        step: the furthest that a step is captured; a method can stop earlier.
+        place: of the images: "auto", "device" or "host".
+        weights: what the network starts from: "imagenet", a file, or None.
+        checkpoint_every: seconds; by default as few checkpoints as cost 2 % of the time.
+        predictions: whether to write the prediction for every image.
+        log: extra metrics in records: "gaps" between training domains, a "diagnosis" of the
+            head, or None.
+        keep_best: selection rules; the weights that they can choose are kept.
+        micro_batch: images that go through a large network at a time; by default a whole update,
+            and fewer if memory runs out.
+    """
+
+    device: "torch.device"
+    step: StepKind = "compiled"
+    place: str = "auto"
+    weights: str | Path | None = None
+    checkpoint_every: float | None = None
+    predictions: bool = False
+    log: str | None = None
+    keep_best: tuple[str, ...] = ()
+    micro_batch: int | None = None
 
 
 def processor() -> str:
@@ -24,68 +59,51 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def gpus() -> list[str]:
-    """Return the names of the GPUs that can be used, in torch's order."""
+def usable_gpus() -> list[str]:
+    """Return the names of the GPUs that torch can use, in its order."""
+    import torch
+
     # Names are properties: to read them takes none of a GPU's memory.
     with suppress(RuntimeError):
         return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     return []
 
 
+def installed_gpus() -> list[str]:
+    """Return the names of the GPUs that the driver lists, without torch."""
+    names = []
+    for path in sorted(NVIDIA.glob("*/information")):
+        with suppress(OSError):
+            found = re.search(r"^Model:\s*(\S.*)$", path.read_text(), re.MULTILINE)
+            names += [found[1].strip()] if found else []
+    return names
+
+
 def hardware_of(about: Mapping[str, Any]) -> str:
-    """Return the GPU or processor in what ``about_machine`` says; "" where that is not known."""
+    """Return the GPU or processor in the result of ``about_machine``; "" if it is not known."""
     device = str(about.get("device", ""))
     return str(about.get("processor", device)) if device == "cpu" else device
 
 
-def hardware_here(device: str | None) -> tuple[str, ...]:
-    """Return what runs are timed on here, by ``--device``; None for all that this machine has."""
-    on_gpus = [] if device == "cpu" else gpus()
-    if device is None:
-        return *dict.fromkeys(on_gpus), processor()
-    return tuple(dict.fromkeys(on_gpus)) if on_gpus else (processor(),)
+def hardware_for(device: str) -> tuple[str, ...]:
+    """Return the hardware that runs are timed on with this ``--device``."""
+    gpus = [] if device == "cpu" else usable_gpus()
+    return tuple(dict.fromkeys(gpus)) if gpus else (processor(),)
 
 
-@dataclass(frozen=True)
-class Machine:
-    """How a run is carried out here: nothing of it changes what the run is.
-
-    Args:
-        device: where it is trained.
-        step: how far a step is captured; the method may stop before.
-        place: of the images: "auto", "device" or "host".
-        weights: what the network begins with: "imagenet", a file, or None.
-        checkpoint_every: seconds; by default as few checkpoints as cost 2 % of the time.
-        predictions: whether to write what the model says of every image.
-        log: what records hold of the training domains beside accuracies: "gaps" between them, a
-            "diagnosis" of the head, or None.
-        keep_best: rules of selection; weights that they may choose are kept.
-        micro_batch: images that go through a large network at a time; by default all of an
-            update, and fewer where memory runs out.
-    """
-
-    device: torch.device
-    step: StepKind = "compiled"
-    place: str = "auto"
-    weights: str | Path | None = None
-    checkpoint_every: float | None = None
-    predictions: bool = False
-    log: str | None = None
-    keep_best: tuple[str, ...] = ()
-    micro_batch: int | None = None
+def installed_hardware() -> tuple[str, ...]:
+    """Return the names of all hardware of this machine, GPUs first, without torch."""
+    return *dict.fromkeys(installed_gpus()), processor()
 
 
 def about_machine(machine: Machine) -> dict[str, Any]:
-    """Return what a run's time depends on, beside the run."""
-    cuda = machine.device.type == "cuda"
-    device = (
-        {"device": torch.cuda.get_device_name(machine.device)}
-        if cuda
-        else {
-            "device": "cpu",
-            "processor": processor(),
-        }
-    )
+    """Return everything that the time of a run depends on, except the run."""
+    import torch
+
+    if machine.device.type == "cuda":
+        device = {"device": torch.cuda.get_device_name(machine.device)}
+    else:
+        device = {"device": "cpu", "processor": processor()}
     return device | {
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -93,11 +111,13 @@ def about_machine(machine: Machine) -> dict[str, Any]:
     }
 
 
-def dealt(device: torch.device, worker: int) -> torch.device:
-    """Return the worker's device, its process's own from now on: GPUs are dealt in turn.
+def worker_device(device: "torch.device", worker: int) -> "torch.device":
+    """Return the device of a worker, and make it the default of its process.
 
-    One that was asked for by its number is everybody's.
+    Workers take the GPUs in turn; a GPU that is named by its number is shared by all of them.
     """
+    import torch
+
     if device.type != "cuda":
         return device
     if device.index is None:
@@ -106,12 +126,16 @@ def dealt(device: torch.device, worker: int) -> torch.device:
     return device
 
 
-def different(device: torch.device, workers: int) -> int:
-    """Return how many different devices so many workers are dealt."""
+def count_devices(device: "torch.device", workers: int) -> int:
+    """Return how many different devices these workers use."""
+    import torch
+
     several = device.type == "cuda" and device.index is None
     return min(workers, torch.cuda.device_count()) if several else 1
 
 
-def mark_of(device: torch.device) -> str:
-    """Return what tells a device from all others of its machine, by whatever number it is seen."""
+def device_id(device: "torch.device") -> str:
+    """Return a name that no other device of this machine has, under whatever number it is seen."""
+    import torch
+
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else "cpu"

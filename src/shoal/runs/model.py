@@ -20,14 +20,13 @@ from ..networks import for_data
 from ..networks.base import Network
 from ..randomness import domainbed_hash, stream
 from ..regularizers import Match, Warmup
-from ..results.records import RUN, Record
+from ..results.records import CARD, MODEL, RUN, Record
 from ..storage import write_aside, write_json
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import Evaluation, EvaluationSet, SplitKey
 from ..training.step import precision_context
 from .run import Run
 
-MODEL, CARD = "model.safetensors", "model.json"
 SCHEMA = 1
 NEEDED = ("classes", "training_domains", "shape", "sha256", "run")
 

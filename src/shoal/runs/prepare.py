@@ -30,14 +30,14 @@ def prepare(
     """Return the run's data, and its method with its batches before the first update."""
     protocol, device = run.protocol, machine.device
     wanted = DataRequest(
-        run.test_domains,
-        run.trial,
-        run.hparams["batch_size"],
-        protocol.balanced,
-        protocol.augment,
-        protocol.images == "exact",
-        protocol.evaluate,
-        EXAMPLES if machine.log else 0,
+        test_domains=run.test_domains,
+        trial=run.trial,
+        size=run.hparams["batch_size"],
+        balanced=protocol.balanced,
+        augment=protocol.augment,
+        exact=protocol.images == "exact",
+        evaluate=protocol.evaluate,
+        samples=EXAMPLES if machine.log else 0,
     )
     parts = splits(dataset, run.trial, protocol.holdout)
     placed = place(dataset, parts, cache, wanted, device, machine.place)
@@ -66,7 +66,7 @@ def prepare(
     return placed, Update(algorithm, Batches(placed.sources, normalise), protocol.precision)
 
 
-def notes(run: Run, dataset: DomainDataset, algorithm: Algorithm) -> list[str]:
+def cautions_for(run: Run, dataset: DomainDataset, algorithm: Algorithm) -> list[str]:
     """Return what a user should know of data and network before the run, a line each."""
     found = []
     if run.protocol.holdout == 0:

@@ -1,4 +1,7 @@
-"""What a run is: frozen, named by the hash of what its numbers depend on."""
+"""Runs: frozen descriptions, named by the hash of everything that their numbers depend on.
+
+Free of torch, so that plans can be read without it.
+"""
 
 import hashlib
 import json
@@ -6,26 +9,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..algorithms.optimiser import Optimisation
-from ..catalogue import EVALUATED, PRECISIONS, LearningRateSchedule, OptimiserName
+from ..catalogue import (
+    EVALUATED,
+    OPTIMISERS,
+    PRECISIONS,
+    SCHEDULES,
+    LearningRateSchedule,
+    OptimiserName,
+)
 from ..choices import choose
 from ..results.records import Record, RunResult
+
+if TYPE_CHECKING:
+    from ..algorithms.optimiser import Optimisation
 
 SCHEMA = 1
 IMAGES = ("cached", "exact")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """How a run is made, beside its method and its data.
+    """The settings of a run, besides its method and its data.
 
-    A field that is added later must not enter the identity at its default, so that the runs of
-    before keep their names.
+    A field that is added later must not enter the identity at its default, so that older runs keep
+    their names.
 
     Args:
-        steps: updates.
+        steps: number of updates.
         record_every: updates between two records.
         holdout: the share of every domain that is held out.
         network: a name of ``shoal.networks``; None chooses by the images' shape.
@@ -34,9 +46,9 @@ class Protocol:
         images: "cached", or "exact" to decode and augment the originals in every step.
         augment: whether training images of large sets are augmented.
         balanced: whether all classes of a domain are equally likely in a batch.
-        frozen_statistics: whether batch norm keeps the statistics of the weights it begins with.
+        frozen_statistics: whether batch norm keeps the statistics of the weights it starts from.
         optimiser, schedule, clip: as in ``shoal.algorithms.optimiser.Optimisation``.
-        evaluate: "needed" for what selection needs, or "all" splits.
+        evaluate: "needed" for the splits that selection needs, or "all".
     """
 
     steps: int = 5001
@@ -57,7 +69,7 @@ class Protocol:
     def __post_init__(self) -> None:
         for name in ("holdout", "clip"):
             if (number := getattr(self, name)) is not None:
-                object.__setattr__(self, name, float(number))  # 1 and 1.0 are written differently
+                object.__setattr__(self, name, float(number))  # JSON has 1 and 1.0
         for name in ("steps", "record_every"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
@@ -67,27 +79,32 @@ class Protocol:
         choose("precision", self.precision, PRECISIONS)
         choose("kind of images", self.images, IMAGES)
         choose("choice of splits", self.evaluate, EVALUATED)
-        _ = self.optimisation  # which has checks of its own
+        choose("optimiser", self.optimiser, OPTIMISERS)
+        choose("schedule", self.schedule, SCHEDULES)
+        if self.clip is not None and not 0 < self.clip < float("inf"):
+            raise ValueError(f"clip must be a norm above 0, or None for none, got {self.clip}")
 
     @property
-    def optimisation(self) -> Optimisation:
-        """How weights are moved."""
+    def optimisation(self) -> "Optimisation":
+        """The optimiser, its schedule and its clipping."""
+        from ..algorithms.optimiser import Optimisation
+
         return Optimisation(
             self.optimiser, schedule=self.schedule, steps=self.steps, clip=self.clip
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """One training: everything that its numbers depend on, and nothing about the machine.
 
     Args:
-        dataset: its name, and ``fingerprint`` what is in it.
-        algorithm: a name of the registry, or what names a user's own.
-        test_domains: those that are not trained on, in any order.
-        trial: of the split, and of what is drawn of the data.
+        dataset: its name; ``fingerprint`` is a hash of its content.
+        algorithm: a name of the registry, or the name of a user's own method.
+        test_domains: the domains that are not trained on, in any order.
+        trial: seeds the splits, and data sets that are drawn.
         draw: of the hyperparameters; 0 for the defaults.
-        hparams: their values, plain numbers and texts.
+        hparams: values of the hyperparameters, plain numbers and texts.
     """
 
     dataset: str
@@ -104,8 +121,8 @@ class Run:
         for name, value in self.hparams.items():
             if not isinstance(value, (bool, int, float, str)):
                 raise ValueError(
-                    f"the hyperparameter {name} must be a bool, int, float or str, so that it can "
-                    f"be saved, got {type(value).__name__}"
+                    f"the hyperparameter {name} must be a bool, int, float or str, because it is "
+                    f"saved as JSON, got {type(value).__name__}"
                 )
 
     @cached_property
@@ -137,10 +154,10 @@ class Run:
     def from_json(values: Mapping[str, Any]) -> "Run":
         """Return the run that ``canonical`` described; unknown fields are refused."""
         if not isinstance(values, Mapping) or values.get("schema") != SCHEMA:
-            raise ValueError(f"a run of schema {SCHEMA} was expected, got {str(values)[:60]}")
+            raise ValueError(f"expected a run of schema {SCHEMA}, got {str(values)[:60]}")
         given = {key: value for key, value in values.items() if key != "schema"}
         try:
             given["protocol"] = Protocol(**given["protocol"])
             return Run(**given)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"the run is of another version of shoal's: {error}") from error
+            raise ValueError(f"another version of shoal wrote this run: {error}") from error

@@ -1,8 +1,7 @@
-"""One run of a sweep under the lock of its folder: all that can happen to it is decided here."""
+"""An attempt at one run of a sweep, under the lock of its folder; failures are written down."""
 
 import errno
 from contextlib import suppress
-from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
@@ -11,36 +10,28 @@ import torch
 from ..distributed import processes
 from ..results.records import BEGUN, DONE, FAILED, failure_of, reason_of
 from ..runs.execute import execute
-from ..runs.folder import CHECKPOINTS, InUse, RunFolder, in_use, opened
+from ..runs.folder import CHECKPOINTS, InUse, RunFolder, open_run_folder
 from ..runs.machine import Machine
 from ..runs.run import Run
 from ..storage import read_json, write_json
 from ..training.checkpoints import Checkpoints
 from ..training.watcher import SILENT, Watcher
 from .plan import LoadedData, MethodChoice, folder_of
+from .status import RunState
 
-# A run whose process died so often without a word, and got no further, is taken for failed.
+# A run has failed if its process died this often without an error, and the run got no further.
 DEATHS = 5
-# What would go wrong for the next run, too. An error without a number is our own word for a file
-# of the run that cannot be written.
+# Errors that would stop the next run as well. An error without a number is our own message for a
+# file of the run that cannot be written.
 DISK = (None, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-# What goes wrong in one of several processes goes wrong in all of them.
+# Errors that come to all of several processes at once.
 EVERYWHERE = (ValueError, FloatingPointError)
-# How torch says it where it does not raise OutOfMemoryError.
+# Parts of torch's messages when memory runs out and it does not raise OutOfMemoryError.
 EXHAUSTED = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
 
 
-class RunState(Enum):
-    """How a run of a sweep stands."""
-
-    DONE = "done"
-    RUNNING = "running"
-    FAILED = "failed"
-    WAITING = "waiting"
-
-
 class Workspace(Protocol):
-    """Methods and data by name, and the machine; every worker unpickles its own."""
+    """Methods and data by name, and the machine; every worker unpickles its own copy."""
 
     def method(self, name: str) -> MethodChoice: ...
 
@@ -50,23 +41,14 @@ class Workspace(Protocol):
 
 
 class DeviceLost(RuntimeError):
-    """The run is written down as failed, and this process can use its device no more."""
-
-
-def state_of(path: Path) -> RunState:
-    """Return how the run in this folder stands; a killed one waits."""
-    if (path / DONE).exists():
-        return RunState.DONE
-    if in_use(path):
-        return RunState.RUNNING
-    return RunState.FAILED if (path / FAILED).exists() else RunState.WAITING
+    """The run is marked as failed, and this process cannot use its device any more."""
 
 
 def try_again(path: Path, run: Run) -> None:
-    """Let a run that failed be carried out once more; one that somebody is at is left to him."""
+    """Clear the failure of a run, so that it is tried again; leave a run alone that is in use."""
     if not (path / FAILED).exists():
         return
-    with suppress(ValueError), opened(path, run):  # a damaged folder stays failed
+    with suppress(ValueError), open_run_folder(path, run):  # a damaged folder stays failed
         (path / BEGUN).unlink(missing_ok=True)
         (path / FAILED).unlink(missing_ok=True)
 
@@ -81,20 +63,20 @@ def attempt(
 ) -> RunState:
     """Train a run of the sweep in ``out`` unless it is done, failed or in use; return its state.
 
-    If the run itself fails, the reason is written to its folder, and the next run can go on. A
+    If the run fails, the reason is written to its folder, and the caller goes on with the next. A
     full disk does raise, because the next run would fail as well, and so does a device that a
     failure left unusable (``DeviceLost``).
 
     Args:
         workspace: asked for the method and the data only if the run is to be trained.
-        machine: where it is trained; the workspace's own machine is not used.
+        machine: trains the run; the workspace's own machine is not used.
         retry_out_of_memory: whether to try a run again that failed for want of memory.
     """
     path = folder_of(out, run)
     if (path / DONE).exists() and not (path / CHECKPOINTS).exists():
         return RunState.DONE
     try:
-        with opened(path, run) as folder:
+        with open_run_folder(path, run) as folder:
             if folder.done:
                 _tidy(run, folder)  # a kill may have come before it
                 return RunState.DONE
@@ -109,25 +91,24 @@ def attempt(
             return _train(run, workspace, folder, machine, watcher)
     except InUse:
         return RunState.RUNNING
-    except ValueError as error:  # a folder that is not the run's, or damaged
-        return _failed(path, error)
+    except ValueError as error:  # the folder is another run's, or damaged
+        return _fail(path, error)
 
 
 def _may_begin(folder: RunFolder) -> bool:
-    """Count this beginning; a run whose process died too often at one place has failed."""
-    path, at = folder.path, _place(folder)
+    """Count this start; a run whose process died too often at one checkpoint has failed."""
+    path, at = folder.path, _last_checkpoint(folder)
     begun = read_json(path / BEGUN) if (path / BEGUN).exists() else {}
     times = begun["times"] if begun.get("at") == at else 0
     if times >= DEATHS:
-        reason = f"its process died {times} times without a word, and got no further"
+        reason = f"its process died {times} times without an error, and the run got no further"
         write_json(path / FAILED, {"kind": "death", "reason": reason, "memory": False})
         return False
     write_json(path / BEGUN, {"times": times + 1, "at": at})
     return True
 
 
-def _place(folder: RunFolder) -> str:
-    """Return the name of the last checkpoint: how far the run has come."""
+def _last_checkpoint(folder: RunFolder) -> str:
     return max((path.name for path in folder.checkpoints.glob("step-*")), default="")
 
 
@@ -137,28 +118,28 @@ def _train(
     try:
         dataset, cache = workspace.data(run.dataset, run.trial)
         if dataset.fingerprint != run.fingerprint:
-            raise ValueError(f"{dataset.name} is not what it was when the sweep was planned")
+            raise ValueError(f"{dataset.name} has changed since the sweep was planned")
         method, _ = workspace.method(run.algorithm)
         watcher.starts()
         execute(run, method, dataset, cache, folder, machine, watcher)
     except (KeyboardInterrupt, SystemExit):
-        (folder.path / BEGUN).unlink(missing_ok=True)  # it was asked to end, and is no death
+        (folder.path / BEGUN).unlink(missing_ok=True)  # a request to end does not count as a death
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno in DISK:
             (folder.path / BEGUN).unlink(missing_ok=True)
             raise
         if processes() > 1 and not isinstance(error, EVERYWHERE):
-            raise  # the others may wait for this process, which would be for ever
-        state = _failed(folder.path, error)
-        if _lost(machine.device):
+            raise  # other processes may wait for this one, which would be for ever
+        state = _fail(folder.path, error)
+        if _is_lost(machine.device):
             raise DeviceLost(f"{machine.device} is lost after {error}") from error
         return state
     (folder.path / BEGUN).unlink(missing_ok=True)
     return RunState.DONE
 
 
-def _failed(path: Path, error: Exception) -> RunState:
+def _fail(path: Path, error: Exception) -> RunState:
     memory = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
         isinstance(error, RuntimeError) and any(word in str(error) for word in EXHAUSTED)
     )
@@ -167,7 +148,7 @@ def _failed(path: Path, error: Exception) -> RunState:
     return RunState.FAILED
 
 
-def _lost(device: torch.device) -> bool:
+def _is_lost(device: torch.device) -> bool:
     """Return whether every further call fails, as after an illegal access in a kernel."""
     if device.type != "cuda":
         return False

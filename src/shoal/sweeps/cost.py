@@ -1,50 +1,94 @@
-"""What runs cost: by runs that are done and by probes, on each machine apart."""
+"""The cost of runs: estimated from finished runs and probes, for each hardware; free of torch."""
 
 import heapq
 import json
-import multiprocessing
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
-from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import fmean, median
 
-from ..datasets import DomainDataset
-from ..results.records import BEGUN, DONE, RECORDS, in_one_line, read_timing, reason_of
-from ..runs.machine import about_machine, hardware_of
+from ..results.records import BEGUN, DONE, RECORDS, read_timing
+from ..runs.machine import hardware_of
 from ..runs.run import Run
 from ..storage import read_json, write_json
-from .attempt import RunState, Workspace, state_of
 from .plan import folder_of
-from .probe import ProbeSubject, Rates, probe
+from .status import RunState, state_of
 
 RATES = "rates.json"
 
-# A data set and a method.
+# A data set and a method: runs that cost about the same.
 CostKey = tuple[str, str]
 
 
-def kind_of(run: Run) -> CostKey:
-    """Return by what runs are taken to cost alike."""
+def cost_key(run: Run) -> CostKey:
+    """Return the data set and the method of a run."""
     return run.dataset, run.algorithm
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Seconds that the runs of a method take on a data set.
+
+    Args:
+        update: for every update, whatever its size.
+        image: for each image of an update.
+        evaluation: for each record.
+        domains: the number of domains of the data set.
+    """
+
+    update: float
+    image: float
+    evaluation: float
+    domains: int
+
+    def seconds(self, run: Run) -> float:
+        """Return about how long the run takes, without its preparation."""
+        protocol = run.protocol
+        trained = max(1, self.domains - len(run.test_domains))
+        images = int(run.hparams["batch_size"]) * trained
+        records = 1 + -(-(protocol.steps - 1) // protocol.record_every)
+        return protocol.steps * (self.update + self.image * images) + records * self.evaluation
+
+
+# By hardware, and by data set and method.
+RatesByHardware = dict[tuple[str, CostKey], Rates]
+
+
+def read_rates(out: Path) -> RatesByHardware:
+    """Return the rates that probes of this sweep found; none if the file is damaged."""
+    found: RatesByHardware = {}
+    with suppress(FileNotFoundError, ValueError, TypeError, AttributeError, KeyError):
+        for values in read_json(out / RATES):
+            key = values.pop("hardware", ""), (values.pop("dataset"), values.pop("algorithm"))
+            found[key] = Rates(**values)
+    return found
+
+
+def write_rates(out: Path, rates: Mapping[tuple[str, CostKey], Rates]) -> None:
+    """Write rates for ``read_rates``."""
+    lines = [
+        {"dataset": dataset, "algorithm": algorithm, "hardware": hardware, **asdict(one)}
+        for (hardware, (dataset, algorithm)), one in rates.items()
+    ]
+    write_json(out / RATES, lines)
 
 
 @dataclass
 class Cost:
-    """What the runs of one kind cost on one machine: what some took, and what a probe found.
+    """The cost of the runs of one method on one data set and one hardware.
 
     Args:
-        took: of every run that is done, the seconds of its preparation and of the rest.
+        took: for every finished run, the seconds of its preparation and of the rest.
+        rates: from a probe.
     """
 
     took: list[tuple[float, float]] = field(default_factory=list)
     rates: Rates | None = None
 
     def seconds(self, run: Run) -> float:
-        """Return about how long the run takes: by runs like it, or else by rates."""
+        """Return about how long the run takes: from finished runs, or else from the rates."""
         if self.took:
             # What is compiled once serves many runs, so the preparation of most counts.
             return median(first for first, _ in self.took) + fmean(rest for _, rest in self.took)
@@ -53,7 +97,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """About how long a run takes, on which hardware that was found, and whether by a probe."""
+    """About how long a run takes; ``guessed`` if a probe alone says so."""
 
     seconds: float
     hardware: str
@@ -61,7 +105,7 @@ class CostEstimate:
 
 
 class Costs:
-    """What is known in the folder of a sweep."""
+    """The costs that finished runs and probes in the folder of a sweep show."""
 
     def __init__(self, out: Path, runs: Iterable[Run]) -> None:
         self.on: dict[str, dict[CostKey, Cost]] = {}
@@ -69,28 +113,29 @@ class Costs:
             path = folder_of(out, run)
             timing = read_timing(path) if (path / DONE).exists() else None
             if timing is not None:
-                cost = self._cost(hardware_of(timing.about), kind_of(run))
+                cost = self._cost(hardware_of(timing.about), cost_key(run))
                 cost.took.append((timing.preparing, timing.updating + timing.evaluating))
-        for (hardware, kind), rates in known_rates(out).items():
-            self._cost(hardware, kind).rates = rates
+        for (hardware, key), rates in read_rates(out).items():
+            self._cost(hardware, key).rates = rates
 
-    def _cost(self, hardware: str, kind: CostKey) -> Cost:
-        return self.on.setdefault(hardware, {}).setdefault(kind, Cost())
+    def _cost(self, hardware: str, key: CostKey) -> Cost:
+        return self.on.setdefault(hardware, {}).setdefault(key, Cost())
 
     def knows(self, run: Run, here: Sequence[str]) -> bool:
-        """Return whether anything is known of runs like it on this hardware; none is any."""
-        return any(kind_of(run) in self.on.get(hardware, {}) for hardware in here or self.on)
+        """Return whether a run like it has a cost on this hardware; if none is given, on any."""
+        return any(cost_key(run) in self.on.get(hardware, {}) for hardware in here or self.on)
 
     def of(self, run: Run, here: Sequence[str]) -> CostEstimate | None:
-        """Return what is known of the run, from here where anything is, or else from elsewhere.
+        """Return the cost of a run on the hardware ``here``, or else on other hardware.
 
-        A method that nothing is known of is taken to cost what others do on the data set.
+        A method without a cost is taken to cost what the others do on the data set. None if the
+        data set has no cost at all.
         """
         for hardware in (*here, *self._elsewhere(here)):
             costs = self.on.get(hardware, {})
             known = (
-                [costs[kind_of(run)]]
-                if kind_of(run) in costs
+                [costs[cost_key(run)]]
+                if cost_key(run) in costs
                 else [cost for (dataset, _), cost in costs.items() if dataset == run.dataset]
             )
             if known:
@@ -99,50 +144,25 @@ class Costs:
         return None
 
     def _elsewhere(self, here: Sequence[str]) -> list[str]:
-        """Return the other hardware, that of the most runs first."""
+        """Return the other hardware, first that of the most finished runs."""
         others = [hardware for hardware in self.on if hardware not in here]
 
-        def made(hardware: str) -> int:
+        def finished(hardware: str) -> int:
             return sum(len(cost.took) for cost in self.on[hardware].values())
 
-        return sorted(others, key=made, reverse=True)
-
-
-def known_rates(out: Path) -> dict[tuple[str, CostKey], Rates]:
-    """Return the rates that probes of this sweep have found, by hardware and kind."""
-    found = {}
-    # A damaged file is worth a probe, and no more.
-    with suppress(FileNotFoundError, ValueError, TypeError, AttributeError, KeyError):
-        for one in read_json(out / RATES):
-            key = one.pop("hardware", ""), (one.pop("dataset"), one.pop("algorithm"))
-            found[key] = Rates(**one)
-    return found
-
-
-def write_rates(out: Path, found: dict[tuple[str, CostKey], Rates]) -> None:
-    """Write rates to be read by ``known_rates``."""
-    lines = [
-        {"dataset": dataset, "algorithm": algorithm, "hardware": hardware, **asdict(rates)}
-        for (hardware, (dataset, algorithm)), rates in found.items()
-    ]
-    write_json(out / RATES, lines)
-
-
-# Seconds in which the process of the probes must begin; after these none of them begins, and after
-# these they are ended: a GPU takes its time to be there at all.
-BEGIN, SHARE, LIMIT = 15.0, 5.0, {"cpu": 10.0, "cuda": 60.0}
+        return sorted(others, key=finished, reverse=True)
 
 
 @dataclass(frozen=True)
 class RemainingWork:
-    """What is left of a sweep.
+    """The unfinished runs of a sweep.
 
     Args:
-        each: about how long each run that is left takes one worker, in seconds; first those that
-            are carried out now.
-        unknown: data sets that nothing is known of, whose runs do not count.
-        elsewhere: hardware that is not here and by which some runs are known.
-        guessed: whether some runs are known by a probe only.
+        each: about how long each run takes one worker, in seconds; first the runs that are
+            trained now.
+        unknown: data sets without a cost, whose runs do not count.
+        elsewhere: other hardware that some of the costs come from.
+        guessed: whether some of the costs come from a probe only.
     """
 
     each: tuple[float, ...] = ()
@@ -151,19 +171,19 @@ class RemainingWork:
     guessed: bool = False
 
     def seconds(self, workers: int = 1) -> float:
-        """Return how long so many workers are busy, of whom the first to be free takes the next."""
+        """Return how long the workers are busy if the first that is free takes the next run."""
         busy = [0.0] * max(1, min(workers, len(self.each)))
         for seconds in self.each:
             heapq.heapreplace(busy, busy[0] + seconds)
         return max(busy)
 
 
-def left_of(out: Path, runs: Sequence[Run], here: Sequence[str]) -> RemainingWork:
-    """Return what is left of these runs.
+def remaining_work(out: Path, runs: Sequence[Run], here: Sequence[str]) -> RemainingWork:
+    """Return the work that is left of these runs.
 
     Args:
-        here: the hardware that they are carried out on, the likeliest first; where nothing is known
-            of it, they are taken to cost what they do elsewhere.
+        here: the hardware that trains them, the likeliest first; if nothing is known of it, they
+            are taken to cost what they do elsewhere.
     """
     costs = Costs(out, runs)
     running, waiting = list[float](), list[float]()
@@ -173,31 +193,31 @@ def left_of(out: Path, runs: Sequence[Run], here: Sequence[str]) -> RemainingWor
         state = state_of(path)
         if state not in (RunState.RUNNING, RunState.WAITING):
             continue
-        known = costs.of(run, here)
-        if known is None:
+        cost = costs.of(run, here)
+        if cost is None:
             unknown[run.dataset] = None
             continue
-        ahead = known.seconds * _share_left(path, run)
+        seconds = cost.seconds * _share_left(path, run)
         if state is RunState.RUNNING:
-            running.append(max(0.0, ahead - _since(path)))
+            running.append(max(0.0, seconds - _seconds_since_record(path)))
         else:
-            waiting.append(ahead)
-        guessed |= known.guessed
-        if known.hardware not in here:
-            elsewhere[known.hardware] = None
+            waiting.append(seconds)
+        guessed |= cost.guessed
+        if cost.hardware not in here:
+            elsewhere[cost.hardware] = None
     return RemainingWork((*running, *waiting), tuple(unknown), tuple(elsewhere), guessed)
 
 
 def _share_left(path: Path, run: Run) -> float:
-    """Return how much of a run is ahead of it, by its last record."""
+    """Return the share of a run's updates that follow its last record."""
     with suppress(FileNotFoundError, ValueError, LookupError):
         last = json.loads((path / RECORDS).read_text("utf-8").splitlines()[-1])
         return max(0.0, 1 - (int(last["step"]) + 1) / run.protocol.steps)
     return 1.0
 
 
-def _since(path: Path) -> float:
-    """Return for how long a run has been at work since its last record, or since it began."""
+def _seconds_since_record(path: Path) -> float:
+    """Return the seconds since a run wrote its last record, or began."""
     times = [0.0]
     for name in (RECORDS, BEGUN):
         with suppress(FileNotFoundError):
@@ -205,77 +225,17 @@ def _since(path: Path) -> float:
     return max(0.0, time.time() - max(times)) if any(times) else 0.0
 
 
-def unknown_kinds(out: Path, runs: Sequence[Run], here: Sequence[str]) -> list[Run]:
-    """Return a run of every data set and method of which nothing is known on this hardware.
+def runs_to_probe(out: Path, runs: Sequence[Run], here: Sequence[str]) -> list[Run]:
+    """Return one run for every data set and method without a cost on this hardware.
 
-    Those of one data set come one after the other only when every data set had its first.
+    Every data set has its first before any has its second.
     """
     costs = Costs(out, runs)
     first: dict[CostKey, Run] = {}
     for run in runs:
-        first.setdefault(kind_of(run), run)
+        first.setdefault(cost_key(run), run)
     found = [run for run in first.values() if not costs.knows(run, here)]
     order = {
         id(run): [r.dataset for r in found[:k]].count(run.dataset) for k, run in enumerate(found)
     }
     return sorted(found, key=lambda run: order[id(run)])
-
-
-def find_rates(
-    out: Path,
-    runs: Sequence[Run],
-    world: Workspace,
-    dataset: Callable[[str, int], DomainDataset],
-    told: Callable[[str], object] = lambda _: None,
-) -> None:
-    """Probe these runs in a process of its own, and write down what was found.
-
-    It gives the device back when it ends, and it ends in time, whatever it meets.
-
-    Args:
-        dataset: returns that of a name and a trial, without its images' cache.
-        told: called with each reason for which something could not be probed.
-    """
-    loaded = lru_cache(dataset)
-    subjects = [ProbeSubject.of(run, loaded(run.dataset, run.trial)) for run in runs]
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_probe_all, args=(subjects, world, theirs), daemon=True)
-    process.start()
-    theirs.close()
-    found, failed = known_rates(out), dict[str, CostKey]()
-    with suppress(EOFError):
-        if ours.poll(BEGIN):
-            device, hardware = ours.recv()
-            end = time.monotonic() + LIMIT[device]
-            while ours.poll(max(0.0, end - time.monotonic())):
-                kind, rates = ours.recv()
-                if isinstance(rates, Rates):
-                    found[hardware, kind] = rates
-                else:
-                    failed.setdefault(rates, kind)
-    process.kill()
-    process.join()
-    write_rates(out, found)
-    for reason, (name, method) in failed.items():
-        told(f"what {method} costs on {name} could not be tried ({reason})")
-
-
-def _probe_all(subjects: Sequence[ProbeSubject], world: Workspace, found: Connection) -> None:
-    """Send the kind of device and its name, and then of each run the rates, or why it has none."""
-    try:
-        machine = world.machine()
-    except Exception:  # a worker that cannot have one says so
-        return
-    found.send((machine.device.type, hardware_of(about_machine(machine))))
-    begin = time.monotonic()
-    for subject in subjects:
-        rates: Rates | str
-        try:
-            method, _ = world.method(subject.run.algorithm)
-            rates = probe(subject, method, machine)
-        except Exception as error:  # the run may do all the same
-            rates = in_one_line(reason_of(error))
-        found.send((kind_of(subject.run), rates))
-        if time.monotonic() - begin > SHARE:
-            return

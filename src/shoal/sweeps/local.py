@@ -16,10 +16,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from ..runs.machine import different
+from ..runs.machine import count_devices
 from ..runs.run import Run
-from .attempt import DeviceLost, RunState, Workspace
-from .status import SILENT, SweepStatus, SweepWatcher
+from .attempt import DeviceLost, Workspace
+from .status import SILENT, RunState, SweepStatus, SweepWatcher
 from .worker import Stopped, Worker, ending_on_sigterm
 
 # Seconds between two looks whether workers live, and until one that was asked to end is killed.
@@ -52,7 +52,7 @@ def run_locally(
             if not again:
                 return status.refresh()
             tried_alone |= {run.identity for run in again}
-            size = different(workspace.machine().device, workers)
+            size = count_devices(workspace.machine().device, workers)
             pool = _WorkerPool(out, again, workspace, size, alone=True)
 
             def report(_: object, size: int = size) -> None:

@@ -1,42 +1,47 @@
-"""The runs of a sweep: methods × data sets × trials × test domains × draws of hyperparameters."""
+"""The plan of a sweep: methods × data sets × trials × test domains × draws of hyperparameters.
+
+Reading a plan loads no torch.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..algorithms import ALGORITHMS, VARIANTS
-from ..algorithms.base import Algorithm
-from ..algorithms.hparams import draw, values_for_run
 from ..catalogue import DATASETS, TEST_DOMAINS, record_every, scale_of
 from ..choices import choose
-from ..datasets import DomainDataset
-from ..datasets.cache import ImageCache
 from ..results.records import SET_HPARAMS, RunResult
 from ..runs.run import Protocol, Run
 from ..storage import hold_lock, read_json, write_json
 
+if TYPE_CHECKING:
+    from ..algorithms.base import Algorithm
+    from ..datasets import DomainDataset
+    from ..datasets.cache import ImageCache
+
 PLAN, LOCK, RUNS = "plan.json", "plan.lock", "runs"
 
-# A method and the hyperparameters that its name sets; a data set of a trial, and its cache.
-MethodChoice = tuple[type[Algorithm], Mapping[str, str]]
-LoadedData = tuple[DomainDataset, ImageCache | None]
+# A method, and the hyperparameters that its name sets.
+MethodChoice = tuple["type[Algorithm]", Mapping[str, str]]
+# The data set of a trial, and the cache of its decoded images.
+LoadedData = tuple["DomainDataset", "ImageCache | None"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """What is swept over.
+    """The names and numbers that a sweep combines.
 
     Args:
         algorithms, datasets: names.
-        trials, draws: how many, counted from 0; draw 0 is the defaults.
+        trials, draws: how many, counted from 0; draw 0 has the default hyperparameters.
         test_domains: "singles", each domain in turn; "pairs", also every two together, which
             leave-one-domain-out selection needs.
         settings: hyperparameters as text, by name, as in ``draw``.
-        protocol: of all runs; its network and weights are those of large images, and small ones
-            have their own. ``record_every`` None is DomainBed's for each data set.
+        protocol: of all runs; its network and weights apply to large images, small ones have
+            their own.
+        record_every: updates between records; None for DomainBed's of each data set.
     """
 
     algorithms: tuple[str, ...]
@@ -57,7 +62,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Shard:
-    """Every count-th of some runs from ``index`` on; 0 of 1 is all of them."""
+    """One of ``count`` parts of a plan, by its index from 0: every count-th run."""
 
     index: int = 0
     count: int = 1
@@ -69,42 +74,46 @@ class Shard:
 def runs_of(
     sweep: Sweep,
     method_of: Callable[[str], MethodChoice],
-    data_of: Callable[[str, int], DomainDataset],
+    data_of: Callable[[str, int], "DomainDataset"],
 ) -> list[Run]:
     """Return all runs, those of one data set, trial and method together."""
-    found = []
-    for dataset in sweep.datasets:
-        scale = scale_of(dataset)
-        every = sweep.record_every or record_every(dataset)
+    from ..algorithms.hparams import draw, values_for_run
+
+    runs = []
+    for name in sweep.datasets:
+        scale = scale_of(name)
         for trial in range(sweep.trials):
-            data = data_of(dataset, trial)
-            check_classes(data)
-            protocol = replace(sweep.protocol, record_every=every)
-            if data.in_memory:
-                protocol = replace(protocol, network=None, weights=None)
+            dataset = data_of(name, trial)
+            check_classes(dataset)
+            protocol = _protocol_for(dataset, sweep, sweep.record_every or record_every(name))
             for algorithm in sweep.algorithms:
                 method, settings = method_of(algorithm)
                 given = {**settings, **sweep.settings}
                 for number in range(sweep.draws):
                     hparams = values_for_run(draw(method.Hparams, scale, trial, number, given))
-                    found += [
+                    runs += [
                         Run(
-                            data.name,
-                            data.fingerprint,
-                            algorithm,
-                            tests,
-                            trial,
-                            number,
-                            hparams,
-                            protocol,
+                            dataset=dataset.name,
+                            fingerprint=dataset.fingerprint,
+                            algorithm=algorithm,
+                            test_domains=test_domains,
+                            trial=trial,
+                            draw=number,
+                            hparams=hparams,
+                            protocol=protocol,
                         )
-                        for tests in sets_left_out(data.names, sweep.test_domains)
+                        for test_domains in domain_sets(dataset.names, sweep.test_domains)
                     ]
-    return found
+    return runs
 
 
-def check_classes(dataset: DomainDataset) -> None:
-    """Raise where there is nothing to tell apart."""
+def _protocol_for(dataset: "DomainDataset", sweep: Sweep, every: int) -> Protocol:
+    protocol = replace(sweep.protocol, record_every=every)
+    return replace(protocol, network=None, weights=None) if dataset.in_memory else protocol
+
+
+def check_classes(dataset: "DomainDataset") -> None:
+    """Raise if the data set has fewer than two classes."""
     if len(dataset.classes) < 2:
         raise ValueError(
             f"only one class ({', '.join(dataset.classes)}) was found in {dataset.name}; expected "
@@ -112,26 +121,26 @@ def check_classes(dataset: DomainDataset) -> None:
         )
 
 
-def sets_left_out(domains: Sequence[str], which: str) -> list[tuple[str, ...]]:
-    """Return what is left out in turn: every domain, and for pairs also every two of three."""
+def domain_sets(domains: Sequence[str], which: str) -> list[tuple[str, ...]]:
+    """Return every domain, and for "pairs" also every two if there are three or more."""
     singles: list[tuple[str, ...]] = [(domain,) for domain in domains]
     pairs = list(combinations(domains, 2)) if which == "pairs" and len(domains) > 2 else []
     return [*singles, *pairs]
 
 
 def folder_of(out: Path, run: Run) -> Path:
-    """Return where a run of the sweep in ``out`` lies."""
+    """Return the folder of a run of the sweep in ``out``."""
     return out / RUNS / run.identity[:20]
 
 
 def write_plan(out: Path, runs: Iterable[Run]) -> None:
-    """Write the plan; one that is there is extended, so that nothing done is forgotten."""
+    """Write the plan, or extend the plan that exists, so that no run is forgotten."""
     asked = {run.identity: run for run in runs}
     with hold_lock(out / LOCK):
         known = {run.identity: run for run in read_plan(out)} if (out / PLAN).exists() else {}
         wanted = known | asked
-        for run in replaced(list(wanted.values())):
-            if run.identity in asked:  # its data are again what they were
+        for run in superseded(list(wanted.values())):
+            if run.identity in asked:  # the data were changed back
                 wanted[run.identity] = wanted.pop(run.identity)
         grown = list(wanted) != list(known)
         if grown:
@@ -151,13 +160,13 @@ def _write_set_hparams(out: Path, runs: Sequence[Run]) -> None:
         write_json(out / SET_HPARAMS, found)
 
 
-def replaced(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs that a later one stands in for: the same on data that are not the same."""
-    last = {_but_for_data(run): run.fingerprint for run in runs}
-    return [run for run in runs if last[_but_for_data(run)] != run.fingerprint]
+def superseded(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs that a later run repeats on changed data."""
+    last = {_identity_without_data(run): run.fingerprint for run in runs}
+    return [run for run in runs if last[_identity_without_data(run)] != run.fingerprint]
 
 
-def _but_for_data(run: Run) -> str:
+def _identity_without_data(run: Run) -> str:
     return replace(run, fingerprint="").identity
 
 
@@ -166,9 +175,9 @@ def read_plan(out: Path) -> list[Run]:
     path = out / PLAN
     if not path.is_file():
         wrong = f"it has no {PLAN}" if out.is_dir() else "there is no such folder"
-        raise ValueError(f"{out} is no folder of a sweep or a fit: {wrong}")
-    values: list[dict[str, Any]] = read_json(path)
-    return [Run.from_json(one) for one in values]
+        raise ValueError(f"{out} is not the folder of a sweep or a fit: {wrong}")
+    plan: list[dict[str, Any]] = read_json(path)
+    return [Run.from_json(values) for values in plan]
 
 
 def with_search(runs: Iterable[RunResult]) -> list[RunResult]:
@@ -199,6 +208,9 @@ def set_hparams(run: Run | RunResult) -> dict[str, Any]:
 
 @cache
 def _drawn(algorithm: str, scale: str, trial: int, number: int) -> Mapping[str, Any] | None:
+    from ..algorithms import ALGORITHMS, VARIANTS
+    from ..algorithms.hparams import draw, values_for_run
+
     variant = VARIANTS.get(algorithm)
     method = ALGORITHMS.get(variant.algorithm if variant else algorithm)
     if method is None:

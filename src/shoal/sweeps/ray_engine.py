@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..runs.run import Run
-from .attempt import DeviceLost, RunState, Workspace
-from .status import LOOK, SILENT, SweepStatus, SweepWatcher
+from .attempt import DeviceLost, Workspace
+from .status import EVERY, SILENT, RunState, SweepStatus, SweepWatcher
 from .worker import Stopped, Worker, ending_on_sigterm
 
 # How often Ray starts a task again whose worker or machine died. Deaths by the run's own doing are
@@ -139,10 +139,10 @@ class _Tasks:
     def gather(self) -> None:
         """Wait a moment, and take in what has ended."""
         if not self.pending:
-            time.sleep(LOOK)
+            time.sleep(EVERY)
             return
         failures = self.ray.exceptions
-        ended, _ = self.ray.wait(list(self.pending), num_returns=len(self.pending), timeout=LOOK)
+        ended, _ = self.ray.wait(list(self.pending), num_returns=len(self.pending), timeout=EVERY)
         for one in ended:
             run = self.pending.pop(one)
             try:

@@ -1,29 +1,41 @@
-"""How the runs of a sweep stand, looked at as seldom and as cheaply as will do."""
+"""The status of a sweep: the state of every run, read from the folders as seldom as will do.
+
+Free of torch, like everything that ``shoal status`` needs.
+"""
 
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from enum import Enum
 from pathlib import Path
 
-from ..results.records import failure_of
+from ..results.records import DONE, FAILED, failure_of
+from ..runs.folder import in_use
 from ..runs.run import Run
 from ..training.watcher import Watcher
-from .attempt import RunState, state_of
-from .plan import RUNS, folder_of, read_plan, replaced
+from .plan import RUNS, folder_of, read_plan, superseded
 
-# Seconds between two looks, and how much longer than a look it is until the next.
-LOOK, SPARING = 1.0, 20
-
-
-class SweepWatcher(Watcher):
-    """Follows a sweep; what its workers do is another process's."""
-
-    def status(self, counts: Counter[RunState], workers: int) -> None:
-        """Called now and then with the number of runs in each state, and of workers."""
+# Seconds between two refreshes; and their distance in multiples of the time that one takes.
+EVERY, SPARING = 1.0, 20
 
 
-SILENT = SweepWatcher()
+class RunState(Enum):
+    """The state of a run of a sweep."""
+
+    DONE = "done"
+    RUNNING = "running"
+    FAILED = "failed"
+    WAITING = "waiting"
+
+
+def state_of(path: Path) -> RunState:
+    """Return the state of the run in this folder; a killed run waits."""
+    if (path / DONE).exists():
+        return RunState.DONE
+    if in_use(path):
+        return RunState.RUNNING
+    return RunState.FAILED if (path / FAILED).exists() else RunState.WAITING
 
 
 def count_states(out: Path, runs: Sequence[Run]) -> Counter[RunState]:
@@ -31,8 +43,18 @@ def count_states(out: Path, runs: Sequence[Run]) -> Counter[RunState]:
     return SweepStatus(out, runs).refresh()
 
 
+class SweepWatcher(Watcher):
+    """Follows a sweep. Its workers are other processes, so only ``status`` is called."""
+
+    def status(self, counts: Counter[RunState], workers: int) -> None:
+        """Called every few seconds with the number of runs in each state, and of workers."""
+
+
+SILENT = SweepWatcher()
+
+
 class SweepStatus:
-    """What is known of the runs; one that is done is not looked at again."""
+    """The states of runs; a run that is done is not looked at again."""
 
     def __init__(self, out: Path, runs: Sequence[Run]) -> None:
         self.out, self.runs = out, list(runs)
@@ -43,12 +65,12 @@ class SweepStatus:
     def refresh(self) -> Counter[RunState]:
         """Return how many runs are in each state now."""
         try:
-            there = set(os.listdir(self.out / RUNS))
+            existing = set(os.listdir(self.out / RUNS))
         except FileNotFoundError:
-            there = set()
+            existing = set()
         for number, path in enumerate(self.paths):
             if self.states[number] is not RunState.DONE:
-                self.states[number] = state_of(path) if path.name in there else RunState.WAITING
+                self.states[number] = state_of(path) if path.name in existing else RunState.WAITING
         return Counter(self.states)
 
     def refresh_if_due(
@@ -61,16 +83,16 @@ class SweepStatus:
         begin = time.monotonic()
         if begin < self._next:
             return None
-        found = self.refresh()
-        report(found)
+        counts = self.refresh()
+        report(counts)
         end = time.monotonic()
-        self._next = end + max(LOOK, SPARING * (end - begin))
-        return found
+        self._next = end + max(EVERY, SPARING * (end - begin))
+        return counts
 
     def waiting(self) -> list[Run]:
-        """Return the runs that waited at the last look."""
-        found = zip(self.runs, self.states, strict=True)
-        return [run for run, state in found if state is RunState.WAITING]
+        """Return the runs that waited at the last refresh."""
+        both = zip(self.runs, self.states, strict=True)
+        return [run for run, state in both if state is RunState.WAITING]
 
     def out_of_memory(self) -> list[Run]:
         """Return the runs that failed for want of memory."""
@@ -81,21 +103,22 @@ class SweepStatus:
         return found
 
 
-def current(out: Path, runs: Sequence[Run]) -> list[Run]:
-    """Return the runs but for those of data that have changed since, which nobody will finish.
+def stale_runs(out: Path, runs: Sequence[Run]) -> list[Run]:
+    """Return the unfinished runs of data that have changed since, which cannot be finished.
 
-    What is done stays, whatever became of its data, and so does what somebody is at.
+    Runs that are done are not stale, whatever became of their data, nor are those in use.
     """
-    gone = {run.identity for run in _gone(out, runs)}
-    return [run for run in runs if run.identity not in gone]
+    unfinished = (RunState.FAILED, RunState.WAITING)
+    return [run for run in superseded(runs) if state_of(folder_of(out, run)) in unfinished]
 
 
-def left_behind(out: Path) -> list[Path]:
-    """Return the folders in which runs of the plan in ``out`` were begun that are not current."""
-    folders = (folder_of(out, run) for run in _gone(out, read_plan(out)))
+def without_stale(out: Path, runs: Sequence[Run]) -> list[Run]:
+    """Return the runs that are not stale."""
+    stale = {run.identity for run in stale_runs(out, runs)}
+    return [run for run in runs if run.identity not in stale]
+
+
+def stale_folders(out: Path) -> list[Path]:
+    """Return the folders of the stale runs of the plan in ``out`` that were begun."""
+    folders = (folder_of(out, run) for run in stale_runs(out, read_plan(out)))
     return sorted(folder for folder in folders if folder.is_dir())
-
-
-def _gone(out: Path, runs: Sequence[Run]) -> list[Run]:
-    lost = (RunState.FAILED, RunState.WAITING)
-    return [run for run in replaced(runs) if state_of(folder_of(out, run)) in lost]

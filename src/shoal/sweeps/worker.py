@@ -12,12 +12,13 @@ from typing import Any
 
 from ..runs.execute import execute
 from ..runs.folder import RunFolder
-from ..runs.machine import Machine, dealt, mark_of
+from ..runs.machine import Machine, device_id, worker_device
 from ..runs.run import Run
 from ..storage import hold_lock
 from ..training.watcher import SILENT, Watcher
-from .attempt import RunState, Workspace, attempt
+from .attempt import Workspace, attempt
 from .plan import LoadedData, folder_of
+from .status import RunState
 
 
 class Stopped(ValueError):
@@ -54,7 +55,7 @@ class Worker:
         self.out, self.workspace = out, LoadedOnce(workspace)
         self.machine = workspace.machine()
         if number is not None:
-            self.machine = replace(self.machine, device=dealt(self.machine.device, number))
+            self.machine = replace(self.machine, device=worker_device(self.machine.device, number))
 
     def attempt(self, run: Run, alone: bool = False, watcher: Watcher = SILENT) -> RunState:
         """Return the state of the run after ``attempt``.
@@ -74,7 +75,8 @@ class Worker:
 
     def _alone(self) -> AbstractContextManager[None]:
         """Keep all other workers off this device that want to be alone on it."""
-        return hold_lock(self.out / f"alone-{platform.node()}-{mark_of(self.machine.device)}.lock")
+        name = f"alone-{platform.node()}-{device_id(self.machine.device)}.lock"
+        return hold_lock(self.out / name)
 
     def assist(self, run: Run) -> None:
         """Take part in a run that the first of several processes trains."""

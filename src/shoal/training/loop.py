@@ -83,7 +83,13 @@ def train(
         if made:  # the newest evaluation, because the first one has more to do
             seconds = left * updating / made + schedule.records_left(done) * newest
         watcher.progress(
-            Progress(done, schedule.steps, rate, seconds, records[-1] if records else None)
+            Progress(
+                done=done,
+                steps=schedule.steps,
+                rate=rate,
+                seconds_left=seconds,
+                record=records[-1] if records else None,
+            )
         )
 
     report_progress()

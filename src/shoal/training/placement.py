@@ -19,7 +19,7 @@ SHARE = 0.6
 KEPT, HELD_OUT = "kept", "held_out"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DataRequest:
     """What is trained on and what is evaluated.
 
@@ -44,7 +44,7 @@ class DataRequest:
     samples: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunData:
     """The sources of the training domains in order, what is evaluated, and the images' shape.
 
@@ -96,7 +96,7 @@ def place(
                 chosen = split.kept[: wanted.samples]
                 samples[domain.name, KEPT] = _part(domain, images, chosen)
             sources.append(_source(dataset, domain, split, images, cache, wanted, device, where))
-    return RunData(sources, parts, shape, where, samples)
+    return RunData(sources=sources, parts=parts, shape=shape, where=where, samples=samples)
 
 
 def _part(domain: Domain, images: Tensor, indices: Tensor) -> EvaluationSet:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ..results.records import Record
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Progress:
     """The state of a training: updates done of ``steps``, images a second, the newest record."""
 
