@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from shoal.report.figures import canvas, look_of, rendered
+from shoal.report.figures import canvas, look_of, render
 from shoal.results.records import RunResult, read_runs
 
 from .recording import options, write
@@ -39,7 +39,7 @@ def draw(pairs: dict[Any, dict[str, dict[int, float]]], methods: list[str], path
             axis.set(title=domain, xlabel="updates")
         axes[0][0].set_ylabel("accuracy in %")
         figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    for ending, content in rendered(figure).items():
+    for ending, content in render(figure).items():
         path.with_suffix(f".{ending}").write_bytes(content)
 
 

@@ -232,5 +232,5 @@ def test_what_is_not_there_says_so() -> None:
     assert str(caught.value).endswith("One of: test-domain, training-domain")
     with pytest.raises(ValueError, match="did you mean 'test-domain'"):
         published_table("table:db_all_oracle", "test-domains")
-    with pytest.raises(ValueError, match="no table of DomainBed's protocol"):
+    with pytest.raises(ValueError, match="not a table of DomainBed's protocol"):
         published_table("table:cmnist_25", "test-domain")

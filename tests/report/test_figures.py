@@ -10,7 +10,7 @@ from shoal.experiments.hessian import gap_dynamics, hessian_dynamics
 from shoal.experiments.landscape import landscape_figure
 from shoal.experiments.linear import linear_window
 from shoal.experiments.overhead import overhead_figure
-from shoal.report.figures import DOMAIN_COLOURS, LOOKS, canvas, look_of, rendered
+from shoal.report.figures import DOMAIN_COLOURS, LOOKS, canvas, look_of, render
 
 
 def texts(figure: Any) -> str:
@@ -34,7 +34,7 @@ def drawn() -> Any:
 
 
 def test_png_and_pdf_of_the_same_bytes_every_time() -> None:
-    first, again = rendered(drawn()), rendered(drawn())
+    first, again = render(drawn()), render(drawn())
     assert first == again
     assert list(first) == ["png", "pdf"]
     assert first["png"].startswith(b"\x89PNG") and first["pdf"].startswith(b"%PDF")
@@ -44,9 +44,9 @@ def test_png_and_pdf_of_the_same_bytes_every_time() -> None:
 def test_settings_of_ones_own_neither_act_nor_change() -> None:
     import matplotlib
 
-    before = rendered(drawn())["png"]
+    before = render(drawn())["png"]
     with matplotlib.rc_context({"font.size": 30, "axes.grid": False, "lines.linewidth": 9}):
-        assert rendered(drawn())["png"] == before
+        assert render(drawn())["png"] == before
         assert matplotlib.rcParams["font.size"] == 30
 
 
@@ -77,7 +77,7 @@ def test_linear_window() -> None:
     assert (box.x0, box.x1) == (3, 7)
     assert (box.y0, box.y1) == pytest.approx((10**-0.5, 10**0.5))
     assert "93 % in train and test" in texts(figure)
-    assert rendered(figure)["png"]
+    assert render(figure)["png"]
 
 
 CURVES = {
@@ -128,7 +128,7 @@ def test_landscape() -> None:
     heights = [patch.get_height() for patch in bars.patches]
     assert heights == [0.1, 0.3, -0.1, 0.3] * 2
     assert [label.get_text() for label in bars.get_xticklabels()][1] == "ERM\n80% → 90%"
-    assert rendered(figure)["pdf"]
+    assert render(figure)["pdf"]
 
 
 def test_scatter_has_ellipses_of_two_deviations() -> None:

@@ -16,7 +16,7 @@ def write(
     """Write results.json, results.md and every figure as PNG and PDF; return the files' names."""
     import torch
 
-    from ..report.figures import rendered
+    from ..report.figures import render
     from ..report.views import sheet_markdown
     from ..storage import write_aside, write_text
 
@@ -25,6 +25,6 @@ def write(
     write_text(out / "results.json", json.dumps(about, ensure_ascii=False) + "\n")
     write_text(out / "results.md", sheet_markdown(sheets))
     for name, figure in figures.items():
-        for kind, content in rendered(figure).items():
+        for kind, content in render(figure).items():
             write_aside(out / f"{name}.{kind}", lambda file, content=content: file.write(content))  # type: ignore[misc]
     return ["results.json", "results.md", *(f"{name}.png and .pdf" for name in figures)]

@@ -1,7 +1,5 @@
 """Published numbers as data: the paper's tables by LaTeX label, and DomainBed's by data set."""
 
-from __future__ import annotations
-
 from .tables import (
     BENCHMARKS,
     PublishedRow,

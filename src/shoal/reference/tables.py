@@ -1,10 +1,8 @@
-"""Published tables of DomainBed's protocol: the paper's main tables and ablations, DomainBed's own.
+"""Published tables: the paper's main tables and ablations, and DomainBed's own.
 
-Methods have the names of shoal's registry and its variants, columns those of its data sets and
-domains; what the publication prints for them is kept beside.
+Methods, data sets and domains have shoal's names; the names that a publication prints are stored
+with them.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Mapping
@@ -19,26 +17,26 @@ _FILES = ("colored_mnist.json", "benchmark.json", "domainbed.json", "analyses.js
 
 def read(file: str) -> Any:
     """Return the JSON of one file of this package."""
-    # Read anew on every call: a caller may change what it was given, and nobody else sees it.
+    # Read again on every call, so that a caller can change what it gets.
     return json.loads(resources.files("shoal.reference").joinpath(file).read_text("utf-8"))
 
 
 def labels() -> list[str]:
-    """Return the labels of all tables that are stored, sorted."""
+    """Return the labels of all stored tables, sorted."""
     return sorted(_tables())
 
 
 def published(label: str) -> dict[str, Any]:
     """Return one table: caption, source and cells, accuracies in percent.
 
-    A table of one setting has its setting and `rows`; one of several has `parts`, a list of such
-    pairs. The setting is `flip` (the probability that a label is flipped) in the IRM setup, and
-    `rule` (how models are selected) in DomainBed's; `published_rows` and `published_table` read
-    either.
+    A table of one setting has the setting and ``rows``; a table of several settings has ``parts``,
+    a list of such tables. The setting is ``flip`` (the probability that a label is flipped) in the
+    IRM setup, and ``rule`` (the selection rule) in DomainBed's. ``published_rows`` reads the first
+    kind, ``published_table`` the second.
 
     Args:
-        label: the LaTeX label of the paper's table, such as `"table:cmnist_25"`, or
-            `"domainbed:"` and a data set.
+        label: the LaTeX label of the paper's table, such as ``"table:cmnist_25"``, or
+            ``"domainbed:"`` and a data set.
     """
     tables = _tables()
     return tables[choose("table", label, tables)]
@@ -47,11 +45,11 @@ def published(label: str) -> dict[str, Any]:
 def published_rows(label: str, flip: float) -> dict[str, dict[str, list[float]] | None]:
     """Return the rows of one table of the paper in the setting with this share of flipped labels.
 
-    A row maps a column to `[mean, standard deviation]`; None where the paper says that it was not
+    A row maps a column to ``[mean, standard deviation]``; None if the paper states that it was not
     possible.
 
     Args:
-        label: as for `published`.
+        label: as for ``published``.
         flip: 0.25 or 0.0 on Colored MNIST.
     """
     table = published(label)
@@ -59,7 +57,7 @@ def published_rows(label: str, flip: float) -> dict[str, dict[str, list[float]] 
         part["flip"]: part["rows"] for part in table.get("parts", [table]) if "flip" in part
     }
     if not parts:
-        raise ValueError(f"{label} is no table of the IRM setup; read it with published_table")
+        raise ValueError(f"{label} is not a table of the IRM setup; read it with published_table")
     if flip not in parts:
         choices = ", ".join(f"{known:g}" for known in parts)
         raise ValueError(f"{label} has no cells for flip {flip:g}; one of: {choices}")
@@ -70,19 +68,19 @@ def _tables() -> dict[str, dict[str, Any]]:
     return {label: table for file in _FILES for label, table in read(file).items()}
 
 
+# The label of the paper's main table for each selection rule.
 BENCHMARKS: Mapping[str, str] = {
     "test-domain": "table:db_all_oracle",
     "training-domain": "table:db_all_training",
 }
-"""The label of the paper's main table for each selection rule."""
 
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One method: cells `(mean, standard error)` by column, and its other numbers, all as printed.
+    """One method: cells ``(mean, standard error)`` by column, and its other numbers, as printed.
 
-    `ranking` has `arithmetic`, `geometric` and `median` in the paper's main tables, and is empty
-    elsewhere.
+    ``ranking`` has ``arithmetic``, ``geometric`` and ``median`` in the paper's main tables, and is
+    empty elsewhere.
     """
 
     name: str
@@ -91,9 +89,14 @@ class PublishedRow:
     ranking: Mapping[str, float]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PublishedTable:
-    """One table for one selection rule; `columns` maps a data set or a domain to its heading."""
+    """One table for one selection rule.
+
+    Args:
+        slip: an error in the publication's own marks; mostly empty.
+        columns: the heading of each data set or domain.
+    """
 
     label: str
     rule: str
@@ -101,23 +104,25 @@ class PublishedTable:
     source: str
     note: str
     slip: str
-    """Where the publication's own marks are wrong; mostly empty."""
     columns: Mapping[str, str]
     rows: Mapping[str, PublishedRow]
 
 
 @dataclass(frozen=True)
 class Remarks:
-    """What published cells were obtained with, where today's code differs."""
+    """How published cells were obtained, if today's code differs.
+
+    Args:
+        sweep: on the whole sweep behind the rows ERM to RSC.
+        methods: on single methods.
+    """
 
     sweep: tuple[str, ...]
-    """Of the whole sweep behind the rows ERM to RSC."""
     methods: Mapping[str, str]
-    """Of single methods."""
 
 
 def published_rules(label: str) -> list[str]:
-    """Return the selection rules that a published table has; none where there is no such table."""
+    """Return the selection rules of a published table; none if there is no such table."""
     try:
         table = published(label)
     except ValueError:
@@ -129,22 +134,22 @@ def published_table(label: str, rule: str) -> PublishedTable:
     """Return one published table for one selection rule.
 
     Args:
-        label: as for `published`.
-        rule: `"test-domain"`, `"training-domain"` or `"leave-one-domain-out"`.
+        label: as for ``published``.
+        rule: ``"test-domain"``, ``"training-domain"`` or ``"leave-one-domain-out"``.
     """
     table = published(label)
     rows = {part["rule"]: part["rows"] for part in table.get("parts", [table]) if "rule" in part}
     if not rows:
-        raise ValueError(f"{label} is no table of DomainBed's protocol; read it with published")
+        raise ValueError(f"{label} is not a table of DomainBed's protocol; read it with published")
     return PublishedTable(
-        label,
-        choose(f"selection rule of {label}", rule, rows),
-        table["caption"],
-        table["source"],
-        table.get("note", ""),
-        table.get("slip", ""),
-        table["columns"],
-        {
+        label=label,
+        rule=choose(f"selection rule of {label}", rule, rows),
+        caption=table["caption"],
+        source=table["source"],
+        note=table.get("note", ""),
+        slip=table.get("slip", ""),
+        columns=table["columns"],
+        rows={
             method: PublishedRow(
                 row["name"],
                 {column: (cell[0], cell[1]) for column, cell in row["cells"].items()},
@@ -157,6 +162,6 @@ def published_table(label: str, rule: str) -> PublishedTable:
 
 
 def remarks() -> Remarks:
-    """Return what to know about the published cells of DomainBed's protocol."""
+    """Return how the published cells of DomainBed's protocol were obtained."""
     stored = read("remarks.json")
     return Remarks(tuple(stored["sweep"]), stored["methods"])

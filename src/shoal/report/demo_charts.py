@@ -1,4 +1,4 @@
-"""The demo's charts: where their lines, ticks and labels stand."""
+"""The demo's charts: positions of lines, ticks and labels."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 NBSP = "\N{NO-BREAK SPACE}"
-_DECADES = 8  # what lies further under a chart's largest value is drawn on its floor
+_DECADES = 8  # values further below a chart's largest are drawn on its floor
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Line:
-    """One curve: `path` in SVG's words, and a dot for every piece that is a single point."""
+    """One curve: an SVG path, and a dot for every piece that is a single point."""
 
     name: str
     colour: str
@@ -32,7 +32,10 @@ class _Label:
 
 @dataclass
 class Chart:
-    """A chart's geometry in SVG units: the plot lies between the edges, y grows downwards."""
+    """A chart's geometry in SVG units: the plot is between the edges, y grows downwards.
+
+    ``references`` are horizontal lines: y, meaning, and the y of that text.
+    """
 
     title: str
     alt: str
@@ -48,7 +51,6 @@ class Chart:
     x_ticks: list[tuple[float, str]] = field(default_factory=list)
     y_ticks: list[tuple[float, str]] = field(default_factory=list)
     references: list[tuple[float, str, float]] = field(default_factory=list)
-    """Horizontal lines: y, what they mean, and the y of that text."""
     jump: float | None = None
     note: str = ""
 
@@ -60,7 +62,7 @@ class Chart:
 
 
 def percent(value: float) -> str:
-    """Return an accuracy as it was measured, with one decimal."""
+    """Return an accuracy in percent with one decimal."""
     return f"{100 * value:.1f}{NBSP}%" if math.isfinite(value) else "not finite"
 
 
@@ -79,7 +81,7 @@ def _curve(method: Mapping[str, Any], key: str) -> list[tuple[float, float]]:
 
 
 def _line(name: str, colour: str, dashed: bool, points: Sequence[tuple[float, float]]) -> _Line:
-    """Join the points to a path that breaks where a value is NaN."""
+    """Return a line through the points that breaks at NaN."""
     pieces: list[list[tuple[float, float]]] = [[]]
     for point in points:
         if math.isnan(point[1]):
@@ -89,7 +91,8 @@ def _line(name: str, colour: str, dashed: bool, points: Sequence[tuple[float, fl
     path = " ".join(
         "M" + " L".join(f"{x:g} {y:g}" for x, y in piece) for piece in pieces if len(piece) > 1
     )
-    return _Line(name, colour, dashed, path, [piece[0] for piece in pieces if len(piece) == 1])
+    dots = [piece[0] for piece in pieces if len(piece) == 1]
+    return _Line(name=name, colour=colour, dashed=dashed, path=path, dots=dots)
 
 
 def _x_axis(chart: Chart, result: Mapping[str, Any]) -> float:
@@ -110,7 +113,7 @@ def _x_axis(chart: Chart, result: Mapping[str, Any]) -> float:
 def accuracy_chart(
     result: Mapping[str, Any], method: Mapping[str, Any], colours: Mapping[str, str]
 ) -> Chart:
-    """Return the accuracies of one method, in train and in test."""
+    """Return the training and test accuracies of one method."""
     name = str(method["name"])
     alt = (
         f"Accuracy of {name} over {result['steps']} steps; λ jumps at step {result['jump_step']}. "
@@ -179,7 +182,7 @@ def gap_chart(result: Mapping[str, Any], colours: Mapping[str, str], key: str, t
 def _apart(
     ends: Sequence[tuple[float, str]], chart: Chart, gap: float = 15.0
 ) -> list[tuple[float, str]]:
-    """Move labels down until none covers another, then back up where they left the plot."""
+    """Move labels down until none covers another, then up again if they left the plot."""
     placed: list[tuple[float, str]] = []
     for y, name in sorted(ends):
         placed.append((max(y, placed[-1][0] + gap) if placed else y, name))

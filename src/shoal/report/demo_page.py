@@ -1,11 +1,9 @@
-"""The demo's result: one self-contained page, and a small table for the terminal.
+"""The demo's result: a self-contained page, and a small table for the terminal.
 
-Python computes where things stand; `demo.html` draws them, so that every name passes through the
-template's escaping. The charts are inline SVG in the page's own colours: they follow a light or a
-dark screen, which a picture from a plotting library would not.
+Python computes the positions and ``demo.html`` draws them, so that the template escapes every name.
+The charts are inline SVG in the page's own colours: they follow a light or a dark screen, which a
+picture from a plotting library would not.
 """
-
-from __future__ import annotations
 
 import base64
 import math
@@ -17,22 +15,21 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from .demo_charts import NBSP, accuracy_chart, gap_chart, percent
+from .views import rich_table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["demo_page", "demo_table"]
-
+# The digits of class 0 and of class 1.
 ANSWERS = ("5–9", "0–4")
-"""What class 0 and class 1 say about the digit."""
 
 _COLOURS = {"ERM": "erm", "V-REx": "vrex", "Fishr": "fishr"}
 _SPARE_COLOURS = ("spare1", "spare2", "spare3")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _DemoMethod:
-    """A method as the page shows it; `colour` names a CSS variable."""
+    """A method on the page; ``colour`` names a CSS variable, ``width`` is that of its bar in %."""
 
     name: str
     colour: str
@@ -41,10 +38,9 @@ class _DemoMethod:
     gray: str
     seconds: str
     width: float
-    """Length of its bar in percent."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Answer:
     method: str
     colour: str
@@ -65,12 +61,12 @@ def demo_page(result: Mapping[str, Any]) -> str:
     """Return the demo's result as one HTML page that needs no other file, no network, no script.
 
     Args:
-        result: `title`, `seconds`, `machine`, `examples` (per domain), `steps`, `jump_step` (at
-            which λ jumps), `colour_only` and `shape_only` (accuracies of the two extreme models),
-            `methods` (each `name`, `train`, `test`, `gray`, `seconds` and `curve` with `step`,
-            `train`, `test`, `variance_gap`, `risk_gap`) and `digits` (each `pixels`
-            [14, 14, 2] in 0 … 255, `digit` and `answers`, the probability of class 1 by
-            method). Accuracies are fractions.
+        result: ``title``, ``seconds``, ``machine``, ``examples`` (per domain), ``steps``,
+            ``jump_step`` (at which λ jumps), ``colour_only`` and ``shape_only`` (accuracies of the
+            two extreme models), ``methods`` (each ``name``, ``train``, ``test``, ``gray``,
+            ``seconds`` and ``curve`` with ``step``, ``train``, ``test``, ``variance_gap``,
+            ``risk_gap``) and ``digits`` (each ``pixels`` [14, 14, 2] in 0 … 255, ``digit`` and
+            ``answers``, the probability of class 1 by method). Accuracies are fractions.
     """
     import jinja2
 
@@ -112,14 +108,12 @@ def demo_page(result: Mapping[str, Any]) -> str:
     )
 
 
-def demo_table(result: Mapping[str, Any]) -> Table:
+def demo_table(result: Mapping[str, Any]) -> "Table":
     """Return the demo's accuracies as a rich table, with a bar for the test on reversed colours.
 
     Args:
-        result: as for `demo_page`; the curves and the digits are not needed.
+        result: as for ``demo_page``; the curves and the digits are not needed.
     """
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     colour_only, shape_only = result["colour_only"], result["shape_only"]
@@ -127,13 +121,7 @@ def demo_table(result: Mapping[str, Any]) -> Table:
         f"┊ on reversed colours, colour alone gives {_share(colour_only)}, "
         f"shape alone {_share(shape_only)}"
     )
-    view = Table(
-        title=Text(str(result["title"])),
-        caption=Text(caption),
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-    )
+    view = rich_table(str(result["title"]), caption)
     view.add_column("Method")
     view.add_column("Train", justify="right", no_wrap=True)
     view.add_column("Test, reversed colours", justify="right", no_wrap=True)
@@ -173,13 +161,13 @@ def _methods(result: Mapping[str, Any]) -> list[_DemoMethod]:
             spare += 1
         views.append(
             _DemoMethod(
-                name,
-                colour,
-                percent(method["train"]),
-                percent(method["test"]),
-                percent(method["gray"]),
-                _duration(method["seconds"]),
-                _percent_of_track(method["test"]),
+                name=name,
+                colour=colour,
+                train=percent(method["train"]),
+                test=percent(method["test"]),
+                gray=percent(method["gray"]),
+                seconds=_duration(method["seconds"]),
+                width=_percent_of_track(method["test"]),
             )
         )
     return views
@@ -210,18 +198,26 @@ def _digit(digit: Mapping[str, Any], colours: Mapping[str, str]) -> _Digit:
             continue
         chance = digit["answers"][name]
         if chance is None or not math.isfinite(chance):
-            answers.append(_Answer(name, colour, "none", "", False))
+            answers.append(_Answer(method=name, colour=colour, text="none", sure="", right=False))
             continue
         answer = int(chance > 0.5)
         sure = f"{100 * max(chance, 1 - chance):.0f}{NBSP}%"
-        answers.append(_Answer(name, colour, ANSWERS[answer], sure, answer == truth))
+        answers.append(
+            _Answer(
+                method=name,
+                colour=colour,
+                text=ANSWERS[answer],
+                sure=sure,
+                right=answer == truth,
+            )
+        )
     red, green = (sum(row[k] for line in digit["pixels"] for row in line) for k in (0, 1))
     tint = "gray" if red == green else "red" if red > green else "green"
     return _Digit(_png(digit["pixels"]), f"a {tint} {digit['digit']}", ANSWERS[truth], answers)
 
 
 def _tally(digits: Sequence[_Digit], names: Sequence[str]) -> str:
-    """Return in words how many of the digits each method answers rightly."""
+    """Return the number of digits that each method answers correctly, in words."""
     counts = {
         name: sum(a.right for digit in digits for a in digit.answers if a.method == name)
         for name in names

@@ -1,13 +1,11 @@
-"""Figures of a diagnosis, PNG and PDF, readable in grey: hatches, dashes, markers and numbers."""
-
-from __future__ import annotations
+"""Figures of a diagnosis: PNG and PDF, readable without colours."""
 
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .figures import GRID, INK, letters_without_a_font, look_of, styled
+from .figures import GRID, INK, figure_style, letters_without_a_font, look_of
 
 Found = dict[str, Any]
 Cells = dict[tuple[str, str], float]
@@ -18,7 +16,7 @@ SIZES = {"inconsistency": (7.5, 5.4)}
 
 
 def check_drawing() -> None:
-    """Raise where figures cannot be drawn, before anything is computed."""
+    """Raise if figures cannot be drawn, before anything is computed."""
     try:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError as error:
@@ -31,7 +29,7 @@ def check_drawing() -> None:
 def draw(found: Found, folder: Path) -> list[Path]:
     """Draw every figure of a diagnosis into ``folder``; return the files.
 
-    One warning tells of all letters that no font has.
+    If no font has some letters, one warning lists them.
     """
     from matplotlib.figure import Figure
 
@@ -48,11 +46,11 @@ def draw(found: Found, folder: Path) -> list[Path]:
     boxes = letters_without_a_font(found["domains"])
     if boxes:
         warnings.warn(
-            f"no installed font has the letters {boxes} of the domains' names, which are boxes in "
-            "the figures; install one that has them, such as Noto Sans CJK, and draw again",
+            f"no installed font has the letters {boxes} of the domains' names, so the figures show "
+            "boxes; install a font that has them, such as Noto Sans CJK, and draw again",
             stacklevel=2,
         )
-    with styled(), warnings.catch_warnings():
+    with figure_style(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         for name, paint in figures.items():
             figure = Figure(figsize=SIZES.get(name, SIZE), layout="constrained")
@@ -72,7 +70,7 @@ def _bars(axes: Any, names: list[str], values: list[float], title: str) -> None:
 
 
 def _domains(found: Found, figure: Any) -> None:
-    """Risks, and the traces of the four matrices, of every domain."""
+    """Draw the risk and the traces of the four matrices of every domain."""
     left, right = figure.subplots(1, 2, width_ratios=(1, 2))
     names = list(found["domains"])
     _bars(left, names, [one["risk"] for one in found["domains"].values()], "Risk")
@@ -89,14 +87,14 @@ def _domains(found: Found, figure: Any) -> None:
 
 
 def _pale(number: int) -> Any:
-    """Return the colour of a series as a hatch can be seen on it."""
+    """Return the colour of a series, pale enough for a hatch to be seen on it."""
     from matplotlib.colors import to_rgb
 
     return tuple(1 - 0.55 * (1 - part) for part in to_rgb(look_of(number).colour))
 
 
 def _diagonals(found: Found, figure: Any) -> None:
-    """Hessian diagonal against gradient variance, a point for each weight."""
+    """Draw Hessian diagonal against gradient variance, a point for each weight."""
     axes = figure.subplots()
     for k, (name, rows) in enumerate(found["points"].items()):
         pairs = [
@@ -119,13 +117,13 @@ def _diagonals(found: Found, figure: Any) -> None:
 
 
 def _matrix(axes: Any, names: list[str], cells: Cells, title: str, powers: bool = True) -> None:
-    """Cells in grey by the logarithm of their size, or from 0 to 1, with their numbers."""
+    """Draw cells with numbers, grey by the logarithm of their size, or from 0 to 1."""
     from math import log10
 
     from matplotlib.patches import Rectangle
 
     depths = {pair: log10(abs(v)) if powers else v for pair, v in cells.items() if v != 0}
-    # A power of ten at least: what is nearly equal is to look it.
+    # At least a power of ten, so that nearly equal cells look equal.
     low = min(depths.values(), default=0.0) if powers else 0.0
     span = max(max(depths.values(), default=0.0) - low, 1.0)
     for y, a in enumerate(names):
@@ -147,7 +145,7 @@ def _matrix(axes: Any, names: list[str], cells: Cells, title: str, powers: bool 
 
 
 def _either_way(found: Found, value: Callable[[Found], float]) -> Cells:
-    """Return a value of every pair of domains, for both of its orders."""
+    """Return a value of every pair of domains, in both orders."""
     cells = {}
     for one in found["pairs"]:
         a, b = one["domains"]
@@ -156,7 +154,7 @@ def _either_way(found: Found, value: Callable[[Found], float]) -> Cells:
 
 
 def _pairs(found: Found, figure: Any) -> None:
-    """Squared distances between domains: of risks, variances and Hessian diagonals."""
+    """Draw squared distances between domains: of risks, variances and Hessian diagonals."""
     titles = {"risk": "|ΔR|²", "variance": "‖ΔVar(G)‖²", "hessian": "‖ΔDiag(H)‖²"}
     for axes, (kind, title) in zip(figure.subplots(1, 3), titles.items(), strict=True):
         cells = _either_way(found, lambda pair, kind=kind: pair[kind])  # type: ignore[misc]
@@ -164,7 +162,7 @@ def _pairs(found: Found, figure: Any) -> None:
 
 
 def _inconsistency(found: Found, figure: Any) -> None:
-    """I(A, B) of every pair and its two terms, A in rows: full matrices and diagonals."""
+    """Draw I(A, B) of every pair and its two terms, A in rows: full matrices and diagonals."""
     kinds = {"full": "full matrices", "diagonal": "diagonals"}
     terms = {"inconsistency": "I(A, B)", "risk": "its term R", "curvature": "its term H"}
     for row, (kind, label) in zip(figure.subplots(2, 3), kinds.items(), strict=True):
@@ -176,7 +174,7 @@ def _inconsistency(found: Found, figure: Any) -> None:
 
 
 def _spectra(found: Found, figure: Any) -> None:
-    """The largest eigenvalues of tangent kernel and Fisher matrix."""
+    """Draw the largest eigenvalues of tangent kernel and Fisher matrix."""
     from matplotlib.ticker import MaxNLocator
 
     titles = {"tangent": "Tangent kernel K / n", "fisher": "Fisher matrix F / n"}
@@ -192,7 +190,7 @@ def _spectra(found: Found, figure: Any) -> None:
 
 
 def _alignment(found: Found, figure: Any) -> None:
-    """How far the top eigenvectors of the domains' Fisher matrices agree, 1 for the same."""
+    """Draw how far the top eigenvectors of the domains' Fisher matrices agree, 1 if equal."""
     titles = {"first": "First eigenvectors", "subspace": "Top eigenvectors together"}
     for axes, (kind, title) in zip(figure.subplots(1, 2), titles.items(), strict=True):
         cells = _either_way(found, lambda pair, kind=kind: pair["alignment"][kind])  # type: ignore[misc]

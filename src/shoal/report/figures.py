@@ -1,10 +1,8 @@
-"""How all figures look: Okabe and Ito's colours, each with a dash and a marker of its own.
+"""Figure style: Okabe and Ito's colours, each with its own dash and marker.
 
-Colours are told apart by people who do not see red or green, dashes and markers by a printer that
-has no colours. matplotlib is imported when a figure is drawn; no window is opened.
+People who do not see red or green can tell the colours apart; dashes and markers survive a printer
+without colours. matplotlib is imported when a figure is drawn; no window is opened.
 """
-
-from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,8 +15,8 @@ if TYPE_CHECKING:
 
 
 INK, GRID = "#222222", "#D9D9D9"
+# Width and height of one panel in inches: three side by side fill a page.
 WIDTH, PANEL = 3.4, 2.6
-"""Inches of one panel: three side by side fill a page."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ LOOKS = (
 )
 DOMAIN_COLOURS: Mapping[str, Look] = {"90%": LOOKS[0], "80%": LOOKS[1], "10%": LOOKS[2]}
 
-# The first has most letters and comes with matplotlib; of the others one is on most machines.
+# FONT has most letters and comes with matplotlib; most machines have one of the others.
 FONT = "DejaVu Sans"
 FALLBACKS = (
     "Noto Sans CJK SC",
@@ -90,14 +88,14 @@ _STYLE: dict[str, Any] = {
 
 
 def look_of(number: int) -> Look:
-    """Return the look of a series that has no name of its own."""
+    """Return the look of the series with this number."""
     return LOOKS[number % len(LOOKS)]
 
 
 @contextmanager
 def canvas(
     rows: int = 1, columns: int = 1, *, width: float = WIDTH, height: float = PANEL, **options: Any
-) -> Iterator[tuple[Figure, Any]]:
+) -> "Iterator[tuple[Figure, Any]]":
     """Yield a figure and its axes, an array of ``[rows, columns]``, to be drawn on inside.
 
     Args:
@@ -106,15 +104,15 @@ def canvas(
     """
     from matplotlib.figure import Figure
 
-    with styled():
+    with figure_style():
         figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
         yield figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def rendered(figure: Figure) -> dict[str, bytes]:
-    """Return the figure as PNG and PDF by file ending, the same bytes every time."""
+def render(figure: "Figure") -> dict[str, bytes]:
+    """Return the figure as PNG and PDF, by file ending; the bytes are the same every time."""
     found = {}
-    with styled():
+    with figure_style():
         for kind, about in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
             file = io.BytesIO()
             figure.savefig(file, format=kind, metadata=about)
@@ -122,8 +120,8 @@ def rendered(figure: Figure) -> dict[str, bytes]:
     return found
 
 
-def styled() -> Any:
-    """Return a context with this style, in which a user's own settings do not act."""
+def figure_style() -> Any:
+    """Return a context with this style, without the user's own settings."""
     import matplotlib
 
     settings: dict[Any, Any] = dict(matplotlib.rcParamsDefault)
@@ -132,7 +130,7 @@ def styled() -> Any:
 
 
 def _families() -> list[str]:
-    """Return the fonts that are there, of which the first that has a letter draws it."""
+    """Return the installed fonts; the first that has a letter draws it."""
     from matplotlib.font_manager import fontManager
 
     there = {font.name for font in fontManager.ttflist}
@@ -140,7 +138,7 @@ def _families() -> list[str]:
 
 
 def letters_without_a_font(texts: Iterable[str]) -> str:
-    """Return the letters that no font has, and that would be drawn as boxes."""
+    """Return the letters that no font has, which would be drawn as boxes."""
     from matplotlib.font_manager import findfont, get_font
 
     known = {code for name in _families() for code in get_font(findfont(name)).get_charmap()}

@@ -1,7 +1,5 @@
 """The page of a fit: one HTML file that opens offline, without a script."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
@@ -15,7 +13,7 @@ RIGHT, ROW, TOP = 24, 34, 8
 
 
 class ChartFrame(NamedTuple):
-    """How wide a drawing is, where its axis begins in it, and how long a name may be.
+    """The width of a drawing, the left end of its axis, and the longest name in letters.
 
     ``low`` is the accuracy at which the axis begins.
     """
@@ -33,7 +31,7 @@ class ChartFrame(NamedTuple):
 def chart(content: Mapping[str, Any]) -> str:
     """Return SVG drawings with a line for every domain and one for their average.
 
-    One is for wide screens and one for narrow ones; the style shows one of them.
+    One is for wide screens and one for narrow ones; the style sheet shows one of them.
     """
     methods = content["methods"]
     lines: Lines = [
@@ -114,7 +112,7 @@ def _low(values: Sequence[float]) -> float:
 
 
 def check_drawing() -> None:
-    """Raise where pages cannot be made, before hours of training."""
+    """Raise if pages cannot be written, before hours of training."""
     try:
         import jinja2  # noqa: F401
     except ModuleNotFoundError as error:
