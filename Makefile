@@ -9,7 +9,14 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q --durat
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL: # two installs into one .venv would get in each other's way
-.PHONY: demo test lint clean
+.PHONY: check demo test lint clean
+
+# What check runs: formulas against oracles, what every method promises, records and selection.
+FAST := tests/paper tests/results tests/statistics/test_head_variance.py \
+  tests/statistics/test_feature_statistics.py tests/statistics/test_gradient_mean.py \
+  tests/algorithms/test_contract.py tests/algorithms/test_fishr.py tests/algorithms/test_vrex.py \
+  tests/gradients/test_convolutions.py tests/test_penalties.py tests/test_regularizers.py \
+  tests/test_rooms.py tests/test_storage.py
 
 demo: .venv/.installed-demo
 	$(BIN)/shoal demo
@@ -20,6 +27,10 @@ test: lint
 	$(PYTEST) -n 2 -m "not serial" || status=1; \
 	$(PYTEST) -n 1 -m serial $$(grep -rl --include='*.py' mark.serial tests) || status=1; \
 	exit $$status
+
+# While you edit: under a minute. Compiling takes longer than all the rest.
+check: lint
+	$(PYTEST) -n 2 -k "not one_graph and not compiled_loss" $(FAST)
 
 lint: .venv/.installed-test
 	$(BIN)/ruff check .
