@@ -32,7 +32,7 @@ METHODS = {name: (find(name), {}) for name in ("erm", "fishr")}
 
 
 @pytest.fixture
-def world() -> FitWorkspace:
+def workspace() -> FitWorkspace:
     domains = [
         Domain(name, torch.arange(4) % 2, torch.zeros(4, 3, 8, 8, dtype=torch.uint8))
         for name in "abc"
@@ -59,38 +59,38 @@ def test_small_tables_are_not_seen_too_often(rows: list[int], steps: int) -> Non
 
 
 @pytest.mark.parametrize("steps", budget.LENGTHS)
-def test_the_longest_that_fits(steps: int, world: FitWorkspace) -> None:
+def test_the_longest_that_fits(steps: int, workspace: FitWorkspace) -> None:
     rates = Rates(0.01, 0.0005, 2.0, domains=3)
     enough = seconds_of_a_round(steps, rates)
-    assert longest(enough * 1.0001, rates, SETUP, world) == steps
+    assert longest(enough * 1.0001, rates, SETUP, workspace) == steps
     shorter = [length for length in budget.LENGTHS if length < steps] or [steps]
-    assert longest(enough * 0.9999, rates, SETUP, world) == shorter[0]
+    assert longest(enough * 0.9999, rates, SETUP, workspace) == shorter[0]
 
 
-def test_a_probe_of_erm_tells(monkeypatch: pytest.MonkeyPatch, world: FitWorkspace) -> None:
+def test_a_probe_of_erm_tells(monkeypatch: pytest.MonkeyPatch, workspace: FitWorkspace) -> None:
     rates = Rates(0.01, 0.0, 0.0, domains=3)
     seen: list[Any] = []
 
     def probe_rates(runs: Any, probed: FitWorkspace, dataset: Any) -> Any:
         seen.append([run.algorithm for run in runs])
         assert list(probed.methods) == ["erm"]  # what else there is may not go to a process
-        assert dataset("x", 0) is world.dataset
+        assert dataset("x", 0) is workspace.dataset
         return {("here", ("x", "erm")): rates}
 
     monkeypatch.setattr(budget, "probe_rates", probe_rates)
     needed = seconds_of_a_round(2000, rates) / budget.SHARE
-    assert length_within(needed * 1.0001, SETUP, world)[0] == 2000
-    assert length_within(needed * 0.9999, SETUP, world)[0] == 1500
+    assert length_within(needed * 1.0001, SETUP, workspace)[0] == 2000
+    assert length_within(needed * 0.9999, SETUP, workspace)[0] == 1500
     assert seen == [["erm"], ["erm"]]
 
 
-def test_where_nothing_is_found(monkeypatch: pytest.MonkeyPatch, world: FitWorkspace) -> None:
+def test_where_nothing_is_found(monkeypatch: pytest.MonkeyPatch, workspace: FitWorkspace) -> None:
     monkeypatch.setattr(budget, "probe_rates", lambda *_: {})
-    assert length_within(1e9, SETUP, world) == (SETUP.steps, 0.0)
+    assert length_within(1e9, SETUP, workspace) == (SETUP.steps, 0.0)
 
 
 def test_a_time_that_is_too_short_is_told(
-    monkeypatch: pytest.MonkeyPatch, world: FitWorkspace, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, workspace: FitWorkspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rates = Rates(1.0, 0.0, 0.0, domains=3)
     monkeypatch.setattr(budget, "probe_rates", lambda *_: {("here", ("x", "erm")): rates})
@@ -99,7 +99,7 @@ def test_a_time_that_is_too_short_is_told(
 
     def printed(seconds: float) -> str:
         lines = Lines()
-        setup, shortest = fit.choose_length(SETUP, world, seconds, lines)
+        setup, shortest = fit.choose_length(SETUP, workspace, seconds, lines)
         assert setup.steps == 300
         assert lines.lines == ["timing a few updates to choose the length of the runs"]
         plan = FitPlan(
@@ -143,14 +143,14 @@ class Lines(FitWatcher):
 )
 def test_only_the_length_of_whole_networks_is_chosen(
     monkeypatch: pytest.MonkeyPatch,
-    world: FitWorkspace,
+    workspace: FitWorkspace,
     setup: FitSetup,
     seconds: float | None,
     expected: int,
 ) -> None:
     monkeypatch.setattr(fit, "length_within", lambda *_: (77, 0.0))
     lines = Lines()
-    assert fit.choose_length(setup, world, seconds, lines)[0].steps == expected
+    assert fit.choose_length(setup, workspace, seconds, lines)[0].steps == expected
     assert bool(lines.lines) == (expected == 77)  # it takes a while, and a note announces it
 
 
