@@ -21,7 +21,7 @@ WHICH = (
 
 def add(commands: Any) -> None:
     """Add the command and its actions."""
-    parser = commands.add_parser("data", help="data sets: list, download, verify, cache")
+    parser = commands.add_parser("data", help="list, download, verify and cache data sets")
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     _add_list(actions)
     _add_download(actions)

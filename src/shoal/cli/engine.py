@@ -19,8 +19,8 @@ from ..sweeps.plan import LoadedData, MethodChoice, Shard, folder_of, write_plan
 from ..sweeps.status import RunState, SweepWatcher, count_states
 from ..training.watcher import Watcher
 from .options import add_device, add_keep_best, add_log, device, positive, share
-from .progress import QUIET
 from .status import describe_time_left, show_status, status_rows, status_table
+from .terminal import QUIET
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:

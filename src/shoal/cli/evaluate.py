@@ -12,7 +12,7 @@ def add(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "eval",
-        help="measure a trained model on a data set",
+        help="measure the accuracy of a trained model on a data set",
         description="Prints the accuracy of a model on every domain of a data set; for a model of "
         "a table, of another table. Unreadable images are reported and skipped.",
     )

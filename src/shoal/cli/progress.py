@@ -8,10 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..training.watcher import Progress, Watcher
-from .terminal import format_duration
-
-# Seconds between two lines where there is no terminal.
-QUIET = 15.0
+from .terminal import QUIET, format_duration
 
 
 class RunProgressBar:

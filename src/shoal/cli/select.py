@@ -12,7 +12,7 @@ def add(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "select",
-        help="save the models that a selection rule chose",
+        help="save the models that a selection rule chose from a sweep",
         description="For every data set, method, test domain and trial, save the model that a rule "
         "chose among all draws and records, with a card on how it was chosen. A run keeps the "
         "weights of its last record; give --keep-best to 'shoal sweep' to keep those that a rule "

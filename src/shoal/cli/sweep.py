@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
         nargs="+",
         required=True,
         metavar="NAME",
-        help="names from 'shoal list datasets', folders of domain/class/file, or manifests",
+        help="names from 'shoal data list', folders of domain/class/file, or manifests",
     )
     add_places(what)
     what.add_argument(

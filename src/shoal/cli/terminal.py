@@ -25,7 +25,7 @@ def fits(grid: Any, console: Any) -> bool:
     return bool(Measurement.get(console, unbounded, grid).maximum <= console.width)
 
 
-# Seconds between two progress lines.
+# Seconds between two progress lines without a terminal.
 QUIET = 15.0
 
 

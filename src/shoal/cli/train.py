@@ -21,7 +21,7 @@ def add(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "train",
-        help="train a method and measure it on a domain that it never saw",
+        help="train one method and test it on domains that it has never seen",
         description="One run of DomainBed's protocol. An interrupted run goes on with the same "
         "command, and ends with the same numbers. Under torchrun, several processes share its "
         "batches: torchrun --nproc-per-node 2 -m shoal train …",
