@@ -62,6 +62,16 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def read_utf8(path: Path) -> str:
+    """Return the text of a UTF-8 file."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not UTF-8 text; save it as {path.suffix[1:].upper()} UTF-8 ({error})"
+        ) from error
+
+
 def read_json(path: Path) -> Any:
     """Return the value of a JSON file; the error for a damaged file names it."""
     try:

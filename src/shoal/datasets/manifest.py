@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from ..storage import read_utf8
 from .base import DomainDataset
 from .folders import SUFFIXES, Faults, dataset_of_files, first_few, is_image
 
@@ -85,16 +86,6 @@ def _rows(manifest: Path) -> list[ManifestRow]:
     except ValueError as error:
         raise ValueError(f"{manifest}: {error}") from error
     return rows
-
-
-def read_utf8(path: Path) -> str:
-    """Return the text of a UTF-8 file."""
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} is not UTF-8 text; save it as {path.suffix[1:].upper()} UTF-8 ({error})"
-        ) from error
 
 
 def _csv_rows(text: str) -> Iterator[ManifestRow]:

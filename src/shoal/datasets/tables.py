@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from ..choices import choose
+from ..storage import read_utf8
 from .base import Domain, DomainDataset
 from .encoding import Encoding, infer_column, value_or_none
 from .folders import first_few, is_image
-from .manifest import COLUMNS, DELIMITERS, read_utf8
+from .manifest import COLUMNS, DELIMITERS
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
 

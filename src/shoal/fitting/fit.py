@@ -28,7 +28,6 @@ from ..runs.model import check_saving
 from ..runs.run import Run
 from ..storage import cache_root, read_json, write_json, write_text
 from ..sweeps.plan import MethodChoice, folder_of, write_plan
-from ..sweeps.status import RunState, state_of
 from ..sweeps.worker import Worker
 from ..training.pillow import exact_evaluation
 from ..training.watcher import Progress
@@ -343,7 +342,7 @@ def _train(out: Path, run: Run, workspace: FitWorkspace, watcher: FitWatcher) ->
         return FitProgress(0, 1, progress.seconds_left if progress else None)
 
     run_group(Worker(out, workspace), [run], watcher, forecast)
-    if rank() == 0 and state_of(folder_of(out, run)) is not RunState.DONE:
+    if rank() == 0 and not finished_runs(out, [run]):
         why = "; ".join(failures(out, [run])) or f"see {folder_of(out, run)}"
         raise ValueError(f"the model could not be trained on all domains: {why}")
 
