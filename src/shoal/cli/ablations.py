@@ -131,15 +131,14 @@ def _run(name: str, options: argparse.Namespace) -> int:
         draws=options.draws,
         protocol=protocol,
     )
-    world = workspace_of(options, {row: row for row in rows}, {dataset: dataset})
-    domains = [domain.name for domain in world.dataset(dataset, 0).domains]
+    workspace = workspace_of(options, {row: row for row in rows}, {dataset: dataset})
+    domains = [domain.name for domain in workspace.dataset(dataset, 0).domains]
     asked = options.test_domains or (["-90%"] if dataset == "colored-mnist" else domains)
     for domain in asked:
         choose("test domain", domain, domains)
-    status = run_sweep(
-        options, in_row_order(runs_of(sweep, world.method, world.dataset), rows, asked), world
-    )
-    runs = _finished(options)
+    planned_runs = runs_of(sweep, workspace.method, workspace.dataset)
+    status = run_sweep(options, in_row_order(planned_runs, rows, asked), workspace)
+    runs = _finished_runs(options)
     warn_of_twins(runs)
     planned = options.trials * options.draws
     tables = {rule: table(ablation, dataset, rule, runs, planned) for rule in RULES}
@@ -161,19 +160,19 @@ def _run_batches(options: argparse.Namespace) -> int:
     from ..sweeps.plan import runs_of
 
     check_engine(options)
-    world = workspace_of(
+    workspace = workspace_of(
         options, {batch_size.ROW: batch_size.ROW}, {batch_size.DATASET: batch_size.DATASET}
     )
-    dataset = cache(world.dataset)  # the same for all configurations
+    dataset = cache(workspace.dataset)  # the same for all configurations
     protocol = Protocol(steps=options.steps, precision=options.precision)
     planned = {
         run.identity: run
         for sweep in batch_size.sweeps(options.trials, protocol)
-        for run in runs_of(sweep, world.method, dataset)
+        for run in runs_of(sweep, workspace.method, dataset)
         if run.test_domains == (batch_size.TEST_DOMAIN,)
     }
-    status = run_sweep(options, list(planned.values()), world)
-    runs = _finished(options)
+    status = run_sweep(options, list(planned.values()), workspace)
+    runs = _finished_runs(options)
     cells = batch_size.cells(runs)
     result = {"cells": cells, "machine": _machines(runs)}
     figures = {"ema-batch": batch_figure(cells)} if runs else {}
@@ -191,7 +190,7 @@ def _protocol(options: argparse.Namespace) -> Any:
     )
 
 
-def _finished(options: argparse.Namespace) -> list[Any]:
+def _finished_runs(options: argparse.Namespace) -> list[Any]:
     """Return the finished runs of the folder in this command's precision."""
     from ..results.records import read_runs
 
