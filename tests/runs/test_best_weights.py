@@ -295,7 +295,10 @@ def test_what_cannot_be_saved_is_named(tmp_path: Path, capsys: pytest.CaptureFix
     assert "--keep-best" in told.err and "1 of 1 models were not kept" in told.err
     assert not (tmp_path / "out").exists()
     assert main([*command, "leave-one-domain-out"]) == 2
-    assert "1 runs are not those that leave-one-domain-out needs" in capsys.readouterr().err
+    assert (
+        "leave-one-domain-out cannot choose among these 1 runs: it needs others"
+        in capsys.readouterr().err
+    )
     assert main([*command, "test-domain", "--algorithms", "em"]) == 2
     assert "did you mean 'erm'?" in capsys.readouterr().err
     assert main([*command, "test-domain", "--datasets", "tiny", "--algorithms", "erm"]) == 0
@@ -314,7 +317,8 @@ def test_names_of_folders_hold_no_path(tmp_path: Path) -> None:
     carry_out(tmp_path / "run", tiny_run("erm"))
     runs = read_runs([tmp_path / "run"])
     (choice,) = choose_runs(runs, "test-domain")
-    choice = replace(choice, algorithm="../x:Own@1", test_domain="a/b")
+    own = replace(choice.run, algorithm="../x:Own@1", test_domains=("a/b",))
+    choice = replace(choice, run=own)
     folder = save_chosen(choice, "test-domain", tmp_path / "out")
     assert folder.parent == tmp_path / "out" and folder.name == "tiny-..~2fx~3aOwn~401-a~2fb-t0"
     assert json.loads((folder / "model.json").read_text())["selection"]["of_draws"] == 1

@@ -82,8 +82,8 @@ function showRule() {
   const chapter = data.chapters[current];
   [...$("rules").children].forEach((button, index) => button.setAttribute("aria-pressed", String(index === current)));
   $("words").textContent = chapter.words;
-  $("cautions").replaceChildren(...chapter.cautions.map((line) => make("p", {}, line)));
-  $("about").replaceChildren(...chapter.about.map((line) => make("p", { class: "soft note" }, line)));
+  $("cautions").replaceChildren(...chapter.cautions.map((line) => make("p", {}, `${line}.`)));
+  $("about").replaceChildren(...chapter.about.map((line) => make("p", { class: "soft note" }, `${line}.`)));
   gridTable($("leaderboard-table"), "leaderboard", chapter.leaderboard, { name: "Avg", descending: true });
   gridTables($("published"), "published", chapter.published);
   gridTables($("domains-tables"), "domains", chapter.by_domain);

@@ -191,7 +191,9 @@ def select(runs: Iterable[RunResult], rule: str, lost: Iterable[Failure] = ()) -
             if not scored and (candidates or rule == LEFT_OUT):
                 continue  # these runs lack what the rule looks at
             tried, given_up = _tried(candidates, scored, rule), _draws_lost(gone, domain, rule)
-            best = max(scored, key=lambda one: (compared(one[0]), one[1].draw), default=None)
+            best = max(
+                scored, key=lambda one: (comparable_score(one[0]), one[1].draw), default=None
+            )
             if best is None or (math.isnan(best[0]) and not _no_choice(rule, scored)):
                 draws = {run.draw for run in tried} | given_up
                 found.undecided[key[0], key[1], domain, key[2]] = len(draws)
@@ -275,13 +277,13 @@ def _calibrated(candidates: Sequence[RunResult]) -> list[Scored]:
         for run in candidates
         for accuracy, measured in zip(run.inside, run.records, strict=True)
     ]
-    best = max(compared(accuracy) for accuracy, *_ in all_steps)
+    best = max(comparable_score(accuracy) for accuracy, *_ in all_steps)
     if best == -math.inf:  # no accuracy is a number
         return [(math.nan, run, measured) for _, run, measured in all_steps]
     near = [
         (run, measured)
         for accuracy, run, measured in all_steps
-        if compared(accuracy) >= compared(best - NEAR)
+        if comparable_score(accuracy) >= comparable_score(best - NEAR)
     ]
     return [(-training_calibration(run, measured), run, measured) for run, measured in near]
 
@@ -298,9 +300,9 @@ def training_calibration(run: RunResult, measured: Record) -> float:
 
 def _best(scored: Iterable[Score]) -> Score | None:
     """Return the first of the largest scores."""
-    return max(scored, key=lambda one: compared(one[0]), default=None)
+    return max(scored, key=lambda one: comparable_score(one[0]), default=None)
 
 
-def compared(score: float) -> float:
+def comparable_score(score: float) -> float:
     """Return a score as rules compare it: rounded, and −∞ if it is not a number."""
     return -math.inf if math.isnan(score) else round(score, DECIMALS)

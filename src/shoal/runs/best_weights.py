@@ -20,7 +20,7 @@ from ..results.selection import (
     WORDS,
     Choice,
     by_training_domains,
-    compared,
+    comparable_score,
 )
 from ..results.selection import training_accuracy as accuracy_of
 from ..results.selection import training_calibration as error_of
@@ -49,7 +49,7 @@ def reachable(run: RunResult, rule: str) -> list[int]:
 
 def _well_calibrated(run: RunResult) -> list[int]:
     found = [
-        (compared(accuracy_of(run, one)), -compared(-error_of(run, one)), one.step)
+        (comparable_score(accuracy_of(run, one)), -comparable_score(-error_of(run, one)), one.step)
         for one in run.records
     ]
     best = max((accuracy for accuracy, *_ in found), default=-math.inf)
@@ -58,7 +58,7 @@ def _well_calibrated(run: RunResult) -> list[int]:
         for accuracy, error, step in found
         if math.isfinite(accuracy)
         and math.isfinite(error)
-        and accuracy >= compared(best - NEAR)
+        and accuracy >= comparable_score(best - NEAR)
         and not any(a >= accuracy and (e, s) < (error, step) for a, e, s in found)
     ]
 
