@@ -119,7 +119,7 @@ def test_page_has_all_numbers_and_words(result: dict[str, Any]) -> None:
     for words in (
         *("10 %", "75 %", "38.4 s", "2 CPU cores", "5 000 examples", "300 steps", "λ jumps"),
         *("colour only", "shape only", "shoal reproduce colored-mnist", result["title"]),
-        "Right answers on these 10, judged by the digit’s shape: ERM 5, V-REx 5, Fishr 5.",
+        "Correct answers on these 10, judged by the digit’s shape: ERM 5, V-REx 5, Fishr 5.",
     ):
         assert words in text, words
     assert text.index("15.3 %") < text.index("68.8 %") < text.index("62.5 %")  # the headline first
