@@ -190,7 +190,7 @@ def _duration(seconds: float) -> str:
 
 
 def _digit(digit: Mapping[str, Any], colours: Mapping[str, str]) -> _Digit:
-    # Judged by shape: the label in the data may be one of those that were flipped.
+    # Judged by shape: the label in the data can be a flipped one.
     truth = int(digit["digit"] < 5)
     answers = []
     for name, colour in colours.items():

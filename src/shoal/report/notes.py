@@ -19,9 +19,9 @@ FAR_BELOW = 2 / 3
 def training_line(choices: Sequence[Choice]) -> str:
     """Return what was trained; data sets with the same setup are listed together."""
     setups: dict[str, list[str]] = {}
-    for dataset, mine in _grouped(choices, "dataset").items():
+    for dataset, mine in _group(choices, "dataset").items():
         runs = [run for choice in mine for run in choice.candidates]
-        methods = _grouped(mine, "algorithm")
+        methods = _group(mine, "algorithm")
         trials = {name: _trials(own) for name, own in methods.items()}
         draws = {name: _draws(own) for name, own in methods.items()}
         parts = [*_protocols(runs), *_set_hparams(runs), _each(trials), _each(draws)]
@@ -92,7 +92,7 @@ def uneven_lines(choices: Sequence[Choice], without: Mapping[ChoiceKey, int] = {
     Args:
         without: the number of draws at places where none could be chosen.
     """
-    for dataset, mine in _grouped(choices, "dataset").items():
+    for dataset, mine in _group(choices, "dataset").items():
         draws: dict[str, list[int]] = {}
         domains: dict[str, Counter[str]] = {}
         tried = [((one.algorithm, one.test_domain), one.draws) for one in mine]
@@ -128,7 +128,7 @@ def by_chance_lines(choices: Sequence[Choice]) -> Iterable[str]:
     They are far worse on their training domains than another draw at its end, and worse there than
     on the test domain.
     """
-    for dataset, mine in _grouped(choices, "dataset").items():
+    for dataset, mine in _group(choices, "dataset").items():
         found = [
             choice
             for choice in mine
@@ -151,7 +151,7 @@ def _best_other_draw(choice: Choice) -> float:
 
 def lost_draw_lines(choices: Sequence[Choice]) -> Iterable[str]:
     """Yield the number of draws of each method that diverged and still count as tried."""
-    for dataset, mine in _grouped(choices, "dataset").items():
+    for dataset, mine in _group(choices, "dataset").items():
         counts = Counter[str]()
         for choice in mine:
             counts[choice.algorithm] += choice.failed
@@ -164,7 +164,7 @@ def lost_draw_lines(choices: Sequence[Choice]) -> Iterable[str]:
 
 def no_number_lines(choices: Sequence[Choice]) -> Iterable[str]:
     """Yield the chosen models whose accuracy is not a number."""
-    for dataset, mine in _grouped(choices, "dataset").items():
+    for dataset, mine in _group(choices, "dataset").items():
         wrong = [choice for choice in mine if math.isnan(choice.accuracy)]
         if wrong:
             listed = _places((one.algorithm, one.test_domain, one.trial) for one in wrong)
@@ -216,7 +216,7 @@ def _unequal(counts: Mapping[str, Sequence[int]]) -> str:
     return ", ".join(f"{title_of(name)} {spread_of(own)}" for name, own in counts.items())
 
 
-def _grouped(choices: Sequence[Choice], by: str) -> dict[str, list[Choice]]:
+def _group(choices: Sequence[Choice], by: str) -> dict[str, list[Choice]]:
     """Return the choices by one of their attributes, such as the data set."""
     found: dict[str, list[Choice]] = {}
     for choice in choices:

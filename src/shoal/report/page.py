@@ -46,7 +46,7 @@ def accuracy(value: float) -> int | None:
 
 
 def _run(run: RunResult, most: int, steps: dict[tuple[int, ...], int]) -> dict[str, Any]:
-    kept = _thinned(run.records, most)
+    kept = _thin(run.records, most)
     at = tuple(one.step for one in kept)
     return {
         "dataset": run.dataset,
@@ -80,7 +80,7 @@ def _most_points(runs: Sequence[RunResult]) -> int:
     return max(2, MOST_VALUES // max(series, 1))
 
 
-def _thinned(measured: Sequence[Record], most: int) -> Sequence[Record]:
+def _thin(measured: Sequence[Record], most: int) -> Sequence[Record]:
     """Return at most this many records, evenly spaced, with the first and the last."""
     if len(measured) <= most:
         return measured
@@ -175,8 +175,8 @@ def _readings(rule: str, runs: Sequence[RunResult]) -> list[list[int | None] | N
             mates.setdefault(key, []).append(run)
     found: list[list[int | None] | None] = []
     for run in runs:
-        beside = mates.get((run.dataset, run.algorithm, run.trial, run.draw), [])
-        alone = choose_runs([run, *beside], rule) if len(run.test_domains) == 1 else []
+        partners = mates.get((run.dataset, run.algorithm, run.trial, run.draw), [])
+        alone = choose_runs([run, *partners], rule) if len(run.test_domains) == 1 else []
         found.append([alone[0].step, accuracy(alone[0].accuracy)] if alone else None)
     return found
 

@@ -202,15 +202,15 @@ def terminal(grid: Grid, width: int) -> "list[Table]":
     whole = _spaced(grid, columns, summary, width)
     if _width(whole) <= width:
         return [whole]
-    cells = _grouped(columns, lambda group: _piece(grid, group, [], TIGHT), width)
-    rest = _grouped(summary, lambda group: _piece(grid, [], group, TIGHT), width)
+    cells = _group(columns, lambda group: _piece(grid, group, [], TIGHT), width)
+    rest = _group(summary, lambda group: _piece(grid, [], group, TIGHT), width)
     return [
         *(_spaced(grid, group, [], width) for group in cells),
         *(_spaced(grid, [], group, width) for group in rest),
     ]
 
 
-def _grouped(
+def _group(
     places: Sequence[int], piece: "Callable[[list[int]], Table]", width: int
 ) -> list[list[int]]:
     """Return the places in groups, each with as many as fit into the width."""

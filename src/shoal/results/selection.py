@@ -109,16 +109,16 @@ def by_leaving_out(run: RunResult, all_runs: Sequence[RunResult]) -> Score | Non
         for other in all_runs
         if other.draw == run.draw and len(other.test_domains) == 2
     }
-    beside: list[tuple[str, dict[int, Record]]] = []
+    partners: list[tuple[str, dict[int, Record]]] = []
     for domain in others:
         pair = pairs.get((test, domain)) or pairs.get((domain, test))
         if pair is None:
             return None
-        beside.append((domain, {measured.step: measured for measured in pair.records}))
+        partners.append((domain, {measured.step: measured for measured in pair.records}))
     return _best(
-        (fmean(steps[measured.step].of(domain, KEPT) for domain, steps in beside), measured)
+        (fmean(steps[measured.step].of(domain, KEPT) for domain, steps in partners), measured)
         for measured in run.records
-        if all(measured.step in steps for _, steps in beside)
+        if all(measured.step in steps for _, steps in partners)
     )
 
 
