@@ -282,7 +282,7 @@ def test_a_stopped_fit_goes_on(written: Written, capsys: Output) -> None:
     before, until_then = state(*others), records(run)
 
     assert written.again("stopped-fit") == 0
-    assert "left aside" not in capsys.readouterr().err
+    assert "it is ignored" not in capsys.readouterr().err
     assert state(*others) == before
     assert (run / "done").is_file()
     assert not checkpoint.exists()

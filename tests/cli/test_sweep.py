@@ -211,7 +211,7 @@ def test_a_name_in_a_plan_imports_nothing(tmp_path: Path) -> None:
         step="auto",
     )
     assert world.method("fishr")[0] is find("fishr")
-    with pytest.raises(ValueError, match="which a file may not import"):
+    with pytest.raises(ValueError, match="which a file must not import"):
         world.method(f"{own}:Own")
 
 

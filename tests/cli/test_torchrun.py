@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from shoal.cli import main
-from shoal.cli.torchrun import joined
+from shoal.cli.torchrun import process_group
 from shoal.fitting import fit
 from shoal.training.checkpoints import Checkpoints
 from tests.datasets.pictures import photograph
@@ -101,7 +101,7 @@ def test_two_processes_fit_what_one_does(
 
 
 def test_without_torchrun_there_is_one_process() -> None:
-    with joined(torch.device("cpu")) as device:
+    with process_group(torch.device("cpu")) as device:
         assert device == torch.device("cpu")
         assert not torch.distributed.is_initialized()
 
@@ -112,7 +112,7 @@ def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with (
         pytest.raises(ValueError, match=r"has started process 2 .* 1 GPUs; give --nproc-per-node"),
-        joined(torch.device("cuda")),
+        process_group(torch.device("cuda")),
     ):
         pass
 

@@ -22,9 +22,10 @@ from shoal.cli.progress import run_progress
 from shoal.datasets import DATASETS
 from shoal.networks import NETWORKS, Network, draw_weights, registry
 from shoal.networks.base import IMAGENET
+from shoal.results.records import Record
 from shoal.runs import model
 from shoal.runs.folder import RunFolder
-from shoal.training.loop import Progress
+from shoal.training.watcher import Progress
 from tests.datasets.pictures import photograph
 from tests.runs.small import squares
 
@@ -82,7 +83,7 @@ def test_a_run(capsys: Output) -> None:
     assert [record["step"] for record in records] == [0, 2, 4]
     last = records[-1]["accuracy"]
     lines = words(out)
-    assert lines[0] == "fishr on tiny, after 5 updates"
+    assert lines[0] == "Fishr on tiny, after 5 updates"
     assert lines[1] == "Domain kept 80 % held out 20 % error kept error held out"
     assert lines[3].startswith(f"a – {100 * last['a']['held_out']:.1f} – ")
     shown = " ".join(f"{100 * last['c'][split]:.1f}" for split in ("kept", "held_out"))
@@ -95,7 +96,7 @@ def test_a_run(capsys: Output) -> None:
     assert out.splitlines()[-1] == "Records, model and card: run"
     # Without a terminal there is a line in the end, at least.
     assert re.fullmatch(
-        r"fishr on tiny: step 5 of 5, [\d,]+ images/s, 0:00:00 left, "
+        r"Fishr on tiny: step 5 of 5, [\d,]+ images/s, 0:00:00 left, "
         r"loss [\d.e-]+; a \d+%, b \d+%, c \d+%\n",
         err,
     )
@@ -124,7 +125,7 @@ def test_the_same_command_again(capsys: Output) -> None:
     before = {path: path.stat().st_mtime_ns for path in Path("run").iterdir()}
     assert train("--out", "run") == 0
     out, err = capsys.readouterr()
-    assert "The run was done already." in out
+    assert "This run was already done." in out
     assert err == ""
     assert {path: path.stat().st_mtime_ns for path in Path("run").iterdir()} == before
     assert train("--out", "run", "--json") == 0
@@ -138,7 +139,7 @@ def test_a_folder_by_default(capsys: Output) -> None:
     (folder,) = Path("out/runs").iterdir()
     assert re.fullmatch(r"tiny-fishr-a\+c-t0-d0-[0-9a-f]{8}", folder.name)
     assert run_of(folder)["test_domains"] == ["a", "c"]
-    assert capsys.readouterr().out.count("The run was done already.") == 2
+    assert capsys.readouterr().out.count("This run was already done.") == 2
     assert train("--trial", 1, test=()) == 0
     assert any(path.name.startswith("tiny-fishr-all-t1-d0-") for path in Path("out/runs").iterdir())
 
@@ -214,7 +215,7 @@ def test_weights_that_a_rule_may_choose(capsys: Output) -> None:
     out = capsys.readouterr().out
     for step in (0, 2):
         folder = Path(f"run/kept/step-{step:07d}")
-        assert f"Weights that a rule may choose: {folder}" in out
+        assert f"Weights that a rule can choose: {folder}" in out
         assert main(["eval", str(folder), "--dataset", "tiny", "--device", "cpu"]) == 0
     assert not Path("run/kept/step-0000004").exists()  # the last are the run's own
     assert train("--out", "plain") == 0 and not Path("plain/kept").exists()
@@ -349,7 +350,7 @@ def test_interrupted(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("shoal.runs.execute.execute", interrupt)
     assert train("--out", "run") == 130
-    assert capsys.readouterr().err == "shoal: interrupted; the same command begins again\n"
+    assert capsys.readouterr().err == "shoal: interrupted; the same command starts again\n"
 
 
 def test_interrupted_after_a_checkpoint(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +363,7 @@ def test_interrupted_after_a_checkpoint(capsys: Output, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(RunFolder, "write_records", write)
     assert train("--out", "run", "--checkpoint-every", 0) == 130
-    told = "shoal: interrupted; the same command goes on from its checkpoint"
+    told = "shoal: interrupted; the same command resumes from its checkpoint"
     assert capsys.readouterr().err.splitlines()[-1] == told
 
 
@@ -469,11 +470,11 @@ def test_one_s_own_method(capsys: Output, clean_modules: None) -> None:
     assert run_of("run")["hparams"]["strength"] == 2
     capsys.readouterr()
     assert train("--algorithm", own("there"), "--out", "run") == 0
-    assert "The run was done already." in capsys.readouterr().out
+    assert "This run was already done." in capsys.readouterr().out
     assert main(["eval", "run", "--dataset", "tiny"]) == 2
     assert capsys.readouterr().err == (
-        f"shoal: the model is of your own method {name}, which a file may not import; "
-        "name it again with --algorithm\n"
+        f"shoal: the model was trained with your own method {name}, which a file must not import; "
+        "name it with --algorithm\n"
     )
     assert main(["eval", "run", "--dataset", "tiny", "--algorithm", method]) == 0
     told = refused(capsys, "--algorithm", own("changed", "3"), "--out", "run")
@@ -505,7 +506,7 @@ def test_eval(capsys: Output) -> None:
     assert main(["eval", "run/model.safetensors", "--dataset", "tiny", "--domain", "c"]) == 0
     lines = words(capsys.readouterr().out)
     assert lines[:2] == [
-        "fishr: run/model.safetensors on tiny",
+        "Fishr: run/model.safetensors on tiny",
         "Domain images accuracy % calibration error",
     ]
     accuracy, error = found["c"]["accuracy"], found["c"]["calibration_error"]
@@ -714,10 +715,11 @@ def test_a_real_network(capsys: Output) -> None:
 
 
 def at(done: int, **changes: Any) -> Progress:
-    record = {
-        "terms": {"loss": 0.12345},
-        "accuracy": {"art_painting": {"held_out": 0.5}, "sketch": {"kept": 0.25, "held_out": 1.0}},
-    }
+    record = Record(
+        step=done,
+        terms={"loss": 0.12345},
+        accuracy={"art_painting": {"held_out": 0.5}, "sketch": {"kept": 0.25, "held_out": 1.0}},
+    )
     values = {"done": done, "steps": 5001, "rate": 2345.6, "seconds_left": 3725.0, "record": record}
     return Progress(**values | changes)
 
@@ -731,9 +733,9 @@ def test_on_a_terminal(columns: int, capsys: Output, monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(columns))
-    with run_progress("fishr on [pacs]") as show:
-        show(at(0, seconds_left=None, rate=0.0, record=None))
-        show(at(150))
+    with run_progress("fishr on [pacs]") as shown:
+        shown.show(at(0, seconds_left=None, rate=0.0, record=None))
+        shown.show(at(150))
         print("shoal: a note", file=sys.stderr)
     shown = screen(capsys.readouterr().err)
     assert "shoal: a note\n" in shown
@@ -760,10 +762,10 @@ def test_without_a_terminal(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> 
     now = [0.0]
     clock.monotonic = lambda: now[0]  # type: ignore[attr-defined]
     monkeypatch.setattr(progress, "time", clock)
-    with run_progress("fishr on pacs") as show:
+    with run_progress("fishr on pacs") as shown:
         for seconds, done in ((1, 0), (14, 100), (16, 200), (20, 300), (32, 400), (33, 5001)):
             now[0] = float(seconds)
-            show(at(done))
+            shown.show(at(done))
     lines = capsys.readouterr().err.splitlines()
     assert [int(re.findall(r"step (\d+)", line)[0]) for line in lines] == [200, 400, 5001]
     assert lines[0] == (
@@ -773,7 +775,7 @@ def test_without_a_terminal(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_records_without_a_loss_or_an_accuracy(capsys: Output) -> None:
-    with run_progress("x") as show:
-        show(at(5001, record={"terms": {}, "accuracy": {}}))
-        show(at(5001, record=None, seconds_left=None))
+    with run_progress("x") as shown:
+        shown.show(at(5001, record=Record(step=5000, accuracy={})))
+        shown.show(at(5001, record=None, seconds_left=None))
     assert capsys.readouterr().err.count("x: step 5001 of 5001") == 2

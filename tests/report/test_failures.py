@@ -31,12 +31,12 @@ def test_runs_are_grouped_by_their_error() -> None:
         failure("irm", "ValueError: too hot"),
         failure("fishr", "ValueError: too hot", 0),
         failure("fishr", "ValueError: too hot", 1),
-        failure("fishr", "no reason was written down", 2),
+        failure("fishr", "no reason was recorded", 2),
     ]
     assert failure_lines(failed) == [
         "4 runs failed and are in no table: 3 of Fishr, 1 of IRM",
         "2 of Fishr, 1 of IRM: ValueError: too hot",
-        "1 of Fishr: no reason was written down",
+        "1 of Fishr: no reason was recorded",
     ]
     assert failure_lines(failed[:1]) == [
         "1 run failed and is in no table",

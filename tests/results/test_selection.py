@@ -255,8 +255,8 @@ def test_only_finished_runs_are_read(tmp_path: Path) -> None:
     ("name", "content", "wrong"),
     [
         ("records.jsonl", "{", r"records\.jsonl is not JSON in line 1"),
-        ("records.jsonl", "", r"records\.jsonl is empty, or not there"),
-        ("records.jsonl", None, r"records\.jsonl is empty, or not there"),
+        ("records.jsonl", "", r"records\.jsonl is empty or does not exist"),
+        ("records.jsonl", None, r"records\.jsonl is empty or does not exist"),
         ("records.jsonl", '{"step": 0}', r"records\.jsonl has no record in line 1"),
         ("records.jsonl", "null", r"records\.jsonl has no record in line 1"),
         (
@@ -285,8 +285,8 @@ def test_only_finished_runs_are_read(tmp_path: Path) -> None:
             r"records\.jsonl has the step 7 twice, again in line 2",
         ),
         ("run.json", "{", r"run\.json is not JSON"),
-        ("run.json", "{}", r"run\.json does not say its dataset"),
-        ("run.json", "[]", r"run\.json does not say its dataset"),
+        ("run.json", "{}", r"run\.json has no dataset"),
+        ("run.json", "[]", r"run\.json has no dataset"),
     ],
 )
 def test_a_damaged_run_is_to_be_deleted(
@@ -297,7 +297,7 @@ def test_a_damaged_run_is_to_be_deleted(
     (folder / name).unlink()
     if content is not None:
         (folder / name).write_text(content)
-    with pytest.raises(ValueError, match=rf"{wrong}.*; delete the folder {folder} and give the"):
+    with pytest.raises(ValueError, match=rf"{wrong}.*; delete the folder {folder} and run the"):
         read_runs([tmp_path])
 
 

@@ -174,14 +174,14 @@ def test_what_was_not_kept_is_said(tmp_path: Path) -> None:
         watcher=watching(note=told.append),
     )
     (line,) = told
-    assert "(step 0, 5, 10): the run was begun without keeping them" in line
+    assert "(step 0, 5, 10): the run was started without --keep-best" in line
     choices = choose_runs(read_runs([tmp_path]), "training-domain")
-    with pytest.raises(NotKept, match=r"kept no weights of step 0; move it away .* --keep-best"):
+    with pytest.raises(NotKept, match=r"did not keep the weights of step 0; .* --keep-best"):
         model_of(replace(choices[0], step=0))
     last = replace(choices[0], step=11)
     assert model_of(last) == tmp_path
     (tmp_path / "model.safetensors").unlink()  # as in records that were copied without models
-    with pytest.raises(NotKept, match=r"has a card and no model\.safetensors"):
+    with pytest.raises(NotKept, match=r"has a card but no model\.safetensors"):
         save_chosen(last, "test-domain", tmp_path / "models")
 
 

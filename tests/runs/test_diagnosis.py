@@ -180,7 +180,7 @@ def test_what_cannot_be_diagnosed_is_said(model: Model, tmp_path: Path) -> None:
         asked(model, parameters="clasifier")
     carry_out(tmp_path, tiny_run("arm", steps=2))
     arm = load(tmp_path, CPU)
-    with pytest.raises(ValueError, match="ARM predicts images together"):
+    with pytest.raises(ValueError, match="ARM predicts a batch as a whole"):
         asked(arm, parameters="all")
     assert asked(arm)["weights"] == 258
 
@@ -210,5 +210,5 @@ def test_a_run_records_what_a_diagnosis_of_its_model_says(tmp_path: Path) -> Non
 
 def test_one_training_domain_cannot_be_compared(tmp_path: Path) -> None:
     run = replace(tiny_run("erm", steps=2), test_domains=("b", "c"))
-    with pytest.raises(ValueError, match="compares training domains, and there is one"):
+    with pytest.raises(ValueError, match="compares training domains, but there is one"):
         carry_out(tmp_path, run, machine={"log": "diagnosis"})

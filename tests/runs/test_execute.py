@@ -231,7 +231,7 @@ def test_a_damaged_checkpoint_is_told_at_once_and_the_one_before_used(tmp_path: 
         run,
         watcher=watching(note=told.append, records=lambda _: began.append(len(told))),
     )
-    assert told == [f"{newest} is truncated or damaged; it is left aside"]
+    assert told == [f"{newest} is truncated or damaged; it is ignored"]
     assert began[0] == 1  # before the first update
     assert result.records == expected.records
     for name in FILES:
@@ -316,14 +316,12 @@ def test_notes() -> None:
     assert told(with_domain(tiny(), 1, 0)) == [
         "the domain 'few' has 1 images to train on, fewer than a batch of 4: images repeat within "
         "a batch",
-        "the domain 'few' has 1 images, too few to hold any out: it has no part in the selection "
-        "of models",
+        "the domain 'few' has 1 images, too few to hold any out: model selection ignores it",
         "the domain 'few' has no images of right",
     ]
     # What is not trained on needs no batch.
     assert told(with_domain(tiny(), 3), test_domains=("few",)) == [
-        "the domain 'few' has 3 images, too few to hold any out: it has no part in the selection "
-        "of models"
+        "the domain 'few' has 3 images, too few to hold any out: model selection ignores it"
     ]
     hparams = {**tiny_run().hparams, "batch_size": 33}
     assert [note.split(",")[0] for note in told(tiny(), hparams=hparams)] == [
@@ -334,7 +332,7 @@ def test_notes() -> None:
 def test_a_note_on_holding_nothing_out() -> None:
     protocol = replace(tiny_run().protocol, holdout=0.0)
     assert told(with_domain(tiny(), 3), protocol=protocol, test_domains=("few",)) == [
-        "holdout is 0: nothing is held out, so that no rule can select a model"
+        "holdout is 0: nothing is held out, so no rule can select a model"
     ]
 
 
@@ -349,7 +347,7 @@ def test_a_note_on_statistics_that_stay(
     protocol = replace(tiny_run().protocol, weights=weights)
     found = told(tiny(), features, protocol=protocol)
     expected = frozen and norm is nn.BatchNorm2d and weights is None
-    assert [note[:37] for note in found] == ["the network begins with drawn weights"] * expected
+    assert [note[:37] for note in found] == ["the network starts from random weight"] * expected
 
 
 @pytest.mark.parametrize("test_domains", [("c",), ("few",)])
@@ -368,7 +366,7 @@ def test_nothing_held_out_at_all(tmp_path: Path) -> None:
     result = carry_out(
         tmp_path, tiny_run(holdout=0.0, test_domains=()), watcher=watching(note=noted.append)
     )
-    assert noted == ["holdout is 0: nothing is held out, so that no rule can select a model"]
+    assert noted == ["holdout is 0: nothing is held out, so no rule can select a model"]
     assert result.records[-1].accuracy == {}
     assert json.loads((tmp_path / "model.json").read_text())["accuracy"] == {}
 

@@ -136,7 +136,7 @@ def test_a_missing_file(saved: Path, tmp_path: Path, name: str) -> None:
 def test_a_damaged_model(saved: Path, tmp_path: Path, damage: Any) -> None:
     path = copied(saved, tmp_path) / MODEL
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match=r"model.safetensors is damaged, or another than .*; copy"):
+    with pytest.raises(ValueError, match=r"safetensors is damaged, or not the model of .*; copy"):
         model.load(tmp_path, CPU)
 
 
@@ -144,10 +144,10 @@ def test_what_to_do_about_a_damaged_model_depends_on_who_made_it(
     saved: Path, tmp_path: Path
 ) -> None:
     (copied(saved, tmp_path) / CARD).write_text("{")
-    with pytest.raises(ValueError, match="or give the 'shoal fit' command again"):
+    with pytest.raises(ValueError, match="or run the 'shoal fit' command again"):
         model.load(tmp_path, CPU)
     (tmp_path / "run.json").touch()
-    with pytest.raises(ValueError, match=f"or delete {tmp_path} and give the command that made it"):
+    with pytest.raises(ValueError, match=f"delete {tmp_path} and run the command that"):
         model.load(tmp_path, CPU)
 
 
@@ -167,14 +167,14 @@ def with_card(folder: Path, **changes: Any) -> Path:
 def test_a_file_of_another_kind(saved: Path, tmp_path: Path) -> None:
     (copied(saved, tmp_path) / MODEL).write_bytes(b"x" * 100)
     with_card(tmp_path)
-    with pytest.raises(ValueError, match=r"model.safetensors is no safetensors file"):
+    with pytest.raises(ValueError, match=r"model.safetensors is not a safetensors file"):
         model.load(tmp_path, CPU)
 
 
 @pytest.mark.parametrize("content", ["[]", '"card"', '{"schema": 2}', "{}"])
 def test_a_card_of_another_kind(saved: Path, tmp_path: Path, content: str) -> None:
     (copied(saved, tmp_path) / CARD).write_text(content)
-    with pytest.raises(ValueError, match=r"model.json is no card of this version .*; copy it"):
+    with pytest.raises(ValueError, match=r"model.json is not a card of this version .*; copy it"):
         model.load(tmp_path, CPU)
 
 
@@ -197,7 +197,7 @@ def test_tensors_that_do_not_fit(saved: Path, tmp_path: Path, change: str) -> No
     save_file(tensors, path)
     with_card(tmp_path)
     named = "model.third" if change == "more" else "model.classifier.bias"
-    with pytest.raises(ValueError, match=f"does not fit ERM, .*: {named}$"):
+    with pytest.raises(ValueError, match=f"does not fit ERM: .* {named}$"):
         model.load(tmp_path, CPU)
 
 
@@ -213,7 +213,9 @@ def test_a_file_imports_nothing(saved: Path, tmp_path: Path) -> None:
     (tmp_path / "harm.py").write_text("raise AssertionError('imported')")
     run = tiny_run("erm").canonical() | {"algorithm": f"{tmp_path}/harm.py:ERM"}
     with_card(copied(saved, tmp_path), run=run)
-    with pytest.raises(ValueError, match=r"your own method .*harm.py:ERM, which a file may not im"):
+    with pytest.raises(
+        ValueError, match=r"own method .*harm.py:ERM, which a file must not im"
+    ):
         model.load(tmp_path, CPU)
     assert type(model.load(tmp_path, CPU, find("erm")).algorithm) is find("erm")
 

@@ -247,8 +247,8 @@ def test_a_damaged_failure_is_one(content: str, tmp_path: Path) -> None:
     with open_run_folder(path, run):
         (path / attempts.FAILED).write_bytes(content.encode(errors="surrogateescape"))
     assert attempt(run, loading(data), tmp_path, MACHINE()) is RunState.FAILED
-    assert failed(path)["reason"] == "no reason was written down"
-    assert [one.reason for one in failures([tmp_path])] == ["no reason was written down"]
+    assert failed(path)["reason"] == "no reason was recorded"
+    assert [one.reason for one in failures([tmp_path])] == ["no reason was recorded"]
 
 
 def test_a_run_that_gets_further_between_its_deaths_goes_on(tmp_path: Path) -> None:

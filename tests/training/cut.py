@@ -14,7 +14,7 @@ from shoal.networks import Network
 from shoal.networks.backbones import with_head
 from shoal.networks.base import draw_weights
 from shoal.randomness import stream
-from shoal.training.step import share
+from shoal.training.step import set_runner
 
 CLASSES, CHANNELS, SIDE = 3, 2, 6
 SIZES = (4, 7, 5)
@@ -65,7 +65,7 @@ def trained(method: str, micro_batch: int | None = None) -> dict[str, Tensor]:
     """Return all state after a few updates, and the terms of the last."""
     algorithm = make(method)
     algorithm.micro_batch = micro_batch
-    share(algorithm)
+    set_runner(algorithm)
     terms: dict[str, Tensor] = {}
     for step in range(STEPS):
         with alone():

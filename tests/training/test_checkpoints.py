@@ -149,7 +149,7 @@ def test_a_damaged_file_is_named_and_the_one_before_is_used(
     (told,) = mine.refused
     assert str(newest) in told
     assert why in told
-    assert "left aside" in told
+    assert "ignored" in told
 
 
 class Evil:
@@ -160,12 +160,18 @@ class Evil:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"nothing that torch wrote", "is no checkpoint of shoal's"),
-        (pickle.dumps(Evil(), 2), "is no checkpoint of shoal's"),
-        (saved({"schema": SCHEMA, "identity": IDENTITY, "x": Evil()}), "is no checkpoint of shoal"),
-        (saved([1, 2]), "is no checkpoint of this version"),
-        (saved({"identity": IDENTITY}), "is no checkpoint of this version"),
-        (saved({"schema": SCHEMA + 1, "identity": IDENTITY}), "is no checkpoint of this version"),
+        (b"nothing that torch wrote", "is not a checkpoint of shoal"),
+        (pickle.dumps(Evil(), 2), "is not a checkpoint of shoal"),
+        (
+            saved({"schema": SCHEMA, "identity": IDENTITY, "x": Evil()}),
+            "is not a checkpoint of shoal",
+        ),
+        (saved([1, 2]), "is not a checkpoint of this version"),
+        (saved({"identity": IDENTITY}), "is not a checkpoint of this version"),
+        (
+            saved({"schema": SCHEMA + 1, "identity": IDENTITY}),
+            "is not a checkpoint of this version",
+        ),
         (saved({"schema": SCHEMA}), "is a checkpoint of another run"),
     ],
     ids=("text", "pickle", "evil", "list", "no schema", "another schema", "no identity"),
@@ -190,7 +196,7 @@ def test_another_run_s_checkpoint(tmp_path: Path) -> None:
     (theirs,) = keep(tmp_path, 7, identity="another run")
     mine = Checkpoints(tmp_path, IDENTITY)
     assert mine.latest() is None
-    assert mine.refused == [f"{theirs} is a checkpoint of another run; it is left aside"]
+    assert mine.refused == [f"{theirs} is a checkpoint of another run; it is ignored"]
 
 
 def test_other_names_are_not_looked_at(tmp_path: Path) -> None:
@@ -261,8 +267,8 @@ def test_it_is_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         write(path, content)
 
     # Nothing is looked at before the gate opens: neither tensors nor records.
-    to_host = module._on_host
-    monkeypatch.setattr(module, "_on_host", lambda value: gate.wait(20) and to_host(value))
+    to_host = module._to_host
+    monkeypatch.setattr(module, "_to_host", lambda value: gate.wait(20) and to_host(value))
     monkeypatch.setattr(module, "write_aside", wait)
     mine, changing = Checkpoints(tmp_path, IDENTITY), state(3)
     mine.take(3, changing)
@@ -369,14 +375,14 @@ def test_one_that_costs_much_waits_for_its_share(
 
 
 def test_copies_count(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied = module._copied
+    copied = module._copy
 
     def slowly(value: Any, devices: set[torch.device]) -> Any:
         if value is not None and isinstance(value, dict) and "schema" in value:
             clock.now += 1.0
         return copied(value, devices)
 
-    monkeypatch.setattr(module, "_copied", slowly)
+    monkeypatch.setattr(module, "_copy", slowly)
     mine = Checkpoints(tmp_path, IDENTITY)
     begun = clock.now
     mine.take(1, state())
@@ -445,7 +451,7 @@ def test_a_full_disk(
     left = "the one of step 5 is whole" if steps else "there is none before it"
     assert str(caught.value) == (
         f"a checkpoint cannot be written to {tmp_path}: No space left on device; {left}; "
-        "make room and give the same command to go on"
+        "make room and run the same command again to resume"
     )
     assert len(list(tmp_path.iterdir())) == len(steps)  # nothing half written stays
     found = mine.latest()

@@ -9,7 +9,7 @@ import torch
 from shoal.datasets import Domain, DomainDataset, image_folders, splits
 from shoal.datasets.cache import ImageCache, build
 from shoal.training.batches import InMemory
-from shoal.training.placement import HELD_OUT, KEPT, DataRequest, evaluated, place
+from shoal.training.placement import HELD_OUT, KEPT, DataRequest, place, splits_to_evaluate
 from shoal.training.streaming import ResidentCrops, StreamedCrops, StreamedImages, StreamedOriginals
 from tests.datasets.pictures import tree
 
@@ -27,7 +27,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[DomainDataset, Imag
     return dataset, build(dataset, root / "cache")
 
 
-def test_what_selection_needs_is_evaluated() -> None:
+def test_what_selection_needs_is_splits_to_evaluate() -> None:
     found = placed().parts
     assert set(found) == NEEDED
     rest = {("a", KEPT), ("b", KEPT), ("c", KEPT)}
@@ -43,7 +43,7 @@ def test_what_selection_needs_is_evaluated() -> None:
 
 def test_two_test_domains_need_what_is_kept_of_both() -> None:
     wanted = replace(WANTED, test_domains=("b", "d"))
-    assert [evaluated(domain, wanted) for domain in "abcd"] == [
+    assert [splits_to_evaluate(domain, wanted) for domain in "abcd"] == [
         (HELD_OUT,),
         (KEPT, HELD_OUT),
         (HELD_OUT,),
@@ -151,7 +151,7 @@ def test_files_need_a_cache(files: tuple[DomainDataset, ImageCache]) -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"place of the images 'gpu'; .*auto, device, host"):
+    with pytest.raises(ValueError, match=r"place of the images 'gpu'. .*auto, device, host"):
         placed("gpu")
     with pytest.raises(ValueError, match="did you mean 'needed'"):
         placed(evaluate="neded")

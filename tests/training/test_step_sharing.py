@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from shoal.algorithms.base import Algorithm
 from shoal.networks.backbones import Features
 from shoal.training.batches import Batches, Normalise
-from shoal.training.step import Step, Update, share
+from shoal.training.step import Step, Update, set_runner
 
 from .cut import METHODS, SIZES, batches, make, trained
 from .little import CPU
@@ -117,7 +117,7 @@ def test_memory_that_not_even_one_image_fits_into(monkeypatch: pytest.MonkeyPatc
 def test_statistics_of_the_batch_allow_no_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = make("erm", frozen=False)
     algorithm.model.features.network = Narrow(algorithm.model.features.network, room=5)
-    with pytest.raises(torch.OutOfMemoryError, match="other batch-norm statistics"):
+    with pytest.raises(torch.OutOfMemoryError, match="change the batch-norm statistics"):
         updates(algorithm, monkeypatch)
 
 
@@ -141,6 +141,6 @@ def test_other_errors_are_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_network_that_is_not_cut_is_simply_called() -> None:
     algorithm = make("erm")
-    share(algorithm)
+    set_runner(algorithm)
     (features,) = (part for part in algorithm.modules() if isinstance(part, Features))
     assert features.runner is None

@@ -139,7 +139,7 @@ def _download(options: argparse.Namespace) -> int:
         print(f"{options.name} is already at {options.data / source.folder}")
         return 0
     with amounts("bytes") as shown:
-        shown.say(f"{options.name}: terms of use: {source.terms}; see {source.page}")
+        shown.note(f"{options.name}: terms of use: {source.terms}; see {source.page}")
         folder = fetch(
             options.name,
             options.data,
@@ -147,7 +147,7 @@ def _download(options: argparse.Namespace) -> int:
             sha256=options.sha256,
             keep_archive=options.keep_archive,
             progress=shown,
-            note=shown.say,
+            note=shown.note,
         )
     check = f"shoal data verify {options.name} --data {options.data}"
     print(f"{options.name} is at {folder}; to check every image: {check}")

@@ -137,10 +137,10 @@ def _run(options: argparse.Namespace) -> int:
     from ..fitting.leave_one_out import FitWatcher
     from ..sweeps.worker import ending_on_sigterm
     from .methods import name_of, with_settings
-    from .torchrun import joined
+    from .torchrun import process_group
 
     methods = {text: with_settings(text) for text in options.algorithms}
-    with joined(device(options.device)) as on, ending_on_sigterm():
+    with process_group(device(options.device)) as on, ending_on_sigterm():
         with fit_progress(FitTerminal) if rank() == 0 else nullcontext(FitWatcher()) as watcher:
             result = fit(
                 options.data,

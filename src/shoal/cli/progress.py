@@ -1,4 +1,4 @@
-"""How a training stands, live: step, images a second, time left, loss and accuracies."""
+"""Progress on stderr: bars on a terminal, lines elsewhere."""
 
 import sys
 import time
@@ -55,7 +55,7 @@ def run_progress(title: str) -> Iterator[RunProgressBar]:
 
 
 def _speed(progress: Progress) -> str:
-    """Return images a second and the time left."""
+    """Return images per second and the time left."""
     if progress.seconds_left is None:
         return "preparing"
     left = timedelta(seconds=round(progress.seconds_left))
@@ -63,7 +63,7 @@ def _speed(progress: Progress) -> str:
 
 
 def _summary(record: Any) -> str:
-    """Return loss and accuracy per domain in a few words."""
+    """Return the loss and the accuracy of each domain in a few words."""
     if record is None:
         return ""
     accuracies = ", ".join(
@@ -80,7 +80,7 @@ class FitProgressBars(Watcher):
     def __init__(self, bars: Any) -> None:
         self._bars = bars
         self._tasks: dict[str, Any] = {}
-        self._told = time.monotonic()
+        self._printed = time.monotonic()
 
     def amount(self, name: str, done: int, total: int) -> None:
         self._show(name, done, total, "images")
@@ -117,8 +117,8 @@ class FitProgressBars(Watcher):
             self._tasks[name] = self._bars.add_task(name, total=total, words=words)
         self._bars.update(self._tasks[name], completed=done, total=total, words=words)
         now = time.monotonic()
-        if self._bars.disable and now - self._told > QUIET and total and done < total:
-            self._told = now
+        if self._bars.disable and now - self._printed > QUIET and total and done < total:
+            self._printed = now
             print(f"{name}: {done:,} of {total:,}, {words}", file=sys.stderr)
 
 
@@ -141,30 +141,30 @@ def fit_progress(watcher: type[FitProgressBars]) -> Iterator[Any]:
 
 
 class AmountProgress:
-    """What a command tells while it works: bars on a terminal, lines elsewhere; all on stderr."""
+    """Shows how much of something is done: a bar on a terminal, lines elsewhere."""
 
     def __init__(self, bars: Any, unit: str) -> None:
         self._bars, self._unit = bars, unit
-        self._name, self._task, self._began, self._told = "", None, 0.0, 0.0
+        self._name, self._task, self._began, self._printed = "", None, 0.0, 0.0
 
     def __call__(self, name: str, done: int, total: int | None) -> None:
-        """Show that so much of this is done."""
+        """Show that ``done`` of ``total`` is done."""
         now = time.monotonic()
         if name != self._name:
-            self._name, self._began, self._told, self._first = name, now, now, done
+            self._name, self._began, self._printed, self._first = name, now, now, done
             self._clear()
             self._task = self._bars.add_task(name, total=total)
         self._bars.update(self._task, completed=done, total=total)
         if done == total:
             self._clear()
-            self.say(f"{name}: {self._amount(done)}{self._rate(done, now)}")
-        elif self._bars.disable and now - self._told > QUIET:
-            self._told = now
+            self.note(f"{name}: {self._amount(done)}{self._rate(done, now)}")
+        elif self._bars.disable and now - self._printed > QUIET:
+            self._printed = now
             share = f" ({done / total:.0%})" if total else ""
-            self.say(f"{name}: {self._amount(done)}{share}{self._rate(done, now)}")
+            self.note(f"{name}: {self._amount(done)}{share}{self._rate(done, now)}")
 
-    def say(self, line: str) -> None:
-        """Show a line of its own."""
+    def note(self, line: str) -> None:
+        """Print a line."""
         if self._bars.disable:
             print(line, file=sys.stderr)
         else:

@@ -1,4 +1,4 @@
-"""Several processes that torchrun has started: which device is whose."""
+"""The processes that torchrun started: their group and their devices."""
 
 import os
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from typing import Any
 
 
 @contextmanager
-def joined(device: Any) -> Iterator[Any]:
-    """Yield this process's device, inside the group of all that torchrun started, if it did."""
+def process_group(device: Any) -> Iterator[Any]:
+    """Yield the device of this process, inside the group of all processes of torchrun, if any."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         yield device
         return
@@ -20,20 +20,20 @@ def joined(device: Any) -> Iterator[Any]:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         if device.index >= torch.cuda.device_count():
             raise ValueError(
-                f"torchrun has started process {device.index + 1} on this machine, which has "
-                f"{torch.cuda.device_count()} GPUs; give --nproc-per-node as many as there are"
+                f"torchrun started process {device.index + 1} on this machine, which has "
+                f"{torch.cuda.device_count()} GPUs; use at most as many --nproc-per-node"
             )
         torch.cuda.set_device(device)
-    # The first may read and decode images for hours; if it dies, torchrun ends the others.
+    # The first can decode images for hours; if it dies, torchrun ends the others.
     patience = timedelta(days=1)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=patience)
     try:
         yield device
-        dist.barrier()  # nobody ends while another still works
+        dist.barrier()  # no process ends while another still works
         follows = dist.get_rank() > 0
     finally:
         dist.destroy_process_group()
     if follows:
-        # The first has written everything. Torch's threads abort one process in thirty that ends
-        # as usual, which torchrun takes for a failure of all.
+        # The first process has written everything. Torch's threads abort one in thirty processes
+        # at a normal exit, which torchrun takes for a failure of all.
         os._exit(0)

@@ -1,4 +1,4 @@
-"""``shoal train``: one run of the protocol, in a folder of its own."""
+"""``shoal train``: one run of the protocol, in its own folder."""
 
 import argparse
 import hashlib
@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from ..catalogue import title_of
 from ..results.records import Record, RunResult, timing_of
 from ..training.watcher import Progress, Watcher
 from .loading import decode_with_progress, load_and_report
@@ -22,18 +23,18 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "train",
         help="train one method and test it on domains that it has never seen",
-        description="One run of DomainBed's protocol. An interrupted run goes on with the same "
-        "command, and ends with the same numbers. Under torchrun, several processes share its "
-        "batches: torchrun --nproc-per-node 2 -m shoal train …",
+        description="One run of DomainBed's protocol. The same command resumes an interrupted run, "
+        "and ends with the same numbers. Under torchrun, several processes share its batches: "
+        "torchrun --nproc-per-node 2 -m shoal train …",
     )
     add_run_options(parser)
-    parser.set_defaults(run=_run, after_interrupt="the same command begins again")
+    parser.set_defaults(run=_run, after_interrupt="the same command starts again")
 
 
 def _run(options: argparse.Namespace) -> int:
-    from .torchrun import joined
+    from .torchrun import process_group
 
-    with joined(device(options.device)) as on:
+    with process_group(device(options.device)) as on:
         return _train(options, on)
 
 
@@ -55,7 +56,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     method, given = with_settings(options.algorithm)
     dataset = load_and_report(options.dataset, options.data, options.trial)
     check_classes(dataset)
-    dataset.without(options.test_domain)  # an unknown one gets the nearest
+    dataset.without(options.test_domain)  # raises for an unknown one
     scale = scale_of(dataset.name)
     hparams = _hparams(method, scale, options, given)
     protocol, weights = _protocol(options, dataset, scale)
@@ -84,7 +85,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     )
     first = rank() == 0
     with (
-        _told_of_a_checkpoint(options, RunFolder(out)),
+        _advise_after_interrupt(options, RunFolder(out)),
         open_run_folder(out, run) if first else nullcontext(RunFolder(out)) as folder,
     ):
         with first_rank_first():
@@ -94,7 +95,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
             execute(run, method, dataset, cache, folder, machine)
             return 0
         board = Board(out / "tensorboard") if options.tensorboard else None
-        title = f"{run.algorithm} on {run.dataset}"
+        title = f"{title_of(run.algorithm)} on {run.dataset}"
         with nullcontext() if done else run_progress(title) as bar:
             watcher = RunWatcher(bar, board)
             result = execute(run, method, dataset, cache, folder, machine, watcher)
@@ -106,12 +107,12 @@ def _train(options: argparse.Namespace, on: Any) -> int:
 
 
 @contextmanager
-def _told_of_a_checkpoint(options: argparse.Namespace, folder: Any) -> Iterator[None]:
+def _advise_after_interrupt(options: argparse.Namespace, folder: Any) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
         if any(folder.checkpoints.glob("step-*")):
-            options.after_interrupt = "the same command goes on from its checkpoint"
+            options.after_interrupt = "the same command resumes from its checkpoint"
         raise
 
 
@@ -123,7 +124,7 @@ def _hparams(method: Any, scale: str, options: argparse.Namespace, given: Any) -
 
 
 def _protocol(options: argparse.Namespace, dataset: Any, scale: str) -> tuple[Any, Any]:
-    """Return the protocol, and what the network begins with on this machine."""
+    """Return the protocol, and the initial weights on this machine."""
     from ..catalogue import RECORD_EVERY
     from ..networks.registry import DRAWN
     from ..runs.run import Protocol
@@ -150,10 +151,10 @@ def _protocol(options: argparse.Namespace, dataset: Any, scale: str) -> tuple[An
 
 
 def _weights(asked: str | None, pretrained: bool) -> tuple[str | Path | None, str | None]:
-    """Return what the network begins with on this machine, and what names it in a run.
+    """Return the initial weights on this machine, and their name in a run.
 
     Args:
-        pretrained: whether it begins with weights of ImageNet where nothing is asked.
+        pretrained: whether weights of ImageNet are the default.
     """
     if asked is None or asked == "none":
         by_default = "imagenet" if pretrained and asked is None else None
@@ -177,7 +178,7 @@ def _folder_name(run: Any) -> str:
     tests = "+".join(run.test_domains) or "all"
     name = f"{run.dataset}-{run.algorithm}-{tests}-t{run.trial}-d{run.draw}"
     safe = "".join(c if c.isalnum() or c in "+-_.%" else "_" for c in name)
-    return f"{safe[:60]}-{run.identity[:8]}"  # some 255 bytes are what a name may have
+    return f"{safe[:60]}-{run.identity[:8]}"  # names are limited to 255 bytes
 
 
 def _be_deterministic() -> None:
@@ -202,11 +203,11 @@ def show_result(result: RunResult, run: Any, out: Path, trained: bool) -> None:
 
     record = result.records[-1]
     console = Console()
-    title = f"{run.algorithm} on {run.dataset}, after {record.step + 1} updates"
+    title = f"{title_of(run.algorithm)} on {run.dataset}, after {record.step + 1} updates"
     console.print(accuracies(record, run, title))
     took = timing_of(result) if trained else None
     if took is None:
-        print("The run was done already.")
+        print("This run was already done.")
     else:
         print(
             f"{took.updates} updates in {took.updating:.1f} s, evaluations {took.evaluating:.1f} s,"
@@ -214,7 +215,7 @@ def show_result(result: RunResult, run: Any, out: Path, trained: bool) -> None:
         )
     print(f"Records, model and card: {out}")
     for kept in sorted((out / KEPT_MODELS).glob("step-*")):
-        print(f"Weights that a rule may choose: {kept}")
+        print(f"Weights that a rule can choose: {kept}")
 
 
 def accuracies(record: Any, run: Any, title: str) -> Any:
@@ -265,7 +266,7 @@ class RunWatcher(Watcher):
 
 
 class Board:
-    """Curves in TensorBoard: of each call of ``draw``, those records that are new."""
+    """Curves in TensorBoard; ``draw`` adds the records that are new."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -275,7 +276,7 @@ class Board:
                 "--tensorboard needs tensorboard: pip install 'shoal[tensorboard]'",
                 name="tensorboard",
             ) from error
-        shutil.rmtree(folder, ignore_errors=True)  # the first call brings all records again
+        shutil.rmtree(folder, ignore_errors=True)  # the first call brings all records
         self._writer: Any = SummaryWriter(str(folder))
         self._seen = 0
 

@@ -1,4 +1,4 @@
-"""What finished runs have recorded, read from their folders; needs no torch."""
+"""Records of runs: their format on disk, finished runs, failures and timings; free of torch."""
 
 import gc
 import json
@@ -14,19 +14,19 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-UNKNOWN = "no reason was written down"
+UNKNOWN = "no reason was recorded"
 _TYPE_ALONE = re.compile(r"[\w.]+:\s*")
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the error's type, message and notes, which may have many lines."""
+    """Return the error's type, message and notes, which can have many lines."""
     return "".join(traceback.format_exception_only(error)).rstrip()
 
 
 def in_one_line(reason: str) -> str:
     """Return the type of the error and the first line of its message, also from a traceback.
 
-    What follows in the message is advice more often than not, as in all errors of CUDA.
+    The other lines are mostly advice, as in all errors of CUDA.
     """
     lines = [line for line in reason.split("\n") if line.strip()]
     if not lines:
@@ -34,7 +34,9 @@ def in_one_line(reason: str) -> str:
     if lines[0].startswith("Traceback"):
         heads = [k for k, line in enumerate(lines) if line.startswith("Traceback")]
         lines = lines[heads[-1] + 1 :] or lines
-    first, *rest = [*dropwhile(_is_indented, lines)] or lines  # frames are, and the error is not
+    first, *rest = [
+        *dropwhile(_is_indented, lines)
+    ] or lines  # frames are indented, the error is not
     if rest and _TYPE_ALONE.fullmatch(first):
         first = f"{first.rstrip()} {rest[0].lstrip()}"
     return first.strip(" \t\r")
@@ -98,13 +100,13 @@ class Record:
         return gaps
 
     def of(self, domain: str, split: str) -> float:
-        """Return an accuracy; NaN where it was not measured."""
+        """Return an accuracy; NaN if it was not measured."""
         return self.accuracy.get(domain, {}).get(split, float("nan"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """A run, by what selection groups runs by, and all that it recorded.
+    """A run and its records.
 
     ``protocol`` is how it was made; empty where that was not written down, as by DomainBed.
     ``set_hparams`` are the hyperparameters that were set by hand instead of drawn; None if that is
@@ -130,7 +132,7 @@ class RunResult:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What rules know it by."""
+        """The fields by which selection groups runs."""
         return self.dataset, self.algorithm, self.test_domains, self.trial, self.draw
 
     @property
@@ -145,7 +147,7 @@ class RunResult:
 
     @property
     def precision(self) -> str:
-        """The precision of its protocol; empty where that is not known."""
+        """The precision of its protocol; empty if that is not known."""
         return str(self.protocol.get("precision", ""))
 
     @property
@@ -156,7 +158,7 @@ class RunResult:
 
 
 def mean_inside(values: Mapping[str, Mapping[str, float]], test_domains: Sequence[str]) -> float:
-    """Return the mean on held-out images over the training domains that hold something out."""
+    """Return the mean on held-out images over the training domains that have any."""
     found = [
         splits[HELD_OUT]
         for domain, splits in values.items()
@@ -167,7 +169,7 @@ def mean_inside(values: Mapping[str, Mapping[str, float]], test_domains: Sequenc
 
 @dataclass(frozen=True, kw_only=True)
 class RunTiming:
-    """What a run took, in seconds, and what is known of the machine."""
+    """The seconds of a run, and facts about its machine."""
 
     preparing: float
     updating: float
@@ -187,7 +189,7 @@ class RunTiming:
 
     @property
     def seconds(self) -> float:
-        """The whole of it."""
+        """The total."""
         return self.preparing + self.updating + self.evaluating
 
     @property
@@ -198,7 +200,7 @@ class RunTiming:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A run that failed, and why."""
+    """A failed run and the reason."""
 
     dataset: str
     algorithm: str
@@ -212,8 +214,8 @@ class Failure:
 def read_runs(folders: Sequence[Path]) -> list[RunResult]:
     """Return the finished runs in these folders and below them, in the order of their paths.
 
-    Runs that are not done are left out: their best record may be still to come. A folder that is
-    named twice, or lies in another, is read once.
+    Runs that are not done are skipped: their best record may still come. A folder that is named
+    twice, or is inside another, is read once.
     """
     found: dict[Path, RunResult] = {}
     sweeps: dict[Path, Mapping[str, Any]] = {}
@@ -232,7 +234,7 @@ def read_runs(folders: Sequence[Path]) -> list[RunResult]:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Pause the search for cycles: there are none in millions of numbers, and it takes long."""
+    """Pause the garbage collector: it takes long over millions of numbers, and finds no cycles."""
     paused = gc.isenabled()
     gc.disable()
     try:
@@ -249,7 +251,7 @@ def failures(folders: Sequence[Path]) -> list[Failure]:
         for path in sorted(folder.rglob(FAILED)):
             if (path.parent / RUN).exists() and not (path.parent / DONE).exists():
                 run, failure = _run(path.parent), failure_of(path.parent)
-                if failure is None:  # somebody tries it again
+                if failure is None:  # it is tried again at this moment
                     continue
                 found.append(
                     Failure(
@@ -268,7 +270,7 @@ def failures(folders: Sequence[Path]) -> list[Failure]:
 def failure_of(folder: Path) -> dict[str, Any] | None:
     """Return the kind of a run's failure, its reason in one line, and whether memory ran out.
 
-    None where it has not failed. That it has is known even where the file is damaged.
+    None if it has not failed. A damaged file counts as a failure.
     """
     try:
         text = (folder / FAILED).read_text("utf-8", errors="replace")
@@ -279,12 +281,12 @@ def failure_of(folder: Path) -> dict[str, Any] | None:
 
 
 def timing_of(run: RunResult) -> RunTiming | None:
-    """Return what the run took; None where that was not written down."""
+    """Return the timing of a run; None if it was not written."""
     return None if run.path is None else read_timing(run.path)
 
 
 def read_timing(folder: Path) -> RunTiming | None:
-    """Return what the run in this folder took; None where that was not written down, or damaged."""
+    """Return the timing of the run in a folder; None if it was not written, or is damaged."""
     try:
         found = _object((folder / TIMING).read_text("utf-8", errors="replace"))
     except FileNotFoundError:
@@ -336,12 +338,12 @@ def _run(folder: Path) -> dict[str, Any]:
         raise _damaged(path, f"is not JSON ({error})") from error
     missing = [name for name in IDENTIFYING if not isinstance(found, dict) or name not in found]
     if missing:
-        raise _damaged(path, f"does not say its {missing[0]}")
+        raise _damaged(path, f"has no {missing[0]}")
     return found  # type: ignore[no-any-return]
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    """Return the JSON object; None where the text is none."""
+    """Return the JSON object, or None if the text is not one."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -352,7 +354,7 @@ def _object(text: str) -> dict[str, Any] | None:
 def _records(path: Path, test_domains: Sequence[str]) -> Iterator[Record]:
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     if not lines:
-        raise _damaged(path, "is empty, or not there")
+        raise _damaged(path, "is empty or does not exist")
     steps: set[int] = set()
     for number, line in enumerate(lines, 1):
         try:
@@ -370,7 +372,7 @@ def _records(path: Path, test_domains: Sequence[str]) -> Iterator[Record]:
 
 
 def _wrong_with(accuracy: object, test_domains: Sequence[str]) -> str:
-    """Return what a record has in place of accuracies by domain and split; "" where it has them."""
+    """Return what is wrong with the accuracies of a record; "" if nothing is."""
     if not isinstance(accuracy, dict):
         return f"an accuracy that is no object of domains but {accuracy!r}"
     for domain, splits in accuracy.items():
@@ -386,8 +388,8 @@ def _wrong_with(accuracy: object, test_domains: Sequence[str]) -> str:
 
 
 def _damaged(path: Path, wrong: str) -> ValueError:
-    """Return the error of a file in the folder of a run, which can be made anew."""
+    """Return the error for a damaged file of a run, with the advice to train it again."""
     return ValueError(
-        f"{path} {wrong}; delete the folder {path.parent} and give the command that made it "
-        "again, which makes this run anew and no other"
+        f"{path} {wrong}; delete the folder {path.parent} and run the command that trained it "
+        "again, which trains only this run"
     )

@@ -1,8 +1,8 @@
-"""The weights of records that a selection rule may yet choose, kept while a run goes on.
+"""Best weights: kept during a run while a selection rule can still choose them, and copied.
 
-What a rule chooses is known when all runs are done: later records and other draws may do better. So
-a record's weights are kept when it is made and the rule may choose it, and let go when the run has
-ended without its choice.
+The choice of a rule is known only when all runs are done: later records and other draws can do
+better. So the weights of a record are kept if the rule can choose it, and deleted at the end of the
+run if it no longer can.
 """
 
 import hashlib
@@ -32,12 +32,13 @@ KEPT_MODELS = "kept"
 
 
 def reachable(run: RunResult, rule: str) -> list[int]:
-    """Return the steps, so far, that the rule may choose, whatever follows in this or other runs.
+    """Return the steps so far that the rule can choose, whatever follows in this or other runs.
 
-    By test domain it is the last update, whose weights a run leaves in any case. By training
-    domains it is the best so far. By calibration it is every record within reach of the best
-    accuracy than which no other is both as accurate and better calibrated. Leaving out, it is any
-    record: other runs decide.
+    - test-domain: none but the last update, whose weights are kept in any case.
+    - training-domain: the best so far.
+    - calibrated: every record near the best accuracy, unless another is as accurate and better
+      calibrated.
+    - leave-one-domain-out: every record, because other runs decide.
     """
     if rule == CALIBRATED:
         return _well_calibrated(run)
@@ -64,16 +65,16 @@ def _well_calibrated(run: RunResult) -> list[int]:
 
 
 def kept_model(folder: Path, step: int) -> Path:
-    """Return where a run in ``folder`` keeps the weights of a record."""
+    """Return the folder of the weights of a record, of a run in ``folder``."""
     return folder / KEPT_MODELS / f"step-{step:07d}"
 
 
 class WeightKeeper:
-    """Keeps weights of a run for some rules: call it with all records whenever there are new ones.
+    """Keeps weights of a run for some rules: call it with all records after every new one.
 
     Args:
-        folder: of the run.
-        save: writes the weights of now into a folder, as those of a record.
+        folder: the folder of the run.
+        save: writes the current weights into a folder, with a record.
     """
 
     def __init__(
@@ -87,9 +88,9 @@ class WeightKeeper:
         self._known: int | None = None
 
     def __call__(self, records: Sequence[Record]) -> None:
-        """Keep the weights of the newest record where a rule may choose it.
+        """Keep the weights of the newest record if a rule can choose it.
 
-        The first call tells of the records that a checkpoint holds, whose weights are kept already.
+        The first call has the records of a checkpoint, whose weights are kept already.
         """
         if self._known is not None and len(records) > self._known:
             step = records[-1].step
@@ -98,9 +99,9 @@ class WeightKeeper:
         self._known = len(records)
 
     def finish(self, records: Sequence[Record]) -> None:
-        """Delete what no rule can choose any more.
+        """Delete the weights that no rule can choose any more.
 
-        Not before the end: a run that goes on from a checkpoint may need what was best there.
+        Only at the end: a run that resumes from a checkpoint can need the best ones of that time.
         """
         wanted = {kept_model(self.folder, step) for step in self._wanted(records)}
         for path in (self.folder / KEPT_MODELS).glob("step-*"):
@@ -110,12 +111,12 @@ class WeightKeeper:
                 shutil.rmtree(path)
 
     def report_missing(self, records: Sequence[Record], watcher: Watcher) -> None:
-        """Report the weights that a rule may choose and that were not kept."""
+        """Report the weights that a rule can choose and that were not kept."""
         wanted = self._wanted(records)
         if missing := [step for step in wanted if not kept_model(self.folder, step).is_dir()]:
             watcher.note(
-                f"weights of {self.folder} that a rule may choose were not kept (step "
-                f"{', '.join(map(str, missing))}): the run was begun without keeping them"
+                f"{self.folder} did not keep weights that a rule can choose (step "
+                f"{', '.join(map(str, missing))}): the run was started without --keep-best"
             )
 
     def _wanted(self, records: Sequence[Record]) -> list[int]:
@@ -132,7 +133,7 @@ LEFT_OUT = (
 
 
 class NotKept(ValueError):
-    """The weights of a choice are gone."""
+    """The weights of a choice were not kept."""
 
 
 def model_of(choice: Choice) -> Path:
@@ -144,22 +145,22 @@ def model_of(choice: Choice) -> Path:
         if (folder / CARD).is_file() and read_json(folder / CARD).get("step") == choice.step:
             return folder
     raise NotKept(
-        f"{run} kept no weights of step {choice.step}; move it away and make it again with "
-        "--keep-best"
+        f"{run} did not keep the weights of step {choice.step}; move it away and train it again "
+        "with --keep-best"
     )
 
 
 def save_chosen(choice: Choice, rule: str, out: Path) -> Path:
-    """Copy the model of a choice into a folder below ``out``, and return it."""
+    """Copy the model of a choice into a folder in ``out``, and return that folder."""
     source, folder = model_of(choice), out / _name(choice)
     card = read_json(source / CARD)
     if not (source / MODEL).is_file():
-        raise NotKept(f"{source} has a card and no {MODEL}: records were copied without it")
+        raise NotKept(f"{source} has a card but no {MODEL}, which was not copied with it")
     content = (source / MODEL).read_bytes()
     if hashlib.sha256(content).hexdigest() != card["sha256"]:
         raise ValueError(
-            f"{source / MODEL} is damaged, or another than {CARD} tells of; delete the run "
-            f"{choice.run.path} and make it again"
+            f"{source / MODEL} is damaged, or not the model of {CARD}; delete the run "
+            f"{choice.run.path} and train it again"
         )
     write_aside(folder / MODEL, lambda file: file.write(content))
     write_json(folder / CARD, {**card, "selection": _about(choice, rule)})
@@ -186,7 +187,7 @@ def _number(value: float) -> float | None:
 
 
 def _name(choice: Choice) -> str:
-    """Return a name that no other choice of the rule has, and any file system takes."""
+    """Return a folder name that no other choice of the rule has and any file system accepts."""
     parts = (choice.dataset, choice.algorithm, choice.test_domain, f"t{choice.trial}")
     safe = ("".join(c if c.isalnum() or c in "+-_.%" else f"~{ord(c):x}" for c in p) for p in parts)
     return "-".join(safe)

@@ -1,4 +1,4 @@
-"""Everything that can be said of a model's domains: risks, diagonals, spectra, inconsistency."""
+"""Diagnosis: gaps, curvature, spectra and inconsistency of a model's domains."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -34,13 +34,13 @@ from ..datasets.cache import ImageCache
 from ..training.evaluation import Evaluation, HeadPass, classifier_of, head_passes
 from .model import Model, evaluation_of_model
 
-# Of each training domain, in the fixed sample that records are measured on.
+# Images of each training domain in the fixed sample for extra metrics of records.
 EXAMPLES = 256
 GAPS = ("risk", "variance", "hessian")
 
 
 class Gaps:
-    """Call for the gaps between domains, on the fixed sample of each, as a record holds them.
+    """Call for the gaps between domains, on the fixed sample of each, for a record.
 
     ``gaps`` are the spreads over domains of risks, of gradient variances and of Hessian diagonals;
     ``cosine`` is that of Diag(H_e) and Var(G_e), by domain.
@@ -61,8 +61,8 @@ class Gaps:
         return {"gaps": {name: between[name] for name in GAPS}, "cosine": cosines}
 
 
-def joined(passes: list[HeadPass]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return features, logits, labels and domains of all parts together."""
+def concatenate(passes: list[HeadPass]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return features, logits, labels and domains of all parts."""
     sizes = torch.tensor([len(one.labels) for one in passes])
     domains = torch.arange(len(passes)).repeat_interleave(sizes)
     names = ("features", "logits", "labels")
@@ -71,22 +71,22 @@ def joined(passes: list[HeadPass]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def diagonals_of(classifier: nn.Module, passes: list[HeadPass]) -> Diagonals:
-    """Return every diagonal of a classifier: in closed form where it is one linear layer."""
-    features, logits, labels, domains = joined(passes)
+    """Return every diagonal of a classifier, in closed form if it is one linear layer."""
+    features, logits, labels, domains = concatenate(passes)
     if isinstance(classifier, nn.Linear):
         bias = classifier.bias is not None
         return head_diagonals(features, logits, labels, domains, bias=bias, num_domains=len(passes))
     return network_diagonals(classifier, features, labels, domains, num_domains=len(passes))
 
 
-# Rows of a domain's root, K for each example: what an eigenvalue problem in seconds bears.
+# The most rows of a domain's root, K for each example, for an eigenvalue problem of seconds.
 ROWS, NETWORK_ROWS = 1024, 128
 Spectra = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosisSubject:
-    """Everything that a diagnosis asks for; ``examples`` of each domain have its spectra."""
+    """The inputs of a diagnosis; spectra are of ``examples`` of each domain."""
 
     accuracies: list[float]
     diagonals: Callable[[], Diagonals]
@@ -96,14 +96,23 @@ class DiagnosisSubject:
 
 
 def head_subject(evaluate: Evaluation) -> DiagnosisSubject:
-    """Return the head of the method that is evaluated: closed forms where it is one layer."""
+    """Return the head of the evaluated method, in closed form if it is one layer."""
     classifier = classifier_of(evaluate)
     passes = list(head_passes(evaluate).values())
     accuracies = [float((one.logits.argmax(1) == one.labels).double().mean()) for one in passes]
-    features, logits, labels, domains = joined(passes)
+    features, logits, labels, domains = concatenate(passes)
     if not isinstance(classifier, nn.Linear):
-        data = features, labels, domains
-        return _network(accuracies, classifier, *data, "all", "auto", None, ROWS)
+        return _network(
+            accuracies,
+            classifier,
+            features,
+            labels,
+            domains,
+            parameters="all",
+            method="auto",
+            chunk=None,
+            rows=ROWS,
+        )
     bias = classifier.bias is not None
     small = logits.shape[1] * (features.shape[1] + bias) <= DENSE
     chosen = _first(domains, None if small else _examples(logits.shape[1], ROWS))
@@ -118,12 +127,12 @@ def head_subject(evaluate: Evaluation) -> DiagnosisSubject:
 
 
 def network_subject(evaluate: Evaluation, parameters: str, method: str) -> DiagnosisSubject:
-    """Return weights of the whole network: ``"all"``, or names and prefixes with commas."""
+    """Return weights of the network: ``"all"``, or names and prefixes separated by commas."""
     algorithm = evaluate.algorithm
     if algorithm.predicts_batchwise or algorithm.extra_channels:
         raise ValueError(
-            f"{type(algorithm).__name__} predicts images together, and the loss of one depends on "
-            "the others: only its head can be diagnosed"
+            f"{type(algorithm).__name__} predicts a batch as a whole, so the loss of one image "
+            "depends on the others: only its head can be diagnosed"
         )
     inputs, labels, domains = [], [], []
     for number, part in enumerate(evaluate.parts.values()):
@@ -132,9 +141,17 @@ def network_subject(evaluate: Evaluation, parameters: str, method: str) -> Diagn
         labels.append(part.labels.to(algorithm.device))
         domains.append(torch.full((len(part),), number))
     chunk = evaluate.size(inputs[0])
-    data = torch.cat(inputs), torch.cat(labels), torch.cat(domains)
-    accuracies = [outcome.accuracy for outcome in evaluate().values()]
-    return _network(accuracies, algorithm.model, *data, parameters, method, chunk, NETWORK_ROWS)
+    return _network(
+        [outcome.accuracy for outcome in evaluate().values()],
+        algorithm.model,
+        torch.cat(inputs),
+        torch.cat(labels),
+        torch.cat(domains),
+        parameters=parameters,
+        method=method,
+        chunk=chunk,
+        rows=NETWORK_ROWS,
+    )
 
 
 def _network(
@@ -143,6 +160,7 @@ def _network(
     inputs: Tensor,
     labels: Tensor,
     domains: Tensor,
+    *,
     parameters: str,
     method: str,
     chunk: int | None,
@@ -185,16 +203,16 @@ def _counts(domains: Tensor) -> tuple[int, ...]:
     return tuple(torch.bincount(domains).tolist())
 
 
-# Weights whose curvatures and variances a diagnosis holds one by one.
+# The number of weights whose curvature and variance a diagnosis lists.
 POINTS = 400
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked of a model.
+    """The settings of a diagnosis.
 
     Args:
-        parameters: "head", "all", or names and prefixes of weights with commas.
+        parameters: "head", "all", or names and prefixes of weights, separated by commas.
         epsilon, floor: as in ``shoal.curvature.inconsistency``.
         images: of each domain, at most; None for all.
         method: of whole networks' Hessians, as in ``shoal.curvature.hessian_diagonal``.
@@ -216,7 +234,7 @@ def diagnose(
 ) -> dict[str, Any]:
     """Return the diagnosis as plain values, ready for JSON."""
     if len(domains) < 2:
-        raise ValueError(f"a diagnosis compares domains: name two or more, got {len(domains)}")
+        raise ValueError(f"a diagnosis compares domains; name two or more, got {len(domains)}")
     evaluate = evaluation_of_model(model, dataset, cache, domains, question.images)
     for (name, _), part in evaluate.parts.items():
         if len(part) < 2:
@@ -238,14 +256,14 @@ def diagnose(
 
 
 class Diagnoses:
-    """Call for a diagnosis of the head on the fixed sample of each domain, as a record holds it."""
+    """Call for a diagnosis of the head on the fixed sample of each domain, for a record."""
 
     def __init__(self, evaluation: Evaluation) -> None:
         self._evaluation, self._gaps = evaluation, Gaps(evaluation)
         self._names = [domain for domain, _ in evaluation.parts]
         if len(self._names) < 2:
             raise ValueError(
-                "a diagnosis compares training domains, and there is one; record none, or the gaps"
+                "a diagnosis compares training domains, but there is one; use --log gaps, or none"
             )
 
     def __call__(self) -> dict[str, Any]:
@@ -315,7 +333,7 @@ def _plain(scores: Scores, names: list[str]) -> dict[str, Any]:
 
 
 def _points(diagonals: Diagonals, names: list[str]) -> dict[str, Any]:
-    """Return curvature and variance of weights, evenly taken from the largest to the smallest."""
+    """Return curvature and variance of weights, evenly spaced from the largest to the smallest."""
     order = diagonals.hessian.mean(0).argsort(descending=True)
     chosen = order[torch.linspace(0, len(order) - 1, min(POINTS, len(order))).long()]
     return {

@@ -1,4 +1,4 @@
-"""A trained model as two files: ``model.safetensors`` and a JSON card that says what it is."""
+"""Models: built from a run, saved as ``model.safetensors`` with a JSON card, loaded, measured."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ NEEDED = ("classes", "training_domains", "shape", "sha256", "run")
 
 @dataclass(frozen=True)
 class Model:
-    """A method that was trained, and its card."""
+    """A trained method and its card."""
 
     algorithm: Algorithm
     card: Mapping[str, Any]
@@ -59,18 +59,18 @@ def build(
 ) -> Algorithm:
     """Return the run's method with its network, before the first update.
 
-    What is drawn depends on data set, trial and test domains, so that all methods begin alike.
+    The random draws depend on data set, trial and test domains, so all methods start alike.
 
     Args:
         shape: of one image.
-        weights: what the network begins with, as in ``for_data``.
-        channels_last: how images and filters lie in memory.
+        weights: initial weights of the network, as in ``for_data``.
+        channels_last: memory layout of images and filters.
     """
     try:
         hparams = method.Hparams(**run.hparams)
     except TypeError as error:
         raise ValueError(
-            f"{method.__name__} has other hyperparameters than the run: {error}"
+            f"the hyperparameters of the run do not fit {method.__name__}: {error}"
         ) from error
     where: list[str | int] = [run.dataset, run.trial, *run.test_domains]
     network: Network = for_data(
@@ -90,13 +90,13 @@ def build(
     return method(network, num_domains, hparams, seed).to(device)
 
 
-def lies_last(shape: Sequence[int]) -> bool:
-    """Return whether a large network's images lie with channels last, which is faster there."""
+def uses_channels_last(shape: Sequence[int]) -> bool:
+    """Return whether images of this shape are stored channels-last, faster for large networks."""
     return len(shape) == 3 and shape[-1] >= 64
 
 
 def check_saving() -> None:
-    """Raise where models cannot be saved, before hours of training."""
+    """Raise before hours of training if models cannot be saved."""
     try:
         import safetensors.torch  # noqa: F401
     except ModuleNotFoundError as error:
@@ -119,12 +119,12 @@ def save(
     """Write the model and its card; the card comes last, so a card means that both are whole.
 
     Args:
-        about: what the card is to say beside.
+        about: further entries of the card.
     """
     check_saving()
     from safetensors.torch import save as as_bytes
 
-    content = as_bytes(predicting(algorithm))
+    content = as_bytes(prediction_tensors(algorithm))
     write_aside(folder / MODEL, lambda file: file.write(content))
     card = {
         "schema": SCHEMA,
@@ -143,8 +143,8 @@ def save(
     write_json(folder / CARD, {**(about or {}), **card})
 
 
-def predicting(algorithm: Algorithm) -> dict[str, Tensor]:
-    """Return the tensors that predictions may need: all but those of optimisers and penalties."""
+def prediction_tensors(algorithm: Algorithm) -> dict[str, Tensor]:
+    """Return the tensors for predictions: all but those of optimisers and penalties."""
     left_out = tuple(
         f"{name}."
         for name, part in algorithm.named_modules()
@@ -158,7 +158,7 @@ def predicting(algorithm: Algorithm) -> dict[str, Tensor]:
 
 
 def load(path: Path, device: torch.device, method: type[Algorithm] | None = None) -> Model:
-    """Return the model in a run's folder, ready to predict.
+    """Return the model in the folder of a run, ready to predict.
 
     Args:
         path: the folder, or its ``model.safetensors``.
@@ -178,18 +178,18 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
     content = (folder / MODEL).read_bytes()
     if hashlib.sha256(content).hexdigest() != card["sha256"]:
         raise ValueError(
-            f"{folder / MODEL} is damaged, or another than {CARD} tells of; {_again(folder)}"
+            f"{folder / MODEL} is damaged, or not the model of {CARD}; {_again(folder)}"
         )
     run = Run.from_json(card["run"])
     method = method or registered(run.algorithm)
     domains = len(card["training_domains"])
     shape, classes = card["shape"], len(card["classes"])
-    algorithm = build(run, method, shape, classes, domains, None, device, lies_last(shape))
+    algorithm = build(run, method, shape, classes, domains, None, device, uses_channels_last(shape))
     try:
         tensors = from_bytes(content)
     except SafetensorError as error:
-        raise ValueError(f"{folder / MODEL} is no safetensors file ({error})") from error
-    wanted = predicting(algorithm)
+        raise ValueError(f"{folder / MODEL} is not a safetensors file ({error})") from error
+    wanted = prediction_tensors(algorithm)
     different = {
         key
         for key in {**wanted, **tensors}
@@ -197,8 +197,8 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
     }
     if different:
         raise ValueError(
-            f"{folder / MODEL} does not fit {method.__name__}, which has more, fewer or other "
-            f"tensors: {', '.join(sorted(different)[:3])}"
+            f"{folder / MODEL} does not fit {method.__name__}: tensors differ, such as "
+            f"{', '.join(sorted(different)[:3])}"
         )
     algorithm.load_state_dict(tensors, strict=False)
     algorithm.eval()
@@ -206,32 +206,32 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """Return the card of the model in a folder; raise where it cannot be used."""
+    """Return the card of the model in a folder; raise if it cannot be used."""
     path = folder / CARD
     try:
         card = json.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON ({error}); {_again(folder)}") from error
     if not isinstance(card, dict) or card.get("schema") != SCHEMA:
-        raise ValueError(f"{path} is no card of this version of shoal's; {_again(folder)}")
+        raise ValueError(f"{path} is not a card of this version of shoal; {_again(folder)}")
     if lacking := [key for key in NEEDED if key not in card]:
         raise ValueError(f"{path} lacks {', '.join(lacking)}; it is damaged: {_again(folder)}")
     return card
 
 
 def _again(folder: Path) -> str:
-    """Return how to come by the whole model of a folder."""
+    """Return advice on how to get the model of a folder again."""
     if (folder / RUN).exists():
-        return f"copy it again, or delete {folder} and give the command that made it again"
-    return "copy it again, or give the 'shoal fit' command again, which makes it from its runs"
+        return f"copy it again, or delete {folder} and run the command that trained it again"
+    return "copy it again, or run the 'shoal fit' command again, which builds it from its runs"
 
 
 def registered(name: str) -> type[Algorithm]:
-    """Return the method of the registry, or of a variant, that a file names."""
+    """Return the method of the registry, or of a variant, with the name in a file."""
     if ":" in name:
         raise ValueError(
-            f"the model is of your own method {name}, which a file may not import; name it again "
-            "with --algorithm"
+            f"the model was trained with your own method {name}, which a file must not import; "
+            "name it with --algorithm"
         )
     return find(VARIANTS[name].algorithm if name in VARIANTS else name)
 
@@ -239,7 +239,7 @@ def registered(name: str) -> type[Algorithm]:
 def measure(
     model: Model, dataset: DomainDataset, cache: ImageCache | None, domains: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Return images, accuracy and calibration error of each domain, over all its images."""
+    """Return the number of images, the accuracy and the calibration error of each domain."""
     evaluate = evaluation_of_model(model, dataset, cache, domains)
     return {
         name: {
@@ -258,24 +258,24 @@ def evaluation_of_model(
     domains: Sequence[str],
     images: int | None = None,
 ) -> Evaluation:
-    """Return the evaluation of a model on these domains, of each at most so many ``images``."""
+    """Return the evaluation of a model on these domains, with at most ``images`` of each."""
     numbers = _numbers(model, dataset)
     parts: dict[SplitKey, EvaluationSet] = {}
     for name in domains:
         domain = dataset[name]
-        # Mixed, because files lie class by class, and some methods look at images together.
+        # Shuffled, because files are sorted by class, and some methods predict batches as a whole.
         order = torch.randperm(len(domain), generator=stream("evaluation", name))[:images]
         pixels = _pixels(model, dataset, cache, name)
         parts[name, "all"] = EvaluationSet(pixels, order, numbers[domain.labels[order]])
     device = model.algorithm.device
     preprocessing = getattr(model.algorithm.model, "preprocessing", None)
-    normalise = Normalise(preprocessing, lies_last(model.card["shape"]), device)
+    normalise = Normalise(preprocessing, uses_channels_last(model.card["shape"]), device)
     precision = partial(precision_context, model.run.protocol.precision, device)
     return Evaluation(model.algorithm, parts, lambda x: normalise(scaled(x)), precision)
 
 
 def _pixels(model: Model, dataset: DomainDataset, cache: ImageCache | None, name: str) -> Tensor:
-    """Return the uint8 images of a domain, of the shape that the model takes."""
+    """Return the uint8 images of a domain; raise if the model takes another shape."""
     images = evaluation_images(dataset[name], cache)
     if list(images.shape[1:]) != model.card["shape"]:
         raise ValueError(

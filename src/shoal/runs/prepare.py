@@ -1,4 +1,4 @@
-"""From a run to its data and its method, ready for the first update."""
+"""Preparation of a run: its data and its method, ready for the first update."""
 
 from functools import partial
 
@@ -27,7 +27,7 @@ def prepare(
     cache: ImageCache | None,
     machine: Machine,
 ) -> tuple[RunData, Update]:
-    """Return the run's data, and its method with its batches before the first update."""
+    """Return the data of the run, and its method with batches, before the first update."""
     protocol, device = run.protocol, machine.device
     wanted = DataRequest(
         test_domains=run.test_domains,
@@ -41,9 +41,9 @@ def prepare(
     )
     parts = splits(dataset, run.trial, protocol.holdout)
     placed = place(dataset, parts, cache, wanted, device, machine.place)
-    # Tensor cores want channels last; small images only gain by it where layers are fused.
+    # Tensor cores want channels last; small images gain by it only if layers are fused.
     fused = device.type == "cuda" and machine.step == "compiled"
-    channels_last = model.lies_last(placed.shape) or (fused and len(placed.shape) == 3)
+    channels_last = model.uses_channels_last(placed.shape) or (fused and len(placed.shape) == 3)
     algorithm = model.build(
         run,
         method,
@@ -55,7 +55,7 @@ def prepare(
         channels_last,
     )
     if len(placed.shape) == 1:
-        # Of what is trained on alone: nothing is known of a domain that is left out.
+        # From training domains only: a test domain must not play a part.
         trained = dataset.without(run.test_domains).domains
         measure_inputs(
             algorithm, torch.cat([domain.tensor[parts[domain.name].kept] for domain in trained])
@@ -67,10 +67,10 @@ def prepare(
 
 
 def cautions_for(run: Run, dataset: DomainDataset, algorithm: Algorithm) -> list[str]:
-    """Return what a user should know of data and network before the run, a line each."""
+    """Return warnings about the data and the network of a run, one line each."""
     found = []
     if run.protocol.holdout == 0:
-        found.append("holdout is 0: nothing is held out, so that no rule can select a model")
+        found.append("holdout is 0: nothing is held out, so no rule can select a model")
     size = run.hparams["batch_size"]
     for name, split in splits(dataset, run.trial, run.protocol.holdout).items():
         if name not in run.test_domains and len(split.kept) < size:
@@ -81,12 +81,12 @@ def cautions_for(run: Run, dataset: DomainDataset, algorithm: Algorithm) -> list
         if run.protocol.holdout > 0 and not len(split.held_out):
             found.append(
                 f"the domain {name!r} has {len(dataset[name])} images, too few to hold any out: "
-                "it has no part in the selection of models"
+                "model selection ignores it"
             )
     if run.protocol.weights is None and _frozen_statistics(algorithm.model):
         found.append(
-            "the network begins with drawn weights, and the statistics of batch norm stay at 0 and "
-            "1, which normalises nothing; let them follow the data, or begin with weights"
+            "the network starts from random weights, and its batch-norm statistics stay at 0 and "
+            "1, which normalises nothing; use --train-batch-norm, or initial weights"
         )
     for name, classes in dataset.missing_classes().items():
         found.append(f"the domain {name!r} has no images of {', '.join(classes)}")
@@ -94,7 +94,7 @@ def cautions_for(run: Run, dataset: DomainDataset, algorithm: Algorithm) -> list
 
 
 def _frozen_statistics(network: nn.Module) -> bool:
-    """Return whether a network in training has a batch norm that does not follow the data."""
+    """Return whether a network in training mode has a batch norm with frozen statistics."""
     norms = (
         part for part in network.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)
     )
@@ -104,7 +104,7 @@ def _frozen_statistics(network: nn.Module) -> bool:
 def evaluation_of_run(
     update: Update, parts: dict[SplitKey, EvaluationSet], compiled: bool
 ) -> Evaluation:
-    """Return what measures the update's method on these parts of its data."""
+    """Return the evaluation of the update's method on these parts of its data."""
     compiled = compiled and processes() == 1
     normalise = update.batches.normalise
     precision = partial(precision_context, update.precision, update.algorithm.device)

@@ -1,1 +1,1 @@
-"""Sweeps: many runs, planned, carried out by local or Ray workers, and timed."""
+"""Sweeps: many runs, planned once, trained by local or Ray workers, with the time left."""

@@ -1,8 +1,8 @@
-"""The local engine: processes that walk through runs and carry out what nobody else does.
+"""The local engine: processes that walk through the runs and train those that are free.
 
-There is no queue: the lock of a run's folder says whose it is, so that workers, drivers and other
-machines on the same file system share a sweep without speaking to each other, and any of them may
-be killed at any moment.
+There is no queue: the lock of a run's folder marks it as taken. So workers, drivers and other
+machines on the same file system share a sweep without talking to each other, and any of them can be
+killed at any moment.
 """
 
 import multiprocessing
@@ -22,11 +22,11 @@ from .attempt import DeviceLost, Workspace
 from .status import SILENT, RunState, SweepStatus, SweepWatcher
 from .worker import Stopped, Worker, ending_on_sigterm
 
-# Seconds between two looks whether workers live, and until one that was asked to end is killed.
+# Seconds between two checks for dead workers, and until a worker that was asked to end is killed.
 LIVES, GRACE = 0.2, 10.0
-# Workers that die one after the other before their first run: the next would, too.
+# The number of workers in a row that die before their first run; the next would as well.
 EARLY_DEATHS = 5
-# The exit status of a worker that another must replace.
+# The exit status of a worker that must be replaced.
 REPLACE = 3
 
 
@@ -37,11 +37,11 @@ def run_locally(
     workers: int,
     watcher: SweepWatcher = SILENT,
 ) -> Counter[RunState]:
-    """Carry out these runs of the plan in ``out``; return how they stand in the end.
+    """Train these runs of the plan in ``out``; return the number in each state at the end.
 
-    Workers that die are replaced, and their runs go on from their checkpoints. Runs that another
-    driver carries out are waited for, and taken over if it dies. Runs that ran out of memory are
-    tried again at the end, one at a time on each device.
+    Workers that die are replaced, and their runs resume from checkpoints. Runs of another driver
+    are waited for, and taken over if it dies. Runs that ran out of memory are tried again at the
+    end, one at a time on each device.
     """
     status, tried_alone = SweepStatus(out, runs), set[str]()
     with ending_on_sigterm():
@@ -90,7 +90,7 @@ class _WorkerPool:
     """The workers of this driver.
 
     Args:
-        alone: on their devices, each with its share of the runs, which it walks through once.
+        alone: whether each worker is alone on its device, and walks once through its share.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class _WorkerPool:
         self.runs, self.size, self.alone = list(runs), size, alone
         self.living: dict[int, _WorkerProcess] = {}
         self.early, self.walked, self.lost = 0, set[int](), Counter[int]()
-        # A fork would take over the GPU's state, and the locks.
+        # A fork would inherit the GPU's state and the locks.
         self.context = multiprocessing.get_context("spawn")
 
     def grow(self, waiting: int) -> None:
@@ -117,7 +117,7 @@ class _WorkerPool:
         begin = number * len(self.runs) // self.size
         walk = [*self.runs[begin:], *self.runs[:begin]]
         if self.alone:
-            # After a lost device the next begins with another run, so that all have their turn.
+            # After a lost device the next worker starts with another run, so that each is tried.
             share = self._share(number)
             first = self.lost[number] % len(share) if share else 0
             walk = [*share[first:], *share[:first]]
@@ -142,18 +142,18 @@ class _WorkerPool:
             del self.living[number]
             status = worker.process.exitcode
             self.lost[number] += status == REPLACE
-            # One that loses its device with every run would be replaced for ever.
+            # A worker that loses its device with every run would be replaced for ever.
             if status == 0 or self.lost[number] > len(self._share(number)):
                 self.walked.add(number)
             self.early = 0 if worker.begun else self.early + 1
             if self.early >= EARLY_DEATHS:
                 raise Stopped(
                     f"{self.early} workers in a row ended before their first run (status {status}, "
-                    "-9 is often too little memory); try fewer --workers"
+                    "-9 often means too little memory); try fewer --workers"
                 )
 
     def end(self) -> None:
-        """End all workers; what they were at goes on from its checkpoint another time."""
+        """End all workers; their runs resume from checkpoints another time."""
         for worker in self.living.values():
             worker.process.terminate()
         until = time.monotonic() + GRACE

@@ -1,7 +1,7 @@
 """The Ray engine: one task for every run, on a cluster or on this machine.
 
-Ray says where a task runs and starts it again where its worker died; all else is ``attempt``'s, as
-in the local engine. The sweep's folder must be on a file system that all machines share.
+Ray places tasks and starts them again if their worker dies; ``attempt`` does the rest, as in the
+local engine. The folder of the sweep must be on a file system that all machines share.
 """
 
 import logging
@@ -20,10 +20,10 @@ from .attempt import DeviceLost, Workspace
 from .status import EVERY, SILENT, RunState, SweepStatus, SweepWatcher
 from .worker import Stopped, Worker, ending_on_sigterm
 
-# How often Ray starts a task again whose worker or machine died. Deaths by the run's own doing are
-# counted in its folder; these are for those that come from outside.
+# How often Ray starts a task again after its worker or machine died from outside. Deaths that the
+# run itself causes are counted in its folder.
 RETRIES = 20
-# Seconds until a machine must have answered.
+# Seconds for a machine to answer.
 PATIENCE = 10.0
 
 
@@ -35,14 +35,14 @@ def run_on_ray(
     gpus_per_run: float | None = None,
     watcher: SweepWatcher = SILENT,
 ) -> Counter[RunState]:
-    """Carry out these runs of the plan in ``out``; return how they stand in the end.
+    """Train these runs of the plan in ``out``; return the number in each state at the end.
 
     Args:
-        address: of a cluster; by default that of RAY_ADDRESS, or else one is started here.
-        gpus_per_run: how much of a GPU a run takes; by default 1 where the cluster has any.
+        address: of a cluster; by default $RAY_ADDRESS, or a cluster that is started here.
+        gpus_per_run: the share of a GPU for a run; by default 1 if the cluster has any.
     """
     ray = _ray()
-    # Nothing about a user's sweep goes anywhere unless they ask for it.
+    # Send no usage statistics unless the user asks for it.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     where = cluster_at(address)
     with ending_on_sigterm():
@@ -59,25 +59,25 @@ def run_on_ray(
 
 
 def cluster_at(address: str | None) -> str:
-    """Return where the cluster is, by its address or RAY_ADDRESS; "local" is started here."""
+    """Return the address of the cluster, or $RAY_ADDRESS; "local" is started here."""
     return address or os.environ.get("RAY_ADDRESS") or "local"
 
 
 def _reach(where: str) -> None:
-    """Raise at once where nothing listens at an address; Ray would go on trying for minutes."""
+    """Raise at once if nothing listens at an address; Ray would try for minutes."""
     host, colon, port = where.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
         try:
             socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()
         except (OSError, OverflowError) as error:
             raise Stopped(
-                f"nothing listens at {where} ({error}); --address takes host:port, as 'ray start' "
-                "tells it"
+                f"nothing listens at {where} ({error}); --address takes host:port, which "
+                "'ray start' prints"
             ) from error
 
 
 def _first(error: BaseException) -> str:
-    """Return what an error began with: Ray only says of it that it could not connect."""
+    """Return the first cause of an error; Ray itself only reports that it could not connect."""
     while (before := error.__cause__ or error.__context__) is not None:
         error = before
     return str(error)
@@ -113,7 +113,7 @@ def _until_settled(status: SweepStatus, tasks: "_Tasks", watcher: SweepWatcher) 
 
 
 class _Tasks:
-    """The tasks of this driver, and the runs whose tasks Ray gave up."""
+    """The tasks of this driver, and the runs whose tasks Ray has given up."""
 
     def __init__(self, ray: Any, out: Path, workspace: Workspace, gpus: float) -> None:
         self.ray, self.gpus = ray, gpus
@@ -123,7 +123,7 @@ class _Tasks:
         self.task = ray.remote(_attempt)
 
     def submit(self, runs: Sequence[Run], alone: bool = False) -> None:
-        """Hand over the runs that are not handed over yet; alone, each with a whole GPU."""
+        """Submit the runs that are not pending; alone, each with a whole GPU."""
         gpus = float(self.gpus > 0) if alone else self.gpus
         task = self.task.options(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)
         known = {run.identity for run in self.pending.values()}
@@ -132,12 +132,12 @@ class _Tasks:
                 self.pending[task.remote(self.work, run, alone)] = run
 
     def at_once(self) -> int:
-        """Return how many tasks the cluster carries out at once, as it is now."""
+        """Return how many tasks the cluster can run at once now."""
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         return max(1, sum(_at_once(node, self.gpus) for node in nodes))
 
     def gather(self) -> None:
-        """Wait a moment, and take in what has ended."""
+        """Wait a moment, and collect the tasks that have ended."""
         if not self.pending:
             time.sleep(EVERY)
             return
@@ -171,10 +171,10 @@ def _worker(work: bytes) -> Worker:
 
 
 def _at_once(there: Mapping[str, float], gpus: float) -> int:
-    """Return how many runs a machine with these resources carries out at once.
+    """Return how many runs a machine with these resources can train at once.
 
     Args:
-        gpus: how much of one a run takes.
+        gpus: the share of a GPU for each run.
     """
     cpus = int(there.get("CPU", 0))
     return min(cpus, int(there.get("GPU", 0) * int(1 / gpus))) if gpus else cpus
@@ -185,7 +185,7 @@ def _gpus(ray: Any, asked: float | None, where: str) -> float:
     if asked is None:
         return float(there > 0)
     if where == "local" and asked > there:
-        raise Stopped(f"{asked:g} of a GPU for every run was asked for, Ray finds {there:g} here")
+        raise Stopped(f"--gpus-per-run is {asked:g}, but Ray finds {there:g} GPUs here")
     return asked
 
 

@@ -94,9 +94,9 @@ class Worker:
 
 @contextmanager
 def ending_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM end what is inside as an exception, so that it can tidy up behind it."""
+    """Turn SIGTERM into an exception inside the block, so that it can clean up."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may say what a signal does
+        yield  # only the main thread can handle signals
         return
 
     def end(*_: Any) -> None:

@@ -1,1 +1,1 @@
-"""Training: how a step runs."""
+"""Training: batches, augmentation, steps, evaluation, records and checkpoints of one run."""

@@ -1,7 +1,7 @@
-"""The paper's augmentation, which is DomainBed's, of a whole batch on its device.
+"""Augmentation of the paper and DomainBed, for a whole batch on its device.
 
-A random crop, a flip in half of the images, colour jitter, and one image in ten in gray. What is
-drawn is apart from what is done with it, so that ``exact`` does the same to the original.
+A random crop, a flip of half of the images, colour jitter, and one image in ten in gray. Parameters
+are drawn first and applied later, so that ``pillow`` can apply them to the original files.
 """
 
 import math
@@ -18,9 +18,9 @@ TRIES = 10
 
 
 def gather(ragged: Ragged, indices: Tensor, height: int, width: int) -> Tensor:
-    """Return these images as uint8 ``[n, 3, H, W]``; beyond an image its last pixels repeat.
+    """Return these images as uint8 ``[n, 3, H, W]``, padded with their last pixels.
 
-    In memory the rows of the three channels alternate, as ``crop`` wants them.
+    In memory the rows of the three channels alternate, as ``crop`` needs them.
     """
     frames = ragged.frames[indices].view(len(indices), -1, 1, 1, 1)
     high, wide = frames[:, 0], frames[:, 1]
@@ -36,8 +36,8 @@ def draw_boxes(frames: Tensor, draws: Draws) -> Tensor:
     """Return random crops, int64 ``[n, 4]``: top, left, height and width in the originals.
 
     Each covers 70 to 100 % of the area, with a width of 3/4 to 4/3 of its height (log-uniform). The
-    first of ten tries that fits is taken, anywhere it fits; where none does, the largest central
-    part of an allowed ratio is.
+    first of ten tries that fits is used, at a random place; if none fits, the largest central part
+    with an allowed ratio.
     """
     n = len(frames)
     shares, ratios, places = (
@@ -97,15 +97,15 @@ def _precision(device: torch.device) -> torch.dtype:
 def _weights(
     start: Tensor, length: Tensor, stored: Tensor, window: Tensor, side: int, size: int
 ) -> Tensor:
-    """Return how much each of ``side`` pixels counts in each of ``size`` new ones, along one axis.
+    """Return the weight of each of ``side`` pixels in each of ``size`` new ones, along one axis.
 
-    ``[n, size, side]``, rows add up to one. The box is ``length`` pixels of the window's, from
-    ``start``; the window was stored with ``stored`` pixels.
+    ``[n, size, side]``; rows add up to one. The box is ``length`` pixels of the window, from
+    ``start`` on; the window was stored with ``stored`` pixels.
     """
     scale = stored.double() / window
     step = (length * scale / size).view(-1, 1)
     centres = (start * scale).view(-1, 1) + (torch.arange(size, device=start.device) + 0.5) * step
-    # As if cut out first: pixels that the box does not touch play no part.
+    # As if the box were cut out first: pixels outside it do not count.
     low = start * stored // window
     high = -(-(start + length) * stored // window)
     pixels = torch.arange(side, device=start.device)
@@ -119,17 +119,17 @@ def _weights(
 
 Channels = tuple[Tensor, Tensor, Tensor]
 
-# The order of factors, and how an order of operations names them.
+# The columns of factors, and the names of operations in an order.
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
 
 def jitter(channels: Channels, factors: Tensor, order: Tensor) -> Channels:
-    """Return the images with other colours.
+    """Return the images with jittered colours.
 
     Args:
-        factors: ``[n, 4]``, of brightness, contrast and saturation (1 changes nothing), and the
-            part of a full turn that is added to the hue.
-        order: int64 ``[n, 4]``, the operations in the order in which each image gets them.
+        factors: ``[n, 4]``: brightness, contrast and saturation (1 changes nothing), and the
+            share of a full turn that is added to the hue.
+        order: int64 ``[n, 4]``: the order of the operations for each image.
     """
     turn_slot = (order == HUE).long().argmax(1, keepdim=True)
     contrast_slot = (order == CONTRAST).long().argmax(1, keepdim=True)
@@ -137,8 +137,8 @@ def jitter(channels: Channels, factors: Tensor, order: Tensor) -> Channels:
     before = places < turn_slot
     kinds = torch.where(before, order[:, :3], order[:, 1:])
     ratios, shifts = factors.gather(1, kinds), factors[:, HUE]
-    # Contrast needs the mean of the image as it is when its turn comes: what is done before is
-    # done twice, first for that alone with everything else left neutral.
+    # Contrast needs the mean of the image at its place in the order. The operations before it run
+    # twice: once for this mean alone, with all others neutral.
     early = torch.where(before, places, places + 1) < contrast_slot
     early_shifts = torch.where((turn_slot < contrast_slot)[:, 0], shifts, 0)
     means = torch.zeros_like(shifts)
@@ -154,10 +154,10 @@ def _walk(
     shifts: Tensor,
     means: Tensor,
 ) -> Channels:
-    """Return the images after the blends before the turn of hues, the turn, and the other blends.
+    """Return the images after the blends before the hue shift, the shift, and the other blends.
 
-    ``kinds``, ``ratios`` and ``before`` are ``[n, 3]``: each blend is done on one side of the turn,
-    and left neutral on the other.
+    ``kinds``, ``ratios`` and ``before`` are ``[n, 3]``: each blend acts on one side of the shift,
+    and is neutral on the other.
     """
     for slot in range(3):
         ratio = torch.where(before[:, slot], ratios[:, slot], 1)
@@ -170,9 +170,9 @@ def _walk(
 
 
 def _blend(channels: Channels, kinds: Tensor, ratios: Tensor, means: Tensor) -> Channels:
-    """Return ratio · image + (1 − ratio) · target, clamped: three operations differ in the target.
+    """Return ratio · image + (1 − ratio) · target, clamped. Three operations differ in the target.
 
-    It is black for brightness, the image's mean grey for contrast, and its grey for saturation.
+    The target is black for brightness, the mean grey for contrast, the grey image for saturation.
     """
     kind, ratio = kinds.view(-1, 1, 1), ratios.view(-1, 1, 1)
     flat = torch.where(kind == CONTRAST, means.view(-1, 1, 1), 0)
@@ -184,7 +184,7 @@ def _blend(channels: Channels, kinds: Tensor, ratios: Tensor, means: Tensor) -> 
 def turn(channels: Channels, shifts: Tensor) -> Channels:
     """Return the images with their hue turned by ``shifts`` ``[n]``, 1 for a full turn.
 
-    Saturation and value stay, and with them the largest and the smallest channel of a pixel.
+    Saturation and value stay, and so do the largest and the smallest channel of a pixel.
     """
     red, green, blue = channels
     largest = red.maximum(green).maximum(blue)
@@ -212,24 +212,24 @@ def gray(channels: Channels) -> Tensor:
 
 
 def grayscale(channels: Channels, chosen: Tensor) -> Channels:
-    """Return the images, those in gray that are ``chosen``, bool ``[n]``."""
+    """Return the images, with those that are ``chosen``, bool ``[n]``, in gray."""
     luma, chosen = gray(channels), chosen.view(-1, 1, 1)
     red, green, blue = (torch.where(chosen, luma, channel) for channel in channels)
     return red, green, blue
 
 
 FLIPPED, GRAYED = 0.5, 0.1
-# Of brightness, contrast and saturation around 1, and of hue around 0.
+# The range of brightness, contrast and saturation around 1, and of hue around 0.
 JITTER = 0.3
 
 
 class ImageParameters(NamedTuple):
-    """What happens to each image of a batch, or to one image."""
+    """The augmentation of each image of a batch, or of one image."""
 
     boxes: Tensor  # int64 [n, 4]: top, left, height and width in the original
     flipped: Tensor  # bool [n]
     factors: Tensor  # float32 [n, 4]: of brightness, contrast, saturation and hue
-    order: Tensor  # int64 [n, 4]: those four in the order of their turn
+    order: Tensor  # int64 [n, 4]: the four operations in order
     grayed: Tensor  # bool [n]
 
     def of(self, index: int) -> "ImageParameters":
@@ -238,7 +238,7 @@ class ImageParameters(NamedTuple):
 
 
 def draw_parameters(frames: Tensor, draws: Draws) -> ImageParameters:
-    """Return what is to happen to the images of these frames, int64 ``[n, 8]``."""
+    """Return random parameters for the images of these frames, int64 ``[n, 8]``."""
     n = len(frames)
     boxes = draw_boxes(frames, draws)
     numbers = draws.uniform(n * 10).view(n, 10)
@@ -266,5 +266,5 @@ def augment(images: Tensor, frames: Tensor, parameters: ImageParameters) -> Tens
 
 
 def flip(images: Tensor, flipped: Tensor) -> Tensor:
-    """Return the images, those mirrored that are ``flipped``, bool ``[n]``."""
+    """Return the images, with those that are ``flipped``, bool ``[n]``, mirrored."""
     return torch.where(flipped.view(-1, 1, 1, 1), images.flip(-1), images)

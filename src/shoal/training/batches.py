@@ -1,4 +1,4 @@
-"""One batch of every training domain for each step, made on the device."""
+"""Batches: one of every training domain for each step, drawn on the device."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from ..randomness import Draws
 class Sampler(nn.Module):
     """Draws examples of one domain with replacement, on the device and by a count of steps.
 
-    Nothing about the method enters, so all methods see the same batches; and a batch begins with
-    the examples of every smaller one.
+    The method plays no part, so all methods see the same batches. A batch starts with the examples
+    of every smaller one.
 
     Args:
         examples: the indices to draw from.
-        labels: of these examples; given, every class of the domain is equally likely.
-        name: what the draws depend on.
+        labels: of these examples; if given, all classes of the domain are equally likely.
+        name: seeds the draws.
     """
 
     examples: Tensor
@@ -48,28 +48,28 @@ class Sampler(nn.Module):
         self.draws = Draws("batches", *name, device=device)
 
     def forward(self, n: int) -> Tensor:
-        """Return the indices of this step's n examples, and go on to the next step."""
+        """Return the indices of this step's n examples, and advance to the next step."""
         classes, places = (self.draws.bits(2 * n) & (2**62 - 1)).view(n, 2).T
         kind = classes % len(self.counts)
         return self.examples[self.first[kind] + places % self.counts[kind]]
 
 
 class BatchSource(nn.Module, ABC):
-    """Where the batches of one training domain come from."""
+    """The batches of one training domain."""
 
     def fetch(self, step: int) -> None:
-        """Bring what this step needs from the host to the device; nothing where all is there."""
+        """Copy the data of this step from the host to the device, if they are not there."""
 
     def fuse(self) -> None:
-        """Have what is computed of a batch compiled; nothing where it is little."""
+        """Compile the computation of a batch, if there is much of it."""
 
     @abstractmethod
     def forward(self) -> Batch:
-        """Return the images of the next step, in 0 … 1, and their labels; never asks the host."""
+        """Return the images of the next step, in 0 … 1, and their labels, without a sync."""
 
 
 class InMemory(BatchSource):
-    """Images as they are, all on the device."""
+    """Images without augmentation, all on the device."""
 
     images: Tensor
     labels: Tensor
@@ -81,27 +81,27 @@ class InMemory(BatchSource):
         self.register_buffer("labels", labels.to(device), persistent=False)
         self.sampler = sampler
         self.size = size
-        self._draw = _drawn
+        self._draw = _draw_batch
 
     def fuse(self) -> None:
-        self._draw = torch.compile(_drawn)
+        self._draw = torch.compile(_draw_batch)
 
     def forward(self) -> Batch:
-        # As long as a batch: the size of a tensor may change and leave what is compiled valid.
+        # A tensor as long as a batch, because its size can change without another compilation.
         rows = self.labels.new_empty(self.size)
-        if self._draw is not _drawn:  # compiled
+        if self._draw is not _draw_batch:  # compiled
             torch._dynamo.maybe_mark_dynamic(rows, 0)
         return self._draw(self.images, self.labels, self.sampler, rows)
 
 
-def _drawn(images: Tensor, labels: Tensor, sampler: Sampler, rows: Tensor) -> Batch:
-    """Return the next batch, of as many examples as ``rows``."""
+def _draw_batch(images: Tensor, labels: Tensor, sampler: Sampler, rows: Tensor) -> Batch:
+    """Return the next batch, with as many examples as ``rows``."""
     indices = sampler(len(rows))
     return scaled(images[indices]), labels[indices]
 
 
 class Batches(nn.Module):
-    """Batches of all training domains, normalised as the network expects it."""
+    """Batches of all training domains, normalised for the network."""
 
     def __init__(self, sources: Sequence[BatchSource], normalise: "Normalise") -> None:
         super().__init__()
@@ -109,12 +109,12 @@ class Batches(nn.Module):
         self.normalise = normalise
 
     def fetch(self, step: int) -> None:
-        """Bring what this step needs to the device."""
+        """Copy the data of this step to the device."""
         for source in self.sources:
             source.fetch(step)  # type: ignore[operator]
 
     def fuse(self) -> None:
-        """Have what is computed of the images compiled."""
+        """Compile the computation of batches."""
         for source in self.sources:
             source.fuse()  # type: ignore[operator]
 
@@ -124,7 +124,7 @@ class Batches(nn.Module):
 
 
 class Normalise(nn.Module):
-    """Images in 0 … 1 to what a network expects; ``channels_last`` is how they lie in memory."""
+    """Turns images in 0 … 1 into the inputs of a network; ``channels_last`` in memory."""
 
     mean: Tensor
     std: Tensor
@@ -147,5 +147,5 @@ class Normalise(nn.Module):
 
 
 def scaled(images: Tensor) -> Tensor:
-    """Return uint8 images in 0 … 1; vectors are left as they are."""
+    """Return uint8 images in 0 … 1, and vectors unchanged."""
     return images if images.is_floating_point() else images.float() / 255

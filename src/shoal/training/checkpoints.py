@@ -1,4 +1,4 @@
-"""Checkpoints of a run: taken by elapsed time from a copy, written aside, the last two kept."""
+"""Checkpoints: written in the background, resumed exactly; the last two are kept."""
 
 import hashlib
 import io
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..storage import remove_asides, write_aside
 
-# A checkpoint may cost this share of the run's time, and none is taken sooner than this.
+# The share of a run's time for checkpoints, and the fewest seconds between two of them.
 SHARE, SOONEST = 0.02, 15.0
 KEPT = 2
 SCHEMA = 1
@@ -22,11 +22,11 @@ SCHEMA = 1
 class Checkpoints:
     """The checkpoints in one folder, of the run with this identity.
 
-    A file is named by its step and the beginning of its SHA-256, so that damage of any kind shows.
+    The name of a file has its step and the start of its SHA-256, so that any damage shows.
 
     Args:
         every: seconds between two checkpoints; by default as few as cost 2 % of the time.
-        writes: False where another process writes them.
+        writes: False if another process writes them.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class Checkpoints:
     ) -> None:
         self.folder, self.identity, self.every, self.writes = folder, identity, every, writes
         self.refused: list[str] = []
-        self._left_aside: set[Path] = set()
+        self._ignored: set[Path] = set()
         self._writer: ThreadPoolExecutor | None = None
         self._writing: Future[float] | None = None
         self._begun = self._last = time.monotonic()
         self._spent, self._cost = 0.0, 0.0  # on all of them, and on the last
 
     def due(self) -> bool:
-        """Return whether it is time for the next one; raise where the last could not be written."""
+        """Return whether the next one is due; raise if the last one could not be written."""
         if not self.writes:
             return False
         if self._writing is not None:
@@ -51,8 +51,8 @@ class Checkpoints:
         now = time.monotonic()
         if self.every is not None:
             return now - self._last >= self.every
-        # With the next, which will cost what the last did, all of them are to be within the share;
-        # only the first is taken before anyone knows what it costs.
+        # All of them together with the next, which will cost what the last did, must stay within
+        # the share. The cost of the first is not known before it is taken.
         affordable = SHARE * (now - self._begun) >= self._spent + self._cost
         return affordable and now - self._last >= SOONEST
 
@@ -61,7 +61,7 @@ class Checkpoints:
         begin = time.monotonic()
         devices: set[torch.device] = set()
         about = {"schema": SCHEMA, "identity": self.identity, "step": step}
-        copy = _copied({**state, **about}, devices)
+        copy = _copy({**state, **about}, devices)
         for device in devices:
             torch.cuda.synchronize(device)  # updates have a stream of their own
         blocked = time.monotonic() - begin
@@ -78,7 +78,7 @@ class Checkpoints:
             except OSError as error:
                 raise OSError(
                     f"a checkpoint cannot be written to {self.folder}: {error.strerror or error}; "
-                    f"{self._left()}; make room and give the same command to go on"
+                    f"{self._left()}; make room and run the same command again to resume"
                 ) from error
 
     def _left(self) -> str:
@@ -88,7 +88,7 @@ class Checkpoints:
     def _write(self, step: int, state: dict[str, Any], blocked: float) -> float:
         begin = time.monotonic()
         buffer = io.BytesIO()
-        torch.save(_on_host(state), buffer)
+        torch.save(_to_host(state), buffer)
         content = buffer.getbuffer()
         digest = hashlib.sha256(content).hexdigest()[:16]
         path = self.folder / f"step-{step:07d}-{digest}.pt"
@@ -98,44 +98,44 @@ class Checkpoints:
         return blocked + time.monotonic() - begin
 
     def _files(self) -> list[tuple[int, Path]]:
-        """Return steps and files, the newest first; what was refused does not count."""
+        """Return steps and files, the newest first, without those that were refused."""
         found = []
         for path in self.folder.glob("step-*.pt"):
             name = re.fullmatch(r"step-(\d+)-([0-9a-f]{16})\.pt", path.name)
-            if name and path not in self._left_aside:
+            if name and path not in self._ignored:
                 found.append((int(name[1]), path))
         return sorted(found, reverse=True)
 
     def latest(self) -> dict[str, Any] | None:
-        """Return the newest whole checkpoint, or None; what was refused is told in ``refused``."""
+        """Return the newest whole checkpoint, or None; ``refused`` has a line for each other."""
         remove_asides(self.folder)
         for _, path in self._files():
             try:
                 return self._read(path)
             except ValueError as error:
                 self.refused.append(str(error))
-                self._left_aside.add(path)
+                self._ignored.add(path)
         return None
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise ValueError(f"{path} cannot be read ({error}); it is left aside") from error
+            raise ValueError(f"{path} cannot be read ({error}); it is ignored") from error
         if hashlib.sha256(content).hexdigest()[:16] != path.stem.rpartition("-")[2]:
-            raise ValueError(f"{path} is truncated or damaged; it is left aside")
+            raise ValueError(f"{path} is truncated or damaged; it is ignored")
         try:
             state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         except Exception as error:
-            raise ValueError(f"{path} is no checkpoint of shoal's; it is left aside") from error
+            raise ValueError(f"{path} is not a checkpoint of shoal; it is ignored") from error
         if not isinstance(state, dict) or state.get("schema") != SCHEMA:
-            raise ValueError(f"{path} is no checkpoint of this version; it is left aside")
+            raise ValueError(f"{path} is not a checkpoint of this version; it is ignored")
         if state.get("identity") != self.identity:
-            raise ValueError(f"{path} is a checkpoint of another run; it is left aside")
+            raise ValueError(f"{path} is a checkpoint of another run; it is ignored")
         return state
 
     def close(self) -> None:
-        """Wait for the last one to be written."""
+        """Wait until the last one is written."""
         if self._writer is not None:
             self._writer.shutdown(wait=True)
             self._writer = None
@@ -150,22 +150,22 @@ class Checkpoints:
             self.folder.rmdir()
 
 
-def _copied(value: Any, devices: set[torch.device]) -> Any:
-    """Return a copy with tensors of its own, where they are; add the GPUs that make it."""
+def _copy(value: Any, devices: set[torch.device]) -> Any:
+    """Return a copy with its own tensors, on the same devices; add the GPUs among them."""
     if isinstance(value, Tensor):
         if value.is_cuda:
             devices.add(value.device)
         return value.detach().clone()
     if isinstance(value, dict):
-        return {key: _copied(item, devices) for key, item in value.items()}
+        return {key: _copy(item, devices) for key, item in value.items()}
     if isinstance(value, list):
-        return [_copied(item, devices) for item in value]
+        return [_copy(item, devices) for item in value]
     return value
 
 
-def _on_host(value: Any) -> Any:
+def _to_host(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.cpu()
     return (
-        {key: _on_host(item) for key, item in value.items()} if isinstance(value, dict) else value
+        {key: _to_host(item) for key, item in value.items()} if isinstance(value, dict) else value
     )

@@ -1,4 +1,4 @@
-"""Accuracy and calibration of a method on parts of a data set."""
+"""Evaluation: predictions, accuracy and calibration of a method on splits of a data set."""
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -11,21 +11,21 @@ from torch import Tensor, nn
 
 from ..algorithms.base import Algorithm
 
-# Images in a batch: DomainBed's where a method looks at the batch as a whole; else as many as fill
-# a GPU, or stay in the caches of a CPU.
+# Images in a batch: DomainBed's number for a method that predicts a batch as a whole; otherwise
+# enough to fill a GPU, and few enough for the caches of a CPU.
 TOGETHER = 64
 ALONE = {"cuda": (1024, 256), "cpu": (128, 32)}  # small images, and large ones
 BINS = 15
 
-# A domain's name, and which of its splits.
+# The names of a domain and of a split.
 SplitKey = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """Examples of one domain: all its images (uint8) or vectors, which of them, and their labels.
+    """Examples of one domain: all its images (uint8) or vectors, the indices to use, their labels.
 
-    ``indices`` lie where the images do, ``labels`` on the host.
+    ``indices`` are on the device of the images, ``labels`` on the host.
     """
 
     images: Tensor
@@ -38,7 +38,7 @@ class EvaluationSet:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a method says of each example: its prediction, and the probability it gives it."""
+    """The prediction of a method for each example, and its probability."""
 
     labels: Tensor
     predictions: Tensor
@@ -62,7 +62,7 @@ class Outcome:
         return float(gaps.abs().sum() / len(self.labels))
 
     def confusion(self, classes: int) -> Tensor:
-        """Return how often label i was taken for class j, ``[C, C]``."""
+        """Return how often label i was predicted as class j, ``[C, C]``."""
         pairs = self.labels * classes + self.predictions
         return torch.bincount(pairs, minlength=classes * classes).view(classes, classes)
 
@@ -71,12 +71,12 @@ Images = Callable[[Tensor], Tensor]
 
 
 class Evaluation:
-    """Call for what a method says of each part of the data; the method's mode is left as it is.
+    """Call for the outcome of a method on each part of the data; the mode of the method stays.
 
     Args:
-        prepare: from uint8 images on the device to the network's inputs.
+        prepare: turns uint8 images on the device into the network's inputs.
         precision: returns the context in which the network runs.
-        compiled: whether all from images to predictions is compiled, for batches of one size.
+        compiled: whether to compile everything from images to predictions, for one batch size.
     """
 
     def __init__(
@@ -94,36 +94,36 @@ class Evaluation:
         self._classify = _classify
 
     def __call__(self) -> dict[SplitKey, Outcome]:
-        with evaluating(self.algorithm):
+        with eval_mode(self.algorithm):
             found = {
-                place: [self._classified(images) for images in self.batches(part)]
+                place: [self._classify_batch(images) for images in self.batches(part)]
                 for place, part in self.parts.items()
             }
-        # Only now, so that a device is waited for once.
+        # At the end, so that the device is waited for once.
         return {place: _outcome(self.parts[place], batches) for place, batches in found.items()}
 
     def logits(self, part: EvaluationSet) -> Iterator[Tensor]:
-        """Yield the logits of a part's images, batch by batch, by the method as it is."""
-        with evaluating(self.algorithm):
+        """Yield the logits of a part's images, batch by batch, without compilation."""
+        with eval_mode(self.algorithm):
             for images in self.batches(part):
                 with self._precision():
                     yield self.algorithm.predict(self.prepare(images))
 
     def warm_up(self) -> None:
-        """Have everything compiled that a call needs."""
-        # In micro-batches the network comes many times in one call, and would be compiled so often.
+        """Compile everything that a call needs."""
+        # With micro-batches, a call holds the network many times and would compile each of them.
         self._compiled = self._compiled and self.algorithm.micro_batch is None
         if self._compiled:
             self._classify = torch.compile(_classify)
-        with evaluating(self.algorithm):
+        with eval_mode(self.algorithm):
             for part in list(self.parts.values())[:1]:
-                self._classified(next(self.batches(part)))
+                self._classify_batch(next(self.batches(part)))
 
-    def _classified(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def _classify_batch(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the probability of each prediction, and the prediction."""
         n, size = len(images), self.size(images)
         if self._compiled and n < size:
-            # One size for all: the last images are joined by some that do not count.
+            # One size for all: the last batch is filled with images that do not count.
             images = images[torch.arange(size, device=images.device) % n]
         with self._precision():
             confidences, predictions = self._classify(self.algorithm, self.prepare, images)
@@ -145,7 +145,7 @@ class Evaluation:
                 yield images.to(self._device, non_blocking=True)
 
     def size(self, images: Tensor) -> int:
-        """Return how many such images are run together."""
+        """Return how many such images are in a batch."""
         if self.algorithm.predicts_batchwise:
             return TOGETHER
         return ALONE[self._device.type][images.ndim == 4 and images.shape[-1] >= 64]
@@ -159,8 +159,8 @@ def _classify(algorithm: Algorithm, prepare: Images, images: Tensor) -> tuple[Te
 
 
 @contextmanager
-def evaluating(algorithm: Algorithm) -> Iterator[None]:
-    """Put the method into eval mode inside, without gradients."""
+def eval_mode(algorithm: Algorithm) -> Iterator[None]:
+    """Put the method into eval mode, without gradients, inside the block."""
     training = algorithm.training
     algorithm.eval()
     try:
@@ -178,7 +178,7 @@ def _outcome(part: EvaluationSet, batches: list[tuple[Tensor, Tensor]]) -> Outco
 
 @dataclass(frozen=True)
 class HeadPass:
-    """Features ``[n, p]`` that the classifier was given, its logits ``[n, C]``, labels ``[n]``."""
+    """Features ``[n, p]`` of the classifier, its logits ``[n, C]``, and labels ``[n]``."""
 
     features: Tensor
     logits: Tensor
@@ -186,16 +186,16 @@ class HeadPass:
 
 
 def classifier_of(evaluate: Evaluation) -> nn.Module:
-    """Return w_ω of the method that is evaluated."""
+    """Return the classifier w_ω of the evaluated method."""
     model: Any = evaluate.algorithm.model
     classifier: nn.Module = model.classifier
     return classifier
 
 
 def head_passes(evaluate: Evaluation) -> dict[SplitKey, HeadPass]:
-    """Return what goes through the classifier of each part that is evaluated, on the device.
+    """Return the inputs and outputs of the classifier on each part, on the device.
 
-    Seen by a hook, so that it is what the method predicts with, whatever it adds to its inputs.
+    A hook records them: they are those of the prediction, whatever the method adds to its inputs.
     """
     seen: list[tuple[Tensor, Tensor]] = []
     found = {}

@@ -1,4 +1,4 @@
-"""The training loop: updates, records and checkpoints, so that a killed run goes on exactly."""
+"""The training loop: updates, records and checkpoints; a killed run resumes exactly."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -13,16 +13,16 @@ from .evaluation import Evaluation, Outcome, SplitKey
 from .step import Step, Update
 from .watcher import SILENT, Progress, Watcher
 
-# Seconds between two looks at how far the device is.
+# Seconds between two reports of progress, for each of which the device is waited for.
 LOOK = 0.5
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How many updates there are, and after which of them accuracies are recorded.
+    """The number of updates, and after which of them accuracies are recorded.
 
-    Updates are counted from 0; a record follows the update, as in DomainBed: after those that
-    ``record_every`` divides, and after the last.
+    Updates are counted from 0. As in DomainBed, a record follows every update that ``record_every``
+    divides, and the last.
     """
 
     steps: int
@@ -32,11 +32,11 @@ class Schedule:
         return step % self.record_every == 0 or step == self.steps - 1
 
     def records_left(self, done: int) -> int:
-        """Return how many records follow, where so many updates are done."""
+        """Return how many records follow after ``done`` updates."""
         return sum(map(self.records_after, range(done, self.steps)))
 
     def since_record(self, step: int) -> int:
-        """Return how many updates the record after ``step`` sums up."""
+        """Return the number of updates that the record after ``step`` averages."""
         if step == 0:
             return 1
         return step - ((step - 1) // self.record_every) * self.record_every
@@ -51,7 +51,7 @@ def train(
     watcher: Watcher = SILENT,
     extra_metrics: Callable[[], Mapping[str, Any]] = dict,
 ) -> tuple[list[Record], RunTiming]:
-    """Train to the end, from the latest checkpoint where there is one.
+    """Train to the end, from the latest checkpoint if there is one.
 
     In several processes all must call it; each returns the same records.
 
@@ -60,7 +60,7 @@ def train(
             not change the method.
 
     Returns:
-        The records, which depend on nothing but the run, and the time it took, which does not.
+        The records, which depend on the run alone, and the time it took.
     """
     begin = time.perf_counter()
     saved = checkpoints.latest() if checkpoints else None
@@ -100,7 +100,7 @@ def train(
             if schedule.records_after(done - 1):
                 run.wait()
                 before = time.perf_counter()
-                # What every process computes for itself may differ in the last bit.
+                # What each process computes itself can differ in the last bit.
                 copy_from_first_rank(update.state_dict().values())
                 terms = update.means(schedule.since_record(done - 1))
                 records.append(_record(done - 1, terms, evaluate(), extra_metrics()))
@@ -135,7 +135,7 @@ def _load(update: Update, saved: dict[str, Any]) -> None:
     except RuntimeError as error:
         raise ValueError(
             f"the checkpoint of step {saved['step']} does not fit the method: another version of "
-            "the code has written it; delete the checkpoints to begin anew"
+            "the code wrote it; delete the checkpoints to start again"
         ) from error
 
 

@@ -1,7 +1,7 @@
-"""DomainBed's images as they are: the original file, resized or augmented by Pillow alone.
+"""DomainBed's exact image path: the original file, resized or augmented by Pillow alone.
 
-Pillow rounds to whole grey levels after every operation, and the original is resampled once; the
-batched path does neither. A test bounds how far the two are apart.
+Pillow rounds to whole grey levels after every operation and resamples the original once; the
+batched path does neither. A test bounds the difference.
 """
 
 from pathlib import Path
@@ -38,17 +38,17 @@ def exact_training(path: Path, parameters: ImageParameters) -> Tensor:
         image = image.transpose(Transpose.FLIP_LEFT_RIGHT)
     factors = parameters.factors.tolist()
     for kind in parameters.order.tolist():
-        image = _adjusted(image, kind, factors[kind])
+        image = _adjust(image, kind, factors[kind])
     if bool(parameters.grayed):
         image = image.convert("L").convert("RGB")
     return planes(image)
 
 
-def _adjusted(image: "Image", kind: int, factor: float) -> "Image":
+def _adjust(image: "Image", kind: int, factor: float) -> "Image":
     from PIL import ImageEnhance
 
     if kind == HUE:
-        return _turned(image, factor)
+        return _shift_hue(image, factor)
     enhance = {
         BRIGHTNESS: ImageEnhance.Brightness,
         CONTRAST: ImageEnhance.Contrast,
@@ -57,10 +57,10 @@ def _adjusted(image: "Image", kind: int, factor: float) -> "Image":
     return enhance(image).enhance(factor)
 
 
-def _turned(image: "Image", shift: float) -> "Image":
+def _shift_hue(image: "Image", shift: float) -> "Image":
     from PIL import Image
 
     hue, saturation, value = image.convert("HSV").split()
-    # Whole steps of 1/255 of a turn, towards 0, and around at 256: as torchvision has it.
+    # Whole steps of 1/255 of a turn, rounded towards 0, modulo 256: as in torchvision.
     turned = (np.asarray(hue) + np.int64(int(shift * 255))).astype(np.uint8)
     return Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")

@@ -1,4 +1,4 @@
-"""Where a run's images lie: on the device where they fit, mapped and read ahead where not."""
+"""Placement of a run's images: on the device if they fit, otherwise mapped and read ahead."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,24 +14,24 @@ from .batches import BatchSource, InMemory, Sampler
 from .evaluation import EvaluationSet, SplitKey
 from .streaming import ResidentCrops, StreamedCrops, StreamedImages, StreamedOriginals
 
-# The share of a device's free memory that images may take.
+# The share of a device's free memory for images.
 SHARE = 0.6
 KEPT, HELD_OUT = "kept", "held_out"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataRequest:
-    """What is trained on and what is evaluated.
+    """The data that a run trains on and evaluates.
 
     Args:
-        test_domains: those that are not trained on.
-        trial: of the batches.
+        test_domains: domains that are not trained on.
+        trial: seeds the batches.
         size: images of each training domain in a batch.
         balanced: whether all classes of a domain are equally likely.
         augment: whether large training images are augmented.
-        exact: whether they are decoded and augmented one by one, from the originals.
+        exact: whether the original files are decoded and augmented one by one.
         evaluate: "needed" for the splits that selection needs, or "all".
-        samples: images of each training domain in the fixed sample of what it is trained on.
+        samples: size of the fixed sample of each training domain, for extra metrics.
     """
 
     test_domains: tuple[str, ...]
@@ -46,9 +46,9 @@ class DataRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RunData:
-    """The sources of the training domains in order, what is evaluated, and the images' shape.
+    """The batches of the training domains, in order, and the images to evaluate.
 
-    ``samples`` are the same images of each training domain in every run of a trial.
+    ``shape`` is that of one image. ``samples`` are the same in every run of a trial.
     """
 
     sources: list[BatchSource]
@@ -69,7 +69,7 @@ def place(
     """Return the data of a run.
 
     Args:
-        cache: of the data set's decoded images; None where they lie in memory.
+        cache: of the data set's decoded images; None if the data set is in memory.
         where: "device" or "host" for the images, or "auto".
     """
     choose("place of the images", where, PLACES)
@@ -87,12 +87,12 @@ def place(
         images = evaluation_images(domain, cache).to(on)
         shape = tuple(images.shape[1:])
         split = splits[domain.name]
-        for name in evaluated(domain.name, wanted):
+        for name in splits_to_evaluate(domain.name, wanted):
             indices = split.kept if name == KEPT else split.held_out
             if len(indices):
                 parts[domain.name, name] = _part(domain, images, indices)
         if domain.name not in wanted.test_domains:
-            if wanted.samples:  # a split is in random order already
+            if wanted.samples:  # the order of a split is random
                 chosen = split.kept[: wanted.samples]
                 samples[domain.name, KEPT] = _part(domain, images, chosen)
             sources.append(_source(dataset, domain, split, images, cache, wanted, device, where))
@@ -103,10 +103,10 @@ def _part(domain: Domain, images: Tensor, indices: Tensor) -> EvaluationSet:
     return EvaluationSet(images, indices.to(images.device), domain.labels[indices])
 
 
-def evaluated(domain: str, wanted: DataRequest) -> Sequence[str]:
-    """Return the splits of a domain that are evaluated.
+def splits_to_evaluate(domain: str, wanted: DataRequest) -> Sequence[str]:
+    """Return the splits of a domain to evaluate.
 
-    Selection reads what is held out everywhere, and the rest of test domains alone.
+    Selection reads the held-out images of all domains, and the other images of test domains only.
     """
     rest = wanted.evaluate == "all" or domain in wanted.test_domains
     return (KEPT, HELD_OUT) if rest else (HELD_OUT,)
@@ -147,7 +147,7 @@ def _source(
 
 
 def _fits(dataset: DomainDataset, cache: ImageCache | None, device: torch.device) -> bool:
-    """Return whether all images fit on the device; a CPU reads mapped files where they are."""
+    """Return whether all images fit on the device; a CPU reads mapped files directly."""
     if device.type != "cuda":
         return cache is None
     size = sum(domain.tensor.nbytes for domain in dataset.domains if domain.in_memory)

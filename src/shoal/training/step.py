@@ -1,4 +1,4 @@
-"""One update of a run as a step without arguments: drawn, made and summed up on the device."""
+"""Steps: one update on the device, run eagerly, captured, compiled or in micro-batches."""
 
 import gc
 from collections.abc import Callable
@@ -20,12 +20,12 @@ from .batches import Batches
 
 
 class CapturedStep:
-    """Call to run ``step``: captured and replayed on a CUDA device, plainly elsewhere.
+    """Call to run ``step``: captured and replayed on a CUDA device, eagerly elsewhere.
 
-    A step must update its state in place and never ask the host. Capturing needs a few steps to
-    warm up; ``undo`` must take them back in place, so that every counted step is a replay.
-    Replays go to a stream of their own, so that several trainings can share a device: the memory
-    traffic of one runs under the arithmetic of another. Call ``wait`` before reading results.
+    A step must update its state in place and never wait for the host. Capturing needs a few steps
+    to warm up; ``undo`` must revert them in place, so that every counted step is a replay. Replays
+    have their own stream, so that several trainings can share a device: the memory traffic of one
+    overlaps with the arithmetic of another. Call ``wait`` before reading results.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class CapturedStep:
                 self._graph.replay()
 
     def between(self, change: Callable[[], object]) -> None:
-        """Change the step's state after the steps called so far and before the next."""
+        """Change the state of the step between the last call and the next."""
         if self._graph is None:
             change()
         else:
@@ -65,14 +65,14 @@ class CapturedStep:
                 change()
 
     def wait(self) -> None:
-        """Return when all steps that were called have run."""
+        """Wait for all calls."""
         if self._graph is not None:
             self._stream.synchronize()
 
 
 @dataclass(frozen=True)
 class BatchRunner:
-    """Runs a network on a batch: each process a part of it, ``size`` images at a time."""
+    """Runs a network on a batch: each process runs a part of it, ``size`` images at a time."""
 
     size: int | None
 
@@ -86,16 +86,16 @@ class BatchRunner:
         return features
 
 
-def share(algorithm: Algorithm) -> None:
-    """Have the method's network run as its ``micro_batch`` and the number of processes say."""
+def set_runner(algorithm: Algorithm) -> None:
+    """Let the method's network run in micro-batches and on all processes, if there are any."""
     plain = algorithm.micro_batch is None and processes() == 1
     for part in algorithm.modules():
         if isinstance(part, Features):
             part.runner = None if plain else BatchRunner(algorithm.micro_batch)
 
 
-def smaller(algorithm: Algorithm, images: int) -> int:
-    """Halve the method's micro-batches and return their size; raise where that is no help."""
+def halve_micro_batch(algorithm: Algorithm, images: int) -> int:
+    """Halve the method's micro-batches and return their size; raise if that cannot help."""
     features = [part for part in algorithm.modules() if isinstance(part, Features)]
     now = algorithm.micro_batch or images
     if now == 1 or not features:
@@ -106,18 +106,18 @@ def smaller(algorithm: Algorithm, images: int) -> int:
         )
     if not all(part.frozen_statistics for part in features):
         raise torch.OutOfMemoryError(
-            "memory ran out, and micro-batches would have other batch-norm statistics than the "
-            "whole batch; choose a smaller batch_size, or leave the statistics frozen"
+            "memory ran out, and micro-batches would change the batch-norm statistics; choose a "
+            "smaller batch_size, or keep the statistics frozen"
         )
     algorithm.micro_batch = (now + 1) // 2
-    share(algorithm)
+    set_runner(algorithm)
     return algorithm.micro_batch
 
 
 def fuse(network: nn.Module) -> None:
-    """Let the group norms of ``network`` leave images as they lie in memory, once compiled.
+    """Let the group norms of ``network`` keep the memory layout of images when compiled.
 
-    Torch's copies images that lie channels-last, which a convolution after it copies back.
+    Torch's group norm copies channels-last images, and the next convolution copies them back.
     """
     for part in network.modules():
         if type(part) is nn.GroupNorm:
@@ -125,15 +125,15 @@ def fuse(network: nn.Module) -> None:
 
 
 def _group_norm(norm: nn.GroupNorm, inputs: Tensor) -> Tensor:
-    """Return what ``nn.GroupNorm`` returns, in the inputs' layout."""
+    """Return the output of ``nn.GroupNorm`` in the layout of the inputs."""
     if inputs.ndim == 2 or not torch.compiler.is_compiling():
         plain: Tensor = nn.GroupNorm.forward(norm, inputs)
         return plain
     precise = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
     groups, inner = norm.num_groups, tuple(range(2, inputs.ndim))
-    # Channel by channel first, which reads memory in order where channels lie last; then the
-    # channels of a group: its variance is the mean of theirs and the variance of their means.
-    # Two sums each, because the compiler makes one slow pass of ``var_mean``.
+    # First over each channel, which reads channels-last memory in order; then over the channels of
+    # a group: its variance is the mean of their variances plus the variance of their means. Two
+    # sums each, because the compiler makes one slow pass of ``var_mean``.
     means = precise.mean(inner, keepdim=True)
     variances = (precise - means).square().mean(inner)
     means = means.flatten(1)
@@ -146,27 +146,27 @@ def _group_norm(norm: nn.GroupNorm, inputs: Tensor) -> Tensor:
         scale, shift = scale * weight, shift * weight + norm.bias.view(groups, -1)
     shape = (*inputs.shape[:2], *(1,) * len(inner))
     found: Tensor = precise * scale.reshape(shape) + shift.reshape(shape)
-    # Autocast on a GPU has it in float32, for whoever comes next to cast.
+    # Autocast on a GPU returns float32, and the next layer casts it.
     cast = inputs.is_cuda and torch.is_autocast_enabled("cuda")
     return found if cast else found.to(inputs.dtype)
 
 
-# Terms that a method may report.
+# The most terms that a method can report.
 TERMS = 16
-# Compiled versions of one piece of code in a process, beyond which torch gives up.
+# Compiled versions of one function in a process; torch gives up after them.
 GRAPHS = 64
 
 
 def precision_context(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """Return the context in which a network runs in this precision."""
+    """Return the context that runs a network in this precision."""
     if choose("precision", precision, PRECISIONS) == "float32":
         return nullcontext()
-    # No cache: it would keep the weights of before, and a captured step must make its own.
+    # Without the cache, which would hold old weights; a captured step must cast its own.
     return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
 
 
 class Update(nn.Module):
-    """A method and the batches that it is trained on; all state of a training is in here."""
+    """A method and its batches: the whole state of a training."""
 
     sums: Tensor
 
@@ -176,60 +176,60 @@ class Update(nn.Module):
         self.batches = batches
         self.precision = choose("precision", precision, PRECISIONS)
         self.names: tuple[str, ...] = ()
-        share(algorithm)
+        set_runner(algorithm)
         # Of the terms since the last record; float64, so that their mean loses nothing.
         sums = torch.zeros(TERMS, dtype=torch.float64, device=algorithm.device)
         self.register_buffer("sums", sums)
 
     def forward(self) -> None:
-        """Make one update and add up its terms."""
+        """Run one update and add up its terms."""
         with precision_context(self.precision, self.algorithm.device), alone():
             batches = self.batches()
             if self.algorithm._compiled_call_impl is not None:
                 for tensor in (tensor for batch in batches for tensor in batch):
-                    # Compiled once for all batch sizes, and for these images.
+                    # One compilation for all batch sizes.
                     torch._dynamo.maybe_mark_dynamic(tensor, 0)
             terms = self.algorithm.update(batches)
         self.names = tuple(terms)
         if len(terms) > TERMS:
-            raise ValueError(f"a method may report {TERMS} terms, got {len(terms)}")
+            raise ValueError(f"a method can report {TERMS} terms at most, got {len(terms)}")
         values = torch.stack([term.double() for term in terms.values()])
         self.sums[: len(values)].add_(values)
 
     @property
     def images(self) -> int:
-        """Images of one update."""
+        """The number of images in an update."""
         return sum(source.size for source in self.batches.sources)  # type: ignore[misc]
 
     def means(self, steps: int) -> dict[str, float]:
-        """Return the mean terms of the last ``steps`` updates, and begin anew.
+        """Return the mean terms of the last ``steps`` updates, and set the sums to zero.
 
         Raises FloatingPointError if any value was not finite, now or before.
         """
         self.algorithm.check({})
         found = self.sums / steps
         self.sums.zero_()
-        # The list last: it waits, so that no later update comes before the zeros.
+        # ``tolist`` comes last: it waits, so that no later update comes before the zeros.
         return dict(zip(self.names, found.tolist(), strict=False))
 
 
 def _out_of_memory(error: BaseException | None) -> bool:
-    """Return whether memory ran out, also where a broken capture is what came of it."""
+    """Return whether memory ran out, even if the error is that of a broken capture."""
     while error is not None and not isinstance(error, torch.OutOfMemoryError):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 class Step:
-    """Call to make one update, as fast as the device and the method allow.
+    """Call to run one update, as fast as the device and the method allow.
 
-    Where memory runs out in the first update, images go through the network in smaller and smaller
-    micro-batches, which changes no result.
+    If memory runs out in the first update, the network runs in ever smaller micro-batches, which
+    changes no result.
 
     Args:
         kind: "compiled" (the loss compiled, the update captured in a CUDA graph), "graph" or
-            "eager"; a method that cannot go so far goes as far as it can. Elsewhere than on a
-            CUDA device, and in several processes, nothing is captured.
+            "eager"; a method that does not support it uses the next that it supports. Without a
+            CUDA device, or in several processes, nothing is captured.
         note: called with a line that a user should read.
     """
 
@@ -238,17 +238,17 @@ class Step:
     ) -> None:
         choose("kind of step", kind, STEP_KINDS)
         self.update, self._asked, self._note = update, kind, note
-        # Of the state before the first update: what a capture or a lack of memory undoes.
+        # The state before the first update, to which a capture or a lack of memory reverts.
         self._before = {key: t.clone() for key, t in update.state_dict().items()}
         self._captured: CapturedStep | None = None
         self._first = True
         if update.algorithm.device.type == "cuda" and self.kind != "eager":
             self.update.batches.fetch(0)
-        self._with_less(self._capture)
+        self._retry_in_micro_batches(self._capture)
 
     @property
     def kind(self) -> StepKind:
-        """How far the step is captured."""
+        """The kind of step that runs."""
         algorithm = self.update.algorithm
         if processes() > 1:
             return "eager"
@@ -260,7 +260,7 @@ class Step:
     def _capture(self) -> CapturedStep:
         algorithm, device = self.update.algorithm, self.update.algorithm.device
         if self.kind == "compiled":
-            # Methods share the code that is compiled, and a process may train many of them.
+            # Methods share compiled code, and a process can train many of them.
             config: Any = torch._dynamo.config
             config.recompile_limit = max(config.recompile_limit, GRAPHS)
             fuse(algorithm)
@@ -273,32 +273,32 @@ class Step:
         self._captured = CapturedStep(self.update, self._undo, on)
         return self._captured
 
-    def _with_less(self, attempt: Callable[[], object]) -> None:
-        """Make an attempt, and where memory runs out others with smaller micro-batches."""
+    def _retry_in_micro_batches(self, attempt: Callable[[], object]) -> None:
+        """Call ``attempt``, again with smaller micro-batches while memory runs out."""
         while not self._fits(attempt):
             self._captured = None
             gc.collect()
             if (device := self.update.algorithm.device).type == "cuda":
-                # A capture has a stream of its own, and must not write over what is undone here.
+                # A capture has its own stream, and must not write over the reverted state.
                 torch.cuda.synchronize(device)
                 torch.cuda.empty_cache()
             self._undo()
-            size = smaller(self.update.algorithm, self.update.images)
+            size = halve_micro_batch(self.update.algorithm, self.update.images)
             self._note(f"memory ran out: images go through the network {size} at a time")
 
     def _fits(self, attempt: Callable[[], object]) -> bool:
-        # In a function of its own, so that no traceback holds on to what did not fit.
+        # A function of its own, so that no traceback keeps the tensors that did not fit.
         try:
             attempt()
         except RuntimeError as error:
-            # In several processes, the others wait for this one in the middle of an update.
+            # Other processes wait for this one in the middle of an update.
             if processes() > 1 or not _out_of_memory(error):
                 raise
             return False
         return True
 
     def _undo(self) -> None:
-        """Take back what was done to the state; what was only made since begins at zero."""
+        """Revert the state; set tensors to zero that did not exist before."""
         with torch.no_grad():
             for key, tensor in self.update.state_dict(keep_vars=True).items():
                 if key in self._before:
@@ -308,7 +308,7 @@ class Step:
 
     def __call__(self, step: int) -> None:
         if self._first:
-            self._with_less(lambda: self._run(step))
+            self._retry_in_micro_batches(lambda: self._run(step))
             self._first, self._before = False, {}
         else:
             self._run(step)
@@ -319,6 +319,6 @@ class Step:
         captured()
 
     def wait(self) -> None:
-        """Return when all updates that were called have been made."""
+        """Wait for all updates that were called."""
         if self._captured is not None:
             self._captured.wait()

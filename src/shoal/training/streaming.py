@@ -1,4 +1,4 @@
-"""Training images that do not lie on the device: made ready on the host a few steps ahead."""
+"""Streaming: training images that are prepared on the host, a few steps ahead of the device."""
 
 import os
 from abc import abstractmethod
@@ -31,8 +31,8 @@ class Prefetcher(Generic[Made]):
         self._waiting: dict[int, Future[Made]] = {}
 
     def __call__(self, step: int) -> Made:
-        """Return what was made for this step, and have the next ones made."""
-        if step not in self._waiting:  # the first, or after a leap
+        """Return the result for this step, and start on the next ones."""
+        if step not in self._waiting:  # the first step, or after a jump
             for future in self._waiting.values():
                 future.cancel()
             self._waiting = {}
@@ -43,10 +43,10 @@ class Prefetcher(Generic[Made]):
 
 
 class Streamed(BatchSource):
-    """Batches that the host makes: what it makes is copied into buffers that stay where they are.
+    """Batches that the host prepares and copies into buffers at fixed addresses.
 
-    ``sampler`` has the count of the steps that were fetched, as if it drew on the device, so that
-    a run can go on with its images in another place.
+    ``sampler`` counts the steps that were fetched, as if it drew on the device, so that a run can
+    resume with its images in another place.
     """
 
     def __init__(self, labels: Tensor, sampler: Sampler, size: int, device: torch.device) -> None:
@@ -54,7 +54,7 @@ class Streamed(BatchSource):
         self.all_labels = labels
         self.sampler = sampler
         self.size = size
-        # The thread's own, which is ahead; in a tuple, so that it is no part of the state.
+        # The thread's own copy, which is ahead; in a tuple, to keep it out of the state.
         self._own = (deepcopy(sampler),)
         self._ahead = Prefetcher(self._make)
         self._held: list[tuple[Tensor, ...]] = []
@@ -71,11 +71,11 @@ class Streamed(BatchSource):
 
     @abstractmethod
     def read(self, indices: Tensor, step: int) -> tuple[Tensor, ...]:
-        """Return what the device needs of these examples, on the host."""
+        """Return the data of these examples for the device, on the host."""
 
     @abstractmethod
     def finish(self, *parts: Tensor) -> Tensor:
-        """Return the images in 0 … 1 of what ``read`` returned, on the device."""
+        """Return images in 0 … 1 from the result of ``read``, on the device."""
 
     def fetch(self, step: int) -> None:
         made = self._ahead(step)
@@ -86,7 +86,7 @@ class Streamed(BatchSource):
             self._buffers_made = True
         for k, tensor in enumerate(made):
             self.get_buffer(f"part_{k}").copy_(tensor, non_blocking=True)
-        # A copy may still be reading when this returns.
+        # A copy can still be reading when this returns.
         self._held = [*self._held[-AHEAD:], made]
         self.sampler.draws.count.fill_(step + 1)
 
@@ -96,7 +96,7 @@ class Streamed(BatchSource):
 
 
 class StreamedImages(Streamed):
-    """Images of one size as they are, mapped into memory."""
+    """Images of one size without augmentation, mapped into memory."""
 
     def __init__(
         self, images: Tensor, labels: Tensor, sampler: Sampler, size: int, device: torch.device
@@ -115,7 +115,7 @@ Name = Sequence[str | int]
 
 
 def _view(images: Ragged, indices: Tensor, largest: tuple[int, int], draws: Draws) -> Tensor:
-    """Return a view of these images, in 0 … 1."""
+    """Return augmented crops of these images, in 0 … 1."""
     frames = images.frames[indices]
     pixels = gather(images, indices, *largest)
     return augment(pixels, frames, draw_parameters(frames, draws))
@@ -124,7 +124,7 @@ def _view(images: Ragged, indices: Tensor, largest: tuple[int, int], draws: Draw
 class ResidentCrops(BatchSource):
     """Images of several sizes, all on the device.
 
-    ``largest`` height and width are those of all domains, so that one compiled view serves them.
+    ``largest`` is the height and width over all domains, so that one compilation serves them.
     """
 
     labels: Tensor
@@ -188,7 +188,7 @@ class StreamedCrops(Streamed):
 
 
 class StreamedOriginals(Streamed):
-    """The original files, each decoded and augmented by Pillow as DomainBed does it."""
+    """The original files, decoded and augmented by Pillow as in DomainBed."""
 
     def __init__(
         self,
@@ -205,8 +205,8 @@ class StreamedOriginals(Streamed):
         self.draws = Draws("augmentation", *name)
         ahead = deepcopy(self.draws)
         draw_parameters(frames[:1], ahead)
-        self._each = int(ahead.count)  # draws that a step takes
-        self._thread_draws = (ahead,)  # as ``_own``
+        self._each = int(ahead.count)  # the draws of a step
+        self._thread_draws = (ahead,)  # out of the state, like ``_own``
         self._pool = ThreadPoolExecutor(os.cpu_count())
 
     def read(self, indices: Tensor, step: int) -> tuple[Tensor, ...]:
