@@ -213,9 +213,7 @@ def test_a_file_imports_nothing(saved: Path, tmp_path: Path) -> None:
     (tmp_path / "harm.py").write_text("raise AssertionError('imported')")
     run = tiny_run("erm").canonical() | {"algorithm": f"{tmp_path}/harm.py:ERM"}
     with_card(copied(saved, tmp_path), run=run)
-    with pytest.raises(
-        ValueError, match=r"own method .*harm.py:ERM, which a file must not im"
-    ):
+    with pytest.raises(ValueError, match=r"own method .*harm.py:ERM, which a file must not im"):
         model.load(tmp_path, CPU)
     assert type(model.load(tmp_path, CPU, find("erm")).algorithm) is find("erm")
 
