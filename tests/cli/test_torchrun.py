@@ -111,7 +111,7 @@ def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with (
-        pytest.raises(ValueError, match=r"has started process 2 .* 1 GPUs; give --nproc-per-node"),
+        pytest.raises(ValueError, match=r"started process 2 .* 1 GPUs; use a smaller --nproc"),
         process_group(torch.device("cuda")),
     ):
         pass

@@ -313,7 +313,7 @@ def test_how_much_of_a_gpu_a_run_takes() -> None:
     assert _gpus(ray(CPU=2.0, GPU=8.0), None, "local") == 1
     assert _gpus(ray(GPU=1.0), 0.25, "local") == 0.25
     assert _gpus(ray(), 0.25, "10.0.0.1:6379") == 0.25  # it may grow
-    with pytest.raises(Stopped, match=r"0\.25 of a GPU .* Ray finds 0 here"):
+    with pytest.raises(Stopped, match=r"is 0.25, but Ray finds 0 GPUs here"):
         _gpus(ray(), 0.25, "local")
 
 

@@ -21,7 +21,7 @@ def process_group(device: Any) -> Iterator[Any]:
         if device.index >= torch.cuda.device_count():
             raise ValueError(
                 f"torchrun started process {device.index + 1} on this machine, which has "
-                f"{torch.cuda.device_count()} GPUs; use at most as many --nproc-per-node"
+                f"{torch.cuda.device_count()} GPUs; use a smaller --nproc-per-node"
             )
         torch.cuda.set_device(device)
     # The first can decode images for hours; if it dies, torchrun ends the others.
