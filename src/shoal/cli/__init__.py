@@ -6,34 +6,30 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 from .._version import __version__
 from ..choices import nearest
-from . import (
-    data,
-    demo,
-    diagnose,
-    evaluate,
-    fit,
-    hparams,
-    listing,
-    predict,
-    report,
-    reproduce,
-    select,
-    status,
-    sweep,
-    train,
-)
 
-# In the order of the help: your own data, one run, many runs, the paper, and what they need.
-COMMANDS = (
-    *(demo, fit, predict),
-    *(train, evaluate, diagnose),
-    *(sweep, status, report, select),
-    *(reproduce, data, hparams, listing),
-)
+# The module of each command, in the order of the help: your own data, one run, many runs, the
+# paper, and what they need.
+COMMANDS = {
+    "demo": "demo",
+    "fit": "fit",
+    "predict": "predict",
+    "train": "train",
+    "eval": "evaluate",
+    "diagnose": "diagnose",
+    "sweep": "sweep",
+    "status": "status",
+    "report": "report",
+    "select": "select",
+    "reproduce": "reproduce",
+    "data": "data",
+    "hparams": "hparams",
+    "list": "listing",
+}
 EPILOG = """\
 where to start:
   see what the methods do    shoal demo
@@ -47,8 +43,9 @@ where to start:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    parser = _parser()
-    options, unknown = parser.parse_known_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser(words)
+    options, unknown = parser.parse_known_args(words)
     if unknown:
         options.parser.refuse(unknown)
     if not hasattr(options, "run"):
@@ -130,7 +127,8 @@ class _Parser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 
 
-def _parser() -> _Parser:
+def _parser(words: Sequence[str]) -> _Parser:
+    """Return the parser for these words; other commands than the one they name are not loaded."""
     parser = _Parser(
         prog="shoal",
         description="Train image and table classifiers that hold up at sites they have never seen.",
@@ -139,8 +137,9 @@ def _parser() -> _Parser:
     )
     parser.add_argument("--version", action="version", version=f"shoal {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in COMMANDS:
-        command.add(commands)
+    named = next((word for word in words if not word.startswith("-")), None)
+    for command in [named] if named in COMMANDS else COMMANDS:
+        import_module(f".{COMMANDS[command]}", __name__).add(commands)
     return parser
 
 
