@@ -54,7 +54,7 @@ def test_an_interrupted_fit(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> 
     (folder, *_) = (path.parent for path in Path("out/runs").glob("*/done"))
     (folder / "records.jsonl").write_text("{")
     assert main(list(TABLE)) == 2
-    assert f"delete the folder {folder} and give the command" in capsys.readouterr().err
+    assert f"delete the folder {folder} and run the command" in capsys.readouterr().err
 
 
 def test_a_broken_file_is_left_out_by_all_and_may_be_mended(capsys: Output) -> None:

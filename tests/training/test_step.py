@@ -142,7 +142,7 @@ def test_a_method_has_sixteen_terms_at_most() -> None:
     update()
     assert update.means(2) == {f"term {k}": float(k) for k in range(16)}
     assert update.means(1) == dict.fromkeys((f"term {k}" for k in range(16)), 0.0)
-    with pytest.raises(ValueError, match="may report 16 terms, got 17"):
+    with pytest.raises(ValueError, match="can report 16 terms at most, got 17"):
         Update(Talkative(TERMS + 1), batches, "float32")()  # type: ignore[arg-type]
 
 

@@ -211,7 +211,7 @@ from shoal.training.loop import Schedule, train
 from tests.training.little import training
 
 update, evaluate = training(where="host")
-assert all(type(source).__name__ == "FedWhole" for source in update.batches.sources)
+assert all(type(source).__name__ == "StreamedImages" for source in update.batches.sources)
 
 
 def fail(*_):

@@ -80,7 +80,10 @@ class Record:
             accuracy=values["accuracy"],
             calibration_error=values.get("calibration_error", {}),
             terms=values.get("terms", {}),
-            extra={name: value for name, value in values.items() if name not in FIELDS},
+            # In the order of the line; most records have nothing more, and there can be 100,000.
+            extra={k: v for k, v in values.items() if k not in FIELDS}
+            if values.keys() - FIELDS
+            else {},
         )
 
     def to_json(self) -> dict[str, Any]:
