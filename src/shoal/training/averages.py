@@ -1,0 +1,308 @@
+"""Averages of the weights along a run: SMA, its second half, and SWAD.
+
+They leave training alone. Each update adds the weights to one sum, the *segment*; at the end of a
+segment the sum moves into the averages that want it. All state is in buffers, so that a checkpoint
+holds it, and no update waits for the host.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+# The three averages, and what tables call them.
+AVERAGES = {"sma": "SMA", "half": "second half", "swad": "SWAD"}
+# SMA starts with update 100 of the paper's count, or at the end of a method's warm-up.
+SMA_START = 100
+# SWAD: losses that must not fall for it to start, losses that must be high for it to end, and how
+# high (N_s, N_e and r of the paper).
+START_WINDOW, END_WINDOW, TOLERANCE = 3, 6, 1.3
+# SWAD evaluates 50 times a run, but not more often than every 10 updates; with fewer evaluations
+# after the warm-up than this it says nothing.
+EVALUATIONS, EVERY_LEAST, FEWEST = 50, 10, 12
+
+
+class Window(NamedTuple):
+    """The evaluations between which SWAD averages.
+
+    ``start`` is that of t_s: the segments after it are averaged. ``last`` is the latest evaluation
+    whose loss was within the threshold, ``end`` that of t_e, None while it has not come.
+    """
+
+    start: int
+    threshold: float
+    last: int
+    end: int | None
+
+
+def swad_window(losses: Sequence[float]) -> Window | None:
+    """Return SWAD's window from the validation losses so far; None if it has not started.
+
+    It starts at the first loss that is the smallest of the N_s from it on; the threshold is r times
+    their mean. From there the start moves back, by at most N_e − N_s evaluations, over losses
+    within the threshold. It ends at the last loss within the threshold before N_e larger ones.
+    """
+    converged = next(
+        (
+            k
+            for k in range(len(losses) - START_WINDOW + 1)
+            if losses[k] == min(losses[k : k + START_WINDOW])
+        ),
+        None,
+    )
+    if converged is None:
+        return None
+    threshold = TOLERANCE * sum(losses[converged : converged + START_WINDOW]) / START_WINDOW
+    start = converged
+    while (
+        start > max(0, converged - (END_WINDOW - START_WINDOW)) and losses[start - 1] <= threshold
+    ):
+        start -= 1
+    last = converged
+    for k in range(converged + 1, len(losses)):
+        if losses[k] <= threshold:
+            last = k
+        elif k - last == END_WINDOW:
+            return Window(start, threshold, last, last)
+    return Window(start, threshold, last, None)
+
+
+@dataclass(frozen=True)
+class AveragePlan:
+    """Which updates enter which average; updates are counted from 0, as in records.
+
+    Args:
+        steps: updates of the run.
+        warmup: updates before a method's penalty acts; SWAD starts after them, because the jump of
+            the loss would end it.
+    """
+
+    steps: int
+    warmup: int = 0
+
+    @property
+    def sma_start(self) -> int:
+        """The first update of SMA; the paper's t₀ counts from 1 and includes update t₀ − 1."""
+        return max(0, min(max(SMA_START, self.warmup), self.steps // 2) - 2)
+
+    @property
+    def half_start(self) -> int:
+        """The first update of the second half."""
+        return self.steps // 2
+
+    @cached_property
+    def evaluated(self) -> tuple[int, ...]:
+        """The updates after which SWAD's loss is evaluated; none if the run is too short."""
+        every = max(EVERY_LEAST, self.steps // EVALUATIONS)
+        last = self.steps - 1
+        found = [k for k in range(self.warmup, self.steps) if k % every == 0 or k == last]
+        return tuple(found) if len(found) >= FEWEST else ()
+
+    @cached_property
+    def segments(self) -> dict[int, int]:
+        """The first update of every segment, by its last; none straddles the start of an average.
+
+        What comes before the first update that any average can contain is in no segment.
+        """
+        # SWAD averages what follows an evaluation, so never what precedes the first.
+        first = min([self.sma_start, *(step + 1 for step in self.evaluated[:1])])
+        ends = {self.sma_start - 1, self.half_start - 1, *self.evaluated, self.steps - 1}
+        lasts = sorted(end for end in ends if end >= first)
+        return dict(zip(lasts, [first, *(end + 1 for end in lasts)], strict=False))
+
+    @property
+    def first(self) -> int:
+        """The first update that any average can contain."""
+        return min(self.segments.values())
+
+
+class _Weights(nn.Module):
+    """Tensors like some weights, zero at first, in buffers and in the weights' memory layout."""
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        super().__init__()
+        for number, weight in enumerate(weights):
+            self.register_buffer(f"w{number}", torch.zeros_like(weight, requires_grad=False))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return list(self.buffers())
+
+    def zero(self) -> None:
+        """Set all to zero."""
+        torch._foreach_zero_(self.tensors)
+
+
+def _fold(mean: Sequence[Tensor], count: int, more: Sequence[Tensor], added: int) -> None:
+    """Make ``mean`` of ``count`` weights the mean of these and of ``added`` with mean ``more``."""
+    torch._foreach_lerp_(list(mean), list(more), added / (count + added))
+
+
+@contextmanager
+def use_weights(weights: Sequence[Tensor], values: Sequence[Tensor]) -> Iterator[None]:
+    """Give the weights other values inside, in place: captured and compiled code follows."""
+    with torch.no_grad():
+        before = [weight.detach().clone() for weight in weights]
+        torch._foreach_copy_(list(weights), list(values))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            torch._foreach_copy_(list(weights), before)
+
+
+class Averages(nn.Module):
+    """The averages of one run.
+
+    Call ``add`` after every update, and after the last update of each of the plan's segments
+    ``end_segment``, with the validation loss where the plan evaluates it. ``current`` returns the
+    mean of an average so far.
+
+    Args:
+        weights: those that the method trains; they are read, and never changed.
+    """
+
+    losses: Tensor
+
+    def __init__(self, weights: Sequence[Tensor], plan: AveragePlan) -> None:
+        super().__init__()
+        self.plan = plan
+        self._weights = (list(weights),)  # in a tuple: they are not weights of this module
+        self.segment = _Weights(weights)  # a sum; all others are means
+        self.early = _Weights(weights)  # updates of SMA before the second half
+        self.late = _Weights(weights)  # updates of the second half
+        if plan.evaluated:
+            self.swad = _Weights(weights)
+            # The segments between evaluations that SWAD may yet take, and the one being filled.
+            self.recent = nn.ModuleList(_Weights(weights) for _ in range(END_WINDOW + 1))
+            losses = torch.full((len(plan.evaluated),), torch.inf, dtype=torch.float64)
+            self.register_buffer("losses", losses)
+
+    @torch.no_grad()
+    def add(self, step: int) -> None:
+        """Add the weights after update ``step`` to the segment."""
+        if step >= self.plan.first:
+            torch._foreach_add_(self.segment.tensors, self._weights[0])
+
+    @torch.no_grad()
+    def end_segment(self, step: int, loss: float | None = None) -> None:
+        """Move the sum of the segment that ends with update ``step`` into the averages.
+
+        Args:
+            loss: on the held-out parts of the training domains, after an update that the plan
+                evaluates; a loss that is not a number counts as infinite.
+        """
+        plan = self.plan
+        start = plan.segments.get(step)
+        if start is not None:
+            self._move(start, step)
+        if step in plan.evaluated:
+            if loss is None:
+                raise ValueError(f"SWAD needs the validation loss after update {step}")
+            number = plan.evaluated.index(step)
+            before = self.window(number)
+            self.losses[number] = loss if math.isfinite(loss) else math.inf
+            self._take(before, self.window(number + 1))
+            self._recent(number + 1).zero()
+
+    def _move(self, start: int, step: int) -> None:
+        plan, count = self.plan, step + 1 - start
+        total = self.segment.tensors
+        mean = torch._foreach_div(total, count)
+        if start >= plan.half_start:
+            _fold(self.late.tensors, start - plan.half_start, mean, count)
+        elif start >= plan.sma_start:
+            _fold(self.early.tensors, start - plan.sma_start, mean, count)
+        if plan.evaluated and start > plan.evaluated[0]:
+            number = bisect_left(plan.evaluated, step)
+            begun = start - 1 - plan.evaluated[number - 1]
+            _fold(self._recent(number).tensors, begun, mean, count)
+        torch._foreach_zero_(total)
+
+    def _recent(self, number: int) -> "_Weights":
+        """Return the mean of the segment that ends with evaluation ``number``."""
+        found = self.recent[number % len(self.recent)]
+        if not isinstance(found, _Weights):
+            raise TypeError(f"expected weights, got {type(found).__name__}")
+        return found
+
+    def window(self, evaluations: int) -> Window | None:
+        """Return SWAD's window after so many evaluations."""
+        return swad_window(self.losses[:evaluations].tolist())
+
+    def _take(self, before: Window | None, after: Window | None) -> None:
+        """Move the segments that have come within the threshold into SWAD's mean."""
+        if after is None or after == before:
+            return
+        taken = after.start if before is None else before.last
+        for number in range(taken + 1, after.last + 1):
+            _fold(
+                self.swad.tensors,
+                self._between(after.start, number - 1),
+                self._recent(number).tensors,
+                self._between(number - 1, number),
+            )
+
+    def _between(self, number: int, other: int) -> int:
+        """Return how many updates lie between two evaluations."""
+        return self.plan.evaluated[other] - self.plan.evaluated[number]
+
+    @torch.no_grad()
+    def current(self, name: str, step: int) -> tuple[list[Tensor], range] | None:
+        """Return the mean of an average and its updates, as if update ``step`` were the last.
+
+        None if the average has not begun.
+
+        Args:
+            name: one of ``AVERAGES``.
+        """
+        if name == "swad":
+            return self._current_swad(step)
+        plan = self.plan
+        start = plan.sma_start if name == "sma" else plan.half_start
+        if step < start:
+            return None
+        mean = [torch.zeros_like(tensor) for tensor in self.segment.tensors]
+        count = 0
+        for tensors, added in self._pieces(start, step):
+            _fold(mean, count, tensors, added)
+            count += added
+        return mean, range(start, step + 1)
+
+    def _pieces(self, start: int, step: int) -> Iterator[tuple[list[Tensor], int]]:
+        """Yield the means that updates ``start`` to ``step`` are in, and how many of them."""
+        plan = self.plan
+        ended = max((end for end in plan.segments if end <= step), default=plan.first - 1)
+        half = min(plan.half_start, ended + 1)
+        if start < half:
+            yield self.early.tensors, half - start
+        if plan.half_start <= ended:
+            yield self.late.tensors, ended + 1 - plan.half_start
+        if step > ended:
+            count = step - ended
+            yield list(torch._foreach_div(self.segment.tensors, count)), count
+
+    def _current_swad(self, step: int) -> tuple[list[Tensor], range] | None:
+        plan = self.plan
+        evaluations = bisect_right(plan.evaluated, step)
+        window = self.window(evaluations) if evaluations else None
+        if window is None:
+            return None
+        last = window.last
+        mean = [tensor.clone() for tensor in self.swad.tensors]
+        if window.end is None:  # what is still open counts while nothing has ended it
+            for number in range(window.last + 1, evaluations):
+                _fold(
+                    mean,
+                    self._between(window.start, number - 1),
+                    self._recent(number).tensors,
+                    self._between(number - 1, number),
+                )
+            last = evaluations - 1
+        return mean, range(plan.evaluated[window.start] + 1, plan.evaluated[last] + 1)

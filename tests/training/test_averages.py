@@ -1,0 +1,204 @@
+"""Averages of weights: SMA, the second half and SWAD, against means of all weights kept."""
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from shoal.training.averages import (
+    END_WINDOW,
+    START_WINDOW,
+    TOLERANCE,
+    AveragePlan,
+    Averages,
+    swad_window,
+    use_weights,
+)
+
+# The example of the facts: evaluations 0, 1, 2 …
+EXAMPLE = [2.0, 1.0, 0.7, 0.5, 0.42, 0.40, 0.41, 0.43, 0.42, 0.44, 0.45, 0.47, 0.50]
+EXAMPLE += [0.56, 0.6, 0.62, 0.65, 0.7, 0.8]
+
+
+def slow_window(losses: Sequence[float]) -> tuple[int, float, int] | None:
+    """Return SWAD's start, threshold and last averaged evaluation, by its definition in words."""
+    for now in range(START_WINDOW - 1, len(losses)):
+        seen = losses[now - START_WINDOW + 1 : now + 1]
+        if seen[0] <= min(seen):
+            break
+    else:
+        return None
+    converged = now - START_WINDOW + 1
+    threshold = TOLERANCE * sum(seen) / len(seen)
+    start = converged
+    for earlier in range(converged - 1, converged - 1 - (END_WINDOW - START_WINDOW), -1):
+        if earlier < 0 or losses[earlier] > threshold:
+            break
+        start = earlier
+    for now in range(converged, len(losses)):
+        if now + 1 >= END_WINDOW and min(losses[now - END_WINDOW + 1 : now + 1]) > threshold:
+            return start, threshold, now - END_WINDOW
+    return start, threshold, len(losses) - 1
+
+
+def curve(kind: str, seed: int) -> list[float]:
+    """Return losses that begin to rise early, late, never, or are soon infinite."""
+    chance = random.Random(f"{kind} {seed}")
+    turn = {"early": 8, "late": 30, "never": 99, "dying": 12}[kind]
+    losses = []
+    for k in range(51):
+        loss = 0.4 + 2.0 * math.exp(-k / 3) + 0.05 * max(0, k - turn)
+        losses.append(loss * (1 + 0.1 * chance.random()))
+    if kind == "dying":
+        losses[20:] = [math.inf] * len(losses[20:])
+    return losses
+
+
+@pytest.mark.parametrize("kind", ["early", "late", "never", "dying"])
+@pytest.mark.parametrize("seed", range(5))
+def test_swad_starts_and_ends_as_defined(kind: str, seed: int) -> None:
+    losses = curve(kind, seed)
+    ended = set()
+    for count in range(len(losses) + 1):
+        ours, slow = swad_window(losses[:count]), slow_window(losses[:count])
+        assert (ours is None) == (slow is None)
+        if ours is not None and slow is not None:
+            last = count - 1 if ours.end is None else ours.end
+            assert (ours.start, ours.threshold, last) == slow
+            ended.add(ours.end)
+    assert len(ended) == (1 if kind == "never" else 2), "a curve that does what its name says"
+
+
+def test_swad_on_the_worked_example() -> None:
+    window = swad_window(EXAMPLE)
+    assert window is not None
+    assert (window.start + 1, window.end) == (4, 12)
+    assert window.threshold == pytest.approx(0.5373, abs=1e-4)
+    before = swad_window(EXAMPLE[:-1])
+    assert before is not None and before.end is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "warmup", "sma", "half"),
+    [(5001, 0, 98, 2500), (5001, 1500, 1498, 2500), (1001, 1500, 498, 500), (120, 0, 58, 60)],
+)
+def test_the_plan(steps: int, warmup: int, sma: int, half: int) -> None:
+    plan = AveragePlan(steps, warmup)
+    assert (plan.sma_start, plan.half_start) == (sma, half)
+    covered = [k for end, start in plan.segments.items() for k in range(start, end + 1)]
+    assert covered == list(range(plan.first, steps)), "every update is in one segment"
+
+
+def test_a_short_run_has_no_swad() -> None:
+    assert AveragePlan(100).evaluated == ()
+    assert len(AveragePlan(120).evaluated) == 13
+    assert AveragePlan(5001, 1500).evaluated[:2] == (1500, 1600)
+    assert AveragePlan(5001, 4200).evaluated == ()
+
+
+def walk(steps: int, seed: int = 0) -> list[list[Tensor]]:
+    """Return the weights after every update, of two tensors, one of them channels-last."""
+    draws = torch.Generator().manual_seed(seed)
+    first = torch.randn(4, 3, 2, 2, dtype=torch.float64, generator=draws)
+    weights = [first.to(memory_format=torch.channels_last), torch.zeros(5, dtype=torch.float64)]
+    found = []
+    for _ in range(steps):
+        weights = [w + torch.randn(w.shape, dtype=w.dtype, generator=draws) for w in weights]
+        found.append(weights)
+    return found
+
+
+def mean_of(weights: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    return [torch.stack(list(tensors)).mean(0) for tensors in zip(*weights, strict=True)]
+
+
+def follow(
+    path: Sequence[Sequence[Tensor]], plan: AveragePlan, losses: Sequence[float]
+) -> tuple[Averages, list[Tensor]]:
+    """Return the averages of weights that take this path, checked at many updates."""
+    live = [tensor.clone() for tensor in path[0]]
+    averages = Averages(live, plan)
+    coming = iter(losses)
+    seen: list[float] = []
+    for step, weights in enumerate(path):
+        for tensor, value in zip(live, weights, strict=True):
+            tensor.copy_(value)
+        averages.add(step)
+        if step in plan.evaluated:
+            seen.append(next(coming))
+        if step in plan.segments or step in plan.evaluated:
+            averages.end_segment(step, seen[-1] if step in plan.evaluated else None)
+        if step % 7 == 0 or step >= plan.steps - 2:
+            check(averages, path, plan, seen, step)
+    return averages, live
+
+
+def check(
+    averages: Averages,
+    path: Sequence[Sequence[Tensor]],
+    plan: AveragePlan,
+    seen: Sequence[float],
+    step: int,
+) -> None:
+    expected: dict[str, range] = {}
+    if step >= plan.sma_start:
+        expected["sma"] = range(plan.sma_start, step + 1)
+    if step >= plan.half_start:
+        expected["half"] = range(plan.half_start, step + 1)
+    if slow := slow_window(seen):
+        expected["swad"] = range(plan.evaluated[slow[0]] + 1, plan.evaluated[slow[2]] + 1)
+    for name in ("sma", "half", "swad"):
+        found = averages.current(name, step) if name != "swad" or plan.evaluated else None
+        if name not in expected:
+            assert found is None, (name, step)
+            continue
+        assert found is not None and found[1] == expected[name], (name, step)
+        torch.testing.assert_close(found[0], mean_of([path[k] for k in found[1]]))
+
+
+@pytest.mark.parametrize("kind", ["early", "late", "never", "dying"])
+def test_averages_are_means_of_the_weights_of_their_updates(kind: str) -> None:
+    plan = AveragePlan(510, 40)
+    follow(walk(510), plan, curve(kind, 0))
+
+
+@pytest.mark.parametrize("steps", [2, 3, 30, 109])
+def test_short_runs(steps: int) -> None:
+    follow(walk(steps), AveragePlan(steps), [])
+
+
+@pytest.mark.parametrize("cut", [3, 60, 99, 100, 254, 255, 256, 301, 505])
+def test_state_is_all_in_the_state_dict(cut: int) -> None:
+    """Averages that are saved and loaded after any update end with the same bits."""
+    plan, path, losses = AveragePlan(510, 40), walk(510), curve("late", 1)
+    whole, _ = follow(path, plan, losses)
+    live = [tensor.clone() for tensor in path[0]]
+    averages = Averages(live, plan)
+    coming = iter(losses)
+    for step, weights in enumerate(path):
+        if step == cut:
+            saved = {key: value.clone() for key, value in averages.state_dict().items()}
+            averages = Averages(live, plan)
+            averages.load_state_dict(saved)
+        for tensor, value in zip(live, weights, strict=True):
+            tensor.copy_(value)
+        averages.add(step)
+        loss = next(coming) if step in plan.evaluated else None
+        if step in plan.segments or loss is not None:
+            averages.end_segment(step, loss)
+    for key, value in whole.state_dict().items():
+        assert torch.equal(averages.state_dict()[key], value), key
+
+
+def test_weights_are_lent_and_given_back() -> None:
+    weights = [torch.nn.Parameter(torch.arange(3.0)), torch.nn.Parameter(torch.ones(2))]
+    values = [torch.zeros(3), torch.full((2,), 7.0)]
+    pointers = [weight.data_ptr() for weight in weights]
+    with pytest.raises(RuntimeError, match="inside"), use_weights(weights, values):
+        assert weights[1].tolist() == [7.0, 7.0]
+        raise RuntimeError("inside")
+    assert weights[0].tolist() == [0.0, 1.0, 2.0]
+    assert [weight.data_ptr() for weight in weights] == pointers
