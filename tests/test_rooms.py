@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "shoal"
 # Each row: the rooms that this one may import, beside itself. A dotted name opens one module only.
 SMALL = {"choices", "checks", "randomness", "replay", "scalars", "storage"}
 NUMERICS = SMALL | {"distributed", "gradients", "penalties", "statistics", "regularizers"}
-NUMERICS |= {"micro_batches", "networks"}
+NUMERICS |= {"micro_batches", "networks", "weight_average"}
 TRAINING = NUMERICS | {"algorithms", "catalogue", "datasets", "training"}
 EVERYTHING = TRAINING | {"_version", "curvature", "results", "runs", "sweeps", "reference"}
 EVERYTHING |= {"report", "shoal"}
@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "replay": set(),
     "gradients": {"checks", "choices", "distributed", "replay"},
     "penalties": {"checks"},
+    "weight_average": set(),
     "statistics": SMALL | {"gradients", "penalties", "distributed"},
     "curvature": SMALL | {"catalogue", "gradients", "penalties"},
     "regularizers": SMALL | {"gradients", "statistics", "penalties"},
@@ -46,7 +47,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": TRAINING | {"_version", "curvature", "results"},
     "sweeps": TRAINING | {"_version", "curvature", "results", "runs"},
     "report": {"_version", "catalogue", "choices", "reference", "results"},
-    "shoal": {"_version", "fitting", "micro_batches", "penalties", "regularizers", "statistics"},
+    "shoal": {
+        "_version",
+        "fitting",
+        "micro_batches",
+        "penalties",
+        "regularizers",
+        "statistics",
+        "weight_average",
+    },
     "fitting": EVERYTHING,
     "experiments": EVERYTHING,
     "cli": EVERYTHING | {"fitting", "experiments"},

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
         head_variance,
         losses_and_variance,
     )
+    from .weight_average import WeightAverage
 
 __all__ = [
     "DomainClassifier",
     "Fishr",
+    "WeightAverage",
     "__version__",
     "covariance_spread",
     "gradient_mean",
@@ -46,6 +48,7 @@ _HOMES = {
     "in_micro_batches": "micro_batches",
     "load": "fitting",
     "losses_and_variance": "statistics",
+    "WeightAverage": "weight_average",
     "spread": "penalties",
 }
 

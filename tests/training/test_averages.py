@@ -15,7 +15,6 @@ from shoal.training.averages import (
     AveragePlan,
     Averages,
     swad_window,
-    use_weights,
 )
 
 # The example of the facts: evaluations 0, 1, 2 …
@@ -165,7 +164,7 @@ def test_averages_are_means_of_the_weights_of_their_updates(kind: str) -> None:
     follow(walk(510), plan, curve(kind, 0))
 
 
-@pytest.mark.parametrize("steps", [2, 3, 30, 109])
+@pytest.mark.parametrize("steps", [2, 3, 30, 99])
 def test_short_runs(steps: int) -> None:
     follow(walk(steps), AveragePlan(steps), [])
 
@@ -191,14 +190,3 @@ def test_state_is_all_in_the_state_dict(cut: int) -> None:
             averages.end_segment(step, loss)
     for key, value in whole.state_dict().items():
         assert torch.equal(averages.state_dict()[key], value), key
-
-
-def test_weights_are_lent_and_given_back() -> None:
-    weights = [torch.nn.Parameter(torch.arange(3.0)), torch.nn.Parameter(torch.ones(2))]
-    values = [torch.zeros(3), torch.full((2,), 7.0)]
-    pointers = [weight.data_ptr() for weight in weights]
-    with pytest.raises(RuntimeError, match="inside"), use_weights(weights, values):
-        assert weights[1].tolist() == [7.0, 7.0]
-        raise RuntimeError("inside")
-    assert weights[0].tolist() == [0.0, 1.0, 2.0]
-    assert [weight.data_ptr() for weight in weights] == pointers

@@ -8,13 +8,14 @@ holds it, and no update waits for the host.
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from ..weight_average import StoredWeights, fold
 
 # The three averages, and what tables call them.
 AVERAGES = {"sma": "SMA", "half": "second half", "swad": "SWAD"}
@@ -122,41 +123,6 @@ class AveragePlan:
         return min(self.segments.values())
 
 
-class _Weights(nn.Module):
-    """Tensors like some weights, zero at first, in buffers and in the weights' memory layout."""
-
-    def __init__(self, weights: Sequence[Tensor]) -> None:
-        super().__init__()
-        for number, weight in enumerate(weights):
-            self.register_buffer(f"w{number}", torch.zeros_like(weight, requires_grad=False))
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        return list(self.buffers())
-
-    def zero(self) -> None:
-        """Set all to zero."""
-        torch._foreach_zero_(self.tensors)
-
-
-def _fold(mean: Sequence[Tensor], count: int, more: Sequence[Tensor], added: int) -> None:
-    """Make ``mean`` of ``count`` weights the mean of these and of ``added`` with mean ``more``."""
-    torch._foreach_lerp_(list(mean), list(more), added / (count + added))
-
-
-@contextmanager
-def use_weights(weights: Sequence[Tensor], values: Sequence[Tensor]) -> Iterator[None]:
-    """Give the weights other values inside, in place: captured and compiled code follows."""
-    with torch.no_grad():
-        before = [weight.detach().clone() for weight in weights]
-        torch._foreach_copy_(list(weights), list(values))
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            torch._foreach_copy_(list(weights), before)
-
-
 class Averages(nn.Module):
     """The averages of one run.
 
@@ -174,13 +140,13 @@ class Averages(nn.Module):
         super().__init__()
         self.plan = plan
         self._weights = (list(weights),)  # in a tuple: they are not weights of this module
-        self.segment = _Weights(weights)  # a sum; all others are means
-        self.early = _Weights(weights)  # updates of SMA before the second half
-        self.late = _Weights(weights)  # updates of the second half
+        self.segment = StoredWeights(weights)  # a sum; all others are means
+        self.early = StoredWeights(weights)  # updates of SMA before the second half
+        self.late = StoredWeights(weights)  # updates of the second half
         if plan.evaluated:
-            self.swad = _Weights(weights)
+            self.swad = StoredWeights(weights)
             # The segments between evaluations that SWAD may yet take, and the one being filled.
-            self.recent = nn.ModuleList(_Weights(weights) for _ in range(END_WINDOW + 1))
+            self.recent = nn.ModuleList(StoredWeights(weights) for _ in range(END_WINDOW + 1))
             losses = torch.full((len(plan.evaluated),), torch.inf, dtype=torch.float64)
             self.register_buffer("losses", losses)
 
@@ -216,19 +182,19 @@ class Averages(nn.Module):
         total = self.segment.tensors
         mean = torch._foreach_div(total, count)
         if start >= plan.half_start:
-            _fold(self.late.tensors, start - plan.half_start, mean, count)
+            fold(self.late.tensors, start - plan.half_start, mean, count)
         elif start >= plan.sma_start:
-            _fold(self.early.tensors, start - plan.sma_start, mean, count)
+            fold(self.early.tensors, start - plan.sma_start, mean, count)
         if plan.evaluated and start > plan.evaluated[0]:
             number = bisect_left(plan.evaluated, step)
             begun = start - 1 - plan.evaluated[number - 1]
-            _fold(self._recent(number).tensors, begun, mean, count)
+            fold(self._recent(number).tensors, begun, mean, count)
         torch._foreach_zero_(total)
 
-    def _recent(self, number: int) -> "_Weights":
+    def _recent(self, number: int) -> StoredWeights:
         """Return the mean of the segment that ends with evaluation ``number``."""
         found = self.recent[number % len(self.recent)]
-        if not isinstance(found, _Weights):
+        if not isinstance(found, StoredWeights):
             raise TypeError(f"expected weights, got {type(found).__name__}")
         return found
 
@@ -242,7 +208,7 @@ class Averages(nn.Module):
             return
         taken = after.start if before is None else before.last
         for number in range(taken + 1, after.last + 1):
-            _fold(
+            fold(
                 self.swad.tensors,
                 self._between(after.start, number - 1),
                 self._recent(number).tensors,
@@ -271,7 +237,7 @@ class Averages(nn.Module):
         mean = [torch.zeros_like(tensor) for tensor in self.segment.tensors]
         count = 0
         for tensors, added in self._pieces(start, step):
-            _fold(mean, count, tensors, added)
+            fold(mean, count, tensors, added)
             count += added
         return mean, range(start, step + 1)
 
@@ -298,7 +264,7 @@ class Averages(nn.Module):
         mean = [tensor.clone() for tensor in self.swad.tensors]
         if window.end is None:  # what is still open counts while nothing has ended it
             for number in range(window.last + 1, evaluations):
-                _fold(
+                fold(
                     mean,
                     self._between(window.start, number - 1),
                     self._recent(number).tensors,
