@@ -3,19 +3,28 @@
 import math
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from shoal.results.records import Record
 from shoal.training.averages import (
     END_WINDOW,
     START_WINDOW,
     TOLERANCE,
     AveragePlan,
     Averages,
+    Averaging,
     swad_window,
 )
+from shoal.training.checkpoints import Checkpoints
+from shoal.training.loop import Schedule, train
+from shoal.training.watcher import Progress, Watcher
+from shoal.weight_average import use_weights
+
+from .little import training, watching
 
 # The example of the facts: evaluations 0, 1, 2 …
 EXAMPLE = [2.0, 1.0, 0.7, 0.5, 0.42, 0.40, 0.41, 0.43, 0.42, 0.44, 0.45, 0.47, 0.50]
@@ -190,3 +199,121 @@ def test_state_is_all_in_the_state_dict(cut: int) -> None:
             averages.end_segment(step, loss)
     for key, value in whole.state_dict().items():
         assert torch.equal(averages.state_dict()[key], value), key
+
+
+# In a training
+
+STEPS = 150
+WARMUP = 7
+
+
+class Stopped(Exception):
+    """Raised in the middle of a training."""
+
+
+def averaged(
+    method: str = "fishr", checkpoints: Checkpoints | None = None, watcher: Watcher | None = None
+) -> tuple[Averaging, list[list[Tensor]], list[Record]]:
+    """Return the averaging of a whole training, its weights after each update, and its records."""
+    hparams = {"warmup_steps": WARMUP} if method == "fishr" else {}
+    update, evaluate = training(method, **hparams)
+    held = [part for (domain, split), part in evaluate.parts.items() if split == "held_out"]
+    averaging = Averaging(update.algorithm, evaluate, held[:3], STEPS)
+    path: list[list[Tensor]] = []
+    forward = update.forward
+
+    def remember() -> None:
+        forward()
+        path.append([weight.detach().clone() for weight in averaging.weights])
+
+    update.forward = remember  # type: ignore[method-assign]
+    records, _ = train(
+        update,
+        evaluate,
+        Schedule(STEPS, 40),
+        "eager",
+        checkpoints,
+        watcher or Watcher(),
+        averaging=averaging,
+    )
+    return averaging, path, records
+
+
+def test_records_of_averages_are_those_of_the_mean_weights() -> None:
+    averaging, path, records = averaged()
+    plan = averaging.averages.plan
+    assert plan.warmup == WARMUP and len(plan.evaluated) == 15
+    names = [(one.step, one.extra["average"]) for one in averaging.records]
+    assert names[-3:] == [(149, "sma"), (149, "half"), (149, "swad")]
+    for one in averaging.records:
+        first, last = one.extra["updates"]
+        with use_weights(averaging.weights, mean_of(path[first : last + 1])):
+            found = averaging.evaluate()
+        for (domain, split), outcome in found.items():
+            assert one.accuracy[domain][split] == outcome.accuracy
+    spans = {one.extra["average"]: one.extra["updates"] for one in averaging.records}
+    assert spans["sma"] == [73, 149] and spans["half"] == [75, 149]
+    window = averaging.averages.window(15)
+    assert window is not None
+    assert spans["swad"][0] == plan.evaluated[window.start] + 1
+    del records
+
+
+def test_training_is_not_touched() -> None:
+    _, path, records = averaged()
+    update, evaluate = training("fishr", warmup_steps=WARMUP)
+    plain, _ = train(update, evaluate, Schedule(STEPS, 40), "eager")
+    assert plain == records
+    weights = [weight for weight in update.algorithm.parameters() if weight.requires_grad]
+    assert all(map(torch.equal, weights, path[-1]))
+
+
+def test_the_validation_loss_is_a_mean_over_domains() -> None:
+    averaging, _, _ = averaged("erm")
+    losses = []
+    for part in averaging.validation:
+        logits = averaging.evaluate.algorithm.predict(part.images[part.indices].float() / 255)
+        chosen = logits.double().log_softmax(1)[torch.arange(len(part)), part.labels]
+        losses.append(-float(chosen.mean()))
+    assert averaging.validation_loss() == pytest.approx(sum(losses) / len(losses), rel=1e-6)
+    assert averaging.validation_loss() == pytest.approx(float(averaging.averages.losses[-1]))
+
+
+@pytest.mark.parametrize("cut", [30, 80, 121])
+def test_a_stopped_training_resumes_its_averages(tmp_path: Path, cut: int) -> None:
+    whole, _, records = averaged()
+
+    def stop(progress: Progress) -> None:
+        if progress.done > cut:
+            raise Stopped
+
+    checkpoints = Checkpoints(tmp_path, "run", 0.0)
+    with pytest.raises(Stopped):
+        averaged(checkpoints=checkpoints, watcher=watching(progress=stop))
+    again, path, resumed = averaged(checkpoints=Checkpoints(tmp_path, "run", 0.0))
+    assert len(path) < STEPS, "it began where it was stopped"
+    assert resumed == records and again.records == whole.records
+    for key, value in whole.averages.state_dict().items():
+        assert torch.equal(again.averages.state_dict()[key], value), key
+
+
+def test_a_run_that_began_without_averages_ends_without(tmp_path: Path) -> None:
+    def stop(progress: Progress) -> None:
+        if progress.done > 50:
+            raise Stopped
+
+    update, evaluate = training("fishr", warmup_steps=WARMUP)
+    with pytest.raises(Stopped):
+        train(
+            update,
+            evaluate,
+            Schedule(STEPS, 40),
+            "eager",
+            Checkpoints(tmp_path, "run", 0.0),
+            watching(progress=stop),
+        )
+    notes: list[str] = []
+    checkpoints = Checkpoints(tmp_path, "run", 0.0)
+    averaging, _, records = averaged(checkpoints=checkpoints, watcher=watching(note=notes.append))
+    assert averaging.records == [] and len(records) == 5
+    assert notes == ["the run began without averages, so none are recorded"]

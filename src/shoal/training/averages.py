@@ -7,15 +7,21 @@ holds it, and no update waits for the host.
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ..weight_average import StoredWeights, fold
+from ..algorithms.base import Algorithm
+from ..choices import choose
+from ..distributed import copy_from_first_rank
+from ..results.records import Record
+from ..weight_average import StoredWeights, fold, use_weights
+from .evaluation import Evaluation, EvaluationSet, record_of
+from .step import Step
 
 # The three averages, and what tables call them.
 AVERAGES = {"sma": "SMA", "half": "second half", "swad": "SWAD"}
@@ -82,10 +88,12 @@ class AveragePlan:
         steps: updates of the run.
         warmup: updates before a method's penalty acts; SWAD starts after them, because the jump of
             the loss would end it.
+        swad: whether SWAD's loss is evaluated.
     """
 
     steps: int
     warmup: int = 0
+    swad: bool = True
 
     @property
     def sma_start(self) -> int:
@@ -103,7 +111,7 @@ class AveragePlan:
         every = max(EVERY_LEAST, self.steps // EVALUATIONS)
         last = self.steps - 1
         found = [k for k in range(self.warmup, self.steps) if k % every == 0 or k == last]
-        return tuple(found) if len(found) >= FEWEST else ()
+        return tuple(found) if self.swad and len(found) >= FEWEST else ()
 
     @cached_property
     def segments(self) -> dict[int, int]:
@@ -272,3 +280,75 @@ class Averages(nn.Module):
                 )
             last = evaluations - 1
         return mean, range(plan.evaluated[window.start] + 1, plan.evaluated[last] + 1)
+
+
+class Averaging:
+    """Follows the weights of a training, and evaluates their averages at its records.
+
+    Args:
+        algorithm: the method; every weight that it trains is averaged.
+        evaluate: measures the method with the weights that it has.
+        validation: the held-out parts of the training domains, for SWAD's loss.
+        names: which averages are recorded, of ``AVERAGES``.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        evaluate: Evaluation,
+        validation: Sequence[EvaluationSet],
+        steps: int,
+        names: Sequence[str] = tuple(AVERAGES),
+    ) -> None:
+        self.evaluate, self.validation = evaluate, list(validation)
+        self.names = [choose("average", name, AVERAGES) for name in names]
+        self.weights = [weight for weight in algorithm.parameters() if weight.requires_grad]
+        warmup = int(getattr(algorithm.hparams, "warmup_steps", 0))
+        swad = "swad" in self.names and all(map(len, self.validation))
+        plan = AveragePlan(steps, warmup, swad=swad and bool(self.validation))
+        self.averages = Averages([weight.detach() for weight in self.weights], plan)
+        self.records: list[Record] = []
+
+    def after_update(self, step: int, run: Step) -> None:
+        """Take in the weights after update ``step``, without waiting for them if possible."""
+        averages, plan = self.averages, self.averages.plan
+        run.between(lambda: averages.add(step))
+        if step in plan.evaluated:
+            run.wait()
+            loss = self.validation_loss()
+            run.between(lambda: averages.end_segment(step, loss))
+        elif step in plan.segments:
+            run.between(lambda: averages.end_segment(step))
+
+    def validation_loss(self) -> float:
+        """Return the mean over training domains of the mean cross-entropy on held-out examples."""
+        losses = []
+        for part in self.validation:
+            logits = torch.cat([batch.double() for batch in self.evaluate.logits(part)])
+            labels = part.labels.to(logits.device)
+            losses.append(nn.functional.cross_entropy(logits, labels))
+        mean = torch.stack(losses).mean()
+        copy_from_first_rank([mean])  # all ranks must see the same window
+        return float(mean)
+
+    def record(self, step: int) -> None:
+        """Add a record of every average that has begun."""
+        for name in self.names:
+            current = self.averages.current(name, step)
+            if current is None:
+                continue
+            values, updates = current
+            with use_weights(self.weights, values):
+                found = self.evaluate()
+            about = {"average": name, "updates": [updates.start, updates.stop - 1]}
+            self.records.append(record_of(step, {}, found, about))
+
+    def state(self) -> dict[str, Any]:
+        """Return all that a checkpoint must hold."""
+        lines = [record.to_json() for record in self.records]
+        return {"weights": self.averages.state_dict(), "records": lines}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned."""
+        self.averages.load_state_dict(saved["weights"])
+        self.records = [Record.from_json(values) for values in saved["records"]]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..algorithms.base import Algorithm
+from ..results.records import Record
 
 # Images in a batch: DomainBed's number for a method that predicts a batch as a whole; otherwise
 # enough to fill a GPU, and few enough for the caches of a CPU.
@@ -174,6 +175,21 @@ def _outcome(part: EvaluationSet, batches: list[tuple[Tensor, Tensor]]) -> Outco
     confidences = torch.cat([confidence for confidence, _ in batches]).cpu()
     predictions = torch.cat([prediction for _, prediction in batches]).cpu()
     return Outcome(part.labels, predictions, confidences)
+
+
+def record_of(
+    step: int,
+    terms: Mapping[str, float],
+    found: Mapping[SplitKey, Outcome],
+    extra: Mapping[str, Any],
+) -> Record:
+    """Return the record of what was found after update ``step``."""
+    accuracy: dict[str, dict[str, float]] = {}
+    error: dict[str, dict[str, float]] = {}
+    for (domain, split), outcome in found.items():
+        accuracy.setdefault(domain, {})[split] = outcome.accuracy
+        error.setdefault(domain, {})[split] = outcome.calibration_error
+    return Record(step=step, accuracy=accuracy, calibration_error=error, terms=terms, extra=extra)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from typing import Any
 from ..catalogue import StepKind
 from ..distributed import copy_from_first_rank
 from ..results.records import Record, RunTiming
+from .averages import Averaging
 from .checkpoints import Checkpoints
-from .evaluation import Evaluation, Outcome, SplitKey
+from .evaluation import Evaluation, record_of
 from .step import Step, Update
 from .watcher import SILENT, Progress, Watcher
 
@@ -50,6 +51,7 @@ def train(
     checkpoints: Checkpoints | None = None,
     watcher: Watcher = SILENT,
     extra_metrics: Callable[[], Mapping[str, Any]] = dict,
+    averaging: Averaging | None = None,
 ) -> tuple[list[Record], RunTiming]:
     """Train to the end, from the latest checkpoint if there is one.
 
@@ -58,6 +60,7 @@ def train(
     Args:
         extra_metrics: returns what a record holds besides accuracies and terms, by name; it must
             not change the method.
+        averaging: follows the weights; a run that was begun without it goes on without it.
 
     Returns:
         The records, which depend on the run alone, and the time it took.
@@ -69,6 +72,12 @@ def train(
         done = saved["step"]
         records = [Record.from_json(values) for values in saved["records"]]
         _load(update, saved)
+        if averaging is not None:
+            if "averages" in saved:
+                averaging.load(saved["averages"])
+            else:
+                averaging = None
+                watcher.note("the run began without averages, so none are recorded")
     watcher.records(records)
     run = Step(update, kind, watcher.note)
     evaluate.warm_up()
@@ -96,6 +105,8 @@ def train(
     try:
         while done < schedule.steps:
             run(done)
+            if averaging is not None:
+                averaging.after_update(done, run)
             done += 1
             if schedule.records_after(done - 1):
                 run.wait()
@@ -103,7 +114,10 @@ def train(
                 # What each process computes itself can differ in the last bit.
                 copy_from_first_rank(update.state_dict().values())
                 terms = update.means(schedule.since_record(done - 1))
-                records.append(_record(done - 1, terms, evaluate(), extra_metrics()))
+                records.append(record_of(done - 1, terms, evaluate(), extra_metrics()))
+                if averaging is not None:
+                    averaging.record(done - 1)
+                    run.follow()
                 watcher.records(records)
                 newest = time.perf_counter() - before
                 evaluating += newest
@@ -115,7 +129,10 @@ def train(
             if checkpoints and done < schedule.steps and checkpoints.due():
                 run.wait()
                 lines = [record.to_json() for record in records]
-                checkpoints.take(done, {"update": update.state_dict(), "records": lines})
+                state = {"update": update.state_dict(), "records": lines}
+                if averaging is not None:
+                    state["averages"] = averaging.state()
+                checkpoints.take(done, state)
     finally:
         if checkpoints:
             checkpoints.close()
@@ -137,17 +154,3 @@ def _load(update: Update, saved: dict[str, Any]) -> None:
             f"the checkpoint of step {saved['step']} does not fit the method: another version of "
             "the code wrote it; delete the checkpoints to start again"
         ) from error
-
-
-def _record(
-    step: int,
-    terms: Mapping[str, float],
-    found: Mapping[SplitKey, Outcome],
-    extra: Mapping[str, Any],
-) -> Record:
-    accuracy: dict[str, dict[str, float]] = {}
-    error: dict[str, dict[str, float]] = {}
-    for (domain, split), outcome in found.items():
-        accuracy.setdefault(domain, {})[split] = outcome.accuracy
-        error.setdefault(domain, {})[split] = outcome.calibration_error
-    return Record(step=step, accuracy=accuracy, calibration_error=error, terms=terms, extra=extra)

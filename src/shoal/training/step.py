@@ -64,6 +64,11 @@ class CapturedStep:
             with torch.cuda.stream(self._stream):
                 change()
 
+    def follow(self) -> None:
+        """Have later steps wait for what the device was given elsewhere, such as an evaluation."""
+        if self._graph is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+
     def wait(self) -> None:
         """Wait for all calls."""
         if self._graph is not None:
@@ -322,3 +327,12 @@ class Step:
         """Wait for all updates that were called."""
         if self._captured is not None:
             self._captured.wait()
+
+    def between(self, change: Callable[[], object]) -> None:
+        """Do something after the updates called so far and before the next."""
+        (self._captured or self._capture()).between(change)
+
+    def follow(self) -> None:
+        """Have later updates wait for what the device was given elsewhere."""
+        if self._captured is not None:
+            self._captured.follow()
