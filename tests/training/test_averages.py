@@ -3,28 +3,37 @@
 import math
 import random
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from shoal.algorithms import ALGORITHMS
+from shoal.randomness import Draws
 from shoal.results.records import Record
 from shoal.training.averages import (
     END_WINDOW,
     START_WINDOW,
+    STATISTICS,
     TOLERANCE,
+    UNREACHED,
     AveragePlan,
     Averages,
     Averaging,
     swad_window,
 )
+from shoal.training.batches import Batches, Normalise, scaled
 from shoal.training.checkpoints import Checkpoints
+from shoal.training.evaluation import Evaluation
 from shoal.training.loop import Schedule, train
+from shoal.training.step import Update
 from shoal.training.watcher import Progress, Watcher
 from shoal.weight_average import use_weights
 
-from .little import training, watching
+from .cut import large
+from .little import CPU, placed, training, watching
 
 # The example of the facts: evaluations 0, 1, 2 …
 EXAMPLE = [2.0, 1.0, 0.7, 0.5, 0.42, 0.40, 0.41, 0.43, 0.42, 0.44, 0.45, 0.47, 0.50]
@@ -218,7 +227,7 @@ def averaged(
     hparams = {"warmup_steps": WARMUP} if method == "fishr" else {}
     update, evaluate = training(method, **hparams)
     held = [part for (domain, split), part in evaluate.parts.items() if split == "held_out"]
-    averaging = Averaging(update.algorithm, evaluate, held[:3], STEPS)
+    averaging = Averaging(update, evaluate, held[:3], STEPS)
     path: list[list[Tensor]] = []
     forward = update.forward
 
@@ -274,7 +283,7 @@ def test_the_validation_loss_is_a_mean_over_domains() -> None:
     for part in averaging.validation:
         logits = averaging.evaluate.algorithm.predict(part.images[part.indices].float() / 255)
         chosen = logits.double().log_softmax(1)[torch.arange(len(part)), part.labels]
-        losses.append(-float(chosen.mean()))
+        losses.append(-float(chosen.mean().detach()))
     assert averaging.validation_loss() == pytest.approx(sum(losses) / len(losses), rel=1e-6)
     assert averaging.validation_loss() == pytest.approx(float(averaging.averages.losses[-1]))
 
@@ -317,3 +326,51 @@ def test_a_run_that_began_without_averages_ends_without(tmp_path: Path) -> None:
     averaging, _, records = averaged(checkpoints=checkpoints, watcher=watching(note=notes.append))
     assert averaging.records == [] and len(records) == 5
     assert notes == ["the run began without averages, so none are recorded"]
+
+
+def following(steps: int) -> tuple[Averaging, list[Record]]:
+    """Train a network whose batch norm follows the data, with averages."""
+    data = placed()
+    algorithm = ALGORITHMS["erm"](large(2, 0.0, frozen=False).float(), len(data.sources))
+    batches = Batches(data.sources, Normalise(None, False, CPU))
+    update = Update(algorithm, batches, "float32")
+    evaluate = Evaluation(algorithm, data.parts, scaled, nullcontext)
+    averaging = Averaging(update, evaluate, [], steps, ["half"])
+    records, _ = train(update, evaluate, Schedule(steps, 4), "eager", averaging=averaging)
+    return averaging, records
+
+
+def test_batch_norm_that_follows_the_data_is_estimated_for_an_average() -> None:
+    averaging, records = following(12)
+    update = averaging.update
+    (norm,) = (part for part in update.algorithm.modules() if isinstance(part, nn.BatchNorm2d))
+    before = {key: value.clone() for key, value in update.state_dict().items()}
+    current = averaging.averages.current("half", 11)
+    assert current is not None
+    with use_weights(averaging.weights, current[0]), averaging._own_statistics():
+        found = norm.running_mean.clone(), norm.running_var.clone()
+        # The same by hand: means of each batch's statistics, in front of the norm.
+        seen: list[Tensor] = []
+        hook = norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        for part in update.batches.modules():
+            if isinstance(part, Draws):
+                part.count.fill_(UNREACHED)
+        with torch.no_grad():
+            for _ in range(STATISTICS):
+                update.algorithm.predict(torch.cat([images for images, _ in update.batches()]))
+        hook.remove()
+    torch.testing.assert_close(found[0], torch.stack([x.mean((0, 2, 3)) for x in seen]).mean(0))
+    torch.testing.assert_close(found[1], torch.stack([x.var((0, 2, 3)) for x in seen]).mean(0))
+    for key, value in update.state_dict().items():
+        assert torch.equal(value, before[key]), key
+    assert norm.training and norm.momentum == 0.1
+    plain = training_without(12)
+    assert plain == records, "training is not touched"
+
+
+def training_without(steps: int) -> list[Record]:
+    data = placed()
+    algorithm = ALGORITHMS["erm"](large(2, 0.0, frozen=False).float(), len(data.sources))
+    update = Update(algorithm, Batches(data.sources, Normalise(None, False, CPU)), "float32")
+    evaluate = Evaluation(algorithm, data.parts, scaled, nullcontext)
+    return train(update, evaluate, Schedule(steps, 4), "eager")[0]

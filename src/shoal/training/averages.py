@@ -8,20 +8,21 @@ holds it, and no update waits for the host.
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from ..algorithms.base import Algorithm
 from ..choices import choose
-from ..distributed import copy_from_first_rank
+from ..distributed import alone, copy_from_first_rank
+from ..randomness import Draws
 from ..results.records import Record
 from ..weight_average import StoredWeights, fold, use_weights
-from .evaluation import Evaluation, EvaluationSet, record_of
-from .step import Step
+from .evaluation import Evaluation, EvaluationSet, evaluating, record_of
+from .step import Step, Update, precision_context
 
 # The three averages, and what tables call them.
 AVERAGES = {"sma": "SMA", "half": "second half", "swad": "SWAD"}
@@ -33,6 +34,9 @@ START_WINDOW, END_WINDOW, TOLERANCE = 3, 6, 1.3
 # SWAD evaluates 50 times a run, but not more often than every 10 updates; with fewer evaluations
 # after the warm-up than this it says nothing.
 EVALUATIONS, EVERY_LEAST, FEWEST = 50, 10, 12
+# Batches of which batch norm that follows the data gets its statistics for an average, and the step
+# whose random draws they begin with.
+STATISTICS, UNREACHED = 100, 2**40
 
 
 class Window(NamedTuple):
@@ -282,11 +286,20 @@ class Averages(nn.Module):
         return mean, range(plan.evaluated[window.start] + 1, plan.evaluated[last] + 1)
 
 
+def _follows_data(part: nn.Module) -> TypeGuard[nn.modules.batchnorm._BatchNorm]:
+    """Return whether a module is a batch norm whose statistics change in training."""
+    return (
+        isinstance(part, nn.modules.batchnorm._BatchNorm)
+        and part.training
+        and part.track_running_stats
+    )
+
+
 class Averaging:
     """Follows the weights of a training, and evaluates their averages at its records.
 
     Args:
-        algorithm: the method; every weight that it trains is averaged.
+        update: a method and its batches; every weight that the method trains is averaged.
         evaluate: measures the method with the weights that it has.
         validation: the held-out parts of the training domains, for SWAD's loss.
         names: which averages are recorded, of ``AVERAGES``.
@@ -294,13 +307,14 @@ class Averaging:
 
     def __init__(
         self,
-        algorithm: Algorithm,
+        update: Update,
         evaluate: Evaluation,
         validation: Sequence[EvaluationSet],
         steps: int,
         names: Sequence[str] = tuple(AVERAGES),
     ) -> None:
-        self.evaluate, self.validation = evaluate, list(validation)
+        algorithm = update.algorithm
+        self.update, self.evaluate, self.validation = update, evaluate, list(validation)
         self.names = [choose("average", name, AVERAGES) for name in names]
         self.weights = [weight for weight in algorithm.parameters() if weight.requires_grad]
         warmup = int(getattr(algorithm.hparams, "warmup_steps", 0))
@@ -338,10 +352,46 @@ class Averaging:
             if current is None:
                 continue
             values, updates = current
-            with use_weights(self.weights, values):
+            with use_weights(self.weights, values), self._own_statistics():
                 found = self.evaluate()
             about = {"average": name, "updates": [updates.start, updates.stop - 1]}
             self.records.append(record_of(step, {}, found, about))
+
+    @contextmanager
+    def _own_statistics(self) -> Iterator[None]:
+        """Give batch norm that follows the data the statistics of the present weights inside.
+
+        They are means over training batches from a part of the random streams that no training
+        reaches. Frozen batch norm stays as it is.
+        """
+        algorithm, batches = self.update.algorithm, self.update.batches
+        norms = [part for part in algorithm.modules() if _follows_data(part)]
+        if not norms:
+            yield
+            return
+        draws = [part for part in batches.modules() if isinstance(part, Draws)]
+        kept = [tensor for part in (*norms, *draws) for tensor in part.buffers()]
+        before = [tensor.clone() for tensor in kept]
+        momenta = [norm.momentum for norm in norms]
+        with evaluating(algorithm):
+            for norm in norms:
+                norm.reset_running_stats()
+                norm.momentum = None  # a plain mean over batches
+                norm.train()
+            for part in draws:
+                part.count.fill_(UNREACHED)
+            for number in range(STATISTICS):
+                batches.fetch(UNREACHED + number)
+                images = torch.cat([images for images, _ in batches()])
+                with precision_context(self.update.precision, algorithm.device), alone():
+                    algorithm.predict(images)
+            for norm, momentum in zip(norms, momenta, strict=True):
+                norm.momentum = momentum
+        try:
+            yield
+        finally:
+            for tensor, value in zip(kept, before, strict=True):
+                tensor.copy_(value)
 
     def state(self) -> dict[str, Any]:
         """Return all that a checkpoint must hold."""
