@@ -128,6 +128,9 @@ TEST_DOMAINS = ("singles", "pairs")
 # Ways to compute the diagonal of a Hessian.
 HESSIAN_METHODS = ("auto", "gauss-newton", "func", "backpack")
 
+# Averages of the weights along a run, in the order of tables, and what those call them.
+AVERAGES = {"sma": "SMA", "half": "second half", "swad": "SWAD"}
+
 # Updates between two records, by scale; DomainBed's.
 RECORD_EVERY = {"small": 100, "large": 300, "domainnet": 1000}
 
@@ -139,7 +142,13 @@ FIT_SECONDS = 600.0
 
 
 def title_of(algorithm: str) -> str:
-    """Return a method's name as people write it; a user's own method keeps its name."""
+    """Return a method's name as people write it; a user's own method keeps its name.
+
+    A row of averaged weights, such as "fishr+swad", is "Fishr + SWAD".
+    """
+    method, plus, average = algorithm.rpartition("+")
+    if plus and average in AVERAGES:
+        return f"{title_of(method)} + {AVERAGES[average]}"
     return METHODS[algorithm].title if algorithm in METHODS else algorithm
 
 
@@ -168,7 +177,7 @@ class MethodOnDataset(Protocol):
 
 
 P = TypeVar("P", bound=MethodOnDataset)
-OrderKey = tuple[int, str]
+OrderKey = tuple[int, str, int]
 
 
 def in_order(some: Iterable[P]) -> list[P]:
@@ -178,8 +187,11 @@ def in_order(some: Iterable[P]) -> list[P]:
 
 def by_method(one: MethodOnDataset) -> OrderKey:
     """Return the position of its method among all methods, as a key to sort by."""
-    return _position(one.algorithm, tuple(METHODS))
+    method, plus, average = one.algorithm.rpartition("+")
+    if not plus or average not in AVERAGES:
+        return (*_position(one.algorithm, tuple(METHODS)), -1)
+    return (*_position(method, tuple(METHODS)), list(AVERAGES).index(average))
 
 
-def _position(name: str, known: tuple[str, ...]) -> OrderKey:
+def _position(name: str, known: tuple[str, ...]) -> tuple[int, str]:
     return (known.index(name) if name in known else len(known), name)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeGuard
 import torch
 from torch import Tensor, nn
 
+from ..catalogue import AVERAGES
 from ..choices import choose
 from ..distributed import alone, copy_from_first_rank
 from ..randomness import Draws
@@ -24,8 +25,6 @@ from ..weight_average import StoredWeights, fold, use_weights
 from .evaluation import Evaluation, EvaluationSet, evaluating, record_of
 from .step import Step, Update, precision_context
 
-# The three averages, and what tables call them.
-AVERAGES = {"sma": "SMA", "half": "second half", "swad": "SWAD"}
 # SMA starts with update 100 of the paper's count, or at the end of a method's warm-up.
 SMA_START = 100
 # SWAD: losses that must not fall for it to start, losses that must be high for it to end, and how
