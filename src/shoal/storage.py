@@ -5,10 +5,13 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Seconds between two attempts to take a lock.
 RETRY_EVERY = 0.01
@@ -87,6 +90,14 @@ def save_tensors(path: Path, value: dict[str, Any]) -> None:
     import torch
 
     write_aside(path, lambda file: torch.save(value, file))
+
+
+def write_safetensors(path: Path, tensors: "Mapping[str, Tensor]") -> None:
+    """Write tensors by name, in the format that other tools read."""
+    from safetensors.torch import save
+
+    content = save({name: tensor.contiguous() for name, tensor in tensors.items()})
+    write_aside(path, lambda file: file.write(content))
 
 
 def load_tensors(path: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shoal.catalogue import in_order, title_of
-from shoal.results.averages import FILE, read_averages, with_averages, write_lines
+from shoal.results.averages import AVERAGES_FILE, averages_as_text, read_averages, with_averages
 from shoal.results.records import Record, RunResult
 
 
@@ -37,7 +37,7 @@ def averages() -> list[Record]:
 
 
 def test_an_average_is_a_row_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(write_lines(averages()))
+    (tmp_path / AVERAGES_FILE).write_text(averages_as_text(averages()))
     plain, sma, swad = with_averages([run_in(tmp_path)])
     assert plain == run_in(tmp_path)
     assert (sma.algorithm, swad.algorithm) == ("fishr+sma", "fishr+swad")
@@ -70,6 +70,6 @@ def test_names_and_order() -> None:
     "line", ["{", "[]", '{"step": 1}', json.dumps({"step": 1, "accuracy": {}})]
 )
 def test_a_damaged_file_is_named(tmp_path: Path, line: str) -> None:
-    (tmp_path / FILE).write_text(write_lines(averages()[:1]) + line + "\n")
+    (tmp_path / AVERAGES_FILE).write_text(averages_as_text(averages()[:1]) + line + "\n")
     with pytest.raises(ValueError, match=r"averages\.jsonl has no record of an average in line 2"):
         read_averages(tmp_path)

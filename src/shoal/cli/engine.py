@@ -18,7 +18,17 @@ from ..sweeps.cost import read_rates, remaining_work, runs_to_probe, write_rates
 from ..sweeps.plan import LoadedData, MethodChoice, Shard, folder_of, write_plan
 from ..sweeps.status import RunState, SweepWatcher, count_states
 from ..training.watcher import Watcher
-from .options import add_device, add_keep_best, add_log, device, positive, share
+from .options import (
+    add_averages,
+    add_device,
+    add_keep_best,
+    add_log,
+    add_predictions,
+    averages_of,
+    device,
+    positive,
+    share,
+)
 from .status import describe_time_left, show_status, status_rows, status_table
 from .terminal import QUIET
 
@@ -75,6 +85,8 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
     add_log(group)
     add_keep_best(group)
+    add_averages(group)
+    add_predictions(group)
     group.add_argument(
         "--retry-failed", action="store_true", help="try runs again that failed before"
     )
@@ -113,6 +125,8 @@ def workspace_of(
         step=options.step,
         log=options.log,
         keep_best=tuple(options.keep_best),
+        averages=averages_of(options.average),
+        predictions=options.predictions,
     )
 
 
@@ -279,6 +293,8 @@ class CommandWorkspace:
     step: str
     log: str | None = None
     keep_best: tuple[str, ...] = ()
+    averages: tuple[str, ...] = ()
+    predictions: bool = False
 
     def method(self, name: str) -> MethodChoice:
         """Return a method and the settings that its name has."""
@@ -319,4 +335,11 @@ class CommandWorkspace:
         kind: Any = self.step
         if kind == "auto":
             kind = "compiled" if on.type == "cuda" else "eager"
-        return Machine(device=on, step=kind, log=self.log, keep_best=self.keep_best)
+        return Machine(
+            device=on,
+            step=kind,
+            log=self.log,
+            keep_best=self.keep_best,
+            averages=self.averages,
+            predictions=self.predictions,
+        )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..catalogue import (
+    AVERAGES,
     EVALUATED,
     LOGS,
     OPTIMISERS,
@@ -54,6 +55,39 @@ def add_keep_best(parser: Any) -> None:
         metavar="RULE",
         help="also keep the weights of records that these selection rules can choose, so that "
         f"'shoal select' can save them: {', '.join(ALL_RULES)} (default: only the last weights)",
+    )
+
+
+def add_averages(parser: Any) -> None:
+    """Add ``--average``: which averages of the weights a run records, which ``averages_of`` reads."""
+    parser.add_argument(
+        "--average",
+        nargs="+",
+        default=["all"],
+        choices=("all", "none", *AVERAGES),
+        metavar="NAME",
+        help="averages of the weights along a run, recorded as rows of their own: sma (from update "
+        "100 on), half (the second half), swad (while the validation loss is low), all, or none "
+        "(default: all). They change nothing about training",
+    )
+
+
+def averages_of(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the averages that ``--average`` names."""
+    if "none" in names:
+        if len(names) > 1:
+            raise ValueError(f"--average none goes alone, got {' '.join(names)}")
+        return ()
+    return tuple(AVERAGES) if "all" in names else tuple(dict.fromkeys(names))
+
+
+def add_predictions(parser: Any) -> None:
+    """Add ``--predictions``."""
+    parser.add_argument(
+        "--predictions",
+        action="store_true",
+        help="write the model's prediction for every image, the logits of every evaluated split, "
+        "and the confusion matrix",
     )
 
 
@@ -298,13 +332,10 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="bit-identical results on a GPU too; slower",
     )
-    group.add_argument(
-        "--predictions",
-        action="store_true",
-        help="write the model's prediction for every image, and the confusion matrix",
-    )
+    add_predictions(group)
     add_log(group)
     add_keep_best(group)
+    add_averages(group)
     group.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard")
     group.add_argument("--json", action="store_true", help="print the last record as JSON")
 

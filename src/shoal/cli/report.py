@@ -20,6 +20,7 @@ PAGE = "report.html"
 
 def finished_runs(folders: Sequence[Path]) -> "list[RunResult]":
     """Return the runs in these folders, ours and DomainBed's; warn if some cannot be told apart."""
+    from ..results.averages import with_averages
     from ..results.domainbed import read_domainbed
     from ..results.records import failures, read_runs
 
@@ -32,7 +33,7 @@ def finished_runs(folders: Sequence[Path]) -> "list[RunResult]":
         why = f"; {failed:,} failed, see 'shoal status {folders[0]}'" if failed else ""
         raise ValueError(f"no finished run in {', '.join(map(str, folders))}{why}")
     warn_of_twins(runs)
-    return _with_search(runs)
+    return with_averages(_with_search(runs))
 
 
 def _with_search(runs: "list[RunResult]") -> "list[RunResult]":

@@ -13,7 +13,7 @@ from ..catalogue import title_of
 from ..results.records import Record, RunResult, timing_of
 from ..training.watcher import Progress, Watcher
 from .loading import decode_with_progress, load_and_report
-from .options import add_run_options, device, settings
+from .options import add_run_options, averages_of, device, settings
 from .progress import RunProgressBar, run_progress
 from .terminal import table
 
@@ -81,6 +81,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
         predictions=options.predictions,
         log=options.log,
         keep_best=tuple(options.keep_best),
+        averages=averages_of(options.average),
         micro_batch=options.micro_batch,
     )
     first = rank() == 0

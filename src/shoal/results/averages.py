@@ -8,18 +8,18 @@ from pathlib import Path
 from ..catalogue import AVERAGES
 from .records import Record, RunResult
 
-# Beside the records of a run; it is not part of what the run is.
-FILE = "averages.jsonl"
+# Next to the records of a run; it is not part of the run's identity.
+AVERAGES_FILE = "averages.jsonl"
 
 
-def write_lines(records: Iterable[Record]) -> str:
+def averages_as_text(records: Iterable[Record]) -> str:
     """Return the content of the file."""
     return "".join(json.dumps(record.to_json()) + "\n" for record in records)
 
 
 def read_averages(folder: Path) -> list[Record]:
     """Return what the run in this folder recorded of its averages; none if it has no such file."""
-    path = folder / FILE
+    path = folder / AVERAGES_FILE
     if not path.exists():
         return []
     found = []

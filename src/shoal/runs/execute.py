@@ -2,9 +2,13 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from ..algorithms.base import Algorithm
 from ..catalogue import LOGS
@@ -12,8 +16,9 @@ from ..choices import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..distributed import rank
-from ..results.records import TIMING, Record, RunResult
-from ..storage import explain_write_errors, write_json, write_text
+from ..results.records import HELD_OUT, TIMING, Record, RunResult
+from ..storage import explain_write_errors, write_json, write_safetensors, write_text
+from ..training.averages import Averaging
 from ..training.checkpoints import Checkpoints
 from ..training.evaluation import Evaluation, EvaluationSet, Outcome, SplitKey
 from ..training.loop import Schedule, train
@@ -23,7 +28,7 @@ from ..training.watcher import SILENT, Progress, Watcher
 from . import model
 from .best_weights import WeightKeeper
 from .diagnosis import Diagnoses, Gaps
-from .folder import CONFUSION, PREDICTIONS, RunFolder
+from .folder import CONFUSION, LOGITS, PREDICTIONS, RunFolder
 from .machine import Machine, about_machine
 from .prepare import cautions_for, evaluation_of_run, prepare
 from .run import Run
@@ -62,16 +67,20 @@ def execute(
     for line in cautions_for(run, dataset, update.algorithm):
         watcher.note(line)
     evaluate = evaluation_of_run(update, placed.parts, machine.step == "compiled")
+    averaging = _averaging(run, update, evaluate, machine)
+    writer = _RecordWriter(folder, keeper, checkpoints, averaging, watcher)
     records, timing = train(
         update,
         evaluate,
         Schedule(run.protocol.steps, run.protocol.record_every),
         machine.step,
         checkpoints,
-        _RecordWriter(folder, keeper, checkpoints, watcher) if writes else SILENT,
+        writer if writes else SILENT,
         _extra_metrics(update, placed, machine),
+        averaging,
     )
     outcomes = evaluate() if machine.predictions else None
+    logits = _logits(evaluate, averaging, run) if machine.predictions else {}
     if not writes:
         return run.result(records, folder.path)
     with explain_write_errors(folder.path):
@@ -79,6 +88,7 @@ def execute(
         keeper.finish(records)
         if outcomes is not None:
             _write_predictions(folder, dataset, placed.parts, outcomes)
+            write_safetensors(folder.path / LOGITS, logits)
         about = {
             **replace(timing, about=about_machine(machine)).to_json(),
             "place": placed.where,
@@ -109,10 +119,15 @@ class _RecordWriter(Watcher):
     """Writes records, and weights that a rule may choose, before ``watcher`` sees them."""
 
     def __init__(
-        self, folder: RunFolder, keeper: WeightKeeper, checkpoints: Checkpoints, watcher: Watcher
+        self,
+        folder: RunFolder,
+        keeper: WeightKeeper,
+        checkpoints: Checkpoints,
+        averaging: Averaging | None,
+        watcher: Watcher,
     ) -> None:
         self.folder, self.keeper = folder, keeper
-        self.checkpoints, self.watcher = checkpoints, watcher
+        self.checkpoints, self.averaging, self.watcher = checkpoints, averaging, watcher
 
     def progress(self, progress: Progress) -> None:
         self.watcher.progress(progress)
@@ -122,6 +137,8 @@ class _RecordWriter(Watcher):
             self.note(self.checkpoints.refused.pop(0))
         with explain_write_errors(self.folder.path):
             self.keeper(records)
+            if self.averaging is not None:
+                self.folder.write_averages(self.averaging.records)
             self.folder.write_records(records)
         self.watcher.records(records)
 
@@ -139,6 +156,47 @@ def _extra_metrics(
     kinds = {"gaps": Gaps, "diagnosis": Diagnoses}
     kind = kinds[choose("log", machine.log, LOGS)]
     return kind(evaluation_of_run(update, placed.samples, False))
+
+
+def _averaging(
+    run: Run, update: Update, evaluate: Evaluation, machine: Machine
+) -> Averaging | None:
+    """Return what follows the averages of the run; None if none are asked for."""
+    if not machine.averages:
+        return None
+    held_out = [
+        part
+        for (domain, split), part in evaluate.parts.items()
+        if split == HELD_OUT and domain not in run.test_domains
+    ]
+    return Averaging(update, evaluate, held_out, run.protocol.steps, machine.averages)
+
+
+def _logits(evaluate: Evaluation, averaging: Averaging | None, run: Run) -> dict[str, Tensor]:
+    """Return the logits of every evaluated split in half precision, and the labels, by name.
+
+    Names are "last/domain/split", the same with the name of each average, and "labels/…".
+    """
+    found = {}
+    for (domain, split), part in evaluate.parts.items():
+        found[f"labels/{domain}/{split}"] = part.labels
+    for name, values in _final_weights(averaging, run.protocol.steps - 1).items():
+        with nullcontext() if averaging is None else averaging.use(values):
+            for (domain, split), part in evaluate.parts.items():
+                logits = torch.cat([batch.half() for batch in evaluate.logits(part)])
+                found[f"{name}/{domain}/{split}"] = logits.cpu()
+    return found
+
+
+def _final_weights(averaging: Averaging | None, step: int) -> dict[str, list[Tensor] | None]:
+    """Return the last weights, as None, and the averages of a finished training, by name."""
+    found: dict[str, list[Tensor] | None] = {"last": None}
+    if averaging is not None and averaging.records:
+        for name in averaging.names:
+            current = averaging.averages.current(name, step)
+            if current is not None:
+                found[name] = current[0]
+    return found
 
 
 def _write_predictions(

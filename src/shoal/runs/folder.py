@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..results.averages import AVERAGES_FILE, averages_as_text
 from ..results.records import BEGUN, DONE, FAILED, RECORDS, RUN, Record
 from ..storage import (
     explain_write_errors,
@@ -20,7 +21,7 @@ from .run import Run
 
 LOCK = "lock"
 CHECKPOINTS = "checkpoints"
-PREDICTIONS, CONFUSION = "predictions.jsonl", "confusion.json"
+PREDICTIONS, CONFUSION, LOGITS = "predictions.jsonl", "confusion.json", "logits.safetensors"
 # Seconds before a lock counts as held: a process that only looks at it holds it for less.
 PATIENCE = 0.1
 
@@ -53,6 +54,11 @@ class RunFolder:
         """Write all records, one line of JSON each."""
         lines = (json.dumps(record.to_json()) + "\n" for record in records)
         write_text(self.path / RECORDS, "".join(lines))
+
+    def write_averages(self, records: Sequence[Record]) -> None:
+        """Write the records of averages, if there are any, to a file of their own."""
+        if records:
+            write_text(self.path / AVERAGES_FILE, averages_as_text(records))
 
     def records(self) -> list[Record]:
         """Return the records so far."""

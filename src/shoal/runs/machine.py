@@ -31,10 +31,12 @@ class Machine:
         place: of the images: "auto", "device" or "host".
         weights: what the network starts from: "imagenet", a file, or None.
         checkpoint_every: seconds; by default as few checkpoints as cost 2 % of the time.
-        predictions: whether to write the prediction for every image.
+        predictions: whether to write the prediction and the logits for every image.
         log: extra metrics in records: "gaps" between training domains, a "diagnosis" of the
             head, or None.
         keep_best: selection rules; the weights that they can choose are kept.
+        averages: of the weights along the run, recorded beside it: names of
+            ``catalogue.AVERAGES``.
         micro_batch: images that go through a large network at a time; by default a whole update,
             and fewer if memory runs out.
     """
@@ -47,6 +49,7 @@ class Machine:
     predictions: bool = False
     log: str | None = None
     keep_best: tuple[str, ...] = ()
+    averages: tuple[str, ...] = ()
     micro_batch: int | None = None
 
 

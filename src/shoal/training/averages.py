@@ -351,10 +351,19 @@ class Averaging:
             if current is None:
                 continue
             values, updates = current
-            with use_weights(self.weights, values), self._own_statistics():
+            with self.use(values):
                 found = self.evaluate()
             about = {"average": name, "updates": [updates.start, updates.stop - 1]}
             self.records.append(record_of(step, {}, found, about))
+
+    @contextmanager
+    def use(self, values: Sequence[Tensor] | None) -> Iterator[None]:
+        """Give the method the weights of an average inside; None leaves it as it is."""
+        if values is None:
+            yield
+            return
+        with use_weights(self.weights, values), self._own_statistics():
+            yield
 
     @contextmanager
     def _own_statistics(self) -> Iterator[None]:
