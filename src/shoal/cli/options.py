@@ -59,7 +59,7 @@ def add_keep_best(parser: Any) -> None:
 
 
 def add_averages(parser: Any) -> None:
-    """Add ``--average``: which averages of the weights a run records, which ``averages_of`` reads."""
+    """Add ``--average``: which averages a run records, as ``averages_of`` reads them."""
     parser.add_argument(
         "--average",
         nargs="+",

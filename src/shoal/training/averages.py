@@ -22,7 +22,7 @@ from ..distributed import alone, copy_from_first_rank
 from ..randomness import Draws
 from ..results.records import Record
 from ..weight_average import StoredWeights, fold, use_weights
-from .evaluation import Evaluation, EvaluationSet, evaluating, record_of
+from .evaluation import Evaluation, EvaluationSet, eval_mode, record_of
 from .step import Step, Update, precision_context
 
 # SMA starts with update 100 of the paper's count, or at the end of a method's warm-up.
@@ -381,7 +381,7 @@ class Averaging:
         kept = [tensor for part in (*norms, *draws) for tensor in part.buffers()]
         before = [tensor.clone() for tensor in kept]
         momenta = [norm.momentum for norm in norms]
-        with evaluating(algorithm):
+        with eval_mode(algorithm):
             for norm in norms:
                 norm.reset_running_stats()
                 norm.momentum = None  # a plain mean over batches
