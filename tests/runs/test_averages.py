@@ -15,7 +15,7 @@ from .small import carry_out, tiny_run
 from .test_execute import Killed
 
 ALL = ("sma", "half", "swad")
-RUN = {"steps": 124, "record_every": 40, "lr": 0.02}
+RUN = {"steps": 124, "record_every": 40}
 
 
 def test_averages_change_no_byte_of_the_run(tmp_path: Path) -> None:
@@ -26,9 +26,10 @@ def test_averages_change_no_byte_of_the_run(tmp_path: Path) -> None:
         assert plain.read_bytes() == averaged.read_bytes(), name
     assert not (tmp_path / "plain" / AVERAGES_FILE).exists()
     found = read_averages(tmp_path / "averaged")
-    assert {one.extra["average"] for one in found if one.step == 123} == set(ALL)
+    # SWAD does not start while the loss keeps falling, as here.
+    assert [one.extra["average"] for one in found if one.step == 123] == ["sma", "half"]
     rows = with_averages(read_runs([tmp_path / "averaged"]))
-    assert [row.algorithm for row in rows] == ["fishr", *(f"fishr+{name}" for name in ALL)]
+    assert [row.algorithm for row in rows] == ["fishr", "fishr+sma", "fishr+half"]
 
 
 def test_a_killed_run_ends_with_the_same_averages(tmp_path: Path) -> None:
