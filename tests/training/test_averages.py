@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.algorithms import ALGORITHMS
+from shoal.catalogue import StepKind
 from shoal.randomness import Draws
 from shoal.results.records import Record
 from shoal.training.averages import (
@@ -374,3 +375,20 @@ def training_without(steps: int) -> list[Record]:
     update = Update(algorithm, Batches(data.sources, Normalise(None, False, CPU)), "float32")
     evaluate = Evaluation(algorithm, data.parts, scaled, nullcontext)
     return train(update, evaluate, Schedule(steps, 4), "eager")[0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("kind", ["graph", "compiled"])
+def test_a_captured_training_has_the_averages_of_an_eager_one(kind: StepKind) -> None:
+    cuda = torch.device("cuda")
+    found = {}
+    for one in ("eager", kind):
+        update, evaluate = training("fishr", device=cuda, warmup_steps=WARMUP)
+        held = [part for (_, split), part in evaluate.parts.items() if split == "held_out"]
+        averaging = Averaging(update, evaluate, held[:3], STEPS)
+        records, _ = train(update, evaluate, Schedule(STEPS, 40), one, averaging=averaging)
+        found[one] = averaging, records
+    eager, captured = found["eager"][0], found[kind][0]
+    assert [one.extra for one in captured.records] == [one.extra for one in eager.records]
+    for key, value in eager.averages.state_dict().items():
+        torch.testing.assert_close(captured.averages.state_dict()[key], value, rtol=1e-3, atol=1e-4)
