@@ -150,11 +150,10 @@ def commands(path: Path) -> list[str]:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_command_in_the_documents_is_understood(path: Path) -> None:
     """Parsed only; test_commands.py runs them."""
-    parser = _parser()
     for command in commands(path):
         words = shlex.split(command, comments=True)[1:]
         try:
-            options = parser.parse_args(words)
+            options = _parser(words).parse_args(words)
         except SystemExit:
             pytest.fail(f"{command!r} is not understood")
         assert hasattr(options, "run"), command
