@@ -98,7 +98,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
         board = Board(out / "tensorboard") if options.tensorboard else None
         title = f"{title_of(run.algorithm)} on {run.dataset}"
         with nullcontext() if done else run_progress(title) as bar:
-            watcher = RunWatcher(bar, board)
+            watcher = TrainWatcher(bar, board)
             result = execute(run, method, dataset, cache, folder, machine, watcher)
     if options.json:
         print(json.dumps(result.records[-1].to_json()))
@@ -248,7 +248,7 @@ def _error(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-class RunWatcher(Watcher):
+class TrainWatcher(Watcher):
     """Shows progress and notes on stderr, and draws records in TensorBoard."""
 
     def __init__(self, bar: RunProgressBar | None, board: "Board | None") -> None:

@@ -49,7 +49,7 @@ def frozen_features(
     # Files of older versions do not list the times at which images changed.
     before = f"{dataset.fingerprint} {backbone}"
     if kept.get("about") not in (about, before):
-        found = _compute_features(dataset, cache(), backbone, device, progress)
+        found = _compute_features(dataset, cache, backbone, device, progress)
         kept = {"about": about, "features": found}
         save_tensors(path, kept)
     vectors = kept["features"]
@@ -59,12 +59,14 @@ def frozen_features(
 
 def _compute_features(
     dataset: DomainDataset,
-    cache: ImageCache,
+    open_cache: Callable[[], ImageCache],
     backbone: str,
     device: torch.device,
     progress: Callable[[int, int], object],
 ) -> dict[str, Tensor]:
+    # Before images are decoded, which takes long: its weights may not be available.
     network = pretrained(backbone, len(dataset.classes), device)
+    cache = open_cache()
     normalise = Normalise(network.preprocessing, True, device)
     total, done = sum(map(len, dataset.domains)), 0
 

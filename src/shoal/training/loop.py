@@ -60,7 +60,7 @@ def train(
     Args:
         extra_metrics: returns what a record holds besides accuracies and terms, by name; it must
             not change the method.
-        averaging: follows the weights; a run that was begun without it goes on without it.
+        averaging: follows the weights; a run that began without averages ends without them.
 
     Returns:
         The records, which depend on the run alone, and the time it took.
