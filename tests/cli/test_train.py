@@ -552,9 +552,9 @@ def small_network(monkeypatch: pytest.MonkeyPatch) -> None:
         features = nn.Sequential(nn.AvgPool2d(28), nn.Flatten(), nn.Linear(3 * 64, 5), nn.Tanh())
         return Network(features, nn.Linear(5, 2), IMAGENET)
 
-    def for_data(shape: Any, classes: int, *rest: Any, generator: torch.Generator) -> Network:
-        if rest[2] != "small":
-            return real(shape, classes, *rest, generator=generator)
+    def for_data(shape: Any, classes: int, *, generator: torch.Generator, **rest: Any) -> Network:
+        if rest["name"] != "small":
+            return real(shape, classes, generator=generator, **rest)
         assert tuple(shape) == (3, 224, 224)
         return draw_weights(build, generator)
 

@@ -265,14 +265,21 @@ def test_what_a_network_is_built_with(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Any, ...]] = []
     real = model.for_data
 
-    def for_data(*arguments: Any, generator: torch.Generator) -> Any:
-        seen.append(arguments)
+    def for_data(*arguments: Any, generator: torch.Generator, **named: Any) -> Any:
+        seen.append((*arguments, named))
         return real((2, 8, 8), 2, name="mnist-cnn", generator=generator)
 
     monkeypatch.setattr(model, "for_data", for_data)
     changes = {"network": "resnet50", "frozen_statistics": False, "dropout": 0.5}
     model.build(tiny_run("arm", **changes), find("arm"), (1, 8, 8), 3, 2, Path("file.pt"), CPU)
-    assert seen == [((1, 8, 8), 3, 1, 0.5, "resnet50", Path("file.pt"), False)]
+    expected = {
+        "extra_channels": 1,
+        "dropout": 0.5,
+        "name": "resnet50",
+        "weights": Path("file.pt"),
+        "frozen_statistics": False,
+    }
+    assert seen == [((1, 8, 8), 3, expected)]
 
 
 def test_safetensors_is_asked_for_before_anything_is_trained(

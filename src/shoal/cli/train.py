@@ -99,7 +99,15 @@ def _train(options: argparse.Namespace, on: Any) -> int:
         title = f"{title_of(run.algorithm)} on {run.dataset}"
         with nullcontext() if done else run_progress(title) as bar:
             watcher = TrainWatcher(bar, board)
-            result = execute(run, method, dataset, cache, folder, machine, watcher)
+            result = execute(
+                run,
+                method,
+                dataset=dataset,
+                cache=cache,
+                folder=folder,
+                machine=machine,
+                watcher=watcher,
+            )
     if options.json:
         print(json.dumps(result.records[-1].to_json()))
     else:

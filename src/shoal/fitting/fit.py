@@ -205,7 +205,15 @@ def fit(
         if rank() == 0:
             setup.save(out)
         folder = cache_folder(inspected.dataset, cache or cache_root())
-        workspace = _prepare_workspace(inspected, setup, methods, out, machine, folder, watcher)
+        workspace = _prepare_workspace(
+            inspected,
+            setup,
+            methods=methods,
+            out=out,
+            machine=machine,
+            decoded=folder,
+            watcher=watcher,
+        )
     groups = plan_runs(setup, workspace, trials)
     planned = [run for group in groups for run in group]
     if done := finished_runs(out, planned):
@@ -373,7 +381,16 @@ def write_model(
         "estimate": verdict.as_json(),
     }
     (out / ONNX).unlink(missing_ok=True)  # it can be of another model
-    models.save(out, algorithm, run, shape, data.dataset.classes, domains, record, about)
+    models.save(
+        out,
+        algorithm,
+        run=run,
+        shape=shape,
+        classes=data.dataset.classes,
+        domains=domains,
+        record=record,
+        about=about,
+    )
 
 
 def write_checked_onnx(out: Path, method: type[Algorithm], data: FitData) -> str:

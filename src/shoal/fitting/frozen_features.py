@@ -122,7 +122,13 @@ def whole_network(
     whole = replace(run, fingerprint=fingerprint, protocol=protocol)
     weight, bias = fold_standardisation(head.model)
     algorithm = build(
-        whole, type(head), SHAPE, len(weight), domains, "imagenet", torch.device("cpu")
+        whole,
+        type(head),
+        shape=SHAPE,
+        classes=len(weight),
+        num_domains=domains,
+        weights="imagenet",
+        device=torch.device("cpu"),
     )
     with torch.no_grad():
         algorithm.model.classifier.weight.copy_(weight)  # type: ignore[union-attr, operator]

@@ -101,7 +101,15 @@ def backbone(
     package, model = split_name(name)
     network, width, preprocessing = PACKAGES[package](model, weights, generator)
     network = adapt_channels(network, channels)
-    return with_head(network, width, classes, dropout, frozen_statistics, preprocessing, generator)
+    return with_head(
+        network,
+        width,
+        classes=classes,
+        dropout=dropout,
+        frozen_statistics=frozen_statistics,
+        preprocessing=preprocessing,
+        generator=generator,
+    )
 
 
 def check_backbone(name: str, weights: str | Path | None = None) -> None:
@@ -144,7 +152,13 @@ def from_module(
     """
     features = _run_once(module, inputs)
     network = with_head(
-        module, features.shape[1], classes, dropout, frozen_statistics, preprocessing, generator
+        module,
+        features.shape[1],
+        classes=classes,
+        dropout=dropout,
+        frozen_statistics=frozen_statistics,
+        preprocessing=preprocessing,
+        generator=generator,
     )
     network.classifier.to(features.device, features.dtype)
     network.features.dropout.to(features.device)

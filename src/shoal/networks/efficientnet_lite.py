@@ -44,7 +44,15 @@ def efficientnet_lite0(
         load_weights(network, path, ["_fc"])
     _pad_in_convolutions(network)
     network = adapt_channels(network, channels)
-    return with_head(network, WIDTH, classes, dropout, frozen_statistics, PREPROCESSING, generator)
+    return with_head(
+        network,
+        WIDTH,
+        classes=classes,
+        dropout=dropout,
+        frozen_statistics=frozen_statistics,
+        preprocessing=PREPROCESSING,
+        generator=generator,
+    )
 
 
 def import_packages() -> tuple[Any, Any]:

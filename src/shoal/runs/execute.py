@@ -54,7 +54,15 @@ def execute(
     checkpoints = Checkpoints(folder.checkpoints, run.identity, machine.checkpoint_every, writes)
 
     def save(path: Path, record: Record) -> None:
-        model.save(path, update.algorithm, run, placed.shape, dataset.classes, trained, record)
+        model.save(
+            path,
+            update.algorithm,
+            run=run,
+            shape=placed.shape,
+            classes=dataset.classes,
+            domains=trained,
+            record=record,
+        )
 
     keeper = WeightKeeper(run, machine.keep_best, folder.path, save)
     if folder.done:
@@ -72,12 +80,12 @@ def execute(
     records, timing = train(
         update,
         evaluate,
-        Schedule(run.protocol.steps, run.protocol.record_every),
-        machine.step,
-        checkpoints,
-        writer if writes else SILENT,
-        _extra_metrics(update, placed, machine),
-        averaging,
+        schedule=Schedule(run.protocol.steps, run.protocol.record_every),
+        kind=machine.step,
+        checkpoints=checkpoints,
+        watcher=writer if writes else SILENT,
+        extra_metrics=_extra_metrics(update, placed, machine),
+        averaging=averaging,
     )
     outcomes = evaluate() if machine.predictions else None
     logits = _logits(evaluate, averaging, run) if machine.predictions else {}

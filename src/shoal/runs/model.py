@@ -76,11 +76,11 @@ def build(
     network: Network = for_data(
         shape,
         classes,
-        method.extra_channels,
-        hparams.dropout,
-        run.protocol.network,
-        weights,
-        run.protocol.frozen_statistics,
+        extra_channels=method.extra_channels,
+        dropout=hparams.dropout,
+        name=run.protocol.network,
+        weights=weights,
+        frozen_statistics=run.protocol.frozen_statistics,
         generator=stream("network", *where),
     )
     network = network.to(device)
@@ -184,7 +184,16 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
     method = method or registered(run.algorithm)
     domains = len(card["training_domains"])
     shape, classes = card["shape"], len(card["classes"])
-    algorithm = build(run, method, shape, classes, domains, None, device, uses_channels_last(shape))
+    algorithm = build(
+        run,
+        method,
+        shape=shape,
+        classes=classes,
+        num_domains=domains,
+        weights=None,
+        device=device,
+        channels_last=uses_channels_last(shape),
+    )
     try:
         tensors = from_bytes(content)
     except SafetensorError as error:

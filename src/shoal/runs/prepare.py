@@ -47,12 +47,12 @@ def prepare(
     algorithm = model.build(
         run,
         method,
-        placed.shape,
-        len(dataset.classes),
-        len(placed.sources),
-        machine.weights,
-        device,
-        channels_last,
+        shape=placed.shape,
+        classes=len(dataset.classes),
+        num_domains=len(placed.sources),
+        weights=machine.weights,
+        device=device,
+        channels_last=channels_last,
     )
     if len(placed.shape) == 1:
         # From training domains only: a test domain must not play a part.

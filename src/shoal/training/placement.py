@@ -95,7 +95,18 @@ def place(
             if wanted.samples:  # the order of a split is random
                 chosen = split.kept[: wanted.samples]
                 samples[domain.name, KEPT] = _part(domain, images, chosen)
-            sources.append(_source(dataset, domain, split, images, cache, wanted, device, where))
+            sources.append(
+                _source(
+                    dataset,
+                    domain,
+                    split=split,
+                    images=images,
+                    cache=cache,
+                    wanted=wanted,
+                    device=device,
+                    where=where,
+                )
+            )
     return RunData(sources=sources, parts=parts, shape=shape, where=where, samples=samples)
 
 
