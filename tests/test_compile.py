@@ -105,6 +105,22 @@ def test_fishr_with_its_state(backend: str, fullgraph: bool) -> None:
     assert fishr.steps.item() == 3
 
 
+def test_gradient_share_is_one_graph() -> None:
+    fishr, eager = (shoal.Fishr(E, 1.0, 0.9, warmup_steps=50, gradient_share=1.0) for _ in range(2))
+    for module in (fishr, eager):
+        module.allocate(CLASSES * (FEATURES + 1), torch.float64)
+        module.steps.fill_(48)  # two calls before the end of the warm-up
+    compiled = torch.compile(fishr, backend="aot_eager", fullgraph=True, dynamic=True)
+    for seed in range(4):
+        arguments = make_arguments(48, torch.float64, seed)
+        found = value_and_gradients(compiled, arguments)
+        expected = value_and_gradients(eager, arguments)
+        assert (expected[0].item() == 0) is (seed < 2)
+        assert all(close(a, b) for a, b in zip(found, expected, strict=True))
+    assert int(fishr.ratios.isfinite().sum()) == 2
+    torch.testing.assert_close(fishr.ratios, eager.ratios, equal_nan=True)
+
+
 @pytest.mark.timeout(300)  # sixteen kernels, if none is in the cache
 @pytest.mark.parametrize(
     ("dtype", "variants"),

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import shoal
+import shoal.regularizers
 
 E, N, FEATURES, CLASSES = 3, 24, 5, 4
 P = CLASSES * FEATURES + CLASSES
@@ -288,6 +289,113 @@ def test_warmup_zero_survives_an_overflow() -> None:
     rows = torch.tensor([[1e25], [2e25], [4e25]], requires_grad=True)
     penalty = shoal.Fishr(E, warmup_steps=1).match(rows)
     assert penalty.item() == 0
+
+
+# The ramp
+
+
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_the_weight_rises_linearly_after_the_warmup(warmup: int) -> None:
+    ramp = 4
+    fishr = shoal.Fishr(E, WEIGHT, DECAY, warmup, ramp_steps=ramp, normalise=False)
+    always = shoal.Fishr(E, WEIGHT, DECAY, 0, normalise=False)
+    for call in range(warmup + ramp + 2):
+        batch = make_batch(call)
+        share = min(max(call - warmup, 0) / ramp, 1)
+        torch.testing.assert_close(fishr(*batch), share * always(*batch), **EXACT)
+    assert torch.equal(fishr(*make_batch(9)), always(*make_batch(9)))
+
+
+def test_a_ramp_between_two_weights() -> None:
+    match = shoal.regularizers.Match(E, 5.0, warmup_steps=1, warmup_weight=1.0, ramp_steps=2)
+    rows = make_rows(0)
+    found = [match.match(rows).item() / numpy_spread(rows.numpy()) for _ in range(5)]
+    assert found == pytest.approx([1, 1, 3, 5, 5])
+
+
+# λ in units of the gradients
+
+
+def plain_ratio(head: nn.Linear, seen: list[Tensor], batch: Batch) -> float:
+    """‖∇R‖ / ‖∇penalty‖ in the classifier, the penalty of λ = 1; adds the rows to ``seen``."""
+    features, _, labels, ids = batch
+    logits = head(features.detach())
+    risk = F.cross_entropy(logits, labels)
+    rows = shoal.head_variance(features.detach(), logits, labels, ids, num_domains=E)
+    u = sum(DECAY**k * old for k, old in enumerate(reversed(seen), 1)) + rows
+    seen.append(rows.detach())
+    weights = list(head.parameters())
+    norms = []
+    for value in (risk, shoal.spread(u) / P):
+        grads = torch.autograd.grad(value, weights, retain_graph=True)
+        norms.append(torch.cat([g.flatten() for g in grads]).norm().item())
+    return norms[0] / norms[1]
+
+
+def batch_of(head: nn.Linear, seed: int) -> Batch:
+    features, _, labels, ids = make_batch(seed)
+    return features, head(features), labels, ids
+
+
+@pytest.mark.parametrize(("share", "limit"), [(0.5, None), (1e9, 100.0), (1e-9, 0.01)])
+def test_gradient_share_is_the_median_ratio_of_the_warmup(
+    share: float, limit: float | None
+) -> None:
+    torch.manual_seed(0)
+    head = nn.Linear(FEATURES, CLASSES, dtype=torch.float64)
+    fishr = shoal.Fishr(E, WEIGHT, DECAY, warmup_steps=60, gradient_share=share)
+    plain = shoal.Fishr(E, 1.0, DECAY, warmup_steps=0)
+    seen: list[Tensor] = []
+    ratios = []
+    for call in range(64):
+        batch = batch_of(head, call)
+        ratios.append(plain_ratio(head, seen, batch))
+        found, unit = fishr(*batch).item(), plain(*batch).item()
+        if call < 60:
+            assert found == 0
+            continue
+        # The last fifty of the warm-up; of an even number, the lower middle.
+        weight = share * sorted(ratios[10:60])[24]
+        if limit is not None:
+            weight = limit * WEIGHT
+        assert found == pytest.approx(weight * unit, rel=1e-5)
+
+
+def test_gradient_share_continues_and_keeps_its_addresses() -> None:
+    torch.manual_seed(0)
+    head = nn.Linear(FEATURES, CLASSES, dtype=torch.float64)
+    one, other = (
+        shoal.Fishr(E, WEIGHT, DECAY, warmup_steps=50, gradient_share=1.0) for _ in range(2)
+    )
+    for call in range(55):
+        batch = batch_of(head, call)
+        if call == 40:
+            other.load_state_dict(one.state_dict())
+            address = other.ratios.data_ptr()
+        penalty = one(*batch)
+        if call >= 40:
+            assert torch.equal(other(*batch), penalty)
+            assert other.ratios.data_ptr() == address
+    assert penalty.item() > 0
+
+
+def test_gradient_share_changes_nothing_in_eval_mode() -> None:
+    fishr = shoal.Fishr(E, WEIGHT, DECAY, warmup_steps=50, gradient_share=1.0)
+    fishr(*make_batch(0))
+    before = snapshot(fishr)
+    fishr.eval()
+    assert fishr(*make_batch(1)).item() == 0
+    assert all(
+        torch.equal(before[key].nan_to_num(), value.nan_to_num())
+        for key, value in snapshot(fishr).items()
+    )
+
+
+def test_gradient_share_needs_a_warmup_and_the_default_loss() -> None:
+    with pytest.raises(ValueError, match="a warm-up of 50 calls or more"):
+        shoal.Fishr(E, warmup_steps=49, gradient_share=1.0)
+    with pytest.raises(ValueError, match="the default loss"):
+        shoal.Fishr(E, gradient_share=1.0, loss=F.cross_entropy)
 
 
 # Train and eval mode

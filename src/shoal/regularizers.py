@@ -13,7 +13,10 @@ from .gradients.sources import Form
 from .penalties import presence
 from .replay import first_order
 from .scalars import Number, Scalars
-from .statistics import head_rows
+from .statistics import head_gradients, head_rows
+
+# Updates whose ratio of gradients λ can follow, and how far it can get from the given λ.
+MEASURED, FARTHEST = 50, 100.0
 
 
 def check_weight(name: str, weight: float | Tensor) -> None:
@@ -98,11 +101,13 @@ class Match(nn.Module):
         ema_decay: γ in [0, 1); 0 matches the batch alone.
         warmup_steps: the call from which λ acts.
         warmup_weight: the weight until then.
+        ramp_steps: calls after the warm-up over which the weight rises linearly to λ; 0 for a jump.
         normalise: divide by the number of columns P; False is Eq. 3.
     """
 
     penalty_weight, warmup_weight = Number(check_weight), Number(check_weight)
-    ema_decay, warmup_steps = Number(check_decay), Number(check_steps)
+    ema_decay = Number(check_decay)
+    warmup_steps, ramp_steps = Number(check_steps), Number(check_steps)
     v_bar: Tensor | None
     steps: Tensor
     updates: Tensor
@@ -115,18 +120,21 @@ class Match(nn.Module):
         warmup_steps: int = 0,
         *,
         warmup_weight: float = 0.0,
+        ramp_steps: int = 0,
         normalise: bool = False,
     ) -> None:
         super().__init__()
         check_count("num_domains", num_domains, 1)
         check_decay("ema_decay", ema_decay)
         check_schedule(penalty_weight, warmup_steps, warmup_weight)
+        check_steps("ramp_steps", ramp_steps)
         self.num_domains = num_domains
         self.normalise = normalise
         self.scalars = Scalars(
             ema_decay=ema_decay,
             penalty_weight=penalty_weight,
             warmup_weight=warmup_weight,
+            ramp_steps=ramp_steps,
             warmup_steps=warmup_steps,
         )
         self.register_buffer("v_bar", None)
@@ -135,7 +143,7 @@ class Match(nn.Module):
 
     @property
     def active(self) -> Tensor:
-        """Whether λ acts on the next call, a bool scalar on the device."""
+        """Whether the warm-up is over on the next call, a bool scalar on the device."""
         return self.steps >= self.scalars.values[-1]
 
     def match(self, rows: Tensor, present: Tensor | Literal[True] | None = None) -> Tensor:
@@ -167,12 +175,21 @@ class Match(nn.Module):
         dtype = torch.promote_types(dtype, torch.float32)
         self.v_bar = torch.zeros(self.num_domains, columns, dtype=dtype, device=self.steps.device)
 
-    def _match(self, rows: Tensor, present: Tensor | None) -> Tensor:
-        """Match rows ``[E, P]``; ``present`` is None if the host knows that all domains are."""
+    def _match(self, rows: Tensor, present: Tensor | None, numbers: Tensor | None = None) -> Tensor:
+        """Match rows ``[E, P]``; ``present`` is None if the host knows that all domains are.
+
+        Args:
+            numbers: in place of the module's own ``scalars``.
+        """
         v_bar = self._moving_average(rows)
-        columns = rows.shape[1] if self.normalise else 1
         penalty, new, finite = _penalty_and_average(
-            rows, present, v_bar, self.updates, self.steps, self.scalars.values, columns
+            rows,
+            present,
+            v_bar,
+            self.updates,
+            self.steps,
+            self.scalars.values if numbers is None else numbers,
+            self._columns(rows),
         )
         if self.training:
             with torch.no_grad():  # in place: a captured step replays addresses
@@ -183,6 +200,10 @@ class Match(nn.Module):
                 self.updates.add_(finite if present is None else present & finite)
                 self.steps.add_(1)
         return penalty
+
+    def _columns(self, rows: Tensor) -> int:
+        """Return the number that the penalty is divided by."""
+        return rows.shape[1] if self.normalise else 1
 
     def _moving_average(self, rows: Tensor) -> Tensor:
         with torch.inference_mode(False):  # buffers outlive the block that allocates them
@@ -243,9 +264,15 @@ class Fishr(Match):
         penalty_weight: λ.
         ema_decay: γ in [0, 1); 0 matches the batch alone.
         warmup_steps: the call from which λ acts.
+        ramp_steps: calls over which λ then rises linearly from 0; 0 for a jump, as in the paper.
+        gradient_share: if above 0, λ is this many times ‖∇R‖ / ‖∇penalty‖ in the classifier, the
+            median of the last 50 calls of the warm-up, at most 100 times above or below
+            ``penalty_weight``. Needs a warm-up of 50 calls or more and a cross-entropy.
         centered, unbiased, bias, loss: as in ``shoal.head_variance``.
         normalise: divide by P, which the published range of λ assumes; False is Eq. 3.
     """
+
+    ratios: Tensor  # the newest of the warm-up; only with a gradient_share
 
     def __init__(
         self,
@@ -254,16 +281,35 @@ class Fishr(Match):
         ema_decay: float = 0.95,
         warmup_steps: int = 1500,
         *,
+        ramp_steps: int = 0,
+        gradient_share: float = 0.0,
         centered: bool = True,
         unbiased: bool = True,
         bias: bool = True,
         loss: Loss | None = None,
         normalise: bool = True,
     ) -> None:
-        super().__init__(num_domains, penalty_weight, ema_decay, warmup_steps, normalise=normalise)
+        super().__init__(
+            num_domains,
+            penalty_weight,
+            ema_decay,
+            warmup_steps,
+            ramp_steps=ramp_steps,
+            normalise=normalise,
+        )
+        check_weight("gradient_share", gradient_share)
         self.form = Form(centered, unbiased)
         self.bias = bias
         self.loss = loss
+        self.gradient_share = gradient_share
+        if gradient_share > 0:
+            if warmup_steps < MEASURED or loss is not None:
+                raise ValueError(
+                    f"gradient_share needs a warm-up of {MEASURED} calls or more, in which it is "
+                    f"measured, and the default loss, got warmup_steps={warmup_steps} and "
+                    f"loss={loss}"
+                )
+            self.register_buffer("ratios", torch.full((MEASURED,), torch.nan))
 
     def prepare_for(self, head: nn.Linear) -> "Fishr":
         """Adapt to a classifier, with or without bias, allocate v̄, and return self."""
@@ -283,7 +329,38 @@ class Fishr(Match):
             loss=self.loss,
             num_domains=self.num_domains,
         )
-        return self._match(rows, present)
+        if self.gradient_share == 0:
+            return self._match(rows, present)
+        c = self._slope(rows.detach(), present)
+        risk, penalty = head_gradients(
+            features, logits, labels, domains, c, form=self.form, bias=self.bias
+        )
+        return self._match(rows, present, self._follow(risk.norm() / penalty.norm()))
+
+    @torch.no_grad()
+    def _slope(self, rows: Tensor, present: Tensor | None) -> Tensor:
+        """Return the gradient of the penalty in its rows for λ = 1, whatever the warm-up."""
+        v_bar = self._moving_average(rows)
+        decay = self.scalars.values[0]
+        one, zero = torch.ones_like(decay), torch.zeros_like(decay)
+        numbers = torch.stack([decay, one, one, zero, zero])
+        *_, gaps, factor = _terms(
+            rows, present, v_bar, self.updates, self.steps, numbers, self._columns(rows)
+        )
+        return gaps * factor
+
+    @torch.no_grad()
+    def _follow(self, ratio: Tensor) -> Tensor:
+        """Return the scalars with λ in units of ``ratio``, which is kept during the warm-up."""
+        decay, weight, before, ramp_steps, warmup_steps = self.scalars.values.unbind()
+        if self.training:
+            places = torch.arange(MEASURED, device=ratio.device)
+            here = (places == self.steps % MEASURED) & (self.steps < warmup_steps)
+            self.ratios.copy_(torch.where(here, ratio.float(), self.ratios))
+        found = self.gradient_share * self.ratios.nanmedian().to(weight.dtype)
+        found = torch.where(found.isnan(), weight, found)  # nothing is measured yet
+        found = found.clamp(weight / FARTHEST, weight * FARTHEST)
+        return torch.stack([decay, found, before, ramp_steps, warmup_steps])
 
 
 def _penalty_and_average(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -315,8 +392,10 @@ def _terms(
     if present is not None:
         counted = counted.clamp(min=1)
     # In double precision, rounded at the end.
-    decay, weight, before, warmup_steps = numbers.unbind()
-    strength = (torch.where(steps >= warmup_steps, weight, before) / columns).to(rows.dtype)
+    decay, weight, before, ramp_steps, warmup_steps = numbers.unbind()
+    # At the end of the warm-up a jump is complete, and a ramp begins.
+    risen = (steps - warmup_steps + (ramp_steps < 1)) / ramp_steps.clamp(min=1)
+    strength = (torch.lerp(before, weight, risen.clamp(0, 1)) / columns).to(rows.dtype)
     length = 1 - torch.pow(decay, counted.to(decay.dtype))
     scale = (length.max() / length / (1 - decay)).to(rows.dtype)[:, None]
     rest = (1 - decay).to(rows.dtype)

@@ -21,6 +21,8 @@ def oracle(
     mean_weight: float = 0.0,
     centered: bool = True,
     parameters: str = "classifier",
+    ramp_steps: int = 0,
+    reset: str = "all",
 ) -> Oracle:
     seen: list[tuple[list[Tensor], list[Tensor]]] = []  # variances and means of earlier steps
 
@@ -49,8 +51,11 @@ def oracle(
         return sum(((one - mean) ** 2).mean() for one in u) / len(u)
 
     def step(plain: Plain, batches: list[Batch], count: int) -> Tensor:
-        if count == warmup:
+        if count == warmup and reset == "all":
             plain.forget()
+        if count == warmup > 0 and reset == "mean":
+            plain.adam().m = {name: 0 * m for name, m in plain.adam().m.items()}
+        risen = min(max(count - warmup, 0) / ramp_steps, 1) if ramp_steps else count >= warmup
         variances, means = [], []
         for batch in batches:
             g = rows_of(plain, batch, chosen)
@@ -64,7 +69,7 @@ def oracle(
         penalty = weight * matched([v for v, _ in seen]) + mean_weight * matched(
             [m for _, m in seen]
         )
-        loss = pooled + (penalty if count >= warmup else 0 * penalty)
+        loss = pooled + risen * penalty
         plain.adam().step(plain.weights, plain.gradients(loss))
         return loss
 
@@ -80,6 +85,9 @@ OPTIONS: list[dict[str, Any]] = [
     {"weight": 0.0, "decay": 0.5, "mean_weight": 50.0, "warmup": 1},
     {"weight": 300.0, "parameters": "all", "decay": 0.5},
     {"weight": 300.0, "parameters": "features.0,classifier.bias", "centered": False},
+    {"weight": 300.0, "warmup": 1, "decay": 0.5, "ramp_steps": 2, "reset": "none"},
+    {"weight": 300.0, "warmup": 2, "reset": "mean", "mean_weight": 50.0, "ramp_steps": 2},
+    {"weight": 300.0, "warmup": 2, "reset": "none"},
 ]
 NAMES = {"weight": "penalty_weight", "warmup": "warmup_steps", "decay": "ema_decay"}
 
@@ -94,6 +102,14 @@ def make_fishr(num_domains: int, options: dict[str, Any], model: nn.Module | Non
 @pytest.mark.parametrize("options", OPTIONS)
 def test_fishr(sizes: tuple[int, ...], options: dict[str, Any]) -> None:
     compare(make_fishr(len(sizes), options), oracle(**options), steps=4, sizes=sizes)
+
+
+def test_gradient_share_is_for_a_matched_linear_classifier() -> None:
+    with pytest.raises(ValueError, match="parameters='all'"):
+        make_fishr(3, {"warmup": 60, "gradient_share": 1.0, "parameters": "all"})
+    assert make_fishr(3, {"warmup": 60, "gradient_share": 0.5}).variances.gradient_share == 0.5
+    with pytest.raises(ValueError, match="unknown reset 'al'"):
+        make_fishr(3, {"reset": "al"})
 
 
 def test_one_domain_has_nothing_to_match() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoal.algorithms.optimiser import Optimiser
+from shoal.algorithms.optimiser import Optimisation, Optimiser
 
 from .plain import PlainAdam
 
@@ -83,6 +83,22 @@ def test_reset_starts_again_in_place() -> None:
     optimiser.minimise(loss_of(mine, 5))
     fresh.minimise(loss_of(copies, 5))
     assert all(torch.equal(a, b) for a, b in zip(mine, copies, strict=True))
+
+
+@pytest.mark.parametrize(("rule", "direction"), [("adam", "mean"), ("sgd", "velocity")])
+def test_reset_of_the_direction_keeps_the_scale(rule: str, direction: str) -> None:
+    mine = weights()
+    optimiser = Optimiser(mine, lr=0.1)
+    optimiser.use(Optimisation(rule))
+    for step in range(3):
+        optimiser.minimise(loss_of(mine, step))
+    before = copy.deepcopy(optimiser.state_dict())
+    optimiser.reset(torch.tensor(False), "mean")
+    assert all(torch.equal(before[key], now) for key, now in optimiser.state_dict().items())
+    optimiser.reset(torch.tensor(True), "mean")
+    for key, now in optimiser.state_dict().items():
+        expected = 0 * before[key] if key.startswith(direction) else before[key]
+        assert torch.equal(now, expected)
 
 
 def test_state_is_loaded_in_place_and_used() -> None:

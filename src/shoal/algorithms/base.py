@@ -22,7 +22,7 @@ from ..checks import check_labels, without_value_checks
 from ..statistics import Recorded
 from .forward import Batch, Forward
 from .hparams import Hparams as BaseHparams
-from .optimiser import Optimisation, Optimiser
+from .optimiser import Optimisation, Optimiser, ResetState
 
 # How far a step can be captured: its loss compiled, all of it a CUDA graph, or not at all.
 Capture = StepKind
@@ -280,8 +280,9 @@ class Objective(UpdateAlgorithm):
     but no weight; ``compile()`` compiles just that.
     """
 
-    # The step before which the optimiser is reset; None for never.
+    # The step before which the optimiser is reset, None for never, and what is reset.
     reset_step: int | None = None
+    reset_state: ResetState = "all"
     # Whether each domain has a forward pass of its own: its gradient then costs no pass over the
     # others and can be differentiated itself.
     separate_passes: bool = False
@@ -310,7 +311,7 @@ class Objective(UpdateAlgorithm):
         with without_value_checks():  # a loss that is not finite shows in the terms
             terms = self(batches)
         if self.reset_step:  # at step 0 there is nothing to reset
-            self.optimiser.reset(self.steps == self.reset_step)
+            self.optimiser.reset(self.steps == self.reset_step, self.reset_state)
         self.optimiser.minimise(terms["loss"], _are_finite(terms).all() & self.all_finite)
         return self.report(**terms)
 

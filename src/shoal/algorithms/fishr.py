@@ -6,14 +6,18 @@ from typing import Any
 from torch import Tensor, nn
 
 from .. import regularizers
+from ..choices import choose
 from .base import Capture, Penalised
 from .forward import Forward
 from .hparams import Hparams, fixed, hparam, later, power, uniform, whole
 
+# What a new optimiser at the end of the warm-up forgets.
+RESETS = ("all", "mean", "none")
+
 
 @dataclass(frozen=True)
 class FishrHparams(Hparams):
-    """table:hyperparameters; the last four are options of ablations, the paper's and ours."""
+    """table:hyperparameters, then options of ablations, then another way to bring in λ."""
 
     penalty_weight: float = hparam(1e3, power(10, 1, 4), key="lambda", help="λ of the variances")
     warmup_steps: int = hparam(1500, whole(0, 5000), key="penalty_anneal_iters", help="λ's start")
@@ -22,6 +26,11 @@ class FishrHparams(Hparams):
     centered: bool = fixed(True, key="centered", help="false for the uncentred variance")
     parameters: str = fixed("classifier", key="parameters", help="weights: all, or names")
     average: bool = later(True, key="average", help="false: λ/(1 − γ) in place of an average by γ")
+    ramp_steps: int = later(0, key="ramp_steps", help="updates over which λ rises; 0 for a jump")
+    reset: str = later("all", key="reset", help="new optimiser at λ's start: all, mean or none")
+    gradient_share: float = later(
+        0.0, key="gradient_share", help="λ in units of ‖∇R‖/‖∇penalty‖; 0: λ as given"
+    )
 
 
 class Fishr(Penalised):
@@ -36,7 +45,9 @@ class Fishr(Penalised):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         h = self.hparams
-        self.reset_step = h.warmup_steps
+        if choose("reset", h.reset, RESETS) != "none":
+            self.reset_step = h.warmup_steps
+            self.reset_state = "mean" if h.reset == "mean" else "all"
         decay = h.ema_decay
         pull = 1.0
         if not h.average:
@@ -48,6 +59,8 @@ class Fishr(Penalised):
             penalty_weight=pull * h.penalty_weight,
             ema_decay=decay,
             warmup_steps=h.warmup_steps,
+            ramp_steps=h.ramp_steps,
+            gradient_share=h.gradient_share,
             centered=h.centered,
             unbiased=False,  # 1/n as in the released code, which the range of λ assumes
         ).to(self.device)
@@ -56,11 +69,17 @@ class Fishr(Penalised):
             penalty_weight=pull * h.mean_weight,
             ema_decay=decay,
             warmup_steps=h.warmup_steps,
+            ramp_steps=h.ramp_steps,
             normalise=True,
         ).to(self.device)
         head = self.model.classifier
         if h.parameters == "classifier" and isinstance(head, nn.Linear):
             self.variances.prepare_for(head)
+        elif h.gradient_share > 0:
+            raise ValueError(
+                "gradient_share is measured in a linear classifier that is matched alone, got "
+                f"parameters={h.parameters!r} and a {type(head).__name__}; set it to 0"
+            )
         else:
             self.capture = "graph"
             self.record_gradients_of = h.parameters

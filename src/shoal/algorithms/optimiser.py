@@ -6,7 +6,7 @@ State changes in place and is switched on the device, so a captured step can rep
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from ..choices import choose
 from .distributions import holds
 
 Tensors = tuple[Tensor, ...] | list[Tensor]  # the type that torch's functions of many tensors take
+
+# What a reset sets to zero.
+ResetState = Literal["all", "mean"]
 
 MOMENTUM = 0.9  # SGD's default
 EPS = 1e-8  # Adam's, as in torch
@@ -308,8 +311,18 @@ class Optimiser(nn.Module):
         norm = self.optimisation.clip
         return grads if norm is None else clip_gradients(grads, norm)
 
-    def reset(self, when: Tensor) -> None:
-        """Set the state to zero if ``when``, a bool scalar on the device; a schedule continues."""
+    def reset(self, when: Tensor, which: ResetState = "all") -> None:
+        """Set the state to zero if ``when``, a bool scalar on the device; a schedule continues.
+
+        Args:
+            which: all, or mean: the direction alone (Adam's first moments, SGD's velocity), while
+                the scale of each weight's steps stays.
+        """
+        if which == "mean":
+            means = self._state.get("mean", []) + self._state.get("velocity", [])
+            if means:
+                torch._foreach_mul_(means, (~when).float())
+            return
         # Squares can overflow, and ∞ · 0 is not zero.
         squares = self._state.get("square", [])
         for dtype in {square.dtype for square in squares}:

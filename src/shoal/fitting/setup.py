@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..algorithms import VARIANTS, find
-from ..algorithms.hparams import draw, searches
+from ..algorithms.hparams import draw, searches, values_for_run
 from ..choices import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
@@ -242,6 +242,10 @@ def _known(method: MethodChoice, settings: Mapping[str, str]) -> dict[str, str]:
     return {key: text for key, text in settings.items() if key in declared}
 
 
+# Options that a run has at their default only in a fit, because the first version wrote them.
+ALWAYS_WRITTEN = ("average",)
+
+
 def hparams_for(
     method: MethodChoice, scale: str, steps: int, given: Mapping[str, str]
 ) -> dict[str, Any]:
@@ -254,7 +258,9 @@ def hparams_for(
     shorter = {}
     if warmup is not None and warmup.default:
         shorter = {"warmup_steps": str(round(warmup.default * steps / USUAL))}
-    return asdict(draw(kind.Hparams, scale, 0, 0, {**shorter, **settings, **given}))
+    found = draw(kind.Hparams, scale, 0, 0, {**shorter, **settings, **given})
+    always = {name: getattr(found, name) for name in ALWAYS_WRITTEN if hasattr(found, name)}
+    return values_for_run(found) | always
 
 
 # The one file that a command leaves behind if it fails before its first run.

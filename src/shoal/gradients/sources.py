@@ -104,7 +104,7 @@ class LinearOnVectors:
 
     def pull_back(
         self, tensors: Sequence[Tensor], groups: DomainGroups, c: Tensor, mean: Tensor | None
-    ) -> Grads:
+    ) -> tuple[Tensor | None, Tensor]:
         z, r = tensors
         held = None
         if mean is not None:

@@ -1,6 +1,13 @@
 """Statistics: one row per domain, ``[E, P]``, differentiable in the network's weights."""
 
-from .head import feature_moments, head_mean, head_rows, head_variance, scale_slopes
+from .head import (
+    feature_moments,
+    head_gradients,
+    head_mean,
+    head_rows,
+    head_variance,
+    scale_slopes,
+)
 from .network import (
     Recorded,
     covariance_spread,
@@ -15,6 +22,7 @@ __all__ = [
     "feature_moments",
     "gradient_mean",
     "gradient_variance",
+    "head_gradients",
     "head_mean",
     "head_rows",
     "head_variance",

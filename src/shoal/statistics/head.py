@@ -106,6 +106,65 @@ def head_rows(
         return rows, groups.counts >= 2
 
 
+@torch.no_grad()
+def head_gradients(
+    features: Tensor,
+    logits: Tensor,
+    labels: Tensor,
+    domains: Tensor,
+    c: Tensor,
+    *,
+    form: Form,
+    bias: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the risk and of Σ_e ⟨c_e, v_e⟩ in the classifier, both ``[P]``.
+
+    In closed form, so that a compiled step can have them: autograd would differentiate twice. The
+    features are held fixed, and the loss is the cross-entropy, binary on one logit.
+
+    Args:
+        c: one row per domain, ``[E, P]``.
+        form, bias: of v_e, the rows of ``head_variance``.
+    """
+    if world_size() > 1:
+        features, logits, labels, domains = gather_rows(features, logits, labels, domains)
+    with torch.autocast(features.device.type, enabled=False):
+        z, logits = precise(features), precise(logits)
+        groups, order = _groups(domains, len(c), z.device)
+        r = residuals(logits, labels, None)
+        slopes = _residual_slopes(logits, labels)
+        if order is not None:
+            z, r = z.index_select(0, order), r.index_select(0, order)
+            slopes = [slope.index_select(0, order) for slope in slopes]
+        source = LinearOnVectors(r.shape[1], z.shape[1], bias)
+        mean, _ = source.moments((z, r), groups, form.centered)
+        scaled = 2 * c * form.scale(groups.counts.to(z.dtype))
+        _, s = source.pull_back((z, r), groups, scaled, mean if form.centered else None)
+        mass, p = slopes
+        s = mass * p * (s - (p * s).sum(1, keepdim=True)) if p.shape[1] > 1 else mass * s
+        return _head_gradient(r, z, bias) / len(z), _head_gradient(s, z, bias)
+
+
+def _residual_slopes(logits: Tensor, labels: Tensor) -> list[Tensor]:
+    """Return the mass of each example's labels and p, or p (1 − p) and p on one logit.
+
+    ∂r/∂logits is mass · (diag(p) − p pᵀ), or that product.
+    """
+    if logits.ndim == 1 or logits.shape[1] == 1:
+        p = torch.sigmoid(logits.reshape(-1, 1))
+        return [p * (1 - p), p]
+    p = F.softmax(logits, 1)
+    if labels.is_floating_point():
+        return [labels.to(p.dtype).sum(1, keepdim=True), p]
+    return [torch.ones_like(p[:, :1]), p]
+
+
+def _head_gradient(r: Tensor, z: Tensor, bias: bool) -> Tensor:
+    """Return Σ_i r_i ⊗ z_i, then Σ_i r_i for a bias, ``[P]``."""
+    weight = (r.mT @ z).flatten()
+    return torch.cat([weight, r.sum(0)]) if bias else weight
+
+
 def head_mean(
     features: Tensor, logits: Tensor, labels: Tensor, domains: Tensor, E: int, bias: bool = True
 ) -> Tensor:
