@@ -10,10 +10,12 @@ from pathlib import Path
 
 import torch
 
+from shoal.catalogue import AVERAGES
+from shoal.results.records import TIMING
 from tests.runs.small import carry_out, small_run, tiny_run
 
-# Of what a run leaves, the files that must not depend on what happened to it.
-COMPARED = ("records.jsonl", "model.safetensors", "model.json", "run.json")
+# Averages and predictions are on, so that their files are compared as well.
+ALL = {"averages": tuple(AVERAGES), "predictions": True}
 
 
 def small_in(path: Path, algorithm: str) -> None:
@@ -23,9 +25,17 @@ def small_in(path: Path, algorithm: str) -> None:
 
 
 def tiny_in(path: Path, algorithm: str) -> None:
-    """Carry out a tiny run in the same way."""
+    """Carry out a tiny run in the same way, with averages and predictions."""
     torch.set_num_threads(1)
-    carry_out(path, tiny_run(algorithm, steps=40), every=0.0)
+    carry_out(path, tiny_run(algorithm, steps=40), every=0.0, machine=ALL)
+
+
+def averaged_in(path: Path, algorithm: str) -> None:
+    """Carry out a tiny run that is long and fast enough for all averages, SWAD included."""
+    torch.set_num_threads(1)
+    rate = {"lr_g" if algorithm == "dann" else "lr": 0.01}
+    run = tiny_run(algorithm, steps=200, record_every=20, batch_size=8, **rate)
+    carry_out(path, run, every=0.0, machine=ALL)
 
 
 def finish_with_kills(
@@ -38,6 +48,8 @@ def finish_with_kills(
 ) -> int:
     """Run ``work`` until it ends by itself; return how often it was killed before.
 
+    A run that was killed after its end is run again, which finds it done.
+
     Args:
         longest: seconds that it may live; every life ends at a random moment before.
         limit: kills after which it is left alone.
@@ -45,7 +57,7 @@ def finish_with_kills(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.runs.killing"])
     kills = 0
-    while not (path / "done").exists():
+    while True:
         process = context.Process(target=work, args=(path, algorithm))
         process.start()
         if kills < limit:
@@ -59,12 +71,14 @@ def finish_with_kills(
             kills += 1
         elif process.exitcode != 0:
             raise AssertionError(f"the run ended with status {process.exitcode}")
-    return kills
+        else:
+            return kills
 
 
 def content(path: Path) -> dict[str, bytes]:
-    """Return the compared files of a run."""
-    return {name: (path / name).read_bytes() for name in COMPARED}
+    """Return every file of a run by its name, except its times."""
+    files = (file for file in path.rglob("*") if file.is_file() and file.name != TIMING)
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
 def timed(path: Path, work: Callable[[Path, str], None], algorithm: str) -> float:

@@ -21,4 +21,5 @@ def test_killed_runs_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
         path = tmp_path / f"killed-{lives}"
         kills += finish_with_kills(path, tiny_in, algorithm, moments, seconds, limit=6)
         assert content(path) == expected
+        assert {"averages.jsonl", "logits.safetensors", "model.safetensors"} <= expected.keys()
         lives += 1
