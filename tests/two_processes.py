@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import shoal
 from tests.training.cut import METHODS, trained
+from tests.training.little import averages_of_training
 
 WORLD, E, INPUTS, FEATURES, CLASSES = 2, 5, 6, 4, 3
 # Features of a network with 3,503 weights, too many for a dense covariance.
@@ -314,6 +315,7 @@ SCENARIOS: dict[str, Callable[[], Result]] = {
 # Whole updates of methods; only in float64, because Adam amplifies rounding.
 TRAINING = {f"training, {name}": partial(trained, name) for name in METHODS}
 SCENARIOS |= TRAINING | {"training in micro-batches": partial(trained, "fishr", 3)}
+SCENARIOS |= {"training with averages": averages_of_training}
 
 
 def carry_out(name: str) -> Result:

@@ -4,16 +4,24 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from shoal.algorithms.base import Algorithm
+from shoal.algorithms.erm import ERM
+from shoal.catalogue import AVERAGES
 from shoal.datasets import Domain, DomainDataset, splits
+from shoal.networks.base import Preprocessing
 from shoal.randomness import stream
+from shoal.training.averages import Averaging
 from shoal.training.batches import Batches, Normalise, scaled
 from shoal.training.evaluation import Evaluation
+from shoal.training.loop import Schedule, train
 from shoal.training.placement import DataRequest, RunData, place
 from shoal.training.step import Update
 from shoal.training.watcher import Watcher
 from tests.algorithms.test_contract import CHANNELS, CLASSES, SIDE, make
+
+from .cut import large
 
 CPU = torch.device("cpu")
 
@@ -60,3 +68,30 @@ def training(
     method.to(device)
     update = Update(method, Batches(data.sources, Normalise(None, False, device)), "float32")
     return update, Evaluation(method, data.parts, scaled, nullcontext)
+
+
+def averages_of_training(micro_batch: int | None = None) -> dict[str, Tensor]:
+    """Return the averages of a training in float64, what SWAD saw, and the accuracies recorded.
+
+    The network is one whose passes can be cut into micro-batches and shared by processes.
+    """
+    data, steps = placed(), 120
+    method = ERM(large(CHANNELS).double(), len(data.sources), ERM.Hparams(lr=0.03))
+    method.micro_batch = micro_batch
+    none = Preprocessing((0.0,) * CHANNELS, (1.0,) * CHANNELS)
+    normalise = Normalise(none, False, CPU).double()  # its float64 makes that of the images
+    update = Update(method, Batches(data.sources, normalise), "float32")
+    evaluate = Evaluation(method, data.parts, lambda x: normalise(scaled(x)), nullcontext)
+    validation = [data.parts[domain, "held_out"] for domain in "abc"]
+    averaging = Averaging(update, evaluate, validation, steps)
+    train(update, evaluate, Schedule(steps, 60), "eager", averaging=averaging)
+    found = {"losses": averaging.averages.losses.clone()}
+    for name in AVERAGES:
+        current = averaging.averages.current(name, steps - 1)
+        assert current is not None, f"{name} has not begun"
+        found |= {f"{name}, weight {k}": weight for k, weight in enumerate(current[0])}
+    for one in averaging.records:
+        rows = [list(splits.values()) for splits in one.accuracy.values()]
+        kept = torch.tensor([value for row in rows for value in row], dtype=torch.float64)
+        found[f"{one.extra['average']}, accuracies after update {one.step}"] = kept
+    return found

@@ -5,6 +5,7 @@ import random
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from shoal.algorithms import ALGORITHMS
 from shoal.catalogue import StepKind
+from shoal.micro_batches import in_micro_batches
 from shoal.randomness import Draws
 from shoal.results.records import Record
 from shoal.training.averages import (
@@ -34,7 +36,7 @@ from shoal.training.watcher import Progress, Watcher
 from shoal.weight_average import use_weights
 
 from .cut import large
-from .little import CPU, placed, training, watching
+from .little import CPU, averages_of_training, placed, training, watching
 
 # The example of the facts: evaluations 0, 1, 2 …
 EXAMPLE = [2.0, 1.0, 0.7, 0.5, 0.42, 0.40, 0.41, 0.43, 0.42, 0.44, 0.45, 0.47, 0.50]
@@ -327,6 +329,15 @@ def test_a_run_that_began_without_averages_ends_without(tmp_path: Path) -> None:
     averaging, _, records = averaged(checkpoints=checkpoints, watcher=watching(note=notes.append))
     assert averaging.records == [] and len(records) == 5
     assert notes == ["the run began without averages, so none are recorded"]
+
+
+def test_micro_batches_change_no_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = averages_of_training()
+    cut = Mock(wraps=in_micro_batches)
+    monkeypatch.setattr("shoal.training.step.in_micro_batches", cut)
+    found = averages_of_training(micro_batch=5)
+    assert cut.call_count > 120, "every update, and evaluations"
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
 
 
 def following(steps: int) -> tuple[Averaging, list[Record]]:
