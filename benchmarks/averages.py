@@ -163,6 +163,7 @@ def measure(
     memory.restart()
     validation = [placed.parts[name, HELD_OUT] for name in TRAINED]
     averaging = TimedAveraging(update, evaluate, validation, protocol.steps)
+    averaging.begin()
     updates(1 + length // 2, averaging)  # now evaluations are in the middle of blocks
     times: dict[str, list[float]] = {"without": [], "with": []}
     for number in range(asked.blocks):

@@ -6,6 +6,7 @@ As a script, one of the processes: RANK FILE FOLDER SCENARIO...; results go to F
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
@@ -18,8 +19,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import shoal
-from tests.training.cut import METHODS, trained
-from tests.training.little import averages_of_training
+from shoal.algorithms import ALGORITHMS
+from shoal.training.averages import Averaging
+from shoal.training.batches import Batches, Normalise, scaled
+from shoal.training.evaluation import Evaluation
+from shoal.training.step import Update
+from tests.training.cut import METHODS, large, trained
+from tests.training.little import CPU, averages_of_training, placed
 
 WORLD, E, INPUTS, FEATURES, CLASSES = 2, 5, 6, 4, 3
 # Features of a network with 3,503 weights, too many for a dense covariance.
@@ -312,10 +318,24 @@ SCENARIOS: dict[str, Callable[[], Result]] = {
 }
 
 
+def statistics_of_an_average() -> Result:
+    """Estimate batch norm for an average on each rank alone: only one of them saves models."""
+    data = placed()
+    algorithm = ALGORITHMS["erm"](large(dropout=0.0, frozen=False).float(), len(data.sources))
+    update = Update(algorithm, Batches(data.sources, Normalise(None, False, CPU)), "float32")
+    evaluate = Evaluation(algorithm, data.parts, scaled, nullcontext)
+    with Averaging(update, evaluate, [], steps=2)._own_statistics():
+        (norm,) = (part for part in algorithm.modules() if isinstance(part, nn.BatchNorm2d))
+        return {"value": norm.running_mean.clone(), "variance": norm.running_var.clone()}
+
+
 # Whole updates of methods; only in float64, because Adam amplifies rounding.
 TRAINING = {f"training, {name}": partial(trained, name) for name in METHODS}
 SCENARIOS |= TRAINING | {"training in micro-batches": partial(trained, "fishr", 3)}
-SCENARIOS |= {"training with averages": averages_of_training}
+SCENARIOS |= {
+    "training with averages": averages_of_training,
+    "training, statistics of an average": statistics_of_an_average,
+}
 
 
 def carry_out(name: str) -> Result:

@@ -146,10 +146,15 @@ def title_of(algorithm: str) -> str:
 
     A row of averaged weights, such as "fishr+swad", is "Fishr + SWAD".
     """
+    method, average = method_and_average(algorithm)
+    title = METHODS[method].title if method in METHODS else method
+    return f"{title} + {AVERAGES[average]}" if average else title
+
+
+def method_and_average(algorithm: str) -> tuple[str, str]:
+    """Return the method of a row and the average of its weights, "" if it is of none."""
     method, plus, average = algorithm.rpartition("+")
-    if plus and average in AVERAGES:
-        return f"{title_of(method)} + {AVERAGES[average]}"
-    return METHODS[algorithm].title if algorithm in METHODS else algorithm
+    return (method, average) if plus and average in AVERAGES else (algorithm, "")
 
 
 def scale_of(dataset: str) -> str:
@@ -187,10 +192,8 @@ def in_order(some: Iterable[P]) -> list[P]:
 
 def by_method(one: MethodOnDataset) -> OrderKey:
     """Return the position of its method among all methods, as a key to sort by."""
-    method, plus, average = one.algorithm.rpartition("+")
-    if not plus or average not in AVERAGES:
-        return (*_position(one.algorithm, tuple(METHODS)), -1)
-    return (*_position(method, tuple(METHODS)), list(AVERAGES).index(average))
+    method, average = method_and_average(one.algorithm)
+    return (*_position(method, tuple(METHODS)), ["", *AVERAGES].index(average))
 
 
 def _position(name: str, known: tuple[str, ...]) -> tuple[int, str]:

@@ -22,7 +22,10 @@ def use_weights(weights: Sequence[Tensor], values: Sequence[Tensor]) -> Iterator
 
 def fold(mean: Sequence[Tensor], count: int, more: Sequence[Tensor], added: int) -> None:
     """Make ``mean`` of ``count`` weights the mean of these and of ``added`` with mean ``more``."""
-    torch._foreach_lerp_(list(mean), list(more), added / (count + added))
+    if count:
+        torch._foreach_lerp_(list(mean), list(more), added / (count + added))
+    else:  # whatever was there, also what is not a number
+        torch._foreach_copy_(list(mean), list(more))
 
 
 class StoredWeights(nn.Module):
@@ -36,10 +39,6 @@ class StoredWeights(nn.Module):
     @property
     def tensors(self) -> list[Tensor]:
         return list(self.buffers())
-
-    def zero(self) -> None:
-        """Set all to zero."""
-        torch._foreach_zero_(self.tensors)
 
 
 class WeightAverage(nn.Module):

@@ -65,11 +65,15 @@ def test_two_processes_train_what_one_does(
     assert [record["accuracy"] for record in one] == [record["accuracy"] for record in two]
     for ours, theirs in zip(one, two, strict=True):
         assert ours["terms"] == pytest.approx(theirs["terms"], rel=1e-5)
-    mine, other = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
-    assert mine.keys() == other.keys()
-    for key, tensor in mine.items():
-        gap = (tensor.double() - other[key].double()).norm()
-        assert gap <= 1e-4 * tensor.double().norm().clamp(min=1e-6), key
+    averages = [(tmp_path / name / "averages.jsonl").read_text() for name in ("one", "two")]
+    one, two = ([json.loads(line) for line in text.splitlines()] for text in averages)
+    assert [record["accuracy"] for record in one] == [record["accuracy"] for record in two]
+    for model in ("model.safetensors", "averages/sma/model.safetensors"):
+        mine, other = (load_file(tmp_path / name / model) for name in ("one", "two"))
+        assert mine.keys() == other.keys()
+        for key, tensor in mine.items():
+            gap = (tensor.double() - other[key].double()).norm()
+            assert gap <= 1e-4 * tensor.double().norm().clamp(min=1e-6), key
     capsys.readouterr()
 
 

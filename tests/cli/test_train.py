@@ -91,9 +91,12 @@ def test_a_run(capsys: Output) -> None:
     assert lines[6] == "Accuracy in %, and expected calibration error; –: not evaluated."
     assert re.fullmatch(
         r"5 updates in \d+\.\d s, evaluations \d+\.\d s, preparation \d+\.\d s",
-        out.splitlines()[-2],
+        out.splitlines()[-3],
     )
-    assert out.splitlines()[-1] == "Records, model and card: run"
+    assert out.splitlines()[-2:] == [
+        "Records, model and card: run",
+        "Models of averages: run/averages/sma, run/averages/half",
+    ]
     # Without a terminal there is a line in the end, at least.
     assert re.fullmatch(
         r"Fishr on tiny: step 5 of 5, [\d,]+ images/s, 0:00:00 left, "
@@ -221,6 +224,21 @@ def test_weights_that_a_rule_may_choose(capsys: Output) -> None:
     assert train("--out", "plain") == 0 and not Path("plain/kept").exists()
     with pytest.raises(SystemExit):
         train("--keep-best", "best")
+
+
+def test_models_of_averages(capsys: Output) -> None:
+    assert train("--out", "run", "--average", "half", "--keep-best", "leave-one-domain-out") == 0
+    out = capsys.readouterr().out
+    assert "Models of averages: run/averages/half\n" in out
+    assert "Weights that a rule can choose: run/averages/half/kept/step-0000002" in out
+    assert not Path("run/averages/sma").exists()
+    assert main(["eval", "run/averages/half", "--dataset", "tiny", "--device", "cpu"]) == 0
+    assert "Fishr + second half: run/averages/half on tiny" in capsys.readouterr().out
+    command = ["diagnose", "run/averages/half", "tiny", "--device", "cpu", "--json", "found.json"]
+    assert main(command) == 0
+    assert "Fishr + second half: run/averages/half on tiny" in capsys.readouterr().out
+    assert json.loads(Path("found.json").read_text())["algorithm"] == "fishr+half"
+    assert train("--out", "none", "--average", "none") == 0 and not Path("none/averages").exists()
 
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from shoal.cli import main
+from shoal.results.averages import with_averages
 from shoal.results.records import Record, RunResult, read_runs
 from shoal.results.selection import ALL_RULES, CALIBRATED, WORDS, choose_runs
 from shoal.runs.best_weights import NotKept, kept_model, model_of, reachable, save_chosen
@@ -186,10 +187,11 @@ def test_what_was_not_kept_is_said(tmp_path: Path) -> None:
 
 
 class Keeping(Squares):
-    """Squares on a machine that keeps weights."""
+    """Squares on a machine that keeps weights, also those of averages."""
 
     def machine(self) -> Any:
-        return replace(super().machine(), keep_best=("training-domain", "leave-one-domain-out"))
+        rules = ("training-domain", "leave-one-domain-out")
+        return replace(super().machine(), keep_best=rules, averages=("sma", "half"))
 
 
 @pytest.fixture(scope="module")
@@ -227,9 +229,13 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_pairs_keep_nothing(sweep: Path) -> None:
+    # An average is kept where it has begun.
+    steps = {".": (0, 2, 4), "averages/sma": (2, 4), "averages/half": (4,)}
     for run in read_plan(sweep):
-        expected = ["step-0000000", "step-0000002", "step-0000004"]
-        assert kept(folder_of(sweep, run)) == (expected if len(run.test_domains) == 1 else [])
+        for row, expected in steps.items():
+            found = kept(folder_of(sweep, run) / row)
+            alone = len(run.test_domains) == 1
+            assert found == [f"step-{step:07d}" for step in expected if alone]
 
 
 @pytest.mark.parametrize("rule", ["test-domain", "training-domain", "leave-one-domain-out"])
@@ -238,12 +244,14 @@ def test_the_command_saves_what_was_chosen(
 ) -> None:
     assert main(["select", str(sweep), "--rule", rule, "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    runs = read_runs([sweep])
+    runs = with_averages(read_runs([sweep]))
     choices = choose_runs(runs, rule)
-    assert len(choices) == 3 == len(list(tmp_path.iterdir()))
+    assert {choice.algorithm for choice in choices} == {"erm", "erm+sma", "erm+half"}
+    assert len(choices) == 9 == len(list(tmp_path.iterdir()))
     for choice in choices:
-        folder = tmp_path / f"tiny-erm-{choice.test_domain}-t0"
+        folder = tmp_path / f"tiny-{choice.algorithm}-{choice.test_domain}-t0"
         model = load(folder, CPU)
+        assert model.row == choice.algorithm
         source = load(model_of(choice), CPU)
         assert all(
             torch.equal(a, b)
@@ -256,7 +264,7 @@ def test_the_command_saves_what_was_chosen(
         assert model.run.draw == choice.draw and model.run.test_domains == (choice.test_domain,)
         about = model.card["selection"]
         assert (about["rule"], about["draw"], about["step"]) == (rule, choice.draw, choice.step)
-        assert (about["of_draws"], about["of_records"]) == (2, 4)
+        assert (about["of_draws"], about["of_records"]) == (2, len(choice.run.records))
         assert about["how"].startswith(WORDS[rule])
         assert ("left out two only chose" in about["how"]) == (rule == "leave-one-domain-out")
         assert (
@@ -269,6 +277,26 @@ def test_the_command_saves_what_was_chosen(
         assert f"{folder}: draw {choice.draw} (of {choice.draws}), {read}" in printed
 
 
+def test_the_command_saves_an_average_alone(
+    sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["select", str(sweep), "--rule", "training-domain", "--out", str(tmp_path)]
+    assert main([*command, "--algorithms", "erm+half"]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {f"tiny-erm+half-{d}-t0" for d in "abc"}
+    assert main([*command, "--algorithms", "erm+haf"]) == 2
+    assert "did you mean 'erm+half'?" in capsys.readouterr().err
+
+
+def test_an_average_without_models_is_named(sweep: Path, tmp_path: Path) -> None:
+    """As in records of a version that saved no averages, or that were copied without models."""
+    choices = choose_runs(with_averages(read_runs([sweep])), "test-domain")
+    choice = next(one for one in choices if one.algorithm == "erm+half")
+    path = tmp_path / "run"
+    shutil.copytree(str(choice.run.path), path, ignore=shutil.ignore_patterns("averages"))
+    with pytest.raises(NotKept, match="did not keep the weights of the average second half of "):
+        model_of(replace(choice, run=replace(choice.run, path=path)))
+
+
 def test_a_draw_that_diverged_counts_as_tried(sweep: Path, tmp_path: Path) -> None:
     """On the card, as in the tables."""
     shutil.copytree(sweep, tmp_path / "sweep")
@@ -279,8 +307,10 @@ def test_a_draw_that_diverged_counts_as_tried(sweep: Path, tmp_path: Path) -> No
     command = ["select", str(tmp_path / "sweep"), "--rule", "test-domain", "--out"]
     assert main([*command, str(tmp_path / "models")]) == 0
     (test,) = single[0].test_domains
-    card = json.loads((tmp_path / "models" / f"tiny-erm-{test}-t0" / "model.json").read_text())
-    assert (card["selection"]["draw"], card["selection"]["of_draws"]) == (0, 2)
+    for row in ("erm", "erm+half"):
+        folder = tmp_path / "models" / f"tiny-{row}-{test}-t0"
+        card = json.loads((folder / "model.json").read_text())
+        assert (card["selection"]["draw"], card["selection"]["of_draws"]) == (0, 2)
 
 
 def test_what_cannot_be_saved_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ import random
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.algorithms import ALGORITHMS
-from shoal.catalogue import StepKind
+from shoal.catalogue import AVERAGES, StepKind
 from shoal.micro_batches import in_micro_batches
 from shoal.randomness import Draws
 from shoal.results.records import Record
@@ -33,7 +34,7 @@ from shoal.training.evaluation import Evaluation
 from shoal.training.loop import Schedule, train
 from shoal.training.step import Update
 from shoal.training.watcher import Progress, Watcher
-from shoal.weight_average import use_weights
+from shoal.weight_average import StoredWeights, use_weights
 
 from .cut import large
 from .little import CPU, averages_of_training, placed, training, watching
@@ -43,9 +44,13 @@ EXAMPLE = [2.0, 1.0, 0.7, 0.5, 0.42, 0.40, 0.41, 0.43, 0.42, 0.44, 0.45, 0.47, 0
 EXAMPLE += [0.56, 0.6, 0.62, 0.65, 0.7, 0.8]
 
 
-def slow_window(losses: Sequence[float]) -> tuple[int, float, int] | None:
-    """Return SWAD's start, threshold and last averaged evaluation, by its definition in words."""
-    for now in range(START_WINDOW - 1, len(losses)):
+def slow_window(losses: Sequence[float], first: int = 0) -> tuple[int, float, int] | None:
+    """Return SWAD's start, threshold and last averaged evaluation, by its definition in words.
+
+    Args:
+        first: the evaluation at which the search begins.
+    """
+    for now in range(first + START_WINDOW - 1, len(losses)):
         seen = losses[now - START_WINDOW + 1 : now + 1]
         if seen[0] <= min(seen):
             break
@@ -55,18 +60,27 @@ def slow_window(losses: Sequence[float]) -> tuple[int, float, int] | None:
     threshold = TOLERANCE * sum(seen) / len(seen)
     start = converged
     for earlier in range(converged - 1, converged - 1 - (END_WINDOW - START_WINDOW), -1):
-        if earlier < 0 or losses[earlier] > threshold:
+        if earlier < first or losses[earlier] > threshold:
             break
         start = earlier
     for now in range(converged, len(losses)):
         if now + 1 >= END_WINDOW and min(losses[now - END_WINDOW + 1 : now + 1]) > threshold:
+            if now - END_WINDOW == start:  # no update lies between them
+                return slow_window(losses, now)
             return start, threshold, now - END_WINDOW
     return start, threshold, len(losses) - 1
 
 
 def curve(kind: str, seed: int) -> list[float]:
-    """Return losses that begin to rise early, late, never, or are soon infinite."""
+    """Return losses that begin to rise early, late, never, or are soon infinite.
+
+    Others jump after the first evaluation and stay there, or always fall.
+    """
     chance = random.Random(f"{kind} {seed}")
+    if kind == "falling":
+        return [2.0 * 0.9**k for k in range(51)]
+    if kind == "jumping":
+        return [0.2, *(1 + loss for loss in curve("late", seed)[1:])]
     turn = {"early": 8, "late": 30, "never": 99, "dying": 12}[kind]
     losses = []
     for k in range(51):
@@ -77,7 +91,10 @@ def curve(kind: str, seed: int) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("kind", ["early", "late", "never", "dying"])
+KINDS = {"early": 2, "late": 2, "never": 1, "dying": 2, "jumping": 1, "falling": 0}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(5))
 def test_swad_starts_and_ends_as_defined(kind: str, seed: int) -> None:
     losses = curve(kind, seed)
@@ -89,7 +106,18 @@ def test_swad_starts_and_ends_as_defined(kind: str, seed: int) -> None:
             last = count - 1 if ours.end is None else ours.end
             assert (ours.start, ours.threshold, last) == slow
             ended.add(ours.end)
-    assert len(ended) == (1 if kind == "never" else 2), "a curve that does what its name says"
+    assert len(ended) == KINDS[kind], "a curve that does what its name says"
+
+
+def test_swad_begins_again_after_a_window_without_updates() -> None:
+    """The loss before a penalty acts can be the smallest; what follows is another valley."""
+    losses = [0.2] + [1.0] * 6
+    window = swad_window(losses[:-1])
+    assert window is not None and (window.start, window.last, window.end) == (0, 0, None)
+    assert swad_window(losses) is None
+    window = swad_window([*losses, 0.9, 1.0, 1.0])
+    assert window is not None and (window.start, window.last, window.end) == (6, 9, None)
+    assert window.threshold == pytest.approx(1.3 * (0.9 + 2.0) / 3)
 
 
 def test_swad_on_the_worked_example() -> None:
@@ -168,21 +196,39 @@ def check(
         expected["sma"] = range(plan.sma_start, step + 1)
     if step >= plan.half_start:
         expected["half"] = range(plan.half_start, step + 1)
+    about: dict[str, int | bool | None] = {"converged": False, "t_s": None, "t_e": None}
+    at = plan.evaluated
     if slow := slow_window(seen):
-        expected["swad"] = range(plan.evaluated[slow[0]] + 1, plan.evaluated[slow[2]] + 1)
+        expected["swad"] = range(at[slow[0]] + 1, at[slow[2]] + 1)
+        about["converged"], about["t_s"] = True, at[slow[0]]
+        about["t_e"] = at[slow[2]] if slow[2] < len(seen) - 1 else None
+    elif len(seen) > 1:
+        expected["swad"] = range(at[len(seen) - 2] + 1, at[len(seen) - 1] + 1)
     for name in ("sma", "half", "swad"):
-        found = averages.current(name, step) if name != "swad" or plan.evaluated else None
+        found = averages.current(name, step)
         if name not in expected:
             assert found is None, (name, step)
             continue
-        assert found is not None and found[1] == expected[name], (name, step)
-        torch.testing.assert_close(found[0], mean_of([path[k] for k in found[1]]))
+        assert found is not None and found.updates == expected[name], (name, step)
+        assert found.about == (about if name == "swad" else {})
+        torch.testing.assert_close(found.weights, mean_of([path[k] for k in found.updates]))
 
 
-@pytest.mark.parametrize("kind", ["early", "late", "never", "dying"])
-def test_averages_are_means_of_the_weights_of_their_updates(kind: str) -> None:
-    plan = AveragePlan(510, 40)
-    follow(walk(510), plan, curve(kind, 0))
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("steps", [510, 502])
+def test_averages_are_means_of_the_weights_of_their_updates(kind: str, steps: int) -> None:
+    """With 510 updates, the second half begins between two evaluations."""
+    plan = AveragePlan(steps, 40)
+    assert (plan.half_start - 1 in plan.evaluated) == (steps == 502)
+    follow(walk(steps), plan, curve(kind, 0))
+
+
+def test_how_many_copies_of_the_weights_there_are() -> None:
+    weights = walk(1)[0]
+    for steps, copies in ((510, 8), (100, 3)):
+        plan = AveragePlan(steps)
+        held = sum(b.numel() for name, b in Averages(weights, plan).named_buffers() if "." in name)
+        assert held == copies * sum(map(Tensor.numel, weights)) and plan.copies == copies
 
 
 @pytest.mark.parametrize("steps", [2, 3, 30, 99])
@@ -190,10 +236,11 @@ def test_short_runs(steps: int) -> None:
     follow(walk(steps), AveragePlan(steps), [])
 
 
+@pytest.mark.parametrize("kind", ["late", "jumping"])
 @pytest.mark.parametrize("cut", [3, 60, 99, 100, 254, 255, 256, 301, 505])
-def test_state_is_all_in_the_state_dict(cut: int) -> None:
+def test_state_is_all_in_the_state_dict(kind: str, cut: int) -> None:
     """Averages that are saved and loaded after any update end with the same bits."""
-    plan, path, losses = AveragePlan(510, 40), walk(510), curve("late", 1)
+    plan, path, losses = AveragePlan(510, 40), walk(510), curve(kind, 1)
     whole, _ = follow(path, plan, losses)
     live = [tensor.clone() for tensor in path[0]]
     averages = Averages(live, plan)
@@ -224,13 +271,16 @@ class Stopped(Exception):
 
 
 def averaged(
-    method: str = "fishr", checkpoints: Checkpoints | None = None, watcher: Watcher | None = None
+    method: str = "fishr",
+    checkpoints: Checkpoints | None = None,
+    watcher: Watcher | None = None,
+    names: Sequence[str] = tuple(AVERAGES),
 ) -> tuple[Averaging, list[list[Tensor]], list[Record]]:
     """Return the averaging of a whole training, its weights after each update, and its records."""
     hparams = {"warmup_steps": WARMUP} if method == "fishr" else {}
     update, evaluate = training(method, **hparams)
     held = [part for (domain, split), part in evaluate.parts.items() if split == "held_out"]
-    averaging = Averaging(update, evaluate, held[:3], STEPS)
+    averaging = Averaging(update, evaluate, held[:3], STEPS, names)
     path: list[list[Tensor]] = []
     forward = update.forward
 
@@ -309,6 +359,37 @@ def test_a_stopped_training_resumes_its_averages(tmp_path: Path, cut: int) -> No
         assert torch.equal(again.averages.state_dict()[key], value), key
 
 
+@pytest.mark.parametrize(
+    ("began", "asked", "left", "notes"),
+    [
+        (["sma"], ["sma", "half", "swad"], ["sma"], ["second half, SWAD"]),
+        (["sma", "half", "swad"], ["half"], ["half"], []),
+        (["half"], ["swad"], [], ["averages"]),
+    ],
+)
+def test_a_run_resumes_with_other_averages(
+    tmp_path: Path, began: list[str], asked: list[str], left: list[str], notes: list[str]
+) -> None:
+    whole, _, _ = averaged()
+
+    def stop(progress: Progress) -> None:
+        if progress.done > 100:
+            raise Stopped
+
+    checkpoints = Checkpoints(tmp_path, "run", 0.0)
+    with pytest.raises(Stopped):
+        averaged(checkpoints=checkpoints, watcher=watching(progress=stop), names=began)
+    said: list[str] = []
+    again, _, _ = averaged(
+        checkpoints=Checkpoints(tmp_path, "run", 0.0),
+        watcher=watching(note=said.append),
+        names=asked,
+    )
+    assert said == [f"the run began without {one}: not recorded" for one in notes]
+    assert again.names == left
+    assert again.records == [one for one in whole.records if one.extra["average"] in left]
+
+
 def test_a_run_that_began_without_averages_ends_without(tmp_path: Path) -> None:
     def stop(progress: Progress) -> None:
         if progress.done > 50:
@@ -328,7 +409,7 @@ def test_a_run_that_began_without_averages_ends_without(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, "run", 0.0)
     averaging, _, records = averaged(checkpoints=checkpoints, watcher=watching(note=notes.append))
     assert averaging.records == [] and len(records) == 5
-    assert notes == ["the run began without averages, so none are recorded"]
+    assert notes == ["the run began without averages: not recorded"]
 
 
 def test_micro_batches_change_no_average(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,15 +421,26 @@ def test_micro_batches_change_no_average(monkeypatch: pytest.MonkeyPatch) -> Non
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
 
 
-def following(steps: int) -> tuple[Averaging, list[Record]]:
-    """Train a network whose batch norm follows the data, with averages."""
+def following(
+    steps: int, frozen: bool = False, watcher: Watcher | None = None, refuse: Any = None
+) -> tuple[Averaging, list[Record]]:
+    """Train a large network with averages; its batch norm follows the data unless it is frozen.
+
+    Args:
+        refuse: called before each forward, to raise.
+    """
     data = placed()
-    algorithm = ALGORITHMS["erm"](large(2, 0.0, frozen=False).float(), len(data.sources))
+    algorithm = ALGORITHMS["erm"](large(2, 0.0, frozen=frozen).float(), len(data.sources))
+    if refuse:
+        algorithm.model.features.network.register_forward_pre_hook(refuse)
     batches = Batches(data.sources, Normalise(None, False, CPU))
     update = Update(algorithm, batches, "float32")
     evaluate = Evaluation(algorithm, data.parts, scaled, nullcontext)
     averaging = Averaging(update, evaluate, [], steps, ["half"])
-    records, _ = train(update, evaluate, Schedule(steps, 4), "eager", averaging=averaging)
+    schedule = Schedule(steps, 4)
+    records, _ = train(
+        update, evaluate, schedule, "eager", watcher=watcher or Watcher(), averaging=averaging
+    )
     return averaging, records
 
 
@@ -359,7 +451,7 @@ def test_batch_norm_that_follows_the_data_is_estimated_for_an_average() -> None:
     before = {key: value.clone() for key, value in update.state_dict().items()}
     current = averaging.averages.current("half", 11)
     assert current is not None
-    with use_weights(averaging.weights, current[0]), averaging._own_statistics():
+    with use_weights(averaging.weights, current.weights), averaging._own_statistics():
         found = norm.running_mean.clone(), norm.running_var.clone()
         # The same by hand: means of each batch's statistics, in front of the norm.
         seen: list[Tensor] = []
@@ -386,6 +478,50 @@ def training_without(steps: int) -> list[Record]:
     update = Update(algorithm, Batches(data.sources, Normalise(None, False, CPU)), "float32")
     evaluate = Evaluation(algorithm, data.parts, scaled, nullcontext)
     return train(update, evaluate, Schedule(steps, 4), "eager")[0]
+
+
+# Memory
+
+FULL = "CUDA out of memory. Tried to allocate 20.00 MiB"
+
+
+def test_training_goes_on_without_averages_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[StoredWeights] = []
+
+    class Narrow(StoredWeights):
+        def __init__(self, weights: Sequence[Tensor]) -> None:
+            if len(made) == 5:
+                raise torch.OutOfMemoryError(FULL)
+            super().__init__(weights)
+            made.append(self)
+
+    monkeypatch.setattr("shoal.training.averages.StoredWeights", Narrow)
+    notes: list[str] = []
+    averaging, _, records = averaged(watcher=watching(note=notes.append))
+    size = 8 * sum(weight.numel() * 4 for weight in averaging.weights)
+    assert notes == [
+        f"there is no memory for averages of the weights, which take {size / 1e9:.2g} GB (8 copies "
+        "of the weights): not recorded"
+    ]
+    assert averaging.names == [] and averaging.records == []
+    update, evaluate = training("fishr", warmup_steps=WARMUP)
+    assert train(update, evaluate, Schedule(STEPS, 40), "eager")[0] == records
+
+
+def test_memory_that_runs_out_in_the_first_update() -> None:
+    """The network runs in micro-batches, and what did not fit is in no average."""
+    whole, _ = following(12, frozen=True)
+    notes: list[str] = []
+
+    def refuse(network: nn.Module, inputs: tuple[Tensor]) -> None:
+        if network.training and len(inputs[0]) > 5:
+            raise torch.OutOfMemoryError(FULL)
+
+    averaging, _ = following(12, frozen=True, watcher=watching(note=notes.append), refuse=refuse)
+    assert [line.partition(":")[0] for line in notes] == ["memory ran out"] * 2
+    assert averaging.update.algorithm.micro_batch == 3
+    for key, value in whole.averages.state_dict().items():
+        torch.testing.assert_close(averaging.averages.state_dict()[key], value)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

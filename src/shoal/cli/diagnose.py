@@ -24,7 +24,10 @@ def add(commands: Any) -> None:
     )
     name_domains(parser)
     parser.add_argument(
-        "model", type=Path, metavar="RUN|MODEL", help="a run folder or a model file"
+        "model",
+        type=Path,
+        metavar="RUN|MODEL",
+        help="a run folder, the folder of one of its averages, or a model file",
     )
     parser.add_argument(
         "dataset",
@@ -122,7 +125,7 @@ def _run(options: argparse.Namespace) -> int:
     )
     cache = decode_with_progress(dataset, options.cache)
     found = diagnose(model, dataset, cache, options.domain or dataset.names, question)
-    show(found, f"{title_of(model.run.algorithm)}: {options.model} on {dataset.name}")
+    show(found, f"{title_of(model.row)}: {options.model} on {dataset.name}")
     if options.json:
         write_json(options.json, found)
         print(f"All numbers: {options.json}")

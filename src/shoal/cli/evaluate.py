@@ -17,7 +17,12 @@ def add(commands: Any) -> None:
         "a table, of another table. Unreadable images are reported and skipped.",
     )
     name_domains(parser)
-    parser.add_argument("model", type=Path, metavar="RUN", help="the folder of a run or a fit")
+    parser.add_argument(
+        "model",
+        type=Path,
+        metavar="RUN",
+        help="the folder of a run or a fit, or of an average: RUN/averages/sma",
+    )
     add_data_options(parser)
     add_columns(parser)
     parser.add_argument(
@@ -60,7 +65,7 @@ def _run(options: argparse.Namespace) -> int:
     from ..catalogue import title_of
     from .terminal import table
 
-    grid = table(f"{title_of(model.run.algorithm)}: {options.model} on {dataset.name}", None)
+    grid = table(f"{title_of(model.row)}: {options.model} on {dataset.name}", None)
     examples = "images" if len(model.card["shape"]) == 3 else "rows"
     for head in ("Domain", examples, "accuracy %", "calibration error"):
         grid.add_column(head, justify="left" if head == "Domain" else "right")

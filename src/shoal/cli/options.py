@@ -66,9 +66,9 @@ def add_averages(parser: Any) -> None:
         default=["all"],
         choices=("all", "none", *AVERAGES),
         metavar="NAME",
-        help="averages of the weights along a run, recorded as rows of their own: sma (from update "
-        "100 on), half (the second half), swad (while the validation loss is low), all, or none "
-        "(default: all). They change nothing about training",
+        help="averages of the weights along a run, recorded as rows of their own, with a model of "
+        "each: sma (from update 100 on), half (the second half), swad (while the validation loss "
+        "is low), all, or none (default: all). They change nothing about training",
     )
 
 

@@ -14,9 +14,9 @@ def add(commands: Any) -> None:
         "select",
         help="save the models that a selection rule chose from a sweep",
         description="For every data set, method, test domain and trial, save the model that a rule "
-        "chose among all draws and records, with a card on how it was chosen. A run keeps the "
-        "weights of its last record; give --keep-best to 'shoal sweep' to keep those that a rule "
-        "can choose.",
+        "chose among all draws and records, with a card on how it was chosen. Averages of the "
+        "weights count as methods of their own, such as fishr+swad. A run keeps the weights of its "
+        "last record; give --keep-best to 'shoal sweep' to keep those that a rule can choose.",
     )
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="DIR", help="folders with sweeps or runs"
@@ -27,13 +27,16 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="folder for the saved models"
     )
-    parser.add_argument("--algorithms", nargs="+", metavar="NAME", help="only these methods")
+    parser.add_argument(
+        "--algorithms", nargs="+", metavar="NAME", help="only these methods or averages"
+    )
     parser.add_argument("--datasets", nargs="+", metavar="NAME", help="only these data sets")
     parser.set_defaults(run=_run, after_interrupt="run the same command again to save all models")
 
 
 def _run(options: argparse.Namespace) -> int:
     from ..report.notes import diverged_runs
+    from ..results.averages import with_averages
     from ..results.records import read_runs
     from ..results.selection import select
     from ..runs.best_weights import NotKept, save_chosen
@@ -43,9 +46,10 @@ def _run(options: argparse.Namespace) -> int:
     if not runs:
         raise ValueError(f"no finished run in {', '.join(map(str, options.folders))}")
     warn_of_twins(runs)
-    _check_known("method", options.algorithms, [run.algorithm for run in runs])
+    rows = with_averages(runs)
+    _check_known("method", options.algorithms, [row.algorithm for row in rows])
     _check_known("data set", options.datasets, [run.dataset for run in runs])
-    selected = select(runs, options.rule, diverged_runs(failed_runs(options.folders)))
+    selected = select(rows, options.rule, diverged_runs(failed_runs(options.folders)))
     choices = [
         choice
         for choice in selected.choices

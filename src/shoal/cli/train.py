@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from ..catalogue import title_of
+from ..catalogue import AVERAGES, title_of
 from ..results.records import Record, RunResult, timing_of
 from ..training.watcher import Progress, Watcher
 from .loading import decode_with_progress, load_and_report
@@ -208,6 +208,7 @@ def show_result(result: RunResult, run: Any, out: Path, trained: bool) -> None:
     """
     from rich.console import Console
 
+    from ..results.averages import average_folder
     from ..runs.best_weights import KEPT_MODELS
 
     record = result.records[-1]
@@ -223,8 +224,12 @@ def show_result(result: RunResult, run: Any, out: Path, trained: bool) -> None:
             f" preparation {took.preparing:.1f} s"
         )
     print(f"Records, model and card: {out}")
-    for kept in sorted((out / KEPT_MODELS).glob("step-*")):
-        print(f"Weights that a rule can choose: {kept}")
+    averages = [at for name in AVERAGES if (at := average_folder(out, name)).is_dir()]
+    if averages:
+        print(f"Models of averages: {', '.join(map(str, averages))}")
+    for folder in (out, *averages):
+        for kept in sorted((folder / KEPT_MODELS).glob("step-*")):
+            print(f"Weights that a rule can choose: {kept}")
 
 
 def accuracies(record: Any, run: Any, title: str) -> Any:

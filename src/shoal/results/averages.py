@@ -4,12 +4,19 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..catalogue import AVERAGES
 from .records import Record, RunResult
 
-# Next to the records of a run; it is not part of the run's identity.
-AVERAGES_FILE = "averages.jsonl"
+# Next to the records of a run: the records of its averages, and a folder with a model of each. They
+# are not part of the run's identity.
+AVERAGES_FILE, AVERAGED_MODELS = "averages.jsonl", "averages"
+
+
+def average_folder(run: Path, average: str) -> Path:
+    """Return the folder of an average's models, of the run in a folder; "" for the run itself."""
+    return run / AVERAGED_MODELS / average if average else run
 
 
 def averages_as_text(records: Iterable[Record]) -> str:
@@ -37,14 +44,29 @@ def read_averages(folder: Path) -> list[Record]:
     return found
 
 
+def by_average(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Return the records of each average that has any, by its name, in the order of tables."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.extra["average"], []).append(record)
+    return {name: found[name] for name in AVERAGES if name in found}
+
+
+def about_average(record: Record) -> dict[str, Any]:
+    """Return what the card of a model says about its average; nothing if it is of none."""
+    if "average" not in record.extra:
+        return {}
+    entries = {name: value for name, value in record.extra.items() if name != "average"}
+    return {"average": {"name": record.extra["average"], **entries}}
+
+
 def with_averages(runs: Sequence[RunResult]) -> list[RunResult]:
     """Return the runs, each followed by its averages as runs of a method such as "erm+sma"."""
     found = []
     for run in runs:
         found.append(run)
         recorded = [] if run.path is None else read_averages(run.path)
-        for name in AVERAGES:
-            mine = tuple(record for record in recorded if record.extra["average"] == name)
-            if mine:
-                found.append(replace(run, algorithm=f"{run.algorithm}+{name}", records=mine))
+        for name, mine in by_average(recorded).items():
+            row = f"{run.algorithm}+{name}"
+            found.append(replace(run, algorithm=row, records=tuple(mine)))
     return found

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from ..catalogue import method_and_average
 from .records import HELD_OUT, KEPT, Failure, Record, RunResult, mean_inside
 
 # Accuracies within this distance of the best count as equal to it; calibration decides.
@@ -178,11 +179,12 @@ def select(runs: Iterable[RunResult], rule: str, lost: Iterable[Failure] = ()) -
     groups: dict[tuple[str, str, int], list[RunResult]] = {}
     for run in runs:
         groups.setdefault((run.dataset, run.algorithm, run.trial), []).append(run)
-    there = {key[:2] for key in groups}
+    there = dict.fromkeys(key[:2] for key in groups)  # the others have failures only
     failed: dict[tuple[str, str, int], list[Failure]] = {}
     for one in lost:
-        if (one.dataset, one.algorithm) in there:  # the others have failures only
-            failed.setdefault((one.dataset, one.algorithm, one.trial), []).append(one)
+        for dataset, row in there:  # with the averages of its weights
+            if (dataset, method_and_average(row)[0]) == (one.dataset, one.algorithm):
+                failed.setdefault((dataset, row, one.trial), []).append(one)
     found = Selection([], {})
     for key in dict.fromkeys((*groups, *failed)):
         mates, gone = groups.get(key, []), failed.get(key, [])

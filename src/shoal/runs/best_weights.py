@@ -2,7 +2,7 @@
 
 The choice of a rule is known only when all runs are done: later records and other draws can do
 better. So the weights of a record are kept if the rule can choose it, and deleted at the end of the
-run if it no longer can.
+run if it no longer can. The weights of each average along a run are kept by its own records.
 """
 
 import hashlib
@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..catalogue import AVERAGES, method_and_average
+from ..results.averages import average_folder
 from ..results.records import CARD, MODEL, Record, RunResult
 from ..results.selection import (
     CALIBRATED,
@@ -65,16 +67,18 @@ def _well_calibrated(run: RunResult) -> list[int]:
 
 
 def kept_model(folder: Path, step: int) -> Path:
-    """Return the folder of the weights of a record, of a run in ``folder``."""
+    """Return the folder of the weights of a record, of a run or an average in ``folder``."""
     return folder / KEPT_MODELS / f"step-{step:07d}"
 
 
 class WeightKeeper:
-    """Keeps weights of a run for some rules: call it with all records after every new one.
+    """Keeps weights for some rules: call it with all records after every new one.
+
+    A run has one for its own records, and one for those of each average of its weights.
 
     Args:
-        folder: the folder of the run.
-        save: writes the current weights into a folder, with a record.
+        folder: the folder of the run or of the average.
+        save: writes the weights of the newest record into a folder.
     """
 
     def __init__(
@@ -141,12 +145,15 @@ def model_of(choice: Choice) -> Path:
     run = choice.run.path
     if run is None:
         raise NotKept("the runs have no folders")
-    for folder in (run, kept_model(run, choice.step)):
+    average = method_and_average(choice.algorithm)[1]
+    of_row = average_folder(run, average)
+    for folder in (of_row, kept_model(of_row, choice.step)):
         if (folder / CARD).is_file() and read_json(folder / CARD).get("step") == choice.step:
             return folder
+    weights = f"the weights of the average {AVERAGES[average]}" if average else "the weights"
     raise NotKept(
-        f"{run} did not keep the weights of step {choice.step}; move it away and train it again "
-        "with --keep-best"
+        f"{run} did not keep {weights} of step {choice.step}; move it away and train it again with "
+        "--keep-best"
     )
 
 

@@ -248,7 +248,7 @@ def diagnose(
     same = dataset.name == model.run.dataset
     trained = [name in model.card["training_domains"] and same for name in domains]
     return {
-        "algorithm": model.run.algorithm,
+        "algorithm": model.row,
         "dataset": dataset.name,
         "question": asdict(question),
         **_answers(subject, question, list(domains), trained),

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from ..algorithms.base import Algorithm
-from ..catalogue import LOGS
+from ..catalogue import AVERAGES, LOGS
 from ..choices import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..distributed import rank
+from ..results.averages import about_average, average_folder, by_average, read_averages
 from ..results.records import HELD_OUT, TIMING, Record, RunResult
 from ..storage import explain_write_errors, write_json, write_safetensors, write_text
 from ..training.averages import Averaging
@@ -54,21 +55,26 @@ def execute(
     checkpoints = Checkpoints(folder.checkpoints, run.identity, machine.checkpoint_every, writes)
 
     def save(path: Path, record: Record) -> None:
-        model.save(
-            path,
-            update.algorithm,
-            run=run,
-            shape=placed.shape,
-            classes=dataset.classes,
-            domains=trained,
-            record=record,
-        )
+        with _measured(averaging, record):
+            model.save(
+                path,
+                update.algorithm,
+                run=run,
+                shape=placed.shape,
+                classes=dataset.classes,
+                domains=trained,
+                record=record,
+                about=about_average(record),
+            )
 
-    keeper = WeightKeeper(run, machine.keep_best, folder.path, save)
+    keepers = {
+        name: WeightKeeper(run, machine.keep_best, average_folder(folder.path, name), save)
+        for name in ("", *AVERAGES)
+    }
     if folder.done:
         if writes:
             checkpoints.delete()  # a kill may have come before it
-        return _finished(run, folder, machine, keeper, watcher)
+        return _finished(run, folder, machine, keepers, watcher)
     model.check_saving()
     trained = dataset.without(run.test_domains).names
     placed, update = prepare(run, method, dataset, cache, machine)
@@ -76,7 +82,7 @@ def execute(
         watcher.note(line)
     evaluate = evaluation_of_run(update, placed.parts, machine.step == "compiled")
     averaging = _averaging(run, update, evaluate, machine)
-    writer = _RecordWriter(folder, keeper, checkpoints, averaging, watcher)
+    writer = _RecordWriter(folder, keepers, checkpoints, averaging, watcher)
     records, timing = train(
         update,
         evaluate,
@@ -87,13 +93,16 @@ def execute(
         extra_metrics=_extra_metrics(update, placed, machine),
         averaging=averaging,
     )
+    rows = {"": records, **by_average(_averaged(averaging))}
     outcomes = evaluate() if machine.predictions else None
-    logits = _logits(evaluate, averaging, run) if machine.predictions else {}
+    logits = _logits(evaluate, averaging, rows) if machine.predictions else {}
     if not writes:
         return run.result(records, folder.path)
     with explain_write_errors(folder.path):
-        save(folder.path, records[-1])
-        keeper.finish(records)
+        folder.tidy_averages(rows)
+        for name, own in rows.items():
+            save(average_folder(folder.path, name), own[-1])
+            keepers[name].finish(own)
         if outcomes is not None:
             _write_predictions(folder, dataset, placed.parts, outcomes)
             write_safetensors(folder.path / LOGITS, logits)
@@ -105,12 +114,17 @@ def execute(
         write_json(folder.path / TIMING, about)
         folder.finish()
     checkpoints.delete()
-    keeper.report_missing(records, watcher)
+    for name, own in rows.items():
+        keepers[name].report_missing(own, watcher)
     return run.result(records, folder.path)
 
 
 def _finished(
-    run: Run, folder: RunFolder, machine: Machine, keeper: WeightKeeper, watcher: Watcher
+    run: Run,
+    folder: RunFolder,
+    machine: Machine,
+    keepers: Mapping[str, WeightKeeper],
+    watcher: Watcher,
 ) -> RunResult:
     """Return the records of a run that is done; note what it was trained without."""
     if machine.predictions and not (folder.path / PREDICTIONS).exists():
@@ -118,7 +132,10 @@ def _finished(
     records = folder.records()
     if not records:
         raise ValueError(f"{folder.path} is done but has no records; move it away")
-    keeper.report_missing(records, watcher)
+    if machine.keep_best:
+        rows = {"": records, **by_average(read_averages(folder.path))}
+        for name, own in rows.items():
+            keepers[name].report_missing(own, watcher)
     watcher.records(records)
     return run.result(records, folder.path)
 
@@ -129,12 +146,12 @@ class _RecordWriter(Watcher):
     def __init__(
         self,
         folder: RunFolder,
-        keeper: WeightKeeper,
+        keepers: Mapping[str, WeightKeeper],
         checkpoints: Checkpoints,
         averaging: Averaging | None,
         watcher: Watcher,
     ) -> None:
-        self.folder, self.keeper = folder, keeper
+        self.folder, self.keepers = folder, keepers
         self.checkpoints, self.averaging, self.watcher = checkpoints, averaging, watcher
 
     def progress(self, progress: Progress) -> None:
@@ -143,10 +160,12 @@ class _RecordWriter(Watcher):
     def records(self, records: Sequence[Record]) -> None:
         while self.checkpoints.refused:
             self.note(self.checkpoints.refused.pop(0))
+        averaged = _averaged(self.averaging)
+        rows = {"": records, **by_average(averaged)}
         with explain_write_errors(self.folder.path):
-            self.keeper(records)
-            if self.averaging is not None:
-                self.folder.write_averages(self.averaging.records)
+            for name, keeper in self.keepers.items():
+                keeper(rows.get(name, ()))
+            self.folder.write_averages(averaged)
             self.folder.write_records(records)
         self.watcher.records(records)
 
@@ -180,7 +199,19 @@ def _averaging(
     return Averaging(update, evaluate, held_out, run.protocol.steps, machine.averages)
 
 
-def _logits(evaluate: Evaluation, averaging: Averaging | None, run: Run) -> dict[str, Tensor]:
+def _averaged(averaging: Averaging | None) -> list[Record]:
+    """Return the records of averages so far."""
+    return [] if averaging is None else averaging.records
+
+
+def _measured(averaging: Averaging | None, record: Record) -> AbstractContextManager[None]:
+    """Return a context in which the method has the weights that the newest record measured."""
+    return nullcontext() if averaging is None else averaging.as_recorded(record)
+
+
+def _logits(
+    evaluate: Evaluation, averaging: Averaging | None, rows: Mapping[str, Sequence[Record]]
+) -> dict[str, Tensor]:
     """Return the logits of every evaluated split in half precision, and the labels, by name.
 
     Names are "last/domain/split", the same with the name of each average, and "labels/…".
@@ -188,22 +219,11 @@ def _logits(evaluate: Evaluation, averaging: Averaging | None, run: Run) -> dict
     found = {}
     for (domain, split), part in evaluate.parts.items():
         found[f"labels/{domain}/{split}"] = part.labels
-    for name, values in _final_weights(averaging, run.protocol.steps - 1).items():
-        with nullcontext() if averaging is None else averaging.use(values):
+    for name, records in rows.items():
+        with _measured(averaging, records[-1]):
             for (domain, split), part in evaluate.parts.items():
                 logits = torch.cat([batch.half() for batch in evaluate.logits(part)])
-                found[f"{name}/{domain}/{split}"] = logits.cpu()
-    return found
-
-
-def _final_weights(averaging: Averaging | None, step: int) -> dict[str, list[Tensor] | None]:
-    """Return the last weights, as None, and the averages of a finished training, by name."""
-    found: dict[str, list[Tensor] | None] = {"last": None}
-    if averaging is not None and averaging.records:
-        for name in averaging.names:
-            current = averaging.averages.current(name, step)
-            if current is not None:
-                found[name] = current[0]
+                found[f"{name or 'last'}/{domain}/{split}"] = logits.cpu()
     return found
 
 

@@ -1,12 +1,13 @@
 """The folder of a run: its description, its records, and a lock that dies with its process."""
 
 import json
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..results.averages import AVERAGES_FILE, averages_as_text
+from ..results.averages import AVERAGED_MODELS, AVERAGES_FILE, averages_as_text
 from ..results.records import BEGUN, DONE, FAILED, RECORDS, RUN, Record
 from ..storage import (
     explain_write_errors,
@@ -56,9 +57,19 @@ class RunFolder:
         write_text(self.path / RECORDS, "".join(lines))
 
     def write_averages(self, records: Sequence[Record]) -> None:
-        """Write the records of averages, if there are any, to a file of their own."""
+        """Write the records of averages to a file of their own; without any, there is no file."""
         if records:
             write_text(self.path / AVERAGES_FILE, averages_as_text(records))
+        else:  # a run that resumes can have lost its averages
+            (self.path / AVERAGES_FILE).unlink(missing_ok=True)
+
+    def tidy_averages(self, names: Container[str]) -> None:
+        """Delete models of other averages than these, and files that were left half written."""
+        for path in (self.path / AVERAGED_MODELS).glob("*"):
+            if path.name in names:
+                remove_asides(path)
+            else:
+                shutil.rmtree(path)
 
     def records(self) -> list[Record]:
         """Return the records so far."""

@@ -43,6 +43,12 @@ class Model:
         return Run.from_json(self.card["run"])
 
     @property
+    def row(self) -> str:
+        """Its name in tables: the method, such as "fishr", or an average of it, "fishr+sma"."""
+        average = self.card.get("average")
+        return f"{self.run.algorithm}+{average['name']}" if average else self.run.algorithm
+
+    @property
     def classes(self) -> tuple[str, ...]:
         return tuple(self.card["classes"])
 
@@ -230,8 +236,10 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 def _again(folder: Path) -> str:
     """Return advice on how to get the model of a folder again."""
-    if (folder / RUN).exists():
-        return f"copy it again, or delete {folder} and run the command that trained it again"
+    # Of an average, or a record that was kept, it is in a folder of the run's.
+    for run in (folder, *list(folder.parents)[:4]):
+        if (run / RUN).exists():
+            return f"copy it again, or delete {run} and run the command that trained it again"
     return "copy it again, or run the 'shoal fit' command again, which builds it from its runs"
 
 

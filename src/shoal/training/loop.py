@@ -60,7 +60,8 @@ def train(
     Args:
         extra_metrics: returns what a record holds besides accuracies and terms, by name; it must
             not change the method.
-        averaging: follows the weights; a run that began without averages ends without them.
+        averaging: follows the weights. A run that began without averages ends without them, and so
+            does one whose averages do not fit into memory.
 
     Returns:
         The records, which depend on the run alone, and the time it took.
@@ -72,12 +73,10 @@ def train(
         done = saved["step"]
         records = [Record.from_json(values) for values in saved["records"]]
         _load(update, saved)
-        if averaging is not None:
-            if "averages" in saved:
-                averaging.load(saved["averages"])
-            else:
-                averaging = None
-                watcher.note("the run began without averages, so none are recorded")
+    if averaging is not None:
+        if lost := averaging.begin(saved):
+            watcher.note(lost)
+        averaging = averaging if averaging.names else None
     watcher.records(records)
     run = Step(update, kind, watcher.note)
     evaluate.warm_up()
@@ -117,8 +116,8 @@ def train(
                 records.append(record_of(done - 1, terms, evaluate(), extra_metrics()))
                 if averaging is not None:
                     averaging.record(done - 1)
-                    run.follow()
                 watcher.records(records)
+                run.follow()  # both can give the method other weights for a while
                 newest = time.perf_counter() - before
                 evaluating += newest
                 report_progress()
