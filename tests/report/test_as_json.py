@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean, pstdev
 
@@ -11,6 +11,7 @@ import pytest
 from shoal.cli import main
 from shoal.report.as_json import as_data
 from shoal.report.sweep import rule_reports
+from shoal.results.aggregation import compare_over_domains
 from shoal.results.records import Failure
 from tests.report.made_up import make_run, make_sweep, write_failure, write_run
 
@@ -61,6 +62,9 @@ def test_numbers_are_those_behind_the_tables() -> None:
     (pair,) = found["paired"]
     assert (pair["method"], pair["other"], pair["pairs"]) == ("fishr", "erm", 12)
     assert {"difference", "error", "wins", "losses", "p"} <= pair.keys()
+    over_domains = asdict(compare_over_domains(chapter.choices, "fishr", "erm"))
+    assert over_domains.pop("pairs") == 4
+    assert pair["over_domains"] == over_domains | {"domains": 4}
     assert [table["title"] for table in found["tables"]] == [t.title for t in chapter.all_tables]
 
 

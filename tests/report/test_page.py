@@ -22,6 +22,7 @@ from shoal.datasets.samples import samples
 from shoal.report import page as page_curves
 from shoal.report.page import SCALE, page_data, sweep_page
 from shoal.report.sweep import against_each, rule_reports
+from shoal.results.averages import AVERAGES_FILE, averages_as_text, with_averages
 from shoal.results.records import Record, RunResult, failures, read_runs, timing_of
 from shoal.results.selection import ALL_RULES, choose_runs
 from tests.report.made_up import DOMAINS, make_run, make_sweep, write_failure, write_run
@@ -262,6 +263,24 @@ def test_costs_and_failures_are_read_from_folders(tmp_path: Path) -> None:
     assert cost["seconds"] == pytest.approx(cost["total"] / 11, abs=1e-3)
     assert cost["machines"] == ["device cpu, threads 1"]
     assert found["failures"][0]["folder"] == str(one.path)
+
+
+def test_averages_are_rows_but_no_runs(tmp_path: Path) -> None:
+    """They take no time of their own, and a curve that begins late has no end of a warm-up."""
+    sweep = make_sweep(algorithms=("erm", "fishr"), datasets=("pacs",), trials=1, draws=1)
+    for run in (write_run(tmp_path, run) for run in sweep):
+        lines = [
+            replace(one, extra={"average": "half", "updates": [0, one.step]})
+            for one in run.records[5:]
+        ]
+        (run.path or tmp_path).joinpath(AVERAGES_FILE).write_text(averages_as_text(lines))
+    rows = with_averages(read_runs([tmp_path]))
+    found = page_data(rows, ["test-domain"])
+    assert [(cost["method"], cost["runs"]) for cost in found["costs"]] == [("erm", 4), ("fishr", 4)]
+    assert found["averages"] == ["erm+half", "fishr+half"]
+    assert {run["warmup"] for run in found["runs"] if run["method"] == "fishr"} == {0}
+    assert {run["warmup"] for run in found["runs"] if run["method"] == "fishr+half"} == {None}
+    assert "<title>Sweep of 8 runs</title>" in sweep_page(rows, ["test-domain"])
 
 
 def test_runs_without_folders_have_no_cost() -> None:

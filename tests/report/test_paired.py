@@ -1,6 +1,8 @@
 """Paired differences: of every method to ERM, and of any two on request."""
 
+import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,9 @@ from shoal.catalogue import title_of
 from shoal.cli import main
 from shoal.report.grid import Grid, GridEntry
 from shoal.report.sweep import against_each, paired, rule_reports
+from shoal.results.averages import AVERAGES_FILE, averages_as_text
 from shoal.results.selection import choose_runs
-from tests.report.made_up import make_sweep, write_run
+from tests.report.made_up import make_run, make_sweep, write_run
 
 METHODS = ("vrex", "erm", "fishr")
 RUNS = make_sweep(METHODS, ("colored-mnist",), trials=2, draws=2)
@@ -28,9 +31,16 @@ def expected(one: str, other: str) -> list[str]:
     n, won = len(gaps), int((gaps > 0).sum())
     coins = (np.arange(2**n)[:, None] >> np.arange(n) & 1).sum(1)
     p = np.mean(abs(coins - n / 2) >= abs(won - n / 2))
-    difference = f"{gaps.mean():+.1f}".replace("-", "−")
-    error = f"{gaps.std(ddof=1) / math.sqrt(n):.1f}"
-    return [f"{difference} ± {error}", str(n), str(won), str(n - won), f"{p:.3f}"]
+    # Trials of a domain are averaged first: three domains are three.
+    domains = [place[0] for place in values[one]]
+    means = np.array([gaps[[d == name for d in domains]].mean() for name in dict.fromkeys(domains)])
+    assert len(means) == 3 and n == 6
+    return [shown(gaps), str(n), str(won), str(n - won), f"{p:.3f}", shown(means), "3"]
+
+
+def shown(gaps: np.ndarray) -> str:
+    error = gaps.std(ddof=1) / math.sqrt(len(gaps))
+    return f"{gaps.mean():+.1f} ± {error:.1f}".replace("-", "−")
 
 
 def rows(table: Grid) -> dict[str, list[str]]:
@@ -59,8 +69,11 @@ def test_every_method_against_every_other() -> None:
 def test_too_few_to_compare_is_a_gap() -> None:
     few = [c for c in CHOICES if c.algorithm == "erm" or (c.test_domain, c.trial) == ("+90%", 0)]
     (line,) = paired(few, [("fishr", "erm")], "").lines
-    assert line.cells == (GridEntry(),) * 5
+    assert line.cells == (GridEntry(),) * 7
     assert paired(few, [("none", "erm")], "").lines[0].cells == line.cells
+    one_domain = [c for c in CHOICES if c.test_domain == "+90%"]
+    (line,) = paired(one_domain, [("fishr", "erm")], "").lines
+    assert line.cells[1] == GridEntry("2") and line.cells[5:] == (GridEntry(), GridEntry())
 
 
 def test_a_chapter_compares_all_with_erm_and_the_pairs_asked_for() -> None:
@@ -100,10 +113,37 @@ def test_the_command_shows_it(kind: str, sweep: Path, capsys: pytest.CaptureFixt
     told = capsys.readouterr().out
     shown, others = NAMES["json" if kind == "json" else "text"]
     assert shown in told and all(one in told for one in others)
-    assert expected("fishr", "vrex")[-1] in told
+    *_, p, over_domains, _ = expected("fishr", "vrex")
+    assert p in told and "Over domains" in told
+    difference, error = over_domains.split(" ± ")
+    assert (difference if kind != "latex" else difference.replace("−", "$-$")) in told
+    assert error in told
     assert main(["report", str(sweep), *rule]) == 0
     told = capsys.readouterr().out
     assert shown not in told and others[0] in told
+
+
+def test_an_average_is_compared_with_another_and_with_its_method(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run in (one for one in RUNS if one.algorithm != "vrex"):
+        lines = [
+            replace(one, extra={"average": "half", "updates": [0, one.step]})
+            for one in make_run("colored-mnist", "coral", run.test_domains, run.trial, 0).records
+        ]
+        folder = write_run(tmp_path, run).path or tmp_path
+        (folder / AVERAGES_FILE).write_text(averages_as_text(lines))
+    pairs = [("fishr+half", "fishr"), ("fishr+half", "erm+half")]
+    asked = [word for pair in pairs for word in ("--compare", *pair)]
+    rule = ["--rule", "test-domain", "--format", "json"]
+    assert main(["report", str(tmp_path), *asked, *rule]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["rules"]
+    mine = {(one["method"], one["other"]): one for one in found["paired"]}
+    # Both averages were made the same, so only the methods differ.
+    assert mine["fishr+half", "erm+half"]["difference"] == 0
+    assert mine["fishr+half", "erm+half"]["over_domains"]["domains"] == 3
+    assert mine["fishr+half", "fishr"]["difference"] != 0
+    assert mine["fishr+half", "fishr"]["pairs"] == 6
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,8 @@ def test_a_chapter_has_averages_domains_and_published_cells() -> None:
     (paired,) = chapter.paired
     assert [line.name for line in paired.lines] == ["Fishr minus ERM"]
     texts = [(one.text, one.error) for one in paired.lines[0].cells]
-    assert texts == [("+10.0", "0.0"), ("9", ""), ("9", ""), ("0", ""), ("0.004", "")]
+    counts = [("9", ""), ("9", ""), ("0", ""), ("0.004", "")]
+    assert texts == [("+10.0", "0.0"), *counts, ("+10.0", "0.0"), ("3", "")]
     assert not any("without colored-mnist" in line for line in chapter.lines)
 
 
@@ -135,6 +136,55 @@ def test_unequally_many_trials_are_told_before_the_tables() -> None:
     assert caution.startswith(f"colored-mnist: {told} (ERM 3, Fishr 2). ")
     (caution,) = cautions(("fishr", "+80%", 0))
     assert f"{told} (ERM 3, Fishr 2 to 3)" in caution
+
+
+def averaged(*rows: str) -> list[RunResult]:
+    """Return the sweep with averages of each run, as rows of their own."""
+    found = []
+    for one in sweep():
+        found.append(one)
+        found += [replace(one, algorithm=f"{one.algorithm}+{row}") for row in rows]
+    return found
+
+
+def test_averages_that_some_runs_did_not_record() -> None:
+    """Said once, before the tables, and no advice to finish a sweep that is complete."""
+    (whole,) = rule_reports(averaged("sma", "half"), ["test-domain"])
+    assert whole.cautions == () and len(whole.rows) == 6
+    without = [
+        one
+        for one in averaged("sma", "half")
+        if not ("+" in one.algorithm and one.trial == 2 and one.test_domains != ("+80%",))
+        and one.algorithm != "erm+half"
+    ]
+    (chapter,) = rule_reports(without, ["test-domain"])
+    assert chapter.cautions == (
+        "colored-mnist: ERM + SMA, Fishr + SMA, Fishr + second half: not recorded by 2 of 9 runs",
+    )
+    names = [line.name for line in chapter.tables[0].lines]
+    assert names == ["ERM", "ERM + SMA", "Fishr", "Fishr + SMA", "Fishr + second half"]
+    (line,) = (line for line in chapter.about if "no average" in line)
+    assert line.startswith("colored-mnist: ERM + SMA, Fishr + SMA, Fishr + second half lack test")
+
+
+def test_averages_of_a_method_that_is_not_finished_are_not_listed_again() -> None:
+    runs = [one for one in averaged("sma", "swad") if one.test_domains != ("+80%",)]
+    (chapter,) = rule_reports(runs, ["test-domain"])
+    (line,) = (line for line in chapter.about if "no average" in line)
+    assert line.startswith("colored-mnist: ERM, Fishr, with their averages, lack test domains in")
+
+
+def test_a_draw_that_diverged_has_no_averages_either(tmp_path: Path) -> None:
+    more = [replace(one, draw=1) for one in averaged("sma")]
+    lost = more.pop(1)
+    more.pop(0)
+    assert (lost.algorithm, lost.draw) == ("fishr+sma", 1)
+    failed = failure(tmp_path, replace(lost, algorithm="fishr"), "FloatingPointError")
+    (chapter,) = rule_reports([*averaged("sma"), *more], ["test-domain"], failed=[failed])
+    assert chapter.cautions == ()
+    tried = {choice.draws for choice in chapter.choices}
+    assert tried == {2}
+    assert sum(choice.failed for choice in chapter.choices) == 2
 
 
 def with_reversed(inside: float, kept: float = 0.95, others: bool = True) -> tuple[str, ...]:

@@ -1,10 +1,11 @@
 """Cells, averages and paired comparisons, against values worked out by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from shoal.results.aggregation import TrialMean, compare, rows_of
+from shoal.results.aggregation import TrialMean, compare, compare_over_domains, rows_of
 from shoal.results.records import RunResult
 from shoal.results.selection import Choice
 
@@ -74,6 +75,33 @@ def test_a_comparison_is_paired() -> None:
     assert compare(found, "erm", "fishr").difference == pytest.approx(-result.difference)
     with pytest.raises(ValueError, match="needs two or more"):
         compare(found[:1], "fishr", "erm")
+
+
+def test_trials_of_a_domain_are_averaged_before_domains_are_compared() -> None:
+    """Twelve pairs of four domains are four, and two on a domain weigh as much as three."""
+    gaps = {"a": [0.1, 0.3, 0.2], "b": [-0.1, 0.05], "c": [0.0, 0.0, 0.0], "d": [-0.1, -0.1, -0.1]}
+    found = []
+    for domain, own in gaps.items():
+        for trial, gap in enumerate(own):
+            found.append(choice(trial, domain, 0.5 + 0.1 * trial, "erm"))
+            found.append(choice(trial, domain, 0.5 + 0.1 * trial + gap, "fishr"))
+    found.append(choice(2, "b", 0.9, "erm"))  # the other has no such trial
+    found.append(choice(1, "e", 0.9, "fishr"))
+    result = compare_over_domains(found, "fishr", "erm")
+    means = [0.2, -0.025, 0.0, -0.1]
+    mean = sum(means) / 4
+    assert result.difference == pytest.approx(mean)
+    assert result.error == pytest.approx(math.sqrt(sum((m - mean) ** 2 for m in means) / 3 / 4))
+    assert (result.pairs, result.wins, result.losses) == (4, 1, 2)
+    assert compare(found, "fishr", "erm").pairs == 11
+    with pytest.raises(ValueError, match=r"over domains needs two or more .* erm, got 1"):
+        compare_over_domains([one for one in found if one.test_domain == "a"], "fishr", "erm")
+
+
+def test_domains_of_two_data_sets_are_two() -> None:
+    found = [choice(0, "a", value, name) for name, value in (("erm", 0.5), ("fishr", 0.6))]
+    found += [replace(one, run=replace(one.run, dataset="other")) for one in found]
+    assert compare_over_domains(found, "fishr", "erm").pairs == 2
 
 
 @pytest.mark.parametrize(

@@ -122,8 +122,8 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         metavar=("METHOD", "OTHER"),
-        help="also print the paired difference of these two methods; can be given several times "
-        "(all methods are compared with ERM anyway)",
+        help="also print the paired difference of these two methods or averages, such as "
+        "fishr+half; can be given several times (all methods are compared with ERM anyway)",
     )
     parser.add_argument(
         "--format",
@@ -201,7 +201,7 @@ def _document(options: argparse.Namespace) -> "Document":
     runs, rules = finished_runs(options.folders), _rules(options)
     reports = rule_reports(runs, rules, _compared(options.compare, runs), failed)
     if not reports:
-        raise ValueError(no_choice_message(len(runs), rules))
+        raise ValueError(no_choice_message(runs, rules))
     sections = [
         Section(heading=one.rule, cautions=one.cautions, tables=one.all_tables, notes=one.lines)
         for one in reports

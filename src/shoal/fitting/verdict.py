@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -10,7 +11,14 @@ import torch
 
 from ..catalogue import title_of
 from ..datasets import DomainDataset, splits
-from ..results.aggregation import Comparison, MethodRow, TrialMean, compare, rows_of
+from ..results.aggregation import (
+    Comparison,
+    MethodRow,
+    TrialMean,
+    compare,
+    compare_over_domains,
+    rows_of,
+)
 from ..results.records import HELD_OUT, KEPT, RunResult
 from ..results.selection import Choice, choose_runs
 
@@ -144,24 +152,12 @@ def average_and_worst(
 
 
 def _compare_with_erm(choices: Sequence[Choice], names: Sequence[str]) -> dict[str, Comparison]:
-    """Return each method minus ERM, on the trials that both have; a pair is a domain.
-
-    Trials of one domain are averaged: they are no new domains, and to count them as such would
-    make the error too small.
-    """
-    places = {
-        name: {(one.test_domain, one.trial) for one in choices if one.algorithm == name}
-        for name in (*names, BASELINE)
-    }
+    """Return each method minus ERM, on the trials that both have; a pair is a domain."""
     found = {}
     for name in names:
-        both = places[name] & places[BASELINE]
-        domains = sorted({domain for domain, _ in both})
-        means = [
-            _mean(choices, one, domain, both) for one in (name, BASELINE) for domain in domains
-        ]
-        if name != BASELINE and len(domains) > 1:
-            found[name] = compare(means, name, BASELINE)
+        with suppress(ValueError):  # they share fewer than two domains
+            if name != BASELINE:
+                found[name] = compare_over_domains(choices, name, BASELINE)
     return found
 
 

@@ -6,11 +6,11 @@ from dataclasses import asdict
 from typing import Any
 
 from ..catalogue import in_order
-from ..results.aggregation import MethodRow, TrialMean, compare
+from ..results.aggregation import MethodRow, TrialMean
 from ..results.records import Failure
 from ..results.selection import WORDS, Choice
 from .grid import Grid
-from .sweep import RuleReport
+from .sweep import RuleReport, comparisons
 
 # Increased when a name changes or is removed; new names can be added.
 SCHEMA = 1
@@ -95,11 +95,20 @@ def _choice(choice: Choice) -> dict[str, Any]:
 
 
 def _paired(choices: Sequence[Choice], one: str, other: str) -> dict[str, Any] | None:
-    try:
-        found = compare(choices, one, other)
-    except ValueError:  # they share fewer than two places
+    found, over_domains = comparisons(choices, one, other)
+    if found is None:
         return None
-    return {"method": one, "other": other, **asdict(found), "p": found.p}
+    values = None
+    if over_domains is not None:
+        values = asdict(over_domains)
+        values["domains"] = values.pop("pairs")
+    return {
+        "method": one,
+        "other": other,
+        **asdict(found),
+        "p": found.p,
+        "over_domains": values,
+    }
 
 
 def _failure(failed: Failure) -> dict[str, Any]:

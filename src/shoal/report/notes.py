@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..catalogue import record_every, title_of
+from ..catalogue import method_and_average, record_every, title_of
 from ..results.aggregation import MethodRow
 from ..results.records import Failure, RunResult, failure_of
 from ..results.selection import Choice, ChoiceKey
@@ -89,6 +89,8 @@ def _set_hparams(runs: Sequence[RunResult]) -> Iterable[str]:
 def uneven_lines(choices: Sequence[Choice], without: Mapping[ChoiceKey, int] = {}) -> Iterable[str]:
     """Yield the data sets whose methods have unequal draws, trials or test domains.
 
+    Averages of weights have what their method has; ``not_recorded_lines`` names what they lack.
+
     Args:
         without: the number of draws at places where none could be chosen.
     """
@@ -97,6 +99,7 @@ def uneven_lines(choices: Sequence[Choice], without: Mapping[ChoiceKey, int] = {
         domains: dict[str, Counter[str]] = {}
         tried = [((one.algorithm, one.test_domain), one.draws) for one in mine]
         tried += [(place[1:3], count) for place, count in without.items() if place[0] == dataset]
+        tried = [one for one in tried if not method_and_average(one[0][0])[1]]
         for (name, domain), count in tried:
             draws.setdefault(name, []).append(count)
             domains.setdefault(name, Counter())[domain] += 1
@@ -120,6 +123,21 @@ def uneven_lines(choices: Sequence[Choice], without: Mapping[ChoiceKey, int] = {
                 f"{dataset}: {', '.join(names)} {'lacks' if len(names) == 1 else 'lack'} test "
                 f"domains that others have ({missing}): finish the sweep before you compare them"
             )
+
+
+def not_recorded_lines(runs: Iterable[RunResult]) -> Iterable[str]:
+    """Yield the averages of weights that some runs of a method recorded, and others did not.
+
+    Runs of older versions have none, and so has a run that began without them.
+    """
+    counts = Counter((run.dataset, run.algorithm) for run in runs)
+    lacking: dict[tuple[str, int, int], list[str]] = {}
+    for (dataset, row), recorded in counts.items():
+        made = counts[dataset, method_and_average(row)[0]]
+        if recorded < made:
+            lacking.setdefault((dataset, made - recorded, made), []).append(title_of(row))
+    for (dataset, missing, made), rows in lacking.items():
+        yield f"{dataset}: {', '.join(rows)}: not recorded by {missing:,} of {made:,} runs"
 
 
 def by_chance_lines(choices: Sequence[Choice]) -> Iterable[str]:
@@ -196,13 +214,26 @@ def _places(places: Iterable[tuple[str, str, int]]) -> str:
 def no_average_lines(rows: Sequence[MethodRow]) -> Iterable[str]:
     """Yield the methods without an average over trials, because test domains are missing."""
     for dataset in dict.fromkeys(row.dataset for row in rows):
-        without = [title_of(r.algorithm) for r in rows if r.dataset == dataset and _incomplete(r)]
+        without = [r.algorithm for r in rows if r.dataset == dataset and _incomplete(r)]
         if without:
+            few = len(without) == 1
             yield (
-                f"{dataset}: {', '.join(without)} {'lacks' if len(without) == 1 else 'lack'} test "
+                f"{dataset}: {_titles_with_averages(without)} {'lacks' if few else 'lack'} test "
                 "domains in some trials, so there is no average over trials, worst domain or "
                 "calibration error. In the table by test domain, Avg is the mean of the row"
             )
+
+
+def _titles_with_averages(rows: Sequence[str]) -> str:
+    """Return the titles of rows; averages are summed up if their method is among the rows."""
+    alone = [row for row in rows if not _follows(row, rows)]
+    return _titles(alone) + (", with their averages," if len(alone) < len(rows) else "")
+
+
+def _follows(row: str, rows: Sequence[str]) -> bool:
+    """Return whether a row is an average of the weights of a method that is among the rows."""
+    method, average = method_and_average(row)
+    return bool(average) and method in rows
 
 
 def _incomplete(row: MethodRow) -> bool:

@@ -13,7 +13,8 @@ from importlib import resources
 from statistics import fmean
 from typing import Any
 
-from ..catalogue import in_order, title_of
+from ..catalogue import in_order, method_and_average, title_of
+from ..results.averages import without_averages
 from ..results.records import Failure, Record, RunResult, RunTiming, timing_of
 from ..results.selection import WORDS, choose_runs
 from .grid import BASELINE, Grid, GridEntry
@@ -55,7 +56,8 @@ def _run(run: RunResult, most: int, steps: dict[tuple[int, ...], int]) -> dict[s
         "trial": run.trial,
         "draw": run.draw,
         "hparams": {name: _plain(value) for name, value in run.hparams.items()},
-        "warmup": _warmup(run.hparams),
+        # An average can begin long after it, and its curve shows no jump there.
+        "warmup": None if method_and_average(run.algorithm)[1] else _warmup(run.hparams),
         "steps": steps.setdefault(at, len(steps)),
         "accuracy": {
             domain: {split: [accuracy(one.of(domain, split)) for one in kept] for split in splits}
@@ -122,13 +124,14 @@ def page_data(
     runs, rules = in_order(runs), tuple(rules)
     shown = [_chapter(one, runs) for one in rule_reports(runs, rules, (), failed)]
     if not shown:
-        raise ValueError(no_choice_message(len(runs), rules))
+        raise ValueError(no_choice_message(runs, rules))
     curves, steps = curves_of(runs)
     names = [*(run.algorithm for run in runs), *(one.algorithm for one in failed)]
     return {
         "scale": SCALE,
         "baseline": BASELINE,
         "titles": {name: title_of(name) for name in dict.fromkeys(names)},
+        "averages": [name for name in dict.fromkeys(names) if method_and_average(name)[1]],
         "domains": domains_of(runs),
         "further": FURTHER,
         "differences": PAIRED,
@@ -202,7 +205,7 @@ def _entry(entry: GridEntry) -> list[Any]:
 def _costs(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
     """Return the times of the runs of each data set and method, as far as they were recorded."""
     groups: dict[tuple[str, str], list[RunTiming]] = {}
-    for run in runs:
+    for run in without_averages(runs):
         timing = timing_of(run)
         if timing is not None:
             groups.setdefault((run.dataset, run.algorithm), []).append(timing)
@@ -253,12 +256,13 @@ def sweep_page(
     """Return the sweep as one HTML page that needs no other file and no network."""
     import jinja2
 
+    made = len(without_averages(runs))
     script = "\n".join(map(_file, SCRIPTS))
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.from_string(_file("sweep.html.jinja")).render(
-        title=f"Sweep of {len(runs):,} {'run' if len(runs) == 1 else 'runs'}",
+        title=f"Sweep of {made:,} {'run' if made == 1 else 'runs'}",
         data=_block(page_data(runs, rules, failed, samples)),
         style=_file("sweep.css"),
         script=script,

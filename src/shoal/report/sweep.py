@@ -5,7 +5,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..catalogue import by_method, in_order, title_of
-from ..results.aggregation import Comparison, MethodRow, TrialMean, compare, one_decimal, rows_of
+from ..results.aggregation import (
+    Comparison,
+    MethodRow,
+    TrialMean,
+    compare,
+    compare_over_domains,
+    one_decimal,
+    rows_of,
+)
+from ..results.averages import without_averages
 from ..results.records import Failure, RunResult
 from ..results.selection import Choice, Selection, select
 from .comparable import find_departures, not_compared_lines
@@ -31,6 +40,7 @@ from .notes import (
     lost_draw_lines,
     no_average_lines,
     no_number_lines,
+    not_recorded_lines,
     training_line,
     twins,
     undecided_lines,
@@ -40,9 +50,11 @@ from .published import COLORED_MNIST, method_remarks, published_cells, published
 
 PAIRED = (
     "Paired differences are in points, mean ± standard error over the (data set, test domain, "
-    "trial) that both methods have, – if there are fewer than two; p is from the sign test"
+    "trial) that both methods have, – if there are fewer than two; p is from the sign test. Over "
+    "domains, the trials of a domain are averaged first: they are no new domains, so this is the "
+    "error for a domain that was never seen"
 )
-HEADINGS = ("Difference", "Pairs", "Won", "Lost", "p")
+HEADINGS = ("Difference", "Pairs", "Won", "Lost", "p", "Over domains", "Domains")
 
 MethodPair = tuple[str, str]
 
@@ -84,17 +96,33 @@ def _paired_grid(
 
 def _entries(choices: Mapping[str, Sequence[Choice]], pair: MethodPair) -> tuple[GridEntry, ...]:
     one, other = pair
-    try:
-        found = compare([*choices.get(one, ()), *choices.get(other, ())], one, other)
-    except ValueError:  # they share fewer than two places
+    both = [*choices.get(one, ()), *choices.get(other, ())]
+    found, over_domains = comparisons(both, one, other)
+    if found is None:
         return (GridEntry(),) * len(HEADINGS)
-    return _comparison_entries(found)
+    counts = [GridEntry(str(count)) for count in (found.pairs, found.wins, found.losses)]
+    entries = [_difference(found), *counts, GridEntry(f"{found.p:.3f}")]
+    if over_domains is None:
+        return (*entries, GridEntry(), GridEntry())
+    return (*entries, _difference(over_domains), GridEntry(str(over_domains.pairs)))
 
 
-def _comparison_entries(found: Comparison) -> tuple[GridEntry, ...]:
-    difference = GridEntry(signed(100 * found.difference), one_decimal(100 * found.error))
-    counts = (found.pairs, found.wins, found.losses)
-    return (difference, *(GridEntry(str(count)) for count in counts), GridEntry(f"{found.p:.3f}"))
+def comparisons(
+    choices: Sequence[Choice], one: str, other: str
+) -> tuple[Comparison | None, Comparison | None]:
+    """Return the comparison over all pairs and the one over domains; None with fewer than two."""
+    try:
+        found = compare(choices, one, other)
+    except ValueError:
+        return None, None
+    try:
+        return found, compare_over_domains(choices, one, other)
+    except ValueError:
+        return found, None
+
+
+def _difference(found: Comparison) -> GridEntry:
+    return GridEntry(signed(100 * found.difference), one_decimal(100 * found.error))
 
 
 def _by_method(choices: Sequence[Choice]) -> dict[str, list[Choice]]:
@@ -156,20 +184,22 @@ def rule_reports(
         failed: runs that failed; those that diverged count as tried.
     """
     runs = in_order(runs)
-    domains, both, given_up = domains_of(runs), twins(runs), diverged_runs(failed)
+    domains, both, given_up = domains_of(runs), twins(without_averages(runs)), diverged_runs(failed)
+    lacking = list(not_recorded_lines(runs))
     found = []
     for rule in rules:
         selected = select(runs, rule, given_up)
         if selected.choices:
-            found.append(_rule_report(rule, selected, domains, compared, both))
+            found.append(_rule_report(rule, selected, domains, compared, both, lacking))
     return found
 
 
-def no_choice_message(runs: int, rules: Sequence[str]) -> str:
+def no_choice_message(runs: Sequence[RunResult], rules: Sequence[str]) -> str:
     """Return the message for runs that no rule can choose among."""
+    count = len(without_averages(runs))
     return (
-        f"{' or '.join(rules)} cannot choose among these {runs:,} runs: the rule needs other runs, "
-        "or a value that was not recorded; try another --rule"
+        f"{' or '.join(rules)} cannot choose among these {count:,} runs: the rule needs other "
+        "runs, or a value that was not recorded; try another --rule"
     )
 
 
@@ -188,6 +218,7 @@ def _rule_report(
     domains: Mapping[str, Sequence[str]],
     compared: Sequence[MethodPair],
     both: Twins,
+    lacking: Sequence[str],
 ) -> RuleReport:
     choices, rows = _ordered(selected.choices, domains), _rows(selected, domains)
     whole, names = _benchmark(rule, rows), dict.fromkeys(row.dataset for row in rows)
@@ -208,7 +239,7 @@ def _rule_report(
     about += no_average_lines(rows)
     about += _without_colored_mnist(whole)
     pairs = _pairs(rows, compared)
-    cautions = [*doubled_lines(both), *uneven_lines(choices, selected.undecided)]
+    cautions = [*doubled_lines(both), *uneven_lines(choices, selected.undecided), *lacking]
     return RuleReport(
         rule=rule,
         tables=tuple(tables),

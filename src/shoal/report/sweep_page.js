@@ -112,9 +112,10 @@ function showSamples() {
 }
 
 function start() {
-  const methods = distinct(data.runs.map((run) => run.method));
+  const methods = distinct(data.runs.map((run) => run.method)).filter((method) => !data.averages.includes(method));
   const datasets = distinct(data.runs.map((run) => run.dataset));
-  $("summary").textContent = [counted(methods.length, "method"), counted(datasets.length, "data set"),
+  const averages = data.averages.length ? " with averages of their weights" : "";
+  $("summary").textContent = [counted(methods.length, "method") + averages, counted(datasets.length, "data set"),
     counted(distinct(data.runs.map((run) => run.trial)).length, "trial"),
     `up to ${counted(distinct(data.runs.map((run) => run.draw)).length, "draw")} of hyperparameters`,
     counted(data.failures.length, "failure")].join(", ") + ".";

@@ -86,9 +86,8 @@ def _row(
 class Comparison:
     """The accuracy of one method minus that of another, on the same splits and batches.
 
-    ``difference`` is the mean over the (data set, test domain, trial) for which both have a number,
-    ``error`` its standard error (n − 1). Of the ``pairs``, the first method has ``wins`` and
-    ``losses``.
+    ``difference`` is the mean over the ``pairs`` for which both have a number, ``error`` its
+    standard error (n − 1). Of the pairs, the first method has ``wins`` and ``losses``.
     """
 
     difference: float
@@ -106,19 +105,48 @@ class Comparison:
 
 
 def compare(choices: Iterable[Choice], method: str, other: str) -> Comparison:
-    """Return the paired comparison of two methods."""
+    """Return the comparison of two methods; a pair is a (data set, test domain, trial)."""
+    found = _both(choices, method, other)
+    if len(found) < 2:
+        raise ValueError(
+            f"a comparison needs two or more (data set, test domain, trial) with results of both "
+            f"{method} and {other}, got {len(found)}"
+        )
+    return _comparison([mine - theirs for mine, theirs in found.values()])
+
+
+def compare_over_domains(choices: Iterable[Choice], method: str, other: str) -> Comparison:
+    """Return the comparison of two methods; a pair is a (data set, test domain).
+
+    The trials of a domain are averaged first: they are no new domains, and to count them as such
+    makes the error too small for a domain that was never seen.
+    """
+    domains: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for (dataset, domain, _), pair in _both(choices, method, other).items():
+        domains.setdefault((dataset, domain), []).append(pair)
+    if len(domains) < 2:
+        raise ValueError(
+            f"a comparison over domains needs two or more with results of both {method} and "
+            f"{other}, got {len(domains)}"
+        )
+    means = [[fmean(values) for values in zip(*found, strict=True)] for found in domains.values()]
+    return _comparison([mine - theirs for mine, theirs in means])
+
+
+def _both(
+    choices: Iterable[Choice], method: str, other: str
+) -> dict[tuple[str, str, int], tuple[float, float]]:
+    """Return the accuracies at every (data set, test domain, trial) that both methods have."""
     found: dict[str, dict[tuple[str, str, int], float]] = {method: {}, other: {}}
     for choice in choices:
         if choice.algorithm in found and not math.isnan(choice.accuracy):
             place = (choice.dataset, choice.test_domain, choice.trial)
             found[choice.algorithm][place] = choice.accuracy
-    both = found[method].keys() & found[other].keys()
-    if len(both) < 2:
-        raise ValueError(
-            f"a comparison needs two or more (data set, test domain, trial) with results of both "
-            f"{method} and {other}, got {len(both)}"
-        )
-    gaps = [found[method][place] - found[other][place] for place in sorted(both)]
+    both = sorted(found[method].keys() & found[other].keys())
+    return {place: (found[method][place], found[other][place]) for place in both}
+
+
+def _comparison(gaps: Sequence[float]) -> Comparison:
     mean = fmean(gaps)
     variance = sum((gap - mean) ** 2 for gap in gaps) / (len(gaps) - 1)
     wins, losses = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)

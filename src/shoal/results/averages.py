@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..catalogue import AVERAGES
+from ..catalogue import AVERAGES, method_and_average
 from .records import Record, RunResult
 
 # Next to the records of a run: the records of its averages, and a folder with a model of each. They
@@ -70,3 +70,8 @@ def with_averages(runs: Sequence[RunResult]) -> list[RunResult]:
             row = f"{run.algorithm}+{name}"
             found.append(replace(run, algorithm=row, records=tuple(mine)))
     return found
+
+
+def without_averages(rows: Sequence[RunResult]) -> list[RunResult]:
+    """Return the runs that ``with_averages`` was given."""
+    return [row for row in rows if not method_and_average(row.algorithm)[1]]
