@@ -374,6 +374,9 @@ def plain_training(method: str, setup: Setup, training: Training) -> Iterator[li
             loss = loss + L2_WEIGHT * (p**2).sum()
         if penalty is not None:
             w = 1.0 if step < setup.jump_step else PENALTY_WEIGHT
+            if setup.ramp_updates and step >= setup.jump_step:
+                share = min((step - setup.jump_step) / setup.ramp_updates, 1)
+                w = (1 - share) * 1.0 + share * PENALTY_WEIGHT
             loss = loss + w * penalty(model, domains, weights)
             if w > 1.0:
                 loss = loss / w
@@ -415,6 +418,13 @@ def assert_follows(training: Training, method: str) -> None:
 def test_training_is_the_plain_loop(method: str) -> None:
     """Loss, L2, penalty, jump, rescaling and Adam, after each step on both sides of the jump."""
     assert_follows(in_double(method, TINY), method)
+
+
+def test_a_weight_that_rises() -> None:
+    setup = Setup(examples=7, hidden=8, jump_step=1, ramp_updates=3, updates=6)
+    assert_follows(in_double("fishr-omega", setup), "fishr-omega")
+    assert setup.as_json()["ramp_updates"] == 3
+    assert "ramp_updates" not in Setup().as_json()  # older folders do not have it
 
 
 @pytest.mark.parametrize("method", ["fishr-theta", "fishr-omega", "covariance-omega-released"])

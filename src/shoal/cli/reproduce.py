@@ -193,8 +193,6 @@ def _add_hessian(experiments: Any) -> None:
 
 
 def _run_hessian(options: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
     from ..experiments import hessian
     from ..experiments.hessian import hessian_figures, hessian_sheets
 
@@ -203,7 +201,7 @@ def _run_hessian(options: argparse.Namespace) -> int:
         records = hessian.run(
             options.restarts, options.every, setup, device(options.device), folder, shown
         )
-    result = {"setup": asdict(setup), "tables": hessian.tables(records), "records": records}
+    result = {"setup": setup.as_json(), "tables": hessian.tables(records), "records": records}
     figures = hessian_figures(records, setup)
     command = f"shoal reproduce hessian --restarts {options.restarts} --every {options.every}"
     command += _small(options)

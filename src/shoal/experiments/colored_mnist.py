@@ -7,7 +7,7 @@ in test. The penalty's weight is 1 until step 190 and then 91,257; every method 
 hyperparameters of IRM.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
@@ -78,15 +78,30 @@ PENALTY_WEIGHT = 91257.18613115903
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """All settings of a training except its method and restart."""
+    """All settings of a training except its method and restart.
+
+    The penalty's weight is 1 until ``jump_step``, then rises over ``ramp_updates``; 0 is a jump.
+    """
 
     flip: float = 0.25
     examples: int = 25_000
     hidden: int = 390
     jump_step: int = 190
+    ramp_updates: int = 0
     # Accuracies are measured at step 500, before its update.
     updates: int = 500
     tf32: bool = False
+
+    def penalty_weight(self, step: int) -> float:
+        """Return the weight of the penalty in an update, counted from 0."""
+        risen = float(step >= self.jump_step)
+        if self.ramp_updates:
+            risen = min(max(step - self.jump_step, 0) / self.ramp_updates, 1.0)
+        return PENALTY_WEIGHT if risen == 1 else 1 + risen * (PENALTY_WEIGHT - 1)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the settings as plain values, without those that were added later."""
+        return {k: v for k, v in asdict(self).items() if k != "ramp_updates" or v}
 
 
 def domains_of(setup: Setup, restart: int) -> dict[str, ColoredDomain]:
@@ -206,10 +221,11 @@ class Training:
             torch.cuda.current_stream().synchronize()
 
     def step(self) -> None:
-        """Run one update; from ``jump_step`` on the penalty has its full weight."""
+        """Run one update."""
         self.whole = False
-        if self.done == self.setup.jump_step:
-            self._run.between(lambda: self.weight.fill_(PENALTY_WEIGHT))
+        weight = self.setup.penalty_weight(self.done)
+        if weight != self.setup.penalty_weight(self.done - 1):
+            self._run.between(lambda: self.weight.fill_(weight))
         self._run()
         self.done += 1
         self.whole = True
@@ -326,5 +342,5 @@ class Training:
                 else:  # on a CPU Adam has no state before its first step
                     mine[name] = tensor.clone()
         self.done = state["done"]
-        if self.done > self.setup.jump_step:
-            self._run.between(lambda: self.weight.fill_(PENALTY_WEIGHT))
+        weight = self.setup.penalty_weight(self.done - 1)  # of the last update
+        self._run.between(lambda: self.weight.fill_(weight))

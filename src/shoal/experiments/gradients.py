@@ -6,7 +6,6 @@ directions of both domains together. With ERM the domains' clouds differ in widt
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,7 +41,7 @@ def run(
     for name in SHOWN:
         training = train_or_load(name, setup, device, folder, progress)
         found[name] = clouds(training) | {"accuracies": training.accuracies()}
-    return {"setup": asdict(setup), "device": device_name(device), "methods": found}
+    return {"setup": setup.as_json(), "device": device_name(device), "methods": found}
 
 
 def clouds(training: Training) -> dict[str, Any]:

@@ -7,7 +7,6 @@ on which R_A stays within ε of R_A(θ*).
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,7 +50,7 @@ def run(
         training = train_or_load(name, setup, device, folder, progress)
         found[name] = landscape(training, epsilon) | {"accuracies": training.accuracies()}
     return {
-        "setup": asdict(setup),
+        "setup": setup.as_json(),
         "device": device_name(device),
         "epsilon": epsilon,
         "methods": found,

@@ -4,7 +4,7 @@ import platform
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,7 +39,7 @@ class RestartFolder:
     @staticmethod
     def open(path: Path, setup: Setup) -> "RestartFolder":
         """Open or create the folder; raise if it holds results of another setup."""
-        wanted = {key: value for key, value in asdict(setup).items() if key != "flip"}
+        wanted = {key: value for key, value in setup.as_json().items() if key != "flip"}
         file = path / "setup.json"
         if file.exists():
             found = read_json(file)
