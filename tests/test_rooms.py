@@ -131,6 +131,8 @@ OPTIONAL = (
     "onnxruntime",
     "onnxscript",
     "pyarrow",
+    "pandas",
+    "polars",
 )
 
 

@@ -1,11 +1,13 @@
 """Tables: columns of numbers and categories, rows as vectors, and refusals."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from shoal.datasets.encoding import Column, Encoding
+from shoal.datasets.encoding import Column, Encoding, SeenRange, infer_column
 from shoal.datasets.tables import read_table, table_data
 
 TEXT = """site,age,dose,colour,id,class
@@ -103,12 +105,78 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 def test_columns_that_are_missing_or_no_numbers_are_named(tmp_path: Path) -> None:
     encoding = table_data("t", write(tmp_path / "t.csv"), domain_column="site").encoding
-    with pytest.raises(ValueError, match="new lacks the columns dose, colour"):
-        encoding({"age": [1], "id": ["x1"]}, "new")
+    with pytest.raises(ValueError) as caught:
+        encoding({"age": [1], "id": ["x1"], "color": ["red"], "notes": [""]}, "new")
+    assert str(caught.value) == (
+        "new lacks the columns dose, colour (is it 'color'?) and has columns that were not in "
+        "training: color, notes; the model takes age, dose, colour, id"
+    )
     with pytest.raises(ValueError, match="'age' must hold numbers, got 'old'"):
         encoding({"age": [1, "old"], "dose": [1, 1], "colour": ["", ""], "id": ["", ""]}, "new")
     with pytest.raises(ValueError, match=r"'age' must hold numbers of 3.4e\+38 at most, got 1000"):
         encoding({"age": [10**400], "dose": [1], "colour": [""], "id": [""]}, "new")
+
+
+def test_columns_that_training_had_are_known(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv")
+    encoding = table_data("t", path, domain_column="site", leave_out=["id"]).encoding
+    assert encoding.ignored == ("site", "id", "class")
+    assert encoding.mismatch(("id", "", "class", "dose", "colour", "age"), "new") is None
+    assert encoding.mismatch(("age", "dose", "colour", "extra"), "new") == (
+        "new has a column that was not in training: extra; the model takes age, dose, colour"
+    )
+    again = Encoding.from_card(encoding.as_card())
+    assert again == replace(encoding, left_out=())
+    # Older cards do not know which columns the table had.
+    older = Encoding.from_card({"columns": encoding.as_json()})
+    assert older is not None
+    assert older.mismatch(("age", "dose", "colour", "extra"), "new") is None
+    assert older.mismatch(("age", "dose", "color"), "new") == (
+        "new lacks the column colour (is it 'color'?); the model takes age, dose, colour"
+    )
+    assert Encoding.from_card({"kind": "images"}) is None
+
+
+def test_arrays_and_lists_are_one(tmp_path: Path) -> None:
+    values = [3.0, float("nan"), -1.5, 3.0]
+    for column in (values, ["3", "", "-1.5", "3"], np.array(values), np.array(values, np.float32)):
+        found = infer_column("x", column)
+        assert found == Column(
+            "x", None, True, SeenRange(min=-1.5, max=3.0, q01=pytest.approx(-1.41), q99=3.0)
+        )
+        expected = torch.tensor([[3, 0], [float("nan"), 1], [-1.5, 0], [3, 0]])
+        torch.testing.assert_close(found.encode(column), expected, equal_nan=True)
+    assert infer_column("x", np.arange(1, 5)) is None  # counts the rows
+    assert infer_column("x", np.array([2, 2, 2])) is None
+    with pytest.raises(ValueError, match=r"'x' must hold numbers of 3.4e\+38 at most, got .*inf"):
+        Column("x").encode(np.array([1.0, np.inf]))
+
+
+def test_numbers_far_from_all_in_training() -> None:
+    column = infer_column("x", [*range(100, 201), 300])
+    assert column is not None and column.seen is not None
+    assert (column.seen.min, column.seen.max) == (100, 300)
+    low, high = np.quantile([*range(100, 201), 300], (0.01, 0.99))
+    assert (column.seen.q01, column.seen.q99) == (low, high)
+    # Farther from the extremes than the middle 98 % is wide, and not by a mistake's width.
+    near, far = 300 + (high - low), 300 + (high - low) + 0.1
+    values = [150, near, far, 100 - (high - low), 99.9 - (high - low), None, "", 250, "text"]
+    assert column.unusual(values) == {
+        2: f"x is {far:.6g}, in training it was 100 to 300",
+        4: f"x is {99.9 - (high - low):.6g}, in training it was 100 to 300",
+    }
+    # Where nearly all are equal, the whole range counts.
+    rare = infer_column("x", [0] * 300 + [4])
+    assert rare is not None
+    assert list(rare.unusual([8, 8.1, -4, -4.1])) == [1, 3]
+    one = infer_column("x", ["7", "", "7"])
+    assert one is not None
+    assert list(one.unusual([7, 8])) == [1]
+    # It survives JSON; older cards have no ranges.
+    assert Column.from_json(column.as_json()) == column
+    older = Column.from_json({"name": "x", "kind": "number", "gaps": False})
+    assert older.unusual([1e30]) == {}
+    assert Column("c", ("a", "b")).unusual(["z"]) == {}
 
 
 def numbered(change: dict[int, str] | None = None, head: str = "x") -> str:
@@ -172,9 +240,8 @@ def test_a_number_that_is_the_same_everywhere_is_left_out(tmp_path: Path) -> Non
     ]
     found = table_data("t", write(tmp_path / "t.csv", "\n".join(lines))).encoding
     assert found.left_out == ("year",)
-    assert found.columns[0] == Column(
-        "known", None, gaps=True
-    )  # which rows lack it tells something
+    # Which rows lack it tells something.
+    assert replace(found.columns[0], seen=None) == Column("known", None, gaps=True)
 
 
 def test_classes_that_are_numbers_are_refused(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def test_commands_and_snippets_run(
         assert re.search(r"^the table: row 2 (big|small) 0\.\d+ None$", out, re.MULTILINE)
         assert re.search(r"^row 2 (big|small) 0\.\d+ None$", out, re.MULTILINE)
         assert len(re.findall(r"^\[(?:[01]\.\d* *){3}\]$", out, re.MULTILINE)) == 3
+        assert "\nTrue\n" in out  # the class of a saved model
 
 
 def test_the_onnx_file_says_what_the_model_does(

@@ -89,11 +89,13 @@ def load_for_model(options: argparse.Namespace, card: Mapping[str, Any]) -> Any:
 
     Unreadable images are skipped and printed.
     """
+    from ..datasets.encoding import Encoding
     from ..datasets.tables import is_table
 
     inputs = card.get("inputs") or _inputs_of_fit(options.model, card)
-    if "columns" in inputs:
-        return _load_table(options, inputs)
+    encoding = Encoding.from_card(inputs)
+    if encoding is not None:
+        return _load_table(options, inputs, encoding)
     given = [kind for kind in ("class", "domain") if getattr(options, f"{kind}_column")]
     if len(card["shape"]) == 1 and (given or is_table(Path(options.dataset))):
         raise ValueError(
@@ -140,8 +142,7 @@ def report_unseen(unseen: Mapping[str, int]) -> None:
         )
 
 
-def _load_table(options: argparse.Namespace, inputs: Mapping[str, Any]) -> Any:
-    from ..datasets.encoding import Encoding
+def _load_table(options: argparse.Namespace, inputs: Mapping[str, Any], encoding: Any) -> Any:
     from ..datasets.tables import SUFFIXES, encode_table, is_table
 
     path = Path(options.dataset)
@@ -152,7 +153,7 @@ def _load_table(options: argparse.Namespace, inputs: Mapping[str, Any]) -> Any:
         )
     dataset, unseen = encode_table(
         path,
-        Encoding.from_json(inputs["columns"]),
+        encoding,
         options.class_column or inputs.get("class_column", "class"),
         options.domain_column or inputs.get("domain_column", "domain"),
     )

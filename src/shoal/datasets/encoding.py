@@ -2,12 +2,20 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from ..choices import nearest
+from .folders import first_few
+
+Array = np.ndarray[Any, Any]
+# The values of a column: plain ones, or an array of numbers, which is read at once.
+Values = Sequence[Any] | Array
 
 # Texts that mean a missing value.
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
@@ -20,19 +28,50 @@ NUMBERS, STRAY = 10, 10
 LARGEST = torch.finfo(torch.float32).max
 
 
+@dataclass(frozen=True, kw_only=True)
+class SeenRange:
+    """The numbers of a column in training: their extremes, and the range of all but 2 % of them."""
+
+    min: float
+    max: float
+    q01: float
+    q99: float
+
+    @staticmethod
+    def of(numbers: Array) -> "SeenRange":
+        """Return the range of these numbers, of which none is missing."""
+        low, high = np.quantile(numbers, (0.01, 0.99)).tolist()
+        return SeenRange(min=float(numbers.min()), max=float(numbers.max()), q01=low, q99=high)
+
+    def far(self, numbers: Array) -> Array:
+        """Return which numbers are unlike all in training; a missing one is not.
+
+        They lie outside of the extremes by more than the width of the middle 98 %, which a few
+        mistakes in training do not stretch.
+        """
+        margin = self.q99 - self.q01 or self.max - self.min
+        found: Array = (numbers < self.min - margin) | (numbers > self.max + margin)
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.min:.6g} to {self.max:.6g}"
+
+
 @dataclass(frozen=True)
 class Column:
     """The encoding of one column.
 
     A column of numbers becomes one column, and a second one that is 1 for missing values if there
     were any. A category is 1 in the column of its value; an unknown value is 0 in all of them.
+    ``seen`` is the range of its numbers in training, None if it is not known.
     """
 
     name: str
     values: tuple[str, ...] | None = None
     gaps: bool = False
+    seen: SeenRange | None = None
 
-    def encode(self, column: Sequence[Any]) -> Tensor:
+    def encode(self, column: Values) -> Tensor:
         """Return float32 ``[n, d]``; a missing number is NaN."""
         if self.values is None:
             return self._encode_numbers(column)
@@ -44,61 +83,96 @@ class Column:
                 found[row, k] = 1
         return found
 
-    def _encode_numbers(self, column: Sequence[Any]) -> Tensor:
-        numbers = []
-        for value in map(value_or_none, column):
-            number = math.nan if value is None else _number(value)
-            if number is None:
-                raise ValueError(
-                    f"column {self.name!r} must hold numbers{_limit(value)}, got {value!r}"
-                )
-            numbers.append(number)
-        found = torch.tensor(numbers, dtype=torch.float32)[:, None]
+    def _encode_numbers(self, column: Values) -> Tensor:
+        numbers, texts = _read_numbers(column)
+        if texts:
+            value = value_or_none(column[texts[0]])
+            raise ValueError(
+                f"column {self.name!r} must hold numbers{_limit(value)}, got {value!r}"
+            )
+        found = torch.from_numpy(numbers).float()[:, None]
         return torch.cat([found, found.isnan().float()], 1) if self.gaps else found
 
-    def unseen(self, column: Sequence[Any]) -> list[int]:
+    def unseen(self, column: Values) -> list[int]:
         """Return the rows whose category is unknown; a missing value is not counted."""
         if self.values is None:
             return []
         seen = {"", *self.values}
         return [row for row, value in enumerate(column) if _text(value) not in seen]
 
+    def unusual(self, column: Values) -> dict[int, str]:
+        """Return the rows whose number is far from all in training, and a few words about it."""
+        if self.seen is None:
+            return {}
+        numbers, _ = _read_numbers(column)
+        rows: list[int] = np.flatnonzero(self.seen.far(numbers)).tolist()
+        return {
+            row: f"{self.name} is {numbers[row]:.6g}, in training it was {self.seen}"
+            for row in rows
+        }
+
     def as_json(self) -> dict[str, Any]:
         """Return the column as plain values."""
-        if self.values is None:
-            return {"name": self.name, "kind": "number", "gaps": self.gaps}
-        return {"name": self.name, "kind": "category", "values": list(self.values)}
+        if self.values is not None:
+            return {"name": self.name, "kind": "category", "values": list(self.values)}
+        seen = {} if self.seen is None else {"seen": asdict(self.seen)}
+        return {"name": self.name, "kind": "number", "gaps": self.gaps, **seen}
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Column":
         """Return the column that ``as_json`` wrote."""
-        if values["kind"] == "number":
-            return Column(values["name"], None, values["gaps"])
-        return Column(values["name"], tuple(values["values"]))
+        if values["kind"] != "number":
+            return Column(values["name"], tuple(values["values"]))
+        seen = SeenRange(**values["seen"]) if "seen" in values else None
+        return Column(values["name"], None, values["gaps"], seen)
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """The encoding of rows as vectors: the columns used, and those skipped as uninformative."""
+    """The encoding of rows as vectors.
+
+    Args:
+        columns: those used.
+        left_out: those skipped as uninformative.
+        ignored: all columns of the training table that are not used, for whatever reason; None if
+            they are not known.
+    """
 
     columns: tuple[Column, ...]
     left_out: tuple[str, ...] = ()
+    ignored: tuple[str, ...] | None = None
 
-    def __call__(self, table: Mapping[str, Sequence[Any]], where: str) -> Tensor:
+    def __call__(self, table: Mapping[str, Values], where: str) -> Tensor:
         """Return the rows as float32 ``[n, d]``; ``where`` names the table in an error."""
-        if lacking := self.lacks(table, where):
-            raise ValueError(lacking)
+        if wrong := self.mismatch(table, where):
+            raise ValueError(wrong)
         return torch.cat([column.encode(table[column.name]) for column in self.columns], 1)
 
-    def lacks(self, table: Mapping[str, Sequence[Any]], where: str) -> str | None:
-        """Return a message about the columns that a table lacks; None if it has all."""
-        missing = [column.name for column in self.columns if column.name not in table]
-        if not missing:
+    def mismatch(self, names: Iterable[str], where: str) -> str | None:
+        """Return a message that names all missing and unknown columns; None if there are none.
+
+        Unknown are those that the training table did not have. The order does not matter.
+        """
+        given, used = list(names), [column.name for column in self.columns]
+        others = [name for name in given if name not in used]
+        # A column without a name is the number of the row, which programs add to tables.
+        known = {"", *(others if self.ignored is None else self.ignored)}
+        unknown = [name for name in others if name not in known]
+        missing = [name for name in used if name not in given]
+        hints = {name: nearest(name, others) for name in missing}
+        parts = []
+        if missing:
+            lacking = [f"{one} (is it {near!r}?)" if near else one for one, near in hints.items()]
+            parts.append(f"lacks the column{'s' * (len(missing) > 1)} {', '.join(lacking)}")
+        if unknown:
+            few = "a column that was" if len(unknown) == 1 else "columns that were"
+            parts.append(f"has {few} not in training: {', '.join(unknown)}")
+        if not parts:
             return None
-        return f"{where} lacks the columns {', '.join(missing)}; it has {', '.join(table)}"
+        return f"{where} {' and '.join(parts)}; the model takes {first_few(used)}"
 
     def encode_readable(
-        self, table: Mapping[str, Sequence[Any]], where: str, unread: Mapping[int, str]
+        self, table: Mapping[str, Values], where: str, unread: Mapping[int, str]
     ) -> tuple[Tensor, dict[int, str]]:
         """Return the readable rows as float32 ``[n, d]``, and the reasons against the others.
 
@@ -118,12 +192,20 @@ class Encoding:
         reasons = {row: f"{where}: row {row + 1}: {why}" for row, why in wrong.items()}
         return torch.cat(good) if good else torch.empty(0), reasons
 
-    def unseen(self, table: Mapping[str, Sequence[Any]]) -> dict[int, tuple[str, ...]]:
+    def unseen(self, table: Mapping[str, Values]) -> dict[int, tuple[str, ...]]:
         """Return the columns with an unknown category, for every row that has any."""
         found = dict[int, tuple[str, ...]]()
         for column in self.columns:
             for row in column.unseen(table[column.name]):
                 found[row] = (*found.get(row, ()), column.name)
+        return found
+
+    def unusual(self, table: Mapping[str, Values]) -> dict[int, tuple[str, ...]]:
+        """Return a few words about each number far from all in training, by row."""
+        found = dict[int, tuple[str, ...]]()
+        for column in self.columns:
+            for row, words in column.unusual(table[column.name]).items():
+                found[row] = (*found.get(row, ()), words)
         return found
 
     def as_json(self) -> list[dict[str, Any]]:
@@ -135,19 +217,56 @@ class Encoding:
         """Return the encoding that ``as_json`` wrote."""
         return Encoding(tuple(Column.from_json(one) for one in values))
 
+    def as_card(self) -> dict[str, Any]:
+        """Return the encoding as the inputs of a model's card."""
+        known = {} if self.ignored is None else {"ignored": list(self.ignored)}
+        return {"kind": "table", "columns": self.as_json(), **known}
 
-def infer_column(name: str, values: Sequence[Any]) -> Column | None:
+    @staticmethod
+    def from_card(inputs: Mapping[str, Any]) -> "Encoding | None":
+        """Return the encoding of a card's inputs; None if they are not rows of a table."""
+        if not inputs.get("columns"):
+            return None
+        ignored = tuple(inputs["ignored"]) if "ignored" in inputs else None
+        return replace(Encoding.from_json(inputs["columns"]), ignored=ignored)
+
+
+def infer_encoding(features: Mapping[str, Values], others: Iterable[str] = ()) -> Encoding:
+    """Return the encoding of a table; raise if there is nothing to learn from.
+
+    Args:
+        features: the columns that a model may see.
+        others: the names of the others, such as that of the class.
+    """
+    found = {name: infer_column(name, values) for name, values in features.items()}
+    columns = tuple(column for column in found.values() if column is not None)
+    skipped = [name for name, column in found.items() if column is None]
+    left_out = tuple(name or "one without a name" for name in skipped)
+    if not columns:
+        dropped = f"; skipped as uninformative: {first_few(left_out)}" if left_out else ""
+        raise ValueError(
+            "there is no column to learn from, apart from class and domain: it needs numbers or "
+            f"categories that differ between rows and recur in other rows{dropped}"
+        )
+    return Encoding(columns, left_out, (*others, *skipped))
+
+
+def infer_column(name: str, values: Values) -> Column | None:
     """Return the encoding of a column; None if it tells nothing about other rows."""
-    given = [value_or_none(value) for value in values]
-    present = [value for value in given if value is not None]
-    if not present:
+    if not name:
         return None
-    if not name or _counts_rows(given):
+    numbers, texts = _read_numbers(values)
+    if texts:
+        return _infer_category(name, [value_or_none(value) for value in values])
+    present = numbers[~np.isnan(numbers)]
+    if not len(present) or _counts_rows(numbers):
         return None
-    numbers = {_number(value) for value in present}
-    gaps = len(present) < len(given)
-    if None not in numbers:
-        return Column(name, None, gaps) if gaps or len(numbers) > 1 else None
+    gaps = len(present) < len(numbers)
+    varies = gaps or len(np.unique(present)) > 1
+    return Column(name, None, gaps, SeenRange.of(present)) if varies else None
+
+
+def _infer_category(name: str, given: Sequence[Any]) -> Column | None:
     _check_texts(name, given)
     different = sorted({_text(value) for value in given})
     if len(different) == 1 or (len(different) > CATEGORIES and 2 * len(different) > len(given)):
@@ -160,17 +279,29 @@ def value_or_none(value: Any) -> Any:
     if isinstance(value, str):
         value = value.strip()
         return None if value.lower() in MISSING else value
-    if isinstance(value, float) and math.isnan(value):
+    try:
+        return value if value == value else None  # NaN and NaT differ from themselves
+    except TypeError:  # pandas' NA cannot be compared
         return None
-    return value
+    except ValueError:  # an array
+        return value
 
 
-def _counts_rows(values: Sequence[Any]) -> bool:
+def _read_numbers(column: Values) -> tuple[Array, list[int]]:
+    """Return a column's numbers, NaN where there are none, and the rows with something else."""
+    if isinstance(column, np.ndarray) and column.dtype.kind in "iuf":
+        numbers = column.astype(np.float64)
+        return numbers, np.flatnonzero(np.abs(numbers) > LARGEST).tolist()
+    given = [value_or_none(value) for value in column]
+    found = [None if value is None else _number(value) for value in given]
+    texts = [row for row, value in enumerate(given) if value is not None and found[row] is None]
+    return np.array([math.nan if one is None else one for one in found]), texts
+
+
+def _counts_rows(numbers: Array) -> bool:
     """Return whether a column is the number of the row, which programs add to tables."""
-    numbers = [None if value is None else _number(value) for value in values]
-    return len(numbers) > 2 and any(
-        all(number == row for row, number in enumerate(numbers, first)) for first in (0, 1)
-    )
+    rows = np.arange(len(numbers))
+    return len(rows) > 2 and any((numbers == rows + first).all() for first in (0, 1))
 
 
 def _check_texts(name: str, values: Sequence[Any]) -> None:
@@ -187,7 +318,7 @@ def _check_texts(name: str, values: Sequence[Any]) -> None:
         row, value = texts[0]
         raise ValueError(
             f"column {name!r} has numbers{_limit(value)}, but {value!r} in row {row}; correct it, "
-            f"leave it empty, or ignore the column: --leave-out {name}"
+            f"leave it empty, or leave out the column (shoal fit: --leave-out {name})"
         )
 
 
@@ -203,7 +334,7 @@ def _limit(value: Any) -> str:
 
 
 def _as_float(value: Any) -> float | None:
-    if isinstance(value, bool):
+    if isinstance(value, (bool, np.bool_)):
         return None
     try:
         return float(value)
@@ -218,5 +349,8 @@ def _text(value: Any) -> str:
     return "" if found is None else str(found)
 
 
-def _take_rows(table: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> dict[str, list[Any]]:
-    return {key: [values[row] for row in rows] for key, values in table.items()}
+def _take_rows(table: Mapping[str, Values], rows: Sequence[int]) -> dict[str, Values]:
+    return {
+        key: values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
+        for key, values in table.items()
+    }

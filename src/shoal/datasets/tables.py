@@ -14,8 +14,8 @@ from torch import Tensor
 from ..choices import choose
 from ..storage import read_utf8
 from .base import Domain, DomainDataset
-from .encoding import Encoding, infer_column, value_or_none
-from .folders import first_few, is_image
+from .encoding import Encoding, infer_encoding, value_or_none
+from .folders import is_image
 from .manifest import COLUMNS, DELIMITERS
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
@@ -130,7 +130,10 @@ def table_data(
         if key not in (class_column, domain_column, *leave_out)
     }
     _check_labels(labels, class_column, path)
-    encoding = _infer_encoding(features, path)
+    try:
+        encoding = infer_encoding(features, [name for name in table if name not in features])
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     rows = _rows_by_domain(domains)
     repeats = {
         column.name: kind
@@ -152,11 +155,13 @@ def encode_table(
 ) -> tuple[DomainDataset, Counter[str]]:
     """Return a table in the encoding of a model, and the number of unseen categories by column.
 
-    Columns that are not in the encoding are ignored.
+    Columns that the training table had, too, and that the model does not use are ignored.
     """
     table = read_table(path)
-    _check_answers(path, table, class_column, domain_column)
-    vectors = encoding(table, str(path))
+    answers = (class_column, domain_column)
+    _check_answers(path, table, *answers)
+    given = {name: values for name, values in table.items() if name not in answers}
+    vectors = encoding(given, str(path))
     labels = _texts(table, class_column, path)
     rows = _rows_by_domain(_texts(table, domain_column, path))
     unseen = Counter(name for names in encoding.unseen(table).values() for name in names)
@@ -232,22 +237,6 @@ def _check_labels(labels: Sequence[str], column: str, path: Path) -> None:
             "each class needs several rows; group numbers into ranges, or name another "
             "--class-column"
         )
-
-
-def _infer_encoding(features: Mapping[str, Sequence[Any]], path: Path) -> Encoding:
-    try:
-        found = {name: infer_column(name, values) for name, values in features.items()}
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    columns = tuple(column for column in found.values() if column is not None)
-    left_out = tuple(name or "one without a name" for name, one in found.items() if one is None)
-    if not columns:
-        dropped = f"; skipped as uninformative: {first_few(left_out)}" if left_out else ""
-        raise ValueError(
-            f"{path} has no column to learn from, apart from class and domain: it needs numbers or "
-            f"categories that differ between rows and recur in other rows{dropped}"
-        )
-    return Encoding(columns, left_out)
 
 
 def _texts(table: Mapping[str, Sequence[Any]], column: str, path: Path) -> list[str]:

@@ -2,18 +2,22 @@
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from torch import Tensor
 
+from .._version import __version__
 from ..algorithms import find
 from ..catalogue import StepKind, title_of
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, open_or_build_cache
+from ..datasets.encoding import Array
+from ..results.records import FIT_SETUP, RUN
+from ..runs import model as models
 from ..runs.machine import Machine
-from ..runs.model import Model
 from ..runs.prepare import prepare
 from ..runs.run import Protocol, Run
 from ..storage import cache_root
@@ -21,7 +25,19 @@ from ..sweeps.plan import MethodChoice
 from ..training.evaluation import Evaluation
 from ..training.loop import Schedule, train
 from ..training.step import precision_context
-from .inputs import Array, check_size, dataset_of, files_of, inputs_of, labels_of, rows_of
+from .inputs import (
+    check_size,
+    columns_by_position,
+    dataset_of,
+    files_of,
+    frame_encoding,
+    inputs_of,
+    labels_of,
+    named_columns,
+    rows_of,
+    unnamed_encoding,
+    warn_of_unlike,
+)
 from .predictor import Predictor, device_of
 from .setup import find_method, hparams_for
 
@@ -87,8 +103,9 @@ class DomainClassifier:
         random_state: seed of weights and batches.
         device: "cpu", "cuda", or None for a GPU if there is one.
 
-    After ``fit`` it has ``classes_``, ``domains_``, ``n_features_in_`` (for vectors) and
-    ``history_``, the mean terms of the loss during training.
+    After ``fit`` it has ``classes_``, ``domains_``, ``n_features_in_`` (for vectors),
+    ``feature_names_in_`` (for data frames) and ``history_``, the mean terms of the loss during
+    training.
     """
 
     def __init__(
@@ -116,18 +133,22 @@ class DomainClassifier:
         """Train on all examples.
 
         Args:
-            X: vectors ``[n, d]``, NaN for a missing value; or images, uint8 ``[n, C, H, W]``, of a
-                size that ``network`` takes; or a ``DomainDataset``, which has its own labels and
-                domains.
+            X: vectors ``[n, d]``, NaN for a missing value; or a data frame of numbers and
+                categories, whose columns are encoded as by ``shoal fit`` and matched by name from
+                then on; or images, uint8 ``[n, C, H, W]``, of a size that ``network`` takes; or a
+                ``DomainDataset``, which has its own labels and domains.
             y: labels ``[n]``, numbers or strings.
             domains: the domain of each example ``[n]``, numbers or strings.
             cache: of a data set of files, from ``shoal.datasets.cache.build``; by default the
                 images are decoded once, into the cache folder of ``shoal fit``.
         """
+        table = named_columns(X)
+        encoding = None if table is None else frame_encoding(table)
         if isinstance(X, DomainDataset):
             dataset, classes, named = X, np.array(X.classes), np.array(X.names)
         else:
-            dataset, classes, named = dataset_of(X, y, domains)
+            inputs = encoding(table, "X") if encoding and table else inputs_of(X)
+            dataset, classes, named = dataset_of(inputs, y, domains)
         method = find_method(self.algorithm)
         if len(dataset.domains) < 2 and method[0] is not find("erm"):
             warnings.warn(
@@ -146,26 +167,55 @@ class DomainClassifier:
         )
         schedule = Schedule(self.steps, run.protocol.record_every)
         records, _ = train(update, no_evaluation, schedule, kind)
-        card = {"shape": list(placed.shape), "classes": list(map(str, classes))}
-        self.predictor_ = Predictor(Model(update.algorithm.eval(), card))
+        self._trained = run, records[-1]
         self.classes_, self.domains_ = classes, named
+        self._set_features(placed.shape, table)
         if len(placed.shape) == 1:
-            self.n_features_in_ = placed.shape[0]
+            encoding = encoding or unnamed_encoding(placed.shape[0])
+        card = {
+            "shape": list(placed.shape),
+            "classes": _texts(classes),
+            "inputs": encoding.as_card() if encoding else {"kind": "images"},
+        }
+        self.predictor_ = Predictor(models.Model(update.algorithm.eval(), card))
         self.history_ = [{"step": record.step, **record.terms} for record in records]
         return self
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model and its card, for ``shoal.load``, ``shoal predict`` and ``shoal eval``.
+
+        Classes are saved as texts. A model of vectors without names gets the columns x0, x1 ….
+        """
+        if not hasattr(self, "predictor_"):
+            raise not_fitted()
+        folder = Path(folder)
+        for name, what in ((RUN, "a run"), (FIT_SETUP, "a fit")):
+            if (folder / name).exists():
+                raise ValueError(f"{folder} holds {what}; choose another folder")
+        card, (run, record) = self.predictor_.card, self._trained
+        models.save(
+            folder,
+            self.predictor_.module.algorithm,
+            run=run,
+            shape=card["shape"],
+            classes=card["classes"],
+            domains=_texts(self.domains_),
+            record=record,
+            about={"shoal": __version__, "inputs": card["inputs"]},
+        )
 
     def predict_proba(self, X: Any) -> Array:
         """Return the probabilities of ``classes_``, ``[n, C]``.
 
         Args:
-            X: as in ``fit``, or file names if the model was fitted to files; a data set's examples
-                come domain by domain.
+            X: as in ``fit``, a data frame's columns in any order; or file names if the model was
+                fitted to files. A data set's examples come domain by domain.
         """
         if not hasattr(self, "predictor_"):
             raise not_fitted()
         if (files := files_of(X)) is not None:
             return self._predict_files(files)
-        inputs = inputs_of(rows_of(X))
+        inputs = self._encode(X)
         expected = self.predictor_.card["shape"]
         if list(inputs.shape[1:]) != expected:
             raise ValueError(
@@ -224,6 +274,37 @@ class DomainClassifier:
         """Request weights for ``score``: True, another name for them, or None (the default)."""
         return cast(DomainClassifier, request(self, "score", sample_weight=sample_weight))
 
+    def _set_features(self, shape: Sequence[int], table: Mapping[str, Any] | None) -> None:
+        """Set the number of columns and their names; an earlier fit may have had others."""
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self, name):
+                delattr(self, name)
+        if len(shape) == 1:
+            self.n_features_in_ = shape[0] if table is None else len(table)
+        if table is not None:
+            self.feature_names_in_ = np.array(list(table), dtype=object)
+
+    def _encode(self, X: Any) -> Tensor:
+        """Return the model's inputs; columns are matched by name if both sides have names."""
+        table, names = named_columns(X), getattr(self, "feature_names_in_", None)
+        if names is None and table is not None:
+            warnings.warn(
+                "X has feature names, but DomainClassifier was fitted without feature names",
+                stacklevel=3,
+            )
+        if names is None or self.predictor_.encoding is None:
+            return inputs_of(rows_of(X))
+        if table is None:
+            warnings.warn(
+                "X does not have valid feature names, but DomainClassifier was fitted with "
+                "feature names",
+                stacklevel=3,
+            )
+            table = columns_by_position(rows_of(X), names)
+        vectors = self.predictor_.encoding(table, "X")
+        warn_of_unlike(self.predictor_.encoding, table)
+        return vectors
+
     def _predict_files(self, files: list[Path]) -> Array:
         if folders := [path for path in files if path.is_dir()]:
             raise ValueError(f"X must name one file for each example, got the folder {folders[0]}")
@@ -270,3 +351,9 @@ def _seed(random_state: Any) -> int:
     if not isinstance(random_state, (int, np.integer)) or random_state < 0:
         raise ValueError(f"random_state must be a whole number, 0 or more, got {random_state!r}")
     return int(random_state)
+
+
+def _texts(values: Array) -> list[str]:
+    """Return classes or domains as texts; 1 and 1.0 are one, as in a table."""
+    whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values.tolist()]
+    return list(map(str, whole))

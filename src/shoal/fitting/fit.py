@@ -436,8 +436,7 @@ def _inputs(data: FitData) -> Mapping[str, Any]:
         return {"kind": "images", "size": "any; resized to 224 × 224"}
     class_column, domain_column = data.table.answers
     return {
-        "kind": "table",
-        "columns": data.table.encoding.as_json(),
+        **data.table.encoding.as_card(),
         "class_column": class_column,
         "domain_column": domain_column,
     }

@@ -1,7 +1,11 @@
 """Inputs as users have them: arrays, tensors, data frames, images in memory, file names."""
 
 import os
-from collections.abc import Mapping
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +14,25 @@ import torch
 from torch import Tensor
 
 from ..datasets import Domain, DomainDataset
+from ..datasets.encoding import Array, Column, Encoding, Values, infer_encoding
 from ..datasets.folders import is_litter, may_be_image
 from ..datasets.images import planes
 from ..datasets.tables import is_table
 from ..networks.registry import BY_SIZE
 from ..training.pillow import SIZE
 
-Array = np.ndarray[Any, Any]
 # Channels of grey, coloured and partly transparent images.
 CHANNELS = (1, 3, 4)
 
 
-def dataset_of(X: Any, y: Any, domains: Any) -> tuple[DomainDataset, Array, Array]:
-    """Return arrays as a data set, with its classes and domains as the user gave them."""
+def dataset_of(inputs: Tensor, y: Any, domains: Any) -> tuple[DomainDataset, Array, Array]:
+    """Return examples as a data set, with its classes and domains as the user gave them."""
     if y is None or domains is None:
         lacking = "y" if y is None else "domains"
         raise ValueError(
             f"fit needs {lacking}: call fit(X, y, domains), with the domain of every example; in "
             'cross-validation pass params={"domains": domains}'
         )
-    inputs = inputs_of(X)
     classes, labels = _number("y", y, len(inputs))
     if classes.dtype.kind == "f" and (classes != np.round(classes)).any():
         raise ValueError(
@@ -87,8 +90,8 @@ def inputs_of(X: Any) -> Tensor:
             vectors = np.ascontiguousarray(array, dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"X must be numeric ({error}); encode strings first, for example with a OneHotEncoder "
-            "in a pipeline"
+            f"X must be numeric ({error}); pass a data frame with named columns, whose strings "
+            "become categories, or encode strings first, for example with a OneHotEncoder"
         ) from error
     if np.isinf(vectors).any():
         row, column = np.argwhere(np.isinf(vectors))[0].tolist()
@@ -195,15 +198,112 @@ def is_row(source: Any) -> bool:
     return isinstance(source, Mapping) and not any(map(_is_column, source.values()))
 
 
-def columns_of(source: Any) -> dict[str, list[Any]]:
-    """Return the columns of a row, a mapping or a data frame as plain values."""
-    source = source.to_pydict() if hasattr(source, "to_pydict") else source
-    names = source if isinstance(source, Mapping) else source.columns
-    table = {str(name): _values(source[name]) for name in names}
+def columns_of(source: Any) -> dict[str, Values]:
+    """Return the columns of a row, a mapping or a data frame: numbers as arrays, others as lists.
+
+    Raise if two have the same name, or they are not equally long.
+    """
+    names = [str(name) for name in _names(source)]
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise ValueError(f"a table must have one column of each name, got several {twice[0]!r}")
+    table = {str(name): _values(source[name]) for name in _names(source)}
     if len({len(values) for values in table.values()}) > 1:
         counts = ", ".join(f"{len(values)} in {name!r}" for name, values in table.items())
         raise ValueError(f"the columns of a table must be equally long, got {counts}")
     return table
+
+
+def named_columns(X: Any) -> dict[str, Values] | None:
+    """Return the columns of a data frame by name; None if X has no names, like an array.
+
+    Numbers instead of names are those of positions, as scikit-learn sees it.
+    """
+    if not has_columns(X):
+        return None
+    names = _names(X)
+    texts = sum(isinstance(name, str) for name in names)
+    if 0 < texts < len(names):
+        kinds = ", ".join(sorted({type(name).__name__ for name in names}))
+        raise TypeError(
+            f"the names of X's columns must all be strings, got {kinds}; rename them, for example "
+            "by X.columns = X.columns.astype(str)"
+        )
+    return columns_of(X) if texts else None
+
+
+def columns_by_position(X: Any, names: Sequence[str]) -> dict[str, Values]:
+    """Return the columns of an array ``[n, d]`` that are in the order of these names."""
+    array = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
+    if array.ndim != 2 or array.shape[1] != len(names):
+        raise ValueError(f"X must be [n, {len(names)}] as in fit, got {list(array.shape)}")
+    return {name: array[:, k] for k, name in enumerate(names)}
+
+
+def frame_encoding(table: Mapping[str, Values]) -> Encoding:
+    """Return the encoding of a data frame's columns; warn of those that are ignored."""
+    try:
+        found = infer_encoding(table)
+    except ValueError as error:
+        raise ValueError(f"X: {error}") from error
+    if found.left_out:
+        warnings.warn(
+            "ignored columns, because they are constant or differ in nearly every row: "
+            f"{', '.join(found.left_out)}",
+            stacklevel=3,
+        )
+    return found
+
+
+def unnamed_encoding(count: int) -> Encoding:
+    """Return the encoding of vectors ``[n, count]``, whose columns scikit-learn names x0, x1 …"""
+    return Encoding(tuple(Column(f"x{k}") for k in range(count)), ignored=())
+
+
+def is_unnamed(encoding: Encoding) -> bool:
+    """Return whether this is an encoding of ``unnamed_encoding``."""
+    return encoding == unnamed_encoding(len(encoding.columns))
+
+
+def warn_of_unlike(encoding: Encoding, table: Mapping[str, Values]) -> None:
+    """Warn of categories and numbers that are unlike all in training."""
+    unseen, unusual = encoding.unseen(table), encoding.unusual(table)
+    for column, count in Counter(name for names in unseen.values() for name in names).items():
+        what = "1 value" if count == 1 else f"{count:,} values"
+        verb = "is" if count == 1 else "are"
+        warnings.warn(
+            f"{what} of {column!r} did not occur in training and {verb} ignored", stacklevel=4
+        )
+    if unusual:
+        rows = "1 row is" if len(unusual) == 1 else f"{len(unusual):,} rows are"
+        first, words = next(iter(unusual.items()))
+        warnings.warn(
+            f"{rows} unlike all in training, such as row {first + 1}: {'; '.join(words)}",
+            stacklevel=4,
+        )
+
+
+def frame_maker(source: Any) -> Callable[[Mapping[str, Sequence[Any]]], Any]:
+    """Return a function from columns to a data frame of the source's library.
+
+    It is pandas, whose index is kept, polars or pyarrow; raise if the source is no data frame.
+    """
+    # A frame exists, so its library is imported already.
+    pandas, polars, arrow = map(sys.modules.get, ("pandas", "polars", "pyarrow"))
+    if pandas is not None and isinstance(source, pandas.DataFrame):
+        return partial(pandas.DataFrame, index=source.index)
+    if polars is not None and isinstance(source, polars.DataFrame):
+        return partial(polars.DataFrame)
+    if arrow is not None and isinstance(source, arrow.Table):
+        return partial(arrow.table)
+    raise ValueError(
+        f"as_frame=True takes one data frame of pandas, polars or pyarrow, got {describe(source)}"
+    )
+
+
+def _names(source: Any) -> list[Any]:
+    if isinstance(source, Mapping):
+        return list(source)
+    return list(source.column_names if hasattr(source, "column_names") else source.columns)
 
 
 def _is_column(value: Any) -> bool:
@@ -212,9 +312,15 @@ def _is_column(value: Any) -> bool:
     return hasattr(value, "__len__")
 
 
-def _values(given: Any) -> list[Any]:
+def _values(given: Any) -> Values:
     column = given if _is_column(given) else np.array([given])
-    return list(column.tolist() if hasattr(column, "tolist") else column)
+    array = column.to_numpy() if hasattr(column, "to_numpy") else column
+    if isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype.kind in "iuf":
+        return array
+    for way in ("tolist", "to_pylist"):
+        if hasattr(column, way):
+            return list(getattr(column, way)())
+    return list(column)
 
 
 def describe(source: Any) -> str:

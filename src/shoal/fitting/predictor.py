@@ -10,25 +10,40 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from .._version import __version__
 from ..algorithms.base import Algorithm
-from ..datasets.encoding import Encoding
+from ..datasets.encoding import Array, Encoding
 from ..datasets.tables import read_table
 from ..results.records import CARD, MODEL
 from ..runs import model as models
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import TOGETHER
 from ..training.pillow import exact_evaluation
-from .inputs import columns_of, describe, files_in, has_columns, is_picture, is_row, picture_of
+from .inputs import (
+    columns_by_position,
+    columns_of,
+    describe,
+    files_in,
+    frame_maker,
+    has_columns,
+    is_picture,
+    is_row,
+    is_unnamed,
+    picture_of,
+    warn_of_unlike,
+)
 
 # Images in a batch, by device: on a CPU, larger batches do not fit the caches.
 BATCH = {"cpu": 4, "cuda": 256}
 IMAGE = [3, 224, 224]
+# The source of a prediction for a table in memory; a number of the row follows.
+TABLE = "the table"
 
 Item = TypeVar("Item")
 Output = TypeVar("Output")
@@ -44,6 +59,8 @@ class Prediction:
         probabilities: of all classes, by name.
         error: why there is no label, for example because the file cannot be read.
         unseen: columns whose category did not occur in training, and is therefore ignored.
+        unusual: a few words about each number that is far from all in training, so that the
+            probability means little.
     """
 
     source: str
@@ -52,6 +69,7 @@ class Prediction:
     probabilities: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
     unseen: tuple[str, ...] = ()
+    unusual: tuple[str, ...] = ()
 
 
 class Probabilities(nn.Module):
@@ -82,15 +100,23 @@ class Predictor:
         # Methods that predict batchwise get batches of the size they were measured with.
         alone = BATCH[self.device.type] if self._images else 4096
         self._size = TOGETHER if model.algorithm.predicts_batchwise else alone
-        columns = self.card.get("inputs", {}).get("columns")
-        self._encoding = Encoding.from_json(columns) if columns else None
+        self.encoding = Encoding.from_card(self.card.get("inputs", {}))
 
     @property
     def takes_rows(self) -> bool:
         """Whether this model takes rows of a table rather than images."""
-        return self._encoding is not None
+        return self.encoding is not None
 
-    def predict(self, sources: Any) -> list[Prediction]:
+    @overload
+    def predict(self, sources: Any) -> list[Prediction]: ...
+
+    @overload
+    def predict(self, sources: Any, *, as_frame: Literal[False]) -> list[Prediction]: ...
+
+    @overload
+    def predict(self, sources: Any, *, as_frame: Literal[True]) -> Any: ...
+
+    def predict(self, sources: Any, *, as_frame: bool = False) -> Any:
         """Return the prediction for each image or row, in order.
 
         An image or row that cannot be read gets an ``error``, and the others are still classified.
@@ -100,14 +126,45 @@ class Predictor:
             sources: one or several of these. For a model of images: image files, folders, PIL
                 images, uint8 arrays ``[H, W, 3]``. For a model of a table: CSV or Parquet files,
                 folders, data frames, mappings from columns to lists of values, or single rows:
-                mappings from columns to one value each.
+                mappings from columns to one value each. Columns are matched by name.
+            as_frame: for one data frame of pandas, polars or pyarrow; return another one, with the
+                columns of ``shoal predict --csv`` and a row for each of its rows.
         """
-        return list(self.predictions(sources))
+        make_frame = frame_maker(sources) if as_frame else None
+        found = list(self.predictions(sources))
+        return found if make_frame is None else make_frame(self._as_columns(found))
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return the probabilities of ``classes``, ``[n, C]``; raise if an input cannot be read.
+
+        Args:
+            X: one or several sources of ``predict``; or vectors ``[n, d]``, if the model was fitted
+                to vectors without names.
+        """
+        if self.encoding is None or not (has_columns(X) or hasattr(X, "dtype")):
+            found = self.predict(X)
+            for one in found:
+                if one.error is not None:
+                    raise ValueError(one.error)
+            rows = [[one.probabilities[name] for name in self.classes] for one in found]
+            return np.array(rows, dtype=np.float32).reshape(len(rows), len(self.classes))
+        if has_columns(X):
+            table = columns_of(X)
+        elif is_unnamed(self.encoding):
+            table = columns_by_position(X, [column.name for column in self.encoding.columns])
+        else:
+            raise self._refusal(describe(X))
+        vectors = self.encoding(table, "X")
+        warn_of_unlike(self.encoding, table)
+        probabilities: Array = self.probabilities(vectors).numpy()
+        if not np.isfinite(probabilities).all():
+            raise ValueError("the probabilities are not finite; X is far from all in training")
+        return probabilities
 
     def predictions(self, sources: Any) -> Iterator[Prediction]:
         """Yield the predictions of ``predict`` one by one, as soon as each is known."""
-        if self._encoding is not None:
-            yield from self._predict_rows(self._encoding, sources)
+        if self.encoding is not None:
+            yield from self._predict_rows(self.encoding, sources)
         else:
             yield from self._predict_images(sources)
 
@@ -186,39 +243,42 @@ class Predictor:
 
     def _predict_table(self, encoding: Encoding, source: Any) -> Iterator[Prediction]:
         file = isinstance(source, (str, Path))
-        where, unread = str(source) if file else "the table", dict[int, str]()
+        where, unread = str(source) if file else TABLE, dict[int, str]()
         try:
             if file and Path(source).is_dir():
                 next(os.scandir(source), None)  # raises the better reason if it cannot be opened
                 raise ValueError(f"there are no tables in {where}")
             table = read_table(Path(source), unread) if file else columns_of(source)
-            lacking = encoding.lacks(table, where)
+            refused = encoding.mismatch(table, where)
         except (ValueError, OSError) as error:
-            lacking = str(error)
-        if lacking:
-            yield Prediction(source=where, error=lacking)
+            refused = str(error)
+        if refused:
+            yield Prediction(source=where, error=refused)
         else:
             vectors, wrong = encoding.encode_readable(table, where, unread)
-            unseen = encoding.unseen(table)
-            yield from self._predict_vectors(vectors, wrong, unseen, f"{where}: ")
+            unlike = encoding.unseen(table), encoding.unusual(table)
+            yield from self._predict_vectors(vectors, wrong, *unlike, f"{where}: ")
 
     def _predict_single_rows(self, encoding: Encoding, rows: Iterable[Any]) -> Iterator[Prediction]:
-        good, wrong, unseen = [], dict[int, str](), dict[int, tuple[str, ...]]()
+        good, wrong = [], dict[int, str]()
+        unseen, unusual = dict[int, tuple[str, ...]](), dict[int, tuple[str, ...]]()
         for number, row in enumerate(rows):
             try:
                 columns = columns_of(row)
                 good.append(encoding(columns, "it"))
                 unseen[number] = encoding.unseen(columns).get(0, ())
+                unusual[number] = encoding.unusual(columns).get(0, ())
             except ValueError as error:
                 wrong[number] = f"row {number + 1}: {error}"
         vectors = torch.cat(good) if good else torch.empty(0)
-        yield from self._predict_vectors(vectors, wrong, unseen, "")
+        yield from self._predict_vectors(vectors, wrong, unseen, unusual, "")
 
     def _predict_vectors(
         self,
         vectors: Tensor,
         wrong: Mapping[int, str],
         unseen: Mapping[int, tuple[str, ...]],
+        unusual: Mapping[int, tuple[str, ...]],
         where: str,
     ) -> Iterator[Prediction]:
         """Yield the predictions of a table's rows, in order.
@@ -226,6 +286,7 @@ class Predictor:
         Args:
             vectors: the rows that could be encoded.
             wrong: why the others could not, by the number of the row.
+            unseen, unusual: as in ``Prediction``, by the number of the row.
             where: text before the number of a row.
         """
         found = iter(self.probabilities(vectors) if len(vectors) else ())
@@ -234,7 +295,8 @@ class Predictor:
             if row in wrong:
                 yield Prediction(source=source, error=wrong[row])
             else:
-                yield replace(self._prediction(source, next(found)), unseen=unseen.get(row, ()))
+                one = self._prediction(source, next(found))
+                yield replace(one, unseen=unseen.get(row, ()), unusual=unusual.get(row, ()))
 
     def _prediction(self, source: str, row: Tensor) -> Prediction:
         if not row.isfinite().all():
@@ -245,6 +307,26 @@ class Predictor:
         return Prediction(
             source=source, label=label, probability=values[label], probabilities=values
         )
+
+    def _as_columns(self, found: Sequence[Prediction]) -> dict[str, list[Any]]:
+        """Return the predictions of one data frame as columns."""
+        if found and found[0].source == TABLE:  # no row was read
+            raise ValueError(found[0].error)
+        names = ("class", "probability", *self.classes, "error", "unusual")
+        if twice := [name for name in self.classes if names.count(name) > 1]:
+            raise ValueError(
+                f"a class is called {twice[0]!r}, as another column of the frame; call "
+                "predict_proba() instead"
+            )
+        columns: dict[str, list[Any]] = {
+            "class": [one.label for one in found],
+            "probability": [one.probability for one in found],
+        }
+        for name in self.classes:
+            columns[name] = [one.probabilities.get(name) for one in found]
+        columns["error"] = [one.error for one in found]
+        columns["unusual"] = ["; ".join(one.unusual) for one in found]
+        return columns
 
 
 def _batches(sources: Iterable[Any], size: int) -> Iterator[list[tuple[str, Any]]]:
