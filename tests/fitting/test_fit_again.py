@@ -166,6 +166,14 @@ def test_a_model_of_a_table_is_measured_on_another(capsys: Output) -> None:
     known = [line.rpartition(",")[2] for line in text.splitlines()[1:]]
     right = [a == b for a, b in zip(said, known, strict=True)]
     assert measured["x"]["accuracy"] == pytest.approx(sum(right[:40]) / 40)
+    sizes = [float(row.split(",")[1]) for row in Path("t.csv").read_text().splitlines()[1:]]
+    wrong = "site,size,shade,colour,kind\nx,5,1,red,big\nx,6300,1,red,big\n"
+    Path("wrong.csv").write_text(wrong)
+    assert main(["predict", "out", "wrong.csv"]) == 0
+    assert capsys.readouterr().err == (
+        "shoal: wrong.csv: row 2 is unlike all in training: size is 6300, in training it was "
+        f"{min(sizes):g} to {max(sizes):g}\n"
+    )
     assert main(["diagnose", "out", "new.csv", "--json", "found.json"]) == 0
     found = json.loads(Path("found.json").read_text())
     assert found["domains"]["y"]["accuracy"] == pytest.approx(sum(right[40:]) / 40)
@@ -175,6 +183,11 @@ def test_a_model_of_a_table_is_measured_on_another(capsys: Output) -> None:
     assert "unknown column of other.tsv 'site'" in capsys.readouterr().err
     assert main(["eval", "out", "--dataset", "other.tsv", "--domain-column", "place"]) == 0
     assert "rows" in capsys.readouterr().out
+    assert main(["predict", "out", "other.tsv"]) == 1
+    assert capsys.readouterr().err == (
+        "shoal: other.tsv has a column that was not in training: place; the model takes size, "
+        "shade, colour\n"
+    )
     assert main(["eval", "out", "--dataset", "somewhere"]) == 2
     assert "takes rows of a table, and somewhere is not a table" in capsys.readouterr().err
 

@@ -1,5 +1,9 @@
 """Sources of ``predict``: files, folders, images in memory, tables, rows; and wrong ones."""
 
+import csv
+import io
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +50,19 @@ class Frame:
     def to_dict(self) -> None: ...
 
 
-def of_tables() -> Predictor:
-    """Return a model of two columns."""
+def of_tables(columns: list[dict[str, Any]] = COLUMNS, **more: Any) -> Predictor:
+    """Return a model of two columns, with a card of an older version or with ``more`` inputs."""
     torch.manual_seed(0)
     algorithm = find("erm")(Network(Standardise(3), nn.Linear(3, 2)), 2)
-    card = {"shape": [3], "classes": ["young", "old"], "inputs": {"columns": COLUMNS}}
+    inputs = {"columns": columns, **more}
+    card = {"shape": [3], "classes": ["young", "old"], "inputs": inputs}
     return Predictor(Model(algorithm.eval(), card))
+
+
+def with_range() -> Predictor:
+    """Return the same model with the range of ages in training, and names of other columns."""
+    seen = {"min": 20.0, "max": 70.0, "q01": 25.0, "q99": 65.0}
+    return of_tables([COLUMNS[0] | {"seen": seen}, COLUMNS[1]], ignored=["id"])
 
 
 def expected() -> list[dict[str, float]]:
@@ -90,7 +101,7 @@ def test_rows_that_cannot_be_read_do_not_stop_the_rest() -> None:
     found = of_tables().predict([ROWS[0], {"age": 1}, {"age": "x", "colour": "red"}, missing])
     assert [one.source for one in found] == [f"row {k}" for k in (1, 2, 3, 4)]
     assert [one.label is None for one in found] == [False, True, True, False]
-    assert found[1].error == "row 2: it lacks the columns colour; it has age"
+    assert found[1].error == "row 2: it lacks the column colour; the model takes age, colour"
     assert found[2].error == "row 3: column 'age' must hold numbers, got 'x'"
     (uneven,) = of_tables().predict({"age": [1, 2], "colour": ["red"]})
     assert uneven.error is not None
@@ -130,6 +141,70 @@ def test_the_command_counts_what_was_never_seen(
     found = capsys.readouterr()
     assert len(found.out.splitlines()) == 4
     assert f"shoal: {path}: row 3: line 4 must have 2 fields, got 1\n" in found.err
+
+
+def test_numbers_unlike_all_in_training_are_marked() -> None:
+    words = ("age is 6300, in training it was 20 to 70",)
+    table = {"id": ["a", "b", "c"], "colour": ["red"] * 3, "age": [110.0, 6300.0, -20.5]}
+    found = with_range().predict(table)
+    assert [one.unusual for one in found] == [
+        (),
+        words,
+        ("age is -20.5, in training it was 20 to 70",),
+    ]
+    assert found[1].label is not None  # and classified all the same
+    rows = [{"age": age, "colour": "pink"} for age in (50, 6300)]
+    assert [one.unusual for one in with_range().predict(rows)] == [(), words]
+    assert [one.unseen for one in with_range().predict(rows)] == [("colour",), ("colour",)]
+    with pytest.warns(UserWarning, match=r"^2 rows are unlike all in training, such as row 2: age"):
+        with_range().predict_proba(table)
+    assert [one.unusual for one in of_tables().predict(table)] == [()] * 3  # an older card
+    (other,) = with_range().predict({**table, "sex": ["f"] * 3})
+    assert other.error == (
+        "the table has a column that was not in training: sex; the model takes age, colour"
+    )
+
+
+@pytest.mark.parametrize("form", ["", "--csv", "--json"])
+def test_the_command_marks_unlike_rows(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shoal.fitting.predictor.load", lambda *_: with_range())
+    monkeypatch.setattr("shoal.cli.predict.NAMED", 2)
+    path = tmp_path / "t.csv"
+    path.write_text("colour,age\nred,50\nred,6300\nred,999\nred,old\nred,-99\n")
+    assert main(["predict", "model", str(path), *filter(None, [form])]) == 1
+    out, err = capsys.readouterr()
+    told = "is unlike all in training: age is"
+    assert err.splitlines() == [
+        f"shoal: {path}: row 2 {told} 6300, in training it was 20 to 70",
+        f"shoal: {path}: row 3 {told} 999, in training it was 20 to 70",
+        f"shoal: {path}: row 4: column 'age' must hold numbers, got 'old'",
+        "shoal: 3 rows are unlike all in training; --csv and --json mark them",
+    ]
+    found = with_range().predict(path)
+    if form == "--csv":
+        rows = list(csv.DictReader(io.StringIO(out)))
+        head = ["source", "class", "probability", "young", "old", "error", "unusual"]
+        assert list(rows[0]) == head
+        assert [row["unusual"] for row in rows] == ["; ".join(one.unusual) for one in found]
+        assert [row["error"] for row in rows] == [one.error or "" for one in found]
+        assert rows[3] == dict.fromkeys(head, "") | {
+            "source": found[3].source,
+            "error": found[3].error,
+        }
+        assert [row["old"] for row in rows if row["old"]] == [
+            f"{one.probabilities['old']:.6f}" for one in found if one.error is None
+        ]
+    elif form == "--json":
+        rows = [json.loads(line) for line in out.splitlines()]
+        assert rows == [asdict(one) | {"unseen": [], "unusual": list(one.unusual)} for one in found]
+    else:
+        assert out.splitlines() == [
+            f"{one.source}: {one.label} ({100 * one.probability:.1f} %)"
+            for one in found
+            if one.probability is not None
+        ]
 
 
 def test_rows_of_which_the_model_knows_nothing_are_errors() -> None:

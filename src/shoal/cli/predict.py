@@ -2,14 +2,20 @@
 
 import argparse
 import csv
+import json
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from .loading import report_unseen
 from .options import add_device, device
+
+# Rows unlike all in training that are listed on stderr; the others are counted.
+NAMED = 10
 
 
 def add(commands: Any) -> None:
@@ -18,7 +24,8 @@ def add(commands: Any) -> None:
         "predict",
         help="classify new images or rows with a trained model",
         description="Prints the class and its probability for every image or row. Unreadable "
-        "inputs are reported on stderr and skipped; the exit status is then 1.",
+        "inputs are reported on stderr and skipped; the exit status is then 1. Rows with numbers "
+        "far from all in training are reported, too, because their probability means little.",
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="the folder of a fit or a run")
     parser.add_argument(
@@ -29,8 +36,12 @@ def add(commands: Any) -> None:
         help="image files or folders of images; for a model of a table, .csv, .tsv or .parquet "
         "files or folders of them",
     )
-    parser.add_argument(
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
         "--csv", action="store_true", help="print CSV with the probability of every class"
+    )
+    form.add_argument(
+        "--json", action="store_true", help="print the same as JSON, one object on each line"
     )
     parser.add_argument(
         "--algorithm",
@@ -53,25 +64,52 @@ def _run(options: argparse.Namespace) -> int:
         print(f"shoal: {warning.message}", file=sys.stderr)
     for folder in filter(Path.is_dir, options.files):
         _print_skipped(folder, model.takes_rows)
-    failed, unseen, write = 0, Counter[str](), csv.writer(sys.stdout)
-    if options.csv:
-        write.writerow(["source", "class", "probability", *model.classes, "error"])
+    failed, unusual, unseen = 0, 0, Counter[str]()
+    show = _csv_writer(model.classes) if options.csv else _print_json if options.json else _print
     for found in model.predictions(options.files):
         unseen.update(found.unseen)
         if found.error is not None:
             failed += 1
             print(f"shoal: {found.error}", file=sys.stderr)
-        if options.csv:
-            values = [
-                f"{found.probabilities[name]:.6f}" for name in model.classes if not found.error
-            ]
-            values = values or [""] * len(model.classes)
-            best = "" if found.probability is None else f"{found.probability:.6f}"
-            write.writerow([found.source, found.label, best, *values, found.error])
-        elif found.probability is not None:
-            print(f"{found.source}: {found.label} ({100 * found.probability:.1f} %)")
+        if found.unusual:
+            unusual += 1
+            if unusual <= NAMED:
+                print(f"shoal: {_caution(found)}", file=sys.stderr)
+        show(found)
+    if unusual > NAMED:
+        print(
+            f"shoal: {unusual:,} rows are unlike all in training; --csv and --json mark them",
+            file=sys.stderr,
+        )
     report_unseen(unseen)
     return 1 if failed else 0
+
+
+def _caution(found: Any) -> str:
+    return f"{found.source} is unlike all in training: {'; '.join(found.unusual)}"
+
+
+def _print(found: Any) -> None:
+    if found.probability is not None:
+        print(f"{found.source}: {found.label} ({100 * found.probability:.1f} %)")
+
+
+def _print_json(found: Any) -> None:
+    print(json.dumps(asdict(found), ensure_ascii=False))
+
+
+def _csv_writer(classes: Sequence[str]) -> Callable[[Any], None]:
+    """Print the head of a CSV file, and return a function that prints a prediction."""
+    write = csv.writer(sys.stdout)
+    write.writerow(["source", "class", "probability", *classes, "error", "unusual"])
+
+    def show(found: Any) -> None:
+        values = [found.probability, *(found.probabilities.get(name) for name in classes)]
+        texts = ["" if value is None else f"{value:.6f}" for value in values]
+        last = found.error, "; ".join(found.unusual)
+        write.writerow([found.source, found.label, *texts, *last])
+
+    return show
 
 
 def _print_skipped(folder: Path, rows: bool) -> None:
