@@ -1,6 +1,8 @@
 """A second command on the folder of a fit, and other commands that read it."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ from shoal.cli import main
 from shoal.cli.progress import FitProgressBars, fit_progress
 from shoal.fitting import inspection, leave_one_out
 from shoal.fitting.budget import FitProgress
+from shoal.results.records import Record
+from shoal.runs.run import Run
 from shoal.training.loop import Progress
 from tests.fitting.made import write_images, write_table
 
@@ -40,7 +44,12 @@ def test_an_interrupted_fit(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> 
     assert main(list(TABLE)) == 130
     told = capsys.readouterr().err
     assert "already" not in told
-    assert "20 updates" in told and "(1 of 4 runs; about " in told
+    assert re.search(
+        r"^ERM, hospital_a held out, split 1: 20 updates, [\d.]+ % on seen domains\n"
+        r"  \(1 of 4 runs; about .+ left\)$",
+        told,
+        re.MULTILINE,
+    )
     # Only the first two runs are planned, so nobody can tell what is left.
     assert main(["status", "out"]) == 0
     told = capsys.readouterr().out
@@ -237,27 +246,74 @@ def test_the_help_says_what_a_bare_number_is(capsys: Output) -> None:
     assert "a bare number means minutes" in " ".join(capsys.readouterr().out.split())
 
 
+def at(done: int, left: float) -> Progress:
+    return Progress(done=done, steps=10, rate=3.0, seconds_left=left, record=None)
+
+
 def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
     monkeypatch.setattr("shoal.cli.progress.QUIET", -1.0)
     with fit_progress(FitProgressBars) as progress:
         progress.run("erm", None, FitProgress(0, 8, None))
-        progress.run(
-            "erm",
-            Progress(done=5, steps=10, rate=3.0, seconds_left=9.0, record=None),
-            FitProgress(0, 8, 70.0),
-        )
-        progress.run(
-            "last",
-            Progress(done=10, steps=10, rate=3.0, seconds_left=0.0, record=None),
-            FitProgress(0, 1, 0.0),
-        )
-        progress.run(
-            "last",
-            Progress(done=5, steps=10, rate=3.0, seconds_left=4.0, record=None),
-            FitProgress(0, 1, 4.0),
-        )
+        progress.run("erm", at(0, 9.0), FitProgress(0, 8, 70.0))
+        progress.run("erm", at(5, 9.0), FitProgress(0, 8, 70.0, 0.7834))
+        title = "Fishr, sketch held out, split 1"
+        progress.run(title, at(5, 9.0), FitProgress(2, 24, 125.0, 0.5))
+        progress.run("last", at(10, 0.0), FitProgress(0, 1, 0.0, 1.0))
+        progress.run("last", at(5, 4.0), FitProgress(0, 1, 4.0))
+        progress.amount("reading", 1000, 2000)
     assert capsys.readouterr().err.splitlines() == [
-        "erm: 5 of 10, 3 examples/s (1 of 8 runs; about 1 min 10 s left)",
-        "last: 10 updates, 3 examples/s",
-        "last: 5 of 10, 3 examples/s (about 4 s left)",
+        "erm: 0 of 10 updates, preparing (1 of 8 runs; about 1 min 10 s left)",
+        "erm: 5 of 10 updates, 78.3 % on seen domains",
+        "  (1 of 8 runs; about 1 min 10 s left)",
+        "Fishr, sketch held out, split 1: 5 of 10 updates, 50.0 % on seen domains",
+        "  (3 of 24 runs; about 2 min 5 s left)",
+        "last: 10 updates, 100.0 % on seen domains",
+        "last: 5 of 10 updates (about 4 s left)",
+        "reading: 1,000 of 2,000 images",
+    ]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_bars_fit_a_terminal(columns: int, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with fit_progress(FitProgressBars) as progress:
+        title = "Fishr, sketch held out, split 1"
+        progress.run(title, at(5, 9.0), FitProgress(2, 24, 125.0, 0.5))
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", shown)]
+    assert all(len(line) <= columns for line in lines)
+    whole, run = (line for line in lines[-3:] if line)
+    assert re.fullmatch(r"all runs +[━╸╺ ]+ 2/24 +about 2 min 5 s left", whole)
+    assert re.fullmatch(rf"{title} [━╸╺ ]+ 5/10 +50\.0 % on seen domains", run)
+
+
+def test_progress_shows_the_accuracy_on_seen_domains() -> None:
+    run = Run(dataset="x", fingerprint="", algorithm="erm", test_domains=("c",))
+    told: list[FitProgress] = []
+
+    class Listening(leave_one_out.FitWatcher):
+        def run(self, title: str, progress: Progress | None, forecast: FitProgress) -> None:
+            assert title == "ERM, c held out, split 1"
+            told.append(forecast)
+
+    accuracy = {
+        "a": {"kept": 0.9, "held_out": 0.5},
+        "b": {"kept": 0.9, "held_out": 0.7},
+        "c": {"kept": 0.1, "held_out": 0.1},
+    }
+    follows = leave_one_out._RunWatcher(run, 0, Listening(), lambda *_: FitProgress(1, 3, 4.0))
+    for progress in (
+        None,
+        at(5, 4.0),
+        replace(at(5, 4.0), record=Record(step=4, accuracy=accuracy)),
+        replace(at(5, 4.0), record=Record(step=4, accuracy={"a": {"kept": 0.9}})),
+    ):
+        follows.progress(progress)
+    assert told == [
+        FitProgress(1, 3, 4.0),
+        FitProgress(1, 3, 4.0),
+        FitProgress(1, 3, 4.0, pytest.approx(0.6)),
+        FitProgress(1, 3, 4.0),
     ]

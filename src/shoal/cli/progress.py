@@ -10,6 +10,9 @@ from typing import Any
 from ..training.watcher import Progress, Watcher
 from .terminal import QUIET, format_duration
 
+# The width of lines without a terminal.
+COLUMNS = 80
+
 
 class RunProgressBar:
     """Shows a run on stderr: a bar on a terminal, a line every 15 s elsewhere."""
@@ -83,7 +86,7 @@ class FitProgressBars(Watcher):
         self._printed = time.monotonic()
 
     def amount(self, name: str, done: int, total: int) -> None:
-        self._show(name, done, total, "images")
+        self._show(name, done, total, "images", f"{name}: {done:,} of {total:,} images")
         if done == total:
             self._bars.remove_task(self._tasks.pop(name))
             self.note(f"{name}: {total:,} images")
@@ -92,19 +95,22 @@ class FitProgressBars(Watcher):
         left = f"about {format_duration(ahead.left)} left" if ahead.left else ""
         done, total = (progress.done, progress.steps) if progress else (0, None)
         if ahead.total > 1 and not self._bars.disable:
-            self._show("all runs", ahead.done, ahead.total, left)
+            self._show("all runs", ahead.done, ahead.total, left, "")
         elif "all runs" in self._tasks:
             self._bars.remove_task(self._tasks.pop("all runs"))
         for name in [name for name in self._tasks if name not in (title, "all runs")]:
             self._bars.remove_task(self._tasks.pop(name))
-        speed = f"{progress.rate:,.0f} examples/s" if progress and progress.rate else "preparing"
-        if self._bars.disable or ahead.total == 1:
-            number = f"{ahead.done + 1} of {ahead.total} runs" if ahead.total > 1 else ""
-            whole = "; ".join(part for part in (number, left) if part)
-            speed += f" ({whole})" if whole else ""
-        self._show(title, done, total, speed)
+        words = "" if done else "preparing"
+        if ahead.inside is not None:
+            words = f"{100 * ahead.inside:.1f} % on seen domains"
+        number = f"{ahead.done + 1} of {ahead.total} runs" if ahead.total > 1 else ""
+        whole = "; ".join(filter(None, (number, left)))
+        # On a terminal, the bar of all runs has the same numbers.
+        beside = f" ({left})" if left and ahead.total == 1 else ""
+        line = _line(f"{title}: {done:,} of {total or 0:,} updates", words, whole)
+        self._show(title, done, total, f"{words}{beside}", line)
         if self._bars.disable and progress and done == total:
-            self.note(f"{title}: {done:,} updates, {speed}")
+            self.note(_line(f"{title}: {done:,} updates", words, whole))
 
     def note(self, line: str) -> None:
         if self._bars.disable:
@@ -112,14 +118,24 @@ class FitProgressBars(Watcher):
         else:
             self._bars.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    def _show(self, name: str, done: int, total: int | None, words: str) -> None:
+    def _show(self, name: str, done: int, total: int | None, words: str, line: str) -> None:
+        """Show a bar with these words on a terminal; elsewhere print a line every ``QUIET`` s."""
         if name not in self._tasks:
             self._tasks[name] = self._bars.add_task(name, total=total, words=words)
         self._bars.update(self._tasks[name], completed=done, total=total, words=words)
         now = time.monotonic()
         if self._bars.disable and now - self._printed > QUIET and total and done < total:
             self._printed = now
-            print(f"{name}: {done:,} of {total:,}, {words}", file=sys.stderr)
+            print(line, file=sys.stderr)
+
+
+def _line(head: str, words: str, whole: str) -> str:
+    """Return a line with words about a run and the whole fit, two lines if it is too long."""
+    line = f"{head}, {words}" if words else head
+    if not whole:
+        return line
+    together = f"{line} ({whole})"
+    return together if len(together) <= COLUMNS else f"{line}\n  ({whole})"
 
 
 @contextmanager
@@ -128,11 +144,12 @@ def fit_progress(watcher: type[FitProgressBars]) -> Iterator[Any]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bars
+    from rich.table import Column
 
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=None, table_column=Column(max_width=24)),
         MofNCompleteColumn(),
         TextColumn("{task.fields[words]}", markup=False),
     )

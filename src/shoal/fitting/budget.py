@@ -192,11 +192,16 @@ def _timings(
 
 @dataclass(frozen=True)
 class FitProgress:
-    """Progress of a fit: runs done, runs planned, and seconds left if known."""
+    """Progress of a fit: runs done, runs planned, and seconds left if known.
+
+    ``inside`` is the current run's accuracy so far, on held-out examples of its training domains;
+    None if it is not known yet.
+    """
 
     done: int
     total: int
     left: float | None
+    inside: float | None = None
 
 
 class FitForecast:

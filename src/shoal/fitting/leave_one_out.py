@@ -4,9 +4,11 @@ Every run is a run of a sweep, in its own folder under ``out``. It resumes after
 and a second command on the same folder shares the work.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import torch
 
 from ..catalogue import title_of
 from ..distributed import copy_from_first_rank, rank
-from ..results.records import RunResult, failure_of, read_runs
+from ..results.records import RunResult, failure_of, mean_inside, read_runs
 from ..runs.run import Run
 from ..sweeps.attempt import EVERYWHERE
 from ..sweeps.plan import folder_of, write_plan
@@ -60,6 +62,9 @@ class _RunWatcher(Watcher):
 
     def progress(self, progress: Progress | None) -> None:
         forecast = self.forecast(self.watched, progress)
+        if progress is not None and progress.record is not None:
+            inside = mean_inside(progress.record.accuracy, self.watched.test_domains)
+            forecast = replace(forecast, inside=None if math.isnan(inside) else inside)
         self.watcher.run(run_title(self.watched), progress, forecast)
 
 
