@@ -13,6 +13,7 @@ from shoal.choices import choose
 from shoal.cli import main
 from shoal.datasets import DATASETS
 from shoal.report import figures
+from shoal.report.interpretation import sentences
 from shoal.runs import diagnosis
 from tests.runs.small import squares
 
@@ -61,6 +62,12 @@ def test_tables_of_a_run(capsys: Output) -> None:
     assert ["a", "(trained", "on)", "22"] in [row[:4] for row in rows]  # of the run's trial
     assert sum("→" in row for row in rows) == 1 + 6
     assert "ε = 0.1;" in out and "0.001 of the largest" in " ".join(out.split())
+    # It ends in sentences.
+    last = [line.strip() for line in out.rstrip().splitlines()]
+    starts = ["Accuracy is", "Gradients vary", "Dealing the examples of a and b out", "The cosine"]
+    places = [k for start in starts for k, line in enumerate(last) if line.startswith(start)]
+    assert len(places) == 4 and places == sorted(places)
+    assert last[-1].endswith(".") and places[0] > last.index("Alignment")
 
 
 @pytest.mark.parametrize("columns", ["80", "60"])
@@ -79,6 +86,7 @@ def test_json_holds_what_the_tables_show(capsys: Output) -> None:
     assert found["domains"]["a"]["images"] == 20
     row = next(r.split() for r in capsys.readouterr().out.splitlines() if "a (trained on)" in r)
     assert float(row[5]) == pytest.approx(found["domains"]["a"]["risk"], rel=1e-3)
+    assert found["sentences"] == sentences(found)
 
 
 def test_a_flat_risk_has_no_step_limit(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +130,9 @@ def test_letters_without_a_font_are_reported_once(
 
 def test_other_weights(capsys: Output) -> None:
     assert diagnose("run", "--parameters", "classifier", "--images", "6") == 0
-    assert ", classifier (258 weights)" in capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
+    assert ", classifier (258 weights)" in out
+    assert "by more than chance was not tested" in out
     assert diagnose("run", "--parameters", "all", "--images", "6") == 2
     assert "choose gauss-newton for the Hessian" in capsys.readouterr().err
     chosen = ("--hessian", "gauss-newton", "--images", "4", "--domain", "a", "b")

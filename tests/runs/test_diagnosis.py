@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from shoal.algorithms import find
 from shoal.curvature import network_diagonals
+from shoal.randomness import stream
 from shoal.runs import diagnosis
 from shoal.runs.diagnosis import Diagnoses, Question, diagnose
 from shoal.runs.machine import Machine
@@ -212,3 +213,61 @@ def test_one_training_domain_cannot_be_compared(tmp_path: Path) -> None:
     run = replace(tiny_run("erm", steps=2), test_domains=("b", "c"))
     with pytest.raises(ValueError, match="compares training domains, but there is one"):
         carry_out(tmp_path, run, machine={"log": "diagnosis"})
+
+
+def head_examples(scale: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return features, logits, labels and domains of three domains; one's features are scaled."""
+    draws = torch.Generator().manual_seed(0)
+    z = torch.randn(70, 4, generator=draws)
+    logits = torch.randn(70, 3, generator=draws)
+    labels = torch.randint(0, 3, (70,), generator=draws)
+    domains = torch.tensor([0] * 20 + [1] * 30 + [2] * 20)[torch.randperm(70, generator=draws)]
+    z[domains == 2] *= scale
+    return z, logits, labels, domains
+
+
+def test_shuffled_gaps_against_single_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first and the last domain, with fewer examples than there are."""
+    monkeypatch.setattr(diagnosis, "SHUFFLES", 19)
+    monkeypatch.setattr(diagnosis, "SHUFFLED", 15)
+    z, logits, labels, domains = head_examples(1.5)
+    found = diagnosis.shuffled_gaps(z, logits, labels, domains, True, [0, 2])
+    assert found["examples"] == [15, 15] and found["count"] == 19
+
+    rows = [k for e in (0, 2) for k in (domains == e).nonzero()[:15, 0].tolist()]
+    gradients = []
+    for k in rows:
+        r = logits[k].double().softmax(0)
+        r[labels[k]] -= 1
+        gradients.append(torch.outer(r, torch.cat([z[k].double(), torch.ones(1)])).flatten())
+
+    def gap(order: Tensor) -> float:
+        first, second = (torch.stack(gradients)[order == e].var(0) for e in (0, 1))
+        return float((first - second).square().sum() / 4)
+
+    numbers = torch.tensor([0] * 15 + [1] * 15)
+    draws = stream("diagnosis", "shuffles")
+    others = [gap(numbers[torch.randperm(30, generator=draws)]) for _ in range(19)]
+    assert found["variance"]["gap"] == pytest.approx(gap(numbers), rel=1e-4)
+    assert found["variance"]["median"] == pytest.approx(sorted(others)[9], rel=1e-4)
+    assert found["variance"]["larger"] == sum(one >= gap(numbers) for one in others)
+
+
+def test_shuffles_tell_a_difference_from_chance() -> None:
+    alike, apart = (
+        diagnosis.shuffled_gaps(*head_examples(scale), True, [0, 1, 2])["variance"]
+        for scale in (1.0, 4.0)
+    )
+    assert alike["larger"] > 4
+    assert apart["larger"] == 0
+    assert apart["gap"] > 3 * apart["median"]
+
+
+def test_training_domains_are_shuffled(model: Model) -> None:
+    found = asked(model)["shuffles"]
+    assert found["domains"] == ["a", "b"]
+    assert found["variance"]["gap"] == pytest.approx(
+        asked(model, ("a", "b"))["gaps"]["all"]["variance"], rel=1e-4
+    )
+    assert asked(model, ("a", "c"))["shuffles"]["domains"] == ["a", "c"]  # one was trained on
+    assert "shuffles" not in asked(model, parameters="classifier", images=6)

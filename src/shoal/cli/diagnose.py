@@ -20,7 +20,8 @@ def add(commands: Any) -> None:
         help="compare the domains of a trained model: risks, gradient variances, Hessians",
         description="Compare the domains of a trained model: risks, gradient variances, Fisher "
         "and Hessian diagonals of every domain, the gaps between them, the inconsistency of every "
-        "pair, and the largest eigenvalues. See docs/guides/diagnose.md for the tables.",
+        "pair, and the largest eigenvalues; then a few sentences on what they mean. See "
+        "docs/guides/diagnose.md for the tables.",
     )
     name_domains(parser)
     parser.add_argument(
@@ -101,6 +102,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from ..report.interpretation import sentences
     from ..runs.diagnosis import Question, diagnose
     from ..runs.model import load
     from ..storage import write_json
@@ -125,6 +127,7 @@ def _run(options: argparse.Namespace) -> int:
     )
     cache = decode_with_progress(dataset, options.cache)
     found = diagnose(model, dataset, cache, options.domain or dataset.names, question)
+    found["sentences"] = sentences(found)
     show(found, f"{title_of(model.row)}: {options.model} on {dataset.name}")
     if options.json:
         write_json(options.json, found)
@@ -167,8 +170,10 @@ KINDS = {
 
 
 def show(found: dict[str, Any], title: str) -> None:
-    """Print all tables of a diagnosis."""
+    """Print all tables of a diagnosis, and what they mean."""
     from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
 
     console = Console()
     asked = found["question"]["parameters"]
@@ -176,6 +181,8 @@ def show(found: dict[str, Any], title: str) -> None:
     print(f"{title}, {weights} ({found['weights']:,} weights)\n")
     for one in TABLES:
         console.print(one(found))
+    for sentence in found["sentences"]:
+        console.print(Padding(Text(sentence), (0, 0, 0, 1)))
 
 
 def number(value: float | None) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import combinations
+from statistics import median
 from typing import Any
 
 import torch
@@ -31,6 +32,9 @@ from ..curvature.comparison import KINDS
 from ..curvature.roots import DENSE
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
+from ..penalties import spread
+from ..randomness import stream
+from ..statistics import head_variance
 from ..training.evaluation import Evaluation, HeadPass, classifier_of, head_passes
 from .model import Model, evaluation_of_model
 
@@ -86,13 +90,17 @@ Spectra = list[dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosisSubject:
-    """The inputs of a diagnosis; spectra are of ``examples`` of each domain."""
+    """The inputs of a diagnosis; spectra are of ``examples`` of each domain.
+
+    ``shuffles`` is ``shuffled_gaps`` of some domains; None if that takes too long.
+    """
 
     accuracies: list[float]
     diagonals: Callable[[], Diagonals]
     roots: Callable[[], Roots]
     tangent: Callable[[], Spectra]
     examples: tuple[int, ...]
+    shuffles: Callable[[Sequence[int]], dict[str, Any]] | None = None
 
 
 def head_subject(evaluate: Evaluation) -> DiagnosisSubject:
@@ -123,7 +131,53 @@ def head_subject(evaluate: Evaluation) -> DiagnosisSubject:
         roots=partial(head_roots, some[0], some[1], some[2], domains[chosen], bias=bias),
         tangent=partial(head_tangent_spectra, features, logits.shape[1], domains, bias=bias),
         examples=_counts(domains[chosen]),
+        shuffles=partial(shuffled_gaps, features, logits, labels, domains, bias),
     )
+
+
+# Shuffles, and examples of each domain in them, for a test of seconds.
+SHUFFLES, SHUFFLED = 99, 512
+
+
+@torch.no_grad()
+def shuffled_gaps(
+    features: Tensor,
+    logits: Tensor,
+    labels: Tensor,
+    domains: Tensor,
+    bias: bool,
+    chosen: Sequence[int],
+) -> dict[str, Any]:
+    """Return the gap of gradient variances in a head, and those of examples dealt out at random.
+
+    If the domains' gradients are of one distribution, the gap is as likely as any other to be the
+    largest. ``larger`` counts the shuffles with a gap at least as large; ``examples`` are those of
+    each domain that were used.
+
+    Args:
+        chosen: the numbers of the domains to compare.
+    """
+    rows = [(domains == e).nonzero()[:, 0][:SHUFFLED] for e in chosen]
+    sizes = torch.tensor([len(one) for one in rows])
+    mine, numbers = torch.cat(rows), torch.arange(len(rows)).repeat_interleave(sizes)
+    some = [t[mine.to(t.device)] for t in (features, logits, labels)]
+
+    def gap(order: Tensor) -> float:
+        v = head_variance(some[0], some[1], some[2], order, bias=bias, num_domains=len(rows))
+        return float(spread(v.double()))
+
+    draws = stream("diagnosis", "shuffles")
+    found = gap(numbers)
+    others = [gap(numbers[torch.randperm(len(numbers), generator=draws)]) for _ in range(SHUFFLES)]
+    return {
+        "count": SHUFFLES,
+        "examples": sizes.tolist(),
+        "variance": {
+            "gap": found,
+            "median": median(others),
+            "larger": sum(one >= found for one in others),
+        },
+    }
 
 
 def network_subject(evaluate: Evaluation, parameters: str, method: str) -> DiagnosisSubject:
@@ -247,12 +301,19 @@ def diagnose(
     )
     same = dataset.name == model.run.dataset
     trained = [name in model.card["training_domains"] and same for name in domains]
-    return {
+    found = {
         "algorithm": model.row,
         "dataset": dataset.name,
         "question": asdict(question),
         **_answers(subject, question, list(domains), trained),
     }
+    if subject.shuffles is not None:
+        chosen = [e for e, mine in enumerate(trained) if mine or sum(trained) < 2]
+        found["shuffles"] = {
+            "domains": [domains[e] for e in chosen],
+            **subject.shuffles(chosen),
+        }
+    return found
 
 
 class Diagnoses:
