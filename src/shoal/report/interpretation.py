@@ -1,10 +1,11 @@
 """Interpretation: sentences on what a diagnosis means for its model, as certain as its numbers."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist, fmean
 from typing import Any
+
+from ..catalogue import method_and_average
 
 Found = Mapping[str, Any]
 # A difference is called more than chance if chance gives it in at most this share of cases.
@@ -146,8 +147,8 @@ def _fishr(found: Found) -> str:
         "whether that helps on a new domain, only a held-out domain can tell (shoal fit, shoal "
         "sweep)"
     )
-    # A variant's name follows a hyphen, that of an average a plus.
-    if re.split("[-+]", found["algorithm"])[0] == "fishr":
+    method, _ = method_and_average(found["algorithm"])
+    if method.partition("-")[0] == "fishr":  # or one of its variants
         return (
             "Fishr trained this model and left that difference. A larger penalty_weight narrows "
             f"it; {advice}."
