@@ -99,6 +99,9 @@ def test_a_table(
     before = {run.identity: _changed(run) for run in runs}
     assert main(list(TABLE)) == 0
     assert {run.identity: _changed(run) for run in runs} == before
+    # Finished runs count, also for a command that would have had time for fewer.
+    assert main([*TABLE[:-1], "4"]) == 0
+    assert json.loads(Path("out/estimate.json").read_text())["complete"]
     capsys.readouterr()
     write_table(Path("t.csv"), rows=30)
     told = refused(capsys, *TABLE)

@@ -12,8 +12,8 @@ EVIL = "<script>alert('x')</script>&"
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="
 
 
-def cell(mean: float, error: float | None = 1.0) -> dict[str, Any]:
-    return {"mean": mean, "error": error, "trials": 3}
+def cell(mean: float, error: float | None = 1.0, short: bool = False) -> dict[str, Any]:
+    return {"mean": mean, "error": error, "trials": 3, "short": short}
 
 
 def content(**changes: Any) -> dict[str, Any]:
@@ -35,6 +35,9 @@ def content(**changes: Any) -> dict[str, Any]:
     return {
         "title": f"data {EVIL}",
         "kind": "images",
+        "metric": {"title": "accuracy", "unit": " %", "digits": 1, "most": 100},
+        "half_weight": 30,
+        "short": False,
         "baseline": "erm",
         "deploy": "fishr",
         "sure": "likely",
@@ -106,6 +109,33 @@ def test_the_guess_stands_below_the_methods() -> None:
     assert "verdict useless" not in page
     unbeaten = fit_page(content(guess=content()["guess"] | {"beaten": False}))
     assert '<section class="verdict useless">' in unbeaten
+
+
+def test_a_domain_where_the_model_is_worse_than_a_constant_is_red() -> None:
+    made = content(short=True)
+    assert 'class="short"' not in fit_page(made)
+    made["methods"][1]["cells"][1] = cell(52.5, None, short=True)
+    page = fit_page(made)
+    assert page.count('<td class="short">52.5</td>') == 1
+    assert '<section class="verdict useless">' in page
+    assert "Red: worse than the domain's own most frequent class" in page
+    assert "Red:" not in fit_page(content())
+
+
+def test_scores_that_are_no_percentages() -> None:
+    made = content(metric={"title": "AUROC", "unit": "", "digits": 3, "most": 1})
+    for one in (*made["methods"], made["guess"]):
+        for each in filter(None, (*one["cells"], one["average"], one["worst"])):
+            each["mean"], each["error"] = each["mean"] / 100, None
+        one["inside"] = 0.96
+    page = fit_page(made)
+    assert "<h2>AUROC on an unseen domain</h2>" in page
+    assert "<td>0.725</td>" in page
+    ticks = re.findall(r'class="tick"[^>]*>([^<]+)<', page)
+    assert {"0.5", "1"} <= set(ticks) and not any("%" in tick for tick in ticks)
+    made["metric"] = {"title": "log-loss", "unit": "", "digits": 3, "most": None}
+    xs = [float(x) for x in re.findall(r'cx="([\d.]+)"', chart(made))]
+    assert max(xs) <= 760 and min(xs) >= 96
 
 
 def test_a_table_shows_rows_and_columns() -> None:

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from ..catalogue import FIT_BACKBONE, FIT_SECONDS, FIT_TRIALS, title_of
+from ..catalogue import FIT_BACKBONE, FIT_SECONDS, FIT_TRIALS
 from .loading import add_cache_folder
 from .options import add_device, add_settings, device, name_domains, positive, settings
 from .progress import FitProgressBars, fit_progress
@@ -296,32 +296,34 @@ def print_result(result: Any) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from ..fitting.verdict import average_and_worst
+    from ..fitting.paired import HALF
 
     verdict, out, console = result.verdict, result.out, Console()
-    rows, majority = verdict.rows, verdict.majority.row
-    domains = list(dict.fromkeys(name for row in rows for name in row.domains))
-    console.print(Text("Accuracy in % on the held-out domain", "bold"), soft_wrap=True)
+    decision = verdict.decision
+    metric, rows, guess = decision.estimates.measure, decision.rows, decision.guess
+    title = f"{metric.title[:1].upper()}{metric.title[1:]}{' in %' if metric.percent else ''}"
+    console.print(Text(f"{title} on the held-out domain", "bold"), soft_wrap=True)
     grid = table(None, None)
     grid.add_column("Held out")
     for row in rows:
-        style = "bold" if row.algorithm == verdict.deploy else ""
-        grid.add_column(Text(title_of(row.algorithm), style), justify="right", style=style)
-    grid.add_column(Text(majority.algorithm), justify="right", style="dim")
-    for name in domains:
-        grid.add_row(Text(name), *(_cell(row.domains.get(name)) for row in (*rows, majority)))
+        style = "bold" if row.key == verdict.deploy else ""
+        grid.add_column(Text(row.title, style), justify="right", style=style)
+    grid.add_column(Text(guess.title), justify="right", style="dim")
+    for name in decision.estimates.domains:
+        if any(name in row.cells for row in rows):
+            cells = [row.cells.get(name) for row in (*rows, guess)]
+            grid.add_row(Text(name), *(_cell(cell, metric) for cell in cells))
     grid.add_section()
-    both = [average_and_worst(row, domains) for row in (*rows, majority)]
-    grid.add_row("average", *(_cell(average) for average, _ in both))
-    grid.add_row("worst", *(_cell(worst) for _, worst in both))
-    inside = (verdict.inside[row.algorithm] for row in rows)
-    grid.add_row("seen domains", *(_percent(one) for one in inside), "–")
+    grid.add_row("average", *(_number(row.average, metric) for row in (*rows, guess)))
+    grid.add_row("worst", *(_number(row.worst, metric) for row in (*rows, guess)))
+    grid.add_row("seen domains", *(_number(row.inside, metric) for row in rows), "–")
     console.print(grid)
     for line in (
-        "Seen domains: accuracy on held-out examples of the training domains (what an ordinary "
-        "test split would report).",
-        f"{majority.algorithm.capitalize()}: always predicting the other domains' most frequent "
-        "class, without a model.",
+        f"Average: a domain of n examples counts n / (n + {HALF}). Worst: the worst domain.",
+        f"Seen domains: {metric.title} on held-out examples of the training domains (what an "
+        "ordinary test split would report).",
+        f"{guess.title.capitalize()}: always predicting the other domains' most frequent class, "
+        "without a model.",
     ):
         console.print(Text(f" {line}", "dim"), soft_wrap=True)
     for sentence in verdict.sentences:
@@ -332,15 +334,15 @@ def print_result(result: Any) -> None:
     console.print(Text(written), soft_wrap=True)
     predict = f"shoal predict {shlex.quote(str(out))} FILES..."
     look = f"look at the errors in {out / 'report.html'}, then fit again with another --out"
-    console.print(Text(f" Next: {predict if verdict.majority.beaten else look}"), soft_wrap=True)
+    console.print(Text(f" Next: {predict if verdict.useful else look}"), soft_wrap=True)
 
 
-def _cell(cell: Any) -> str:
+def _cell(cell: Any, metric: Any) -> str:
     if cell is None:
         return "–"
-    error = f" ± {100 * cell.error:.1f}" if cell.trials > 1 else ""
-    return f"{100 * cell.mean:.1f}{error}"
+    error = f" ± {metric.scale * cell.error:.{metric.digits}f}" if cell.trials > 1 else ""
+    return f"{_number(cell.mean, metric)}{error}"
 
 
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f}"
+def _number(value: float | None, metric: Any) -> str:
+    return "–" if value is None else f"{metric.scale * value:.{metric.digits}f}"

@@ -13,8 +13,8 @@ from ..sweeps.cost import Rates
 from ..sweeps.plan import folder_of
 from ..sweeps.probe import probe_rates
 from ..training.watcher import Progress
+from .run_estimates import BASELINE
 from .setup import FitSetup, FitWorkspace, plan_runs
-from .verdict import BASELINE
 
 # Every method is measured on at least this many domains; with fewer, nothing can be compared.
 LEAST = 2

@@ -44,6 +44,7 @@ from .leave_one_out import (
     FitWatcher,
     broadcast_int,
     estimate,
+    failed_places,
     failures,
     finished_runs,
     run_group,
@@ -51,6 +52,7 @@ from .leave_one_out import (
 from .onnx_export import ONNX, describe_onnx, onnx_missing, write_onnx
 from .page_content import build_page_content
 from .predictor import Predictor, device_of, load, one_thread
+from .run_estimates import estimates_of
 from .setup import (
     INSPECTION,
     FitSetup,
@@ -225,9 +227,17 @@ def fit(
     with one_thread() if vectors and machine.device.type == "cpu" else nullcontext():
         estimated = estimate(out, groups, workspace, budget, watcher)
         # Only the first process has results to decide on.
-        verdict = (
-            decide(estimated, workspace.dataset, setup.protocol.holdout) if estimated else None
-        )
+        verdict = None
+        if estimated:
+            verdict = decide(
+                estimates_of(
+                    estimated,
+                    workspace.dataset,
+                    setup.protocol.holdout,
+                    methods,
+                    failed_places(out, planned),
+                )
+            )
         names = list(methods)
         deploy = names[broadcast_int(lambda: names.index(verdict.deploy) if verdict else 0)]
         final = setup.run(workspace.dataset, deploy, methods[deploy], (), 0)

@@ -79,9 +79,10 @@ def run_title(run: Run) -> str:
 def estimate(
     out: Path, groups: list[list[Run]], workspace: FitWorkspace, budget: Budget, watcher: FitWatcher
 ) -> list[RunResult]:
-    """Train the groups that the budget allows, in order; return the finished runs.
+    """Train the groups that the budget allows, in order; return all finished runs.
 
-    In several processes all must call it; only the first returns runs.
+    In several processes all must call it; only the first returns runs. Those of earlier commands
+    count too, whatever the budget of this one.
 
     Args:
         groups: from ``plan_runs``.
@@ -97,7 +98,7 @@ def estimate(
         planned += group
     if rank() > 0:
         return []
-    found = finished_runs(out, planned)
+    found = finished_runs(out, [run for group in groups for run in group])
     if not found:
         raise ValueError(f"all {len(planned)} runs failed: {'; '.join(failures(out, planned)[:1])}")
     return found
@@ -150,6 +151,12 @@ def finished_runs(out: Path, runs: list[Run]) -> list[RunResult]:
     """Return the results of those runs that are finished."""
     folders = [folder_of(out, run) for run in runs]
     return read_runs([folder for folder in folders if folder.is_dir()])
+
+
+def failed_places(out: Path, runs: list[Run]) -> list[tuple[str, str]]:
+    """Return method and held-out domain of each failed run."""
+    failed = [run for run in runs if failure_of(folder_of(out, run)) is not None]
+    return [(run.algorithm, domain) for run in failed for domain in run.test_domains]
 
 
 def failures(out: Path, runs: list[Run]) -> list[str]:

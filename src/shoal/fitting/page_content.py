@@ -10,12 +10,15 @@ from typing import Any
 
 from ..catalogue import title_of
 from ..datasets.images import read_image
-from ..results.aggregation import MethodRow, TrialMean
+from ..results.aggregation import TrialMean
+from ..results.metrics import Metric
 from ..results.records import RunResult, timing_of
 from ..runs.folder import PREDICTIONS
+from .decision import CandidateRow, Decision
 from .inspection import FitData
+from .paired import HALF
 from .setup import FitSetup
-from .verdict import BASELINE, Verdict, average_and_worst
+from .verdict import Verdict
 
 # Unreadable files that the page lists.
 NAMED = 50
@@ -36,58 +39,80 @@ def build_page_content(
         failures: a line for each failed run.
         onnx: whether an ONNX file was written.
     """
-    domains = [name for name in data.dataset.names if any(name in r.domains for r in verdict.rows)]
+    decision = verdict.decision
+    estimates = decision.estimates
+    domains = [
+        name for name in estimates.domains if any(name in row.cells for row in decision.rows)
+    ]
     return {
         "title": data.dataset.name,
         "kind": setup.kind,
-        "baseline": title_of(BASELINE),
-        "deploy": title_of(verdict.deploy),
-        "sure": verdict.sure,
+        "metric": _metric(estimates.measure),
+        "half_weight": HALF,
+        "baseline": decision.simplest.title,
+        "deploy": estimates.title(verdict.deploy),
+        "sure": decision.sure,
+        "short": bool(decision.shortfalls),
         "sentences": verdict.sentences,
         "domains": domains,
-        "methods": [_method(row, domains, verdict) for row in verdict.rows],
-        "guess": {**_accuracies(verdict.majority.row, domains), "beaten": verdict.majority.beaten},
+        "methods": [_method(row, domains, decision) for row in decision.rows],
+        "guess": {**_scores(decision.guess, domains, decision), "beaten": decision.beaten},
         "data": _data(data),
         "mistakes": find_mistakes(runs, data),
-        "how": _how(setup, verdict, runs),
+        "how": _how(setup, estimates.trials, runs),
         "failures": list(failures),
         "onnx": onnx,
     }
 
 
-def _method(row: MethodRow, domains: Sequence[str], verdict: Verdict) -> dict[str, Any]:
-    one, inside = verdict.comparisons.get(row.algorithm), verdict.inside[row.algorithm]
+def _metric(metric: Metric) -> dict[str, Any]:
     return {
-        **_accuracies(row, domains),
-        "inside": None if inside is None else 100 * inside,
-        "calibration": row.calibration_error.mean if row.calibration_error else None,
+        "title": metric.title,
+        "unit": metric.unit,
+        "digits": metric.digits,
+        "most": metric.scale if metric.bounded else None,
+    }
+
+
+def _method(row: CandidateRow, domains: Sequence[str], decision: Decision) -> dict[str, Any]:
+    one, scale = decision.differences.get(row.key), decision.estimates.measure.scale
+    return {
+        **_scores(row, domains, decision),
+        "inside": None if row.inside is None else scale * row.inside,
+        "calibration": row.calibration_error,
         "difference": None
         if one is None
         else {
-            "mean": 100 * one.difference,
-            "error": 100 * one.error,
+            "mean": scale * one.difference,
+            "error": scale * one.error,
             "wins": one.wins,
             "pairs": one.pairs,
         },
     }
 
 
-def _accuracies(row: MethodRow, domains: Sequence[str]) -> dict[str, Any]:
-    average, worst = average_and_worst(row, domains)
+def _scores(row: CandidateRow, domains: Sequence[str], decision: Decision) -> dict[str, Any]:
+    """Return a line of the table; cells of the deployed candidate that fall short are marked."""
+    scale = decision.estimates.measure.scale
+    short = {one.domain for one in decision.shortfalls if row.key == decision.deploy}
     return {
-        "name": title_of(row.algorithm),
-        "cells": [_cell(row.domains.get(domain)) for domain in domains],
-        "average": _cell(average),
-        "worst": _cell(worst),
+        "name": row.title,
+        "cells": [_cell(row.cells.get(name), scale, name in short) for name in domains],
+        "average": None if row.average is None else _number(scale * row.average),
+        "worst": None if row.worst is None else _number(scale * row.worst),
     }
 
 
-def _cell(cell: TrialMean | None) -> dict[str, Any] | None:
-    """Return a cell in percent; a single trial has no error."""
+def _cell(cell: TrialMean | None, scale: int, short: bool) -> dict[str, Any] | None:
+    """Return a cell as it is written; a single trial has no error."""
     if cell is None:
         return None
-    error = 100 * cell.error if cell.trials > 1 else None
-    return {"mean": 100 * cell.mean, "error": error, "trials": cell.trials}
+    error = scale * cell.error if cell.trials > 1 else None
+    return _number(scale * cell.mean) | {"error": error, "trials": cell.trials, "short": short}
+
+
+def _number(mean: float) -> dict[str, Any]:
+    return {"mean": mean, "error": None, "short": False}
 
 
 def _data(data: FitData) -> dict[str, Any]:
@@ -118,13 +143,18 @@ def _column(one: Mapping[str, Any]) -> str:
     return f"{one['name']} ({len(one['values'])} categories)"
 
 
-def _how(setup: FitSetup, verdict: Verdict, runs: Sequence[RunResult]) -> list[tuple[str, str]]:
+def _how(
+    setup: FitSetup, trials: tuple[int, int], runs: Sequence[RunResult]
+) -> list[tuple[str, str]]:
     timings = [timing for timing in map(timing_of, runs) if timing is not None]
     seconds = sum(timing.seconds for timing in timings)
     network = setup.backbone or "MLP"
     if setup.frozen:
         network += ", frozen; only a linear head on its features is trained"
-    splits = "1 split" if verdict.trials == 1 else f"{verdict.trials} splits"
+    fewest, most = trials
+    splits = (
+        "1 split" if most == 1 else f"{most if fewest == most else f'{fewest} to {most}'} splits"
+    )
     found = [
         ("Network", network),
         ("Updates per run", f"{setup.steps:,}"),

@@ -1,328 +1,403 @@
-"""Verdict: the method to deploy and how certain that is, from leave-one-domain-out runs."""
+"""Verdict: the candidate to deploy, how certain that is and what to expect, in plain sentences."""
 
-import math
-from collections.abc import Collection, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from statistics import fmean
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
+from .choice import ROUNDING
+from .decision import CandidateRow, Decision, Difference, domain_weights, make_decision
+from .estimates import Estimates
+from .expectation import LEVEL, Expectation
 
-from ..catalogue import title_of
-from ..datasets import DomainDataset, splits
-from ..results.aggregation import (
-    Comparison,
-    MethodRow,
-    TrialMean,
-    compare,
-    compare_over_domains,
-    rows_of,
-)
-from ..results.records import HELD_OUT, KEPT, RunResult
-from ..results.selection import Choice, choose_runs
-
-BASELINE = "erm"
-MAJORITY = "most frequent class"
-# Student's t by the number of domains: if two methods are equal, 2.5 % of the differences are
-# larger than this many standard errors.
-STUDENT = {2: 12.7, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
-MANY = 2.2
-# Accuracies are shares of examples in float64; closer than this, they are equal.
-ROUNDING = 1e-9
+# Under so many domains, what was seen comes first: their spread is hardly known.
+FEW = 5
+# Domains that are named in one sentence.
+NAMED = 3
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+ORDINALS = {2: "third", 3: "fourth", 4: "fifth"}
 
 
 @dataclass(frozen=True)
-class MajorityClass:
-    """The baseline without a model: always predict the other domains' most frequent class.
-
-    Args:
-        row: its accuracies.
-        gain: the deployed method minus this baseline; None on one domain.
-        beaten: whether the gain is larger than its error.
-    """
-
-    row: MethodRow
-    gain: Comparison | None
-    beaten: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Accuracies of all methods on unseen domains, and the method to deploy.
+    """A decision and its sentences; the first one is the most important."""
 
-    Args:
-        comparisons: each method minus ERM.
-        inside: accuracy on held-out examples of the training domains, by method; None if there
-            are too few.
-        deploy: the chosen method.
-        sure: "clear", "likely", "undecided" or "untested".
-        sentences: the verdict in words.
-    """
-
-    rows: tuple[MethodRow, ...]
-    comparisons: dict[str, Comparison]
-    inside: dict[str, float | None]
-    majority: MajorityClass
-    deploy: str
-    sure: str
+    decision: Decision
     sentences: tuple[str, ...]
-    trials: int
+
+    @property
+    def deploy(self) -> str:
+        """The key of the candidate to deploy."""
+        return self.decision.deploy
+
+    @property
+    def useful(self) -> bool:
+        """Whether nothing speaks against using the model: it beats what needs no model."""
+        return self.decision.beaten is not False
 
     def as_json(self) -> dict[str, Any]:
-        """Return the verdict as plain values."""
+        """Return the verdict as plain values.
+
+        ``differences`` are from ``baseline``, the simplest candidate. ``average`` and ``worst`` are
+        of the domains' means; the average is weighted.
+        """
+        decision, estimates = self.decision, self.decision.estimates
+        expectation, temperature = decision.expectation, decision.temperature
         return {
-            "deploy": self.deploy,
-            "sure": self.sure,
+            "deploy": decision.deploy,
+            "sure": decision.sure,
             "sentences": list(self.sentences),
-            "trials": self.trials,
+            "trials": estimates.trials[1],
+            "metric": estimates.metric,
+            "judge": estimates.judge,
+            "complete": decision.compared,
+            "best": decision.best,
+            "baseline": decision.simplest.key,
             "methods": {
-                row.algorithm: {
+                row.key: {
+                    "title": row.title,
                     **_cells(row),
-                    "calibration_error": _plain(row.calibration_error),
-                    "inside": self.inside[row.algorithm],
+                    "calibration_error": _mean(row.calibration_error),
+                    "inside": row.inside,
                 }
-                for row in self.rows
+                for row in decision.rows
             },
-            "differences": {name: asdict(one) for name, one in self.comparisons.items()},
+            "differences": {name: asdict(one) for name, one in decision.differences.items()},
             "most_frequent_class": {
-                **_cells(self.majority.row),
-                "gain": _plain(self.majority.gain),
-                "beaten": self.majority.beaten,
+                **_cells(decision.guess),
+                "gain": None if decision.gain is None else asdict(decision.gain),
+                "beaten": decision.beaten,
             },
+            "shortfalls": [asdict(one) for one in decision.shortfalls],
+            "weights": dict(
+                zip(estimates.domains, domain_weights(estimates).tolist(), strict=True)
+            ),
+            "expectation": None if expectation is None else asdict(expectation) | {"level": LEVEL},
+            "temperature": None if temperature is None else temperature.as_json(),
         }
 
 
-def _cells(row: MethodRow) -> dict[str, Any]:
+def _cells(row: CandidateRow) -> dict[str, Any]:
     return {
-        "domains": {name: asdict(cell) for name, cell in row.domains.items()},
-        "average": _plain(row.average),
-        "worst": _plain(row.worst),
+        "domains": {name: asdict(cell) for name, cell in row.cells.items()},
+        "average": _mean(row.average),
+        "worst": _mean(row.worst),
     }
 
 
-def _plain(one: TrialMean | Comparison | None) -> dict[str, Any] | None:
-    return None if one is None else asdict(one)
+def _mean(value: float | None) -> dict[str, float] | None:
+    return None if value is None else {"mean": value}
 
 
-def decide(runs: Sequence[RunResult], dataset: DomainDataset, holdout: float) -> Verdict:
-    """Return the verdict from leave-one-domain-out runs, after their last update.
+def decide(estimates: Estimates) -> Verdict:
+    """Return the verdict on these estimates."""
+    decision = make_decision(estimates)
+    return Verdict(decision, tuple(_sentences(decision)))
 
-    Args:
-        holdout: the share of each domain that the runs held out.
-    """
-    # With one draw there is nothing to select: this rule reads the last record.
-    choices = [_on_whole_domain(one, dataset, holdout) for one in choose_runs(runs, "test-domain")]
-    domains = [name for name in dataset.names if any(c.test_domain == name for c in choices)]
-    rows = tuple(rows_of(choices, {dataset.name: domains}))
-    comparisons = _compare_with_erm(choices, [row.algorithm for row in rows])
-    inside = {
-        row.algorithm: _inside([c for c in choices if c.algorithm == row.algorithm]) for row in rows
-    }
-    deploy, sure = _choose(rows, comparisons)
-    trials = len({choice.trial for choice in choices})
-    share = f"{len(domains)} of {len(dataset.names)}" if len(domains) < len(dataset.names) else ""
-    measured = f"{share or len(domains)} domains held out, {trials} split{'s' * (trials > 1)}"
-    deployed = [one for one in choices if one.algorithm == deploy]
-    majority = _majority_class(deployed, dataset, domains)
-    return Verdict(
-        rows=rows,
-        comparisons=comparisons,
-        inside=inside,
-        majority=majority,
-        deploy=deploy,
-        sure=sure,
-        sentences=_sentences(deploy, sure, comparisons, rows, majority, measured),
-        trials=trials,
+
+def _sentences(decision: Decision) -> list[str]:
+    found = [_shortfall(decision)] if decision.shortfalls else []
+    if not decision.compared:
+        return found + _not_enough_time(decision)
+    if decision.beaten:
+        found += [f"Deploy {_title(decision, decision.deploy)}.", *_comparison(decision)]
+        found += _expectation(decision)
+    else:
+        found += _useless(decision)
+    return found + _notes(decision)
+
+
+def _shortfall(decision: Decision) -> str:
+    """Return the sentence on the domains where always giving the same answer is better."""
+    estimates, short = decision.estimates, decision.shortfalls
+    show = estimates.measure.show
+    worse, floors = "worse than chance", [one.chance for one in short]
+    if not all(one.below_chance for one in short):
+        short = tuple(one for one in short if one.below_majority)
+        worse = "worse than always predicting " + _constant(estimates, "that domain's")
+        floors = [one.majority for one in short]
+    places = [_domain(estimates, one.domain) for one in short]
+    numbers = [
+        f"{show(one.score)} against {show(floor)}" for one, floor in zip(short, floors, strict=True)
+    ]
+    where, told = places[0], numbers[0]
+    if len(short) > 1:
+        where = f"{len(short)} of {len(estimates.domains)} domains"
+        told = _some([f"{place} {both}" for place, both in zip(places, numbers, strict=True)])
+    return f"Careful: on {where} {_title(decision, decision.deploy)} is {worse}: {told}."
+
+
+def _not_enough_time(decision: Decision) -> list[str]:
+    estimates = decision.estimates
+    counts = {one: len(estimates.left_out(one.key)) for one in estimates.candidates}
+    most = max(counts.values())
+    furthest = [one for one, count in counts.items() if count == most]
+    left_out = f"{most} of {len(estimates.domains)} domains"
+    title = _title(decision, decision.deploy)
+    deployed = (
+        f"{_capital(title)}, the simplest candidate, is deployed; how it does on a new domain is "
+        "not known."
     )
+    if len(estimates.domains) < 2:
+        without = ", ".join(map(repr, estimates.unscored))
+        return [
+            f"No verdict: there is no {estimates.measure.title} on {without}, and the rest is too "
+            "little to compare.",
+            deployed,
+        ]
+    if any((one.key, d) in estimates.failed for d in estimates.domains for one in furthest):
+        return [f"No verdict: runs failed, so only {left_out} were left out.", deployed]
+    return [
+        f"Not enough time or runs: only {left_out} were left out, so there is no verdict.",
+        deployed,
+        "The same command with more --time or --runs continues the comparison.",
+    ]
 
 
-def average_and_worst(
-    row: MethodRow, domains: Sequence[str]
-) -> tuple[TrialMean | None, TrialMean | None]:
-    """Return a row's average and worst accuracy, to be shown.
-
-    If the time ended within a split, ``row.average`` is None. Then take the average and the minimum
-    of the domains' means, without an error; None if a domain is missing altogether.
-    """
-    if row.average is not None or set(row.domains) != set(domains):
-        return row.average, row.worst
-    means = [cell.mean for cell in row.domains.values()]
-    return TrialMean.of([fmean(means)]), TrialMean.of([min(means)])
-
-
-def _compare_with_erm(choices: Sequence[Choice], names: Sequence[str]) -> dict[str, Comparison]:
-    """Return each method minus ERM, on the trials that both have; a pair is a domain."""
-    found = {}
-    for name in names:
-        with suppress(ValueError):  # they share fewer than two domains
-            if name != BASELINE:
-                found[name] = compare_over_domains(choices, name, BASELINE)
+def _comparison(decision: Decision) -> list[str]:
+    """Return why this candidate is deployed, and whether it is shown to be better than others."""
+    estimates = decision.estimates
+    if len(estimates.complete) == 1:
+        return [f"{_capital(_title(decision, decision.deploy))} is the only candidate."]
+    if estimates.judge == "worst":
+        return _by_worst(decision)
+    if decision.deploy == decision.simplest.key:
+        return _simplest_deployed(decision)
+    found = [_better(decision, decision.simplest.key, decision.differences[decision.deploy])]
+    plain = decision.plain
+    if plain is not None and plain.key != decision.simplest.key and decision.from_plain is not None:
+        found.append(_better(decision, plain.key, decision.from_plain))
+    if decision.best is not None and decision.from_best is not None:
+        found.append(
+            f"{_capital(_title(decision, decision.best))} has the best average, but "
+            f"{_title(decision, decision.deploy)} is simpler and within one standard error of it "
+            f"({_points(estimates, decision.from_best)})."
+        )
     return found
 
 
-def _mean(
-    choices: Sequence[Choice], algorithm: str, domain: str, places: Collection[tuple[str, int]]
-) -> Choice:
-    """Return a choice with the mean accuracy of a method's choices on a domain."""
-    mine = [
-        one
-        for one in choices
-        if one.algorithm == algorithm
-        and one.test_domain == domain
-        and (domain, one.trial) in places
-    ]
-    first = mine[0]
-    run = replace(first.run, trial=0)
-    return replace(first, run=run, accuracy=fmean(one.accuracy for one in mine))
-
-
-def _majority_class(
-    deployed: Sequence[Choice], dataset: DomainDataset, domains: Sequence[str]
-) -> MajorityClass:
-    """Return the baseline on each held-out domain, compared with the deployed method's choices.
-
-    A pair is a domain, as in ``_compare_with_erm``.
-    """
-    accuracy = {name: _majority_accuracy(dataset, name) for name in domains}
-    cells = {name: TrialMean.of([value]) for name, value in accuracy.items()}
-    average = TrialMean.of([fmean(accuracy.values())])
-    worst = TrialMean.of([min(accuracy.values())])
-    row = MethodRow(
-        dataset=dataset.name, algorithm=MAJORITY, domains=cells, average=average, worst=worst
-    )
-    name = deployed[0].algorithm
-    places = {(one.test_domain, one.trial) for one in deployed}
-    means = [_mean(deployed, name, domain, places) for domain in sorted({d for d, _ in places})]
-    baseline = [
-        replace(m, run=replace(m.run, algorithm=MAJORITY), accuracy=accuracy[m.test_domain])
-        for m in means
-    ]
-    if len(means) < 2:
-        return MajorityClass(row, None, means[0].accuracy - baseline[0].accuracy > ROUNDING)
-    gain = compare([*means, *baseline], name, MAJORITY)
-    return MajorityClass(row, gain, gain.difference - gain.error > ROUNDING)
-
-
-def _majority_accuracy(dataset: DomainDataset, domain: str) -> float:
-    """Return the share of a domain that belongs to the most frequent class of the others."""
-    others = torch.cat([one.labels for one in dataset.domains if one.name != domain])
-    return float((dataset[domain].labels == others.bincount().argmax()).double().mean())
-
-
-def _on_whole_domain(choice: Choice, dataset: DomainDataset, holdout: float) -> Choice:
-    """Return the choice with the accuracy on all examples of its test domain."""
-    name = choice.test_domain
-    parts = splits(dataset, choice.trial, holdout)[name]
-    measured = next(one for one in choice.run.records if one.step == choice.step)
-    sizes = {KEPT: len(parts.kept), HELD_OUT: len(parts.held_out)}
-    right = sum(n * measured.of(name, split) for split, n in sizes.items() if n)
-    return replace(choice, accuracy=right / sum(sizes.values()))
-
-
-def _inside(choices: Sequence[Choice]) -> float | None:
-    """Return the mean accuracy on held-out examples of the training domains."""
-    found = []
-    for choice in choices:
-        measured = next(one for one in choice.run.records if one.step == choice.step)
-        found += [
-            splits[HELD_OUT]
-            for name, splits in measured.accuracy.items()
-            if name != choice.test_domain and HELD_OUT in splits
+def _simplest_deployed(decision: Decision) -> list[str]:
+    estimates, best = decision.estimates, decision.best
+    count = len(estimates.complete)
+    if best is None or best == decision.deploy:
+        found = [f"It is the simplest of the {_number(count)} candidates and has the best average."]
+    else:
+        ahead = decision.differences[best]
+        found = [
+            f"{_capital(_title(decision, best))} does better on average "
+            f"({_points(estimates, ahead)}), but not by more than the standard error, so the "
+            "simplest candidate is deployed."
         ]
-    known = [value for value in found if not math.isnan(value)]
-    return fmean(known) if known else None
-
-
-def _choose(rows: Sequence[MethodRow], comparisons: dict[str, Comparison]) -> tuple[str, str]:
-    """Return the method to deploy and how sure that is; ERM if no method is reliably better."""
-    known = {row.algorithm for row in rows}
-    if BASELINE not in known or not comparisons:
-        best = max(rows, key=lambda row: fmean(cell.mean for cell in row.domains.values()))
-        return best.algorithm, "untested"
-    better = {name: one for name, one in comparisons.items() if one.difference > one.error}
-    if not better:
-        return BASELINE, "undecided"
-    name = max(better, key=lambda one: better[one].difference)
-    limit = STUDENT.get(better[name].pairs, MANY) * better[name].error
-    return name, "clear" if better[name].difference > limit else "likely"
-
-
-def _sentences(
-    deploy: str,
-    sure: str,
-    comparisons: dict[str, Comparison],
-    rows: Sequence[MethodRow],
-    majority: MajorityClass,
-    measured: str,
-) -> tuple[str, ...]:
-    row = next(row for row in rows if row.algorithm == deploy)
-    baseline, title = title_of(BASELINE), title_of(deploy)
-    found = [f"Deploy {title}."] if majority.beaten else _useless(row, majority)
-    if sure == "untested":
-        found.append(f"{title} was not compared with {baseline} ({measured}).")
-    elif sure == "undecided":
+    better = [key for key, one in decision.differences.items() if one.word]
+    for key in better:
+        one = decision.differences[key]
         found.append(
-            f"No method is reliably better than plain training ({baseline}), so we keep {baseline} "
-            f"({measured})."
+            f"All the same, {_title(decision, key)} is {one.word} better: "
+            f"{_points(estimates, one)}, better on {one.wins} of {one.pairs} domains."
+        )
+    if not decision.testable:
+        found.append(_too_few(decision, "a candidate"))
+    elif not better:
+        found.append(
+            "No other candidate is shown to be better. That does not mean that all are equally "
+            "good."
+        )
+    return found
+
+
+def _better(decision: Decision, other: str, one: Difference) -> str:
+    """Return the sentence that compares the deployed candidate with another one."""
+    estimates = decision.estimates
+    name = _title(decision, other)
+    if decision.plain is not None and other == decision.plain.key:
+        name = f"plain training ({name})"
+    if other == decision.simplest.key:
+        name += ", the simplest candidate"
+    points, wins = _points(estimates, one), f"better on {one.wins} of {one.pairs} domains"
+    if one.word:
+        return f"It is {one.word} better than {name}: {points}, {wins}."
+    if estimates.measure.sign * one.difference <= ROUNDING:
+        return f"Compared with {name}: {points}, {wins}."
+    enough = "That is enough to deploy it, but" if other == decision.simplest.key else "That is"
+    doubt = f"{enough} not enough to show that it is better."
+    if not decision.testable:
+        doubt = _too_few(decision, "it")
+    return f"Compared with {name}: {points}, {wins}. {doubt}"
+
+
+def _too_few(decision: Decision, what: str) -> str:
+    return f"{_number(decision.counted).capitalize()} domains cannot show that {what} is better."
+
+
+def _by_worst(decision: Decision) -> list[str]:
+    """Return the worst domains; a worst domain is one domain, so there are no words for it."""
+    keys = [decision.deploy, decision.simplest.key]
+    keys += [key for key in (decision.best, decision.plain and decision.plain.key) if key]
+    told = ", ".join(_worst(decision, key) for key in dict.fromkeys(keys))
+    found = [f"Judged by the worst domain: {told}."]
+    if decision.best != decision.deploy:
+        found.append(
+            f"{_capital(_title(decision, str(decision.best)))} is best by this judge, but not by "
+            "more than the standard error, so the simpler candidate is deployed."
+        )
+    return [*found, "One worst domain cannot show that a candidate is better elsewhere."]
+
+
+def _worst(decision: Decision, key: str) -> str:
+    estimates = decision.estimates
+    sign, means = estimates.measure.sign, {d: estimates.mean(key, d) for d in estimates.domains}
+    worst = min(means, key=lambda name: sign * means[name])
+    return f"{_title(decision, key)} {estimates.measure.show(means[worst])} ({worst!r})"
+
+
+def _expectation(decision: Decision) -> list[str]:
+    """Return what to expect on a new domain, and how that was found."""
+    estimates, expectation = decision.estimates, decision.expectation
+    if expectation is None:
+        return []
+    metric, count = estimates.measure, len(estimates.domains)
+    ordered = sorted(expectation.scores, key=expectation.scores.__getitem__)
+    low, high = ((name, expectation.scores[name]) for name in (ordered[0], ordered[-1]))
+    worst = low if metric.larger_is_better else high
+    found, seen = [], ""
+    if count < FEW:
+        found.append(
+            f"Left out, the {_number(count)} domains score between {metric.show(low[1])} "
+            f"({low[0]!r}) and {metric.show(high[1])} ({high[0]!r}); {_number(count)} places "
+            f"cannot bound a {ORDINALS[count]}."
         )
     else:
-        one = comparisons[deploy]
-        strength = "clearly" if sure == "clear" else "probably, but not certainly,"
-        found.append(
-            f"{title} is {strength} better than {baseline}: {_points(one)}, better on {one.wins} "
-            f"of {one.pairs} domains ({measured})."
+        seen = (
+            f" (between {metric.show_range(low[1], high[1])} on the {count} left out, worst on "
+            f"{worst[0]!r})"
         )
-    found += [
-        f"{title_of(name)} compared with {baseline}: {_points(one)}, better on {one.wins} of "
-        f"{one.pairs} domains."
-        for name, one in comparisons.items()
-        if name != deploy
-    ]
-    if majority.beaten:
-        found.append(_expected(row))
-        found.append(
-            "For comparison: always predicting the other domains' most common class scores "
-            f"{_majority_score(row, majority)}."
+    interval = ""
+    if expectation.interval is not None:
+        room = metric.show_range(*expectation.interval)
+        interval = f"; {_nine_in_ten()} new domains like these should be between {room}"
+    found.append(
+        f"Expected {metric.title} on a new domain: about {metric.show_roughly(expectation.mean)}"
+        f"{seen}{interval}."
+    )
+    return [*found, *_procedure(decision, expectation)]
+
+
+def _nine_in_ten() -> str:
+    return f"{_number(round(10 * LEVEL))} in ten"
+
+
+def _procedure(decision: Decision, expectation: Expectation) -> list[str]:
+    """Return how the expectation was found; with one candidate, nothing was chosen."""
+    if len(decision.estimates.complete) == 1:
+        return []
+    count = len(expectation.chosen)
+    same = sum(key == decision.deploy for key in expectation.chosen.values())
+    how = ", by runs that never saw it (nested)."
+    if not expectation.nested:
+        how = (
+            ". The runs behind that choice had trained on it (cross-fitted), so this can be a "
+            "little too good."
         )
-    if len(comparisons) > 1 and sure in ("clear", "likely"):
-        found.append(
-            f"Picking the best of {len(comparisons)} methods makes its score slightly optimistic."
-        )
-    return tuple(found)
-
-
-def _expected(row: MethodRow) -> str:
-    """Return the sentence on the accuracy to expect, from a method's accuracy on each domain."""
-    means = {name: cell.mean for name, cell in row.domains.items()}
-    lowest = min(means, key=means.__getitem__)
-    low, high = f"{100 * means[lowest]:.0f}", f"{100 * max(means.values()):.0f}"
-    tested = f"tested only on {lowest!r}"
-    if len(means) > 1:
-        span = low if low == high else f"{low}–{high}"
-        tested = f"{span} % across the {len(means)} tested, lowest on {lowest!r}"
-    average = fmean(means.values())
-    return f"Expected accuracy on a new domain: about {100 * average:.0f} % ({tested})."
-
-
-def _useless(row: MethodRow, majority: MajorityClass) -> list[str]:
-    """Return the sentences that replace a recommendation."""
-    title, mean = title_of(row.algorithm), fmean(cell.mean for cell in row.domains.values())
-    gain = f" ({_points(majority.gain)})" if majority.gain else ""
     return [
-        "Nothing useful was learned for an unseen domain.",
-        f"{title} scores {100 * mean:.1f} % there, but always predicting the other domains' most "
-        f"common class scores {_majority_score(row, majority)}{gain}. Check the labels and the "
-        "layout (--layout for folders, --class-column and --domain-column for a table); with few "
-        "examples, fewer updates (--steps) may do better.",
+        f"Each domain was scored by the candidate that the other {_number(count - 1)} chose "
+        f"({_title(decision, decision.deploy)}, {same} of {count} times){how}"
+    ]
+
+
+def _useless(decision: Decision) -> list[str]:
+    """Return the sentences that replace a recommendation."""
+    estimates, title = decision.estimates, _title(decision, decision.deploy)
+    row = next(row for row in decision.rows if row.key == decision.deploy)
+    gain = f" ({_points(estimates, decision.gain)})" if decision.gain else ""
+    positive = decision.gain and estimates.measure.sign * decision.gain.difference > ROUNDING
+    return [
+        "It is not shown that anything useful was learned for an unseen domain."
+        if positive
+        else "Nothing useful was learned for an unseen domain.",
+        f"{_capital(title)} scores {_score(estimates, row)} there, but always predicting "
+        f"{_constant(estimates)} scores {_score(estimates, decision.guess)}{gain}. Check the "
+        "labels and the layout (--layout for folders, --class-column and --domain-column for a "
+        "table); with few examples, fewer updates (--steps) may do better.",
         f"Deploy none of these models; the one that was written is {title}'s.",
     ]
 
 
-def _majority_score(row: MethodRow, majority: MajorityClass) -> str:
-    """Return the baseline's accuracy on the domains of a method's row."""
-    return f"{100 * fmean(majority.row.domains[name].mean for name in row.domains):.1f} %"
+def _notes(decision: Decision) -> list[str]:
+    """Return a comparison with the guess, the temperature, and what does not count fully."""
+    estimates, found = decision.estimates, []
+    if decision.beaten:
+        found.append(
+            f"For comparison: always predicting {_constant(estimates)} scores "
+            f"{_score(estimates, decision.guess)}."
+        )
+    found += _temperature(decision)
+    small = [
+        f"{name!r} ({estimates.examples[name]} examples) counts {weight:.2f}"
+        for name, weight in zip(estimates.domains, domain_weights(estimates), strict=True)
+        if weight < 0.5
+    ]
+    if small:
+        found.append(f"Small domains count less than 1: {_some(small)}.")
+    incomplete = [
+        f"{one.title} ({len(estimates.left_out(one.key))} of {len(estimates.domains)})"
+        for one in estimates.candidates
+        if one not in estimates.complete
+    ]
+    if incomplete:
+        found.append(f"Not compared, because domains are missing: {', '.join(incomplete)}.")
+    if estimates.unscored:
+        names = ", ".join(map(repr, estimates.unscored))
+        found.append(f"No {estimates.measure.title} on {names}, so it does not count.")
+    return found
 
 
-def _points(one: Comparison) -> str:
-    return f"{100 * one.difference:+z.1f} ± {100 * one.error:.1f} points"
+def _temperature(decision: Decision) -> list[str]:
+    one = decision.temperature
+    if one is None:
+        return []
+    if not one.helps:
+        return ["No temperature improves its probabilities on a new domain, so none is used."]
+    effect = "softened" if one.value > 1 else "sharpened"
+    return [
+        f"Its probabilities are {effect} (temperature {one.value:.2f}). On domains that had no "
+        f"part in it, the log-loss goes from {one.log_loss_before:.3f} to "
+        f"{one.log_loss_after:.3f} and the calibration error from "
+        f"{100 * one.calibration_error_before:.1f} to {100 * one.calibration_error_after:.1f} %."
+    ]
+
+
+def _constant(estimates: Estimates, whose: str = "the other domains'") -> str:
+    """Return the answer that needs no model."""
+    classes = "class frequencies" if estimates.metric == "log-loss" else "most frequent class"
+    return f"{whose} {classes}"
+
+
+def _some(named: Sequence[str]) -> str:
+    """Return the first of a list as text, and how many more there are."""
+    more = [f"and {len(named) - NAMED} more"] if len(named) > NAMED else []
+    return ", ".join([*named[:NAMED], *more])
+
+
+def _domain(estimates: Estimates, name: str) -> str:
+    """Return a domain's name; if it is small, with its number of examples."""
+    n = estimates.examples[name]
+    return f"{name!r}" if n >= 30 else f"{name!r} ({n} examples)"
+
+
+def _score(estimates: Estimates, row: CandidateRow) -> str:
+    return estimates.measure.show(row.average) if row.average is not None else "–"
+
+
+def _points(estimates: Estimates, one: Difference) -> str:
+    return estimates.measure.show_difference(one.difference, one.error)
+
+
+def _title(decision: Decision, key: str) -> str:
+    return decision.estimates.title(key)
+
+
+def _capital(title: str) -> str:
+    return title[:1].upper() + title[1:]
+
+
+def _number(count: int) -> str:
+    return NUMBERS[count] if count < len(NUMBERS) else str(count)

@@ -3,19 +3,23 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
+from math import ceil, floor
 from typing import Any, NamedTuple
 
-# The accuracies of all methods, by domain.
+# The scores of all methods, by domain.
 Lines = list[tuple[str, list[Mapping[str, Any] | None]]]
 
 COLOURS = ("#6b7280", "#0b5cad", "#b7472a", "#2f7d4f", "#7a4fa3", "#a3760b")
 RIGHT, ROW, TOP = 24, 34, 8
+# Distances between two marks of an axis, and the least number of pixels between them.
+STEPS = tuple(digit * 10.0**power for power in range(-3, 3) for digit in (1, 2, 5))
+APART = 50
 
 
 class ChartFrame(NamedTuple):
     """The width of a drawing, the left end of its axis, and the longest name in letters.
 
-    ``low`` is the accuracy at which the axis begins.
+    The axis goes from ``low`` to ``high``; ``unit`` is written after its numbers.
     """
 
     name: str
@@ -23,9 +27,12 @@ class ChartFrame(NamedTuple):
     left: int
     letters: int
     low: float
+    high: float
+    unit: str
 
     def x(self, value: float) -> float:
-        return self.left + (self.width - self.left - RIGHT) * (value - self.low) / (100 - self.low)
+        share = (value - self.low) / (self.high - self.low)
+        return self.left + (self.width - self.left - RIGHT) * share
 
 
 def chart(content: Mapping[str, Any]) -> str:
@@ -40,16 +47,20 @@ def chart(content: Mapping[str, Any]) -> str:
     ]
     if len(lines) > 1:
         lines.append(("average", [method["average"] for method in methods]))
-    low = _low([cell["mean"] for _, cells in lines for cell in cells if cell])
-    frames = ChartFrame("wide", 760, 170, 20, low), ChartFrame("narrow", 330, 96, 10, low)
-    drawings = "".join(_drawing(lines, frame) for frame in frames)
+    metric = content["metric"]
+    axis = (
+        *_axis([cell["mean"] for _, cells in lines for cell in cells if cell], metric["most"]),
+        metric["unit"],
+    )
+    frames = ChartFrame("wide", 760, 170, 20, *axis), ChartFrame("narrow", 330, 96, 10, *axis)
+    label = f"{metric['title']} on each held-out domain, by method"
+    drawings = "".join(_drawing(lines, frame, escape(label)) for frame in frames)
     return f'{drawings}<p class="legend">{_legend([method["name"] for method in methods])}</p>'
 
 
-def _drawing(lines: Lines, frame: ChartFrame) -> str:
+def _drawing(lines: Lines, frame: ChartFrame, label: str) -> str:
     height = TOP + ROW * len(lines) + 26
     parts = "".join([*_grid(frame, height), *_lines(lines, frame)])
-    label = "Accuracy on each held-out domain, by method"
     return (
         f'<svg class="{frame.name}" viewBox="0 0 {frame.width} {height}" role="img" '
         f'aria-label="{label}">{parts}</svg>'
@@ -77,7 +88,7 @@ def _mark(cell: Mapping[str, Any], k: int, y: float, frame: ChartFrame) -> str:
     if cell["error"] is not None:
         ends = (
             frame.x(max(cell["mean"] - cell["error"], frame.low)),
-            frame.x(min(cell["mean"] + cell["error"], 100)),
+            frame.x(min(cell["mean"] + cell["error"], frame.high)),
         )
         bar = (
             f'<line x1="{ends[0]:.1f}" x2="{ends[1]:.1f}" y1="{y:.1f}" y2="{y:.1f}" '
@@ -87,15 +98,16 @@ def _mark(cell: Mapping[str, Any], k: int, y: float, frame: ChartFrame) -> str:
 
 
 def _grid(frame: ChartFrame, height: int) -> list[str]:
-    room = (frame.width - frame.left - RIGHT) / (100 - frame.low)  # of one per cent
-    step = next(step for step in (5, 10, 20, 50) if step * room >= 50)
-    ticks = [tick for tick in range(0, 101, step) if tick >= frame.low]
+    room = (frame.width - frame.left - RIGHT) / (frame.high - frame.low)  # of 1
+    step = next(step for step in STEPS if step * room >= APART)
+    first, last = ceil(frame.low / step - 1e-9), floor(frame.high / step + 1e-9)
+    ticks = [step * number for number in range(first, last + 1)]
     parts = []
     for tick in ticks:
         x = f"{frame.x(tick):.1f}"
         parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="{TOP}" y2="{height - 22}"/>')
         place = f'x="{x}" y="{height - 6}" text-anchor="middle"'
-        parts.append(f'<text class="tick" {place}>{tick} %</text>')
+        parts.append(f'<text class="tick" {place}>{tick:g}{frame.unit}</text>')
     return parts
 
 
@@ -106,9 +118,15 @@ def _legend(names: Sequence[str]) -> str:
     )
 
 
-def _low(values: Sequence[float]) -> float:
-    """Return where the axis begins: a round number below all values."""
-    return max(0.0, 10.0 * ((min(values, default=0.0) - 4) // 10))
+def _axis(values: Sequence[float], most: float | None) -> tuple[float, float]:
+    """Return where the axis begins and ends: a round number below all values, and ``most``.
+
+    Without a largest score, the axis goes from 0 to beyond all values.
+    """
+    if most is None:
+        return 0.0, 1.1 * max(values, default=1.0)
+    tenth = most / 10
+    return max(0.0, tenth * ((min(values, default=0.0) - 0.4 * tenth) // tenth)), most
 
 
 def check_drawing() -> None:
@@ -130,8 +148,9 @@ def fit_page(content: Mapping[str, Any]) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["number"] = lambda value: f"{value:,}"
-    environment.filters["percent"] = lambda value: f"{value:.1f}"
-    environment.filters["signed"] = lambda value: f"{value:+z.1f}"
+    digits = content["metric"]["digits"]
+    environment.filters["score"] = lambda value: f"{value:.{digits}f}"
+    environment.filters["signed"] = lambda value: f"{value:+z.{digits}f}"
     return environment.from_string(_file("fit.html.jinja")).render(
         **content, style=_file("fit.css"), chart=chart(content)
     )
