@@ -306,7 +306,7 @@ def test_predictions_of_a_table(table_fit: tuple[Path, str, str], capsys: Output
     written, err = capsys.readouterr()
     rows = list(csv.DictReader(io.StringIO(written)))
     assert [row["class"] for row in rows] == ["", "", "", "big", "", "small", "big", "small"]
-    assert "bad.csv lacks the columns shade, colour; it has size" in rows[0]["error"]
+    assert "bad.csv lacks the columns shade, colour; the model takes size" in rows[0]["error"]
     assert "no such file: none.csv" in err
     assert "no such file: t.png" in err
     assert "odd.csv: row 2: column 'size' must hold numbers, got 'huge'" in err
