@@ -125,6 +125,8 @@ EVALUATED = ("needed", "all")
 LOGS = ("gaps", "diagnosis")
 # Test domains of a sweep: each domain in turn, or every two as well.
 TEST_DOMAINS = ("singles", "pairs")
+# Searches of hyperparameters: DomainBed's, and DiWA's milder one, after which runs can be averaged.
+SEARCHES = ("domainbed", "mild")
 # Ways to compute the diagonal of a Hessian.
 HESSIAN_METHODS = ("auto", "gauss-newton", "func", "backpack")
 

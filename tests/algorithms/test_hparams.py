@@ -21,6 +21,7 @@ from shoal.algorithms.hparams import (
     hparam,
     later,
     power,
+    search_settings,
     searches,
     uniform,
     whole,
@@ -519,3 +520,48 @@ def test_a_command_refuses_what_makes_no_sense(
 ) -> None:
     assert main(["hparams", method, "--dataset", "pacs", "--set", *settings]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("scale", ["large", "domainnet"])
+def test_the_mild_search_is_diwas(name: str, scale: str) -> None:
+    """Its values of three hyperparameters, in all combinations; defaults of everything else."""
+    kind = ALGORITHMS[name].Hparams
+    given = search_settings(kind, scale, "mild")
+    assert draw(kind, scale, 2, 0, given) == defaults(kind, scale)
+    drawn = [asdict(draw(kind, scale, 0, number, given)) for number in range(1, 300)]
+    grid = {(one.pop("lr"), one.pop("weight_decay"), one.pop("dropout")) for one in drawn}
+    assert grid == {
+        (lr, decay, dropout)
+        for lr in (1e-5, 3e-5, 5e-5)
+        for decay in (1e-4, 1e-6)
+        for dropout in (0.0, 0.1, 0.5)
+    }
+    rest = asdict(defaults(kind, scale))
+    for searched in ("lr", "weight_decay", "dropout"):
+        del rest[searched]
+    assert all(one == rest for one in drawn)
+    if name in ("erm", "fishr"):  # ARM has another default
+        assert rest["batch_size"] == 32
+
+
+def test_other_searches() -> None:
+    assert search_settings(Hparams, "small", "domainbed") == {}
+    with pytest.raises(ValueError, match=r"the mild search is for large images .* leave out"):
+        search_settings(Hparams, "small", "mild")
+    with pytest.raises(ValueError, match="unknown search 'mid'; did you mean 'mild'"):
+        search_settings(Hparams, "large", "mid")
+
+
+def test_a_setting_wins_over_the_mild_search(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["hparams", "fishr", "--dataset", "pacs", "--draw", "3", "--search", "mild"]
+    assert main([*command, "--json"]) == 0
+    mild = json.loads(capsys.readouterr().out)
+    assert mild["penalty_weight"] == 1000 and mild["lr"] in (1e-5, 3e-5, 5e-5)
+    assert main([*command, "--json", "--set", "lr=0.5"]) == 0
+    assert json.loads(capsys.readouterr().out) == mild | {"lr": 0.5}
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "draw 3, mild search" in out and "{0.0001, 1e-06}" in out
+    assert main(["hparams", "fishr", "--dataset", "colored-mnist", "--search", "mild"]) == 2
+    assert "the mild search is for large images" in capsys.readouterr().err

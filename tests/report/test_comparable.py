@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shoal.algorithms.hparams import draw, values_for_run
+from shoal.algorithms.hparams import Hparams, draw, search_settings, values_for_run
 from shoal.catalogue import DATASETS, record_every
 from shoal.cli.methods import with_settings
 from shoal.report.comparable import (
@@ -18,6 +18,9 @@ from shoal.report.published import published_benchmark
 from shoal.results.records import Record, RunResult
 from shoal.runs.run import Protocol
 from shoal.sweeps.plan import set_hparams, with_search
+
+# What the mild search draws for ERM.
+MILD = values_for_run(draw(Hparams, "large", 0, 3, search_settings(Hparams, "large", "mild")))
 
 
 def made(dataset: str, **protocol: Any) -> RunResult:
@@ -86,6 +89,11 @@ def test_runs_as_behind_the_published_cells(run: RunResult) -> None:
             replace(made("pacs", weights="imagenet"), hparams={"lr": 0.01, "dropout": 0.0}),
             20,
             ["lr 0.01 instead of what the search draws"],
+        ),
+        (
+            replace(made("pacs", weights="imagenet"), draw=3, hparams=MILD),
+            20,
+            ["search mild instead of DomainBed's"],
         ),
     ],
 )

@@ -26,6 +26,7 @@ from shoal.sweeps.plan import (
     folder_of,
     read_plan,
     runs_of,
+    set_hparams,
     superseded,
     write_plan,
 )
@@ -95,7 +96,30 @@ def test_a_plan_says_which_hyperparameters_were_set(tmp_path: Path) -> None:
     write_plan(tmp_path, runs)  # a plan of a version that did not write them
     assert read_json(tmp_path / SET_HPARAMS) == found
     planned(tmp_path / "own")
+    assert read_plan(tmp_path / "own")[0].dataset == "squares"
     assert not (tmp_path / "own" / SET_HPARAMS).exists()
+
+
+def test_a_plan_says_which_search_drew_its_runs(tmp_path: Path) -> None:
+    """Of a user's own data, too; draw 0 is the same in every search."""
+    sweep = Sweep(
+        algorithms=("fishr",), datasets=("pacs", "mine"), trials=1, draws=3, search="mild"
+    )
+    runs = runs_of(sweep, Squares().method, lambda name, trial: squares(name=name))
+    wide = runs_of(
+        replace(sweep, search="domainbed"), Squares().method, lambda n, _: squares(name=n)
+    )
+    same = {run.identity for run in runs} & {run.identity for run in wide}
+    assert same == {run.identity for run in runs if run.draw == 0}
+    write_plan(tmp_path, runs)
+    found = read_json(tmp_path / SET_HPARAMS)
+    for run in runs:
+        if run.draw:
+            assert found[folder_of(tmp_path, run).name] == {"search": "mild"}
+        else:
+            assert not found.get(folder_of(tmp_path, run).name)
+    with_one_set = replace(runs[-1], hparams={**runs[-1].hparams, "lr": 0.1}, dataset="pacs")
+    assert set_hparams(with_one_set)["lr"] == 0.1
 
 
 def test_two_domains_have_no_pairs() -> None:

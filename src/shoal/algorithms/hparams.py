@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..catalogue import SCALES
+from ..catalogue import SCALES, SEARCHES
 from ..choices import choose
 from ..randomness import domainbed_hash
 from .distributions import (
@@ -44,6 +44,7 @@ __all__ = [
     "hparam",
     "later",
     "power",
+    "search_settings",
     "searches",
     "uniform",
     "values_for_run",
@@ -179,6 +180,36 @@ def searches(
         f = declared[choose("hyperparameter", name, declared)]
         found[name] = _parse_setting(f, found[name].default, text)
     return found
+
+
+# DiWA's search (Ramé et al., 2022): small enough for runs to end in one basin of the loss.
+_MILD = {
+    "lr": choice(1e-5, 3e-5, 5e-5),
+    "weight_decay": choice(1e-4, 1e-6),
+    "dropout": choice(0.0, 0.1, 0.5),
+}
+
+
+def search_settings(kind: type[Hparams], scale: str, search: str) -> dict[str, str]:
+    """Return the settings for ``draw`` that turn DomainBed's search into another.
+
+    The mild search draws learning rate, weight decay and dropout from a few values. Everything else
+    stays at the method's default, which is also draw 0.
+
+    Args:
+        search: "domainbed", which needs no settings, or "mild".
+    """
+    if choose("search", search, SEARCHES) == "domainbed":
+        return {}
+    if scale == "small":
+        raise ValueError(
+            "the mild search is for large images and pretrained networks: its learning rates, at "
+            "most 5e-05, are too small for small images; leave out --search mild"
+        )
+    return {
+        name: (_MILD[name] if name in _MILD else constant(found.default)).text
+        for name, found in searches(kind, scale).items()
+    }
 
 
 def defaults(kind: type[H], scale: str) -> H:

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict, fields
 from typing import Any
 
-from .options import add_settings, settings, whole
+from .options import add_search, add_settings, settings, whole
 from .terminal import table
 
 
@@ -45,6 +45,7 @@ def add(commands: Any) -> None:
         help="draw of the search, DomainBed's hparams_seed; 0 is the defaults "
         "(default: %(default)s)",
     )
+    add_search(parser)
     add_settings(
         parser,
         "change the search: a fixed value (lr=0.01), another distribution "
@@ -56,14 +57,15 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..algorithms.hparams import constant, draw, searches
+    from ..algorithms.hparams import constant, draw, search_settings, searches
     from ..catalogue import DATASETS, scale_of, title_of
     from ..choices import choose
     from .methods import with_settings
 
     method, given = with_settings(options.algorithm)
-    kind, given = method.Hparams, given | settings(options.set)
     scale = scale_of(choose("data set", options.dataset, DATASETS))
+    kind = method.Hparams
+    given = search_settings(kind, scale, options.search) | given | settings(options.set)
     values = asdict(draw(kind, scale, options.trial, options.draw, given))
     if options.json:
         print(json.dumps(values, indent=2))
@@ -72,9 +74,10 @@ def _run(options: argparse.Namespace) -> int:
     from rich.text import Text
 
     which = f"draw {options.draw}" if options.draw else "draw 0 (the defaults)"
+    mild = ", mild search" if options.search == "mild" else ""
     method_and_data = f"{title_of(options.algorithm)} on {DATASETS[options.dataset].title}"
     rows = table(
-        f"{method_and_data}: trial {options.trial}, {which}",
+        f"{method_and_data}: trial {options.trial}, {which}{mild}",
         "Second line: DomainBed's name. –: fixed, not searched. --json prints every digit.",
     )
     rows.add_column("Name", no_wrap=True)

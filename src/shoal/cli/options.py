@@ -14,6 +14,7 @@ from ..catalogue import (
     PLACES,
     PRECISIONS,
     SCHEDULES,
+    SEARCHES,
     STEP_KINDS,
 )
 from ..results.selection import ALL_RULES
@@ -95,6 +96,18 @@ def add_settings(parser: Any, help_text: str) -> None:
     """Add ``--set``: hyperparameters by name, which ``settings`` reads."""
     parser.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help=help_text
+    )
+
+
+def add_search(parser: Any) -> None:
+    """Add ``--search``: what the draws of hyperparameters after draw 0 are drawn from."""
+    parser.add_argument(
+        "--search",
+        choices=SEARCHES,
+        default="domainbed",
+        help="what hyperparameters are drawn from: domainbed, its wide search, or mild, DiWA's few "
+        "values of learning rate, weight decay and dropout for large images, all else at its "
+        "default: such runs can be averaged by 'shoal soup' (default: %(default)s)",
     )
 
 
@@ -209,6 +222,7 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
         help="which hyperparameters of the random search; 0 is the defaults; 'shoal hparams' "
         "shows them (default: %(default)s)",
     )
+    add_search(group)
     add_settings(group, "fix hyperparameters, for example lr=0.01 penalty_weight=100")
 
 

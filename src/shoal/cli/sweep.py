@@ -6,7 +6,7 @@ from typing import Any
 from ..catalogue import TEST_DOMAINS
 from .engine import add_engine_options, check_engine, run_sweep, workspace_of
 from .loading import add_places
-from .options import add_precision, add_settings, positive, settings
+from .options import add_precision, add_search, add_settings, positive, settings
 
 
 def add(commands: Any) -> None:
@@ -55,6 +55,7 @@ def add(commands: Any) -> None:
         help="singles: each domain in turn; pairs: also every two domains, which "
         "leave-one-domain-out selection needs (default: %(default)s)",
     )
+    add_search(what)
     add_settings(what, "fix hyperparameters in all runs, for example lr=0.01")
     what.add_argument(
         "--steps",
@@ -126,6 +127,7 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
         trials=options.trials,
         draws=options.draws,
         test_domains=options.test_domains,
+        search=options.search,
         settings=settings(options.set),
         protocol=protocol,
         record_every=options.record_every,

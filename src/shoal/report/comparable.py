@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..catalogue import DATASETS, record_every, title_of
-from ..results.records import RunResult
+from ..results.records import SEARCH, RunResult
 from ..results.selection import Choice
 from .grid import Benchmark
 
@@ -22,7 +22,7 @@ PUBLISHED = {
 DRAWS = 20
 # The step of the last update, counted from 0.
 LAST = 5000
-SEARCH = "what the search draws"
+DRAWN = "what the search draws"
 
 
 def network_of(run: RunResult) -> str | None:
@@ -59,7 +59,10 @@ def departures(run: RunResult, draws: int) -> list[Departure]:
     given = run.set_hparams or {}
     return [
         *_different(ours, theirs),
-        *(Departure(name, value, SEARCH) for name, value in given.items()),
+        *(
+            Departure(name, value, "DomainBed's" if name == SEARCH else DRAWN)
+            for name, value in given.items()
+        ),
     ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..catalogue import method_and_average, record_every, title_of
 from ..results.aggregation import MethodRow
-from ..results.records import Failure, RunResult, failure_of
+from ..results.records import SEARCH, Failure, RunResult, failure_of
 from ..results.selection import Choice, ChoiceKey
 from .comparable import network_of, spread_of
 
@@ -83,7 +83,8 @@ def _set_hparams(runs: Sequence[RunResult]) -> Iterable[str]:
     every = {run.algorithm for run in runs}
     for name, found in values.items():
         of = "" if methods[name].keys() == every else f" of {_titles(methods[name])}"
-        yield f"{name}{of} set to {spread_of([*found])}"
+        shown = spread_of([*found])
+        yield f"{shown} search{of}" if name == SEARCH else f"{name}{of} set to {shown}"
 
 
 def uneven_lines(choices: Sequence[Choice], without: Mapping[ChoiceKey, int] = {}) -> Iterable[str]:

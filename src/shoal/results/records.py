@@ -54,6 +54,8 @@ FIT_SETUP = "fit.json"
 KEPT, HELD_OUT = "kept", "held_out"
 # In a sweep's folder: the hyperparameters that were set by hand, by the folder of each run.
 SET_HPARAMS = "set_hparams.json"
+# The name under which they say that another search than DomainBed's drew the run.
+SEARCH = "search"
 FIELDS = frozenset(("step", "accuracy", "calibration_error", "terms"))
 IDENTIFYING = ("dataset", "algorithm", "test_domains", "trial", "draw", "hparams")
 
@@ -112,8 +114,8 @@ class RunResult:
     """A run and its records.
 
     ``protocol`` is how it was made; empty where that was not written down, as by DomainBed.
-    ``set_hparams`` are the hyperparameters that were set by hand instead of drawn; None if that is
-    not known.
+    ``set_hparams`` are the hyperparameters that were set by hand instead of drawn, or the search
+    that drew all of them if it is not DomainBed's; None if that is not known.
     """
 
     dataset: str

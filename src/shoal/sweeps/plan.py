@@ -10,9 +10,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..catalogue import DATASETS, TEST_DOMAINS, record_every, scale_of
+from ..catalogue import DATASETS, SEARCHES, TEST_DOMAINS, record_every, scale_of
 from ..choices import choose
-from ..results.records import SET_HPARAMS, RunResult
+from ..results.records import SEARCH, SET_HPARAMS, RunResult
 from ..runs.run import Protocol, Run
 from ..storage import hold_lock, read_json, write_json
 
@@ -38,7 +38,8 @@ class Sweep:
         trials, draws: how many, counted from 0; draw 0 has the default hyperparameters.
         test_domains: "singles", each domain in turn; "pairs", also every two together, which
             leave-one-domain-out selection needs.
-        settings: hyperparameters as text, by name, as in ``draw``.
+        search: of the hyperparameters: "domainbed", or "mild" as in ``search_settings``.
+        settings: hyperparameters as text, by name, as in ``draw``; they win over the search.
         protocol: of all runs; its network and weights apply to large images, small ones have
             their own.
         record_every: updates between records; None for DomainBed's of each data set.
@@ -49,6 +50,7 @@ class Sweep:
     trials: int = 3
     draws: int = 20
     test_domains: str = "singles"
+    search: str = "domainbed"
     settings: Mapping[str, str] = field(default_factory=dict)
     protocol: Protocol = field(default_factory=Protocol)
     record_every: int | None = None
@@ -77,7 +79,7 @@ def runs_of(
     data_of: Callable[[str, int], "DomainDataset"],
 ) -> list[Run]:
     """Return all runs, those of one data set, trial and method together."""
-    from ..algorithms.hparams import draw, values_for_run
+    from ..algorithms.hparams import draw, search_settings, values_for_run
 
     runs = []
     for name in sweep.datasets:
@@ -88,7 +90,8 @@ def runs_of(
             protocol = _protocol_for(dataset, sweep, sweep.record_every or record_every(name))
             for algorithm in sweep.algorithms:
                 method, settings = method_of(algorithm)
-                given = {**settings, **sweep.settings}
+                search = search_settings(method.Hparams, scale, sweep.search)
+                given = {**search, **settings, **sweep.settings}
                 for number in range(sweep.draws):
                     hparams = values_for_run(draw(method.Hparams, scale, trial, number, given))
                     runs += [
@@ -155,7 +158,8 @@ def _write_set_hparams(out: Path, runs: Sequence[Run]) -> None:
     A report prints them and compares only drawn ones with published cells. Search distributions are
     declared next to the methods, which import torch: with this file a report needs neither.
     """
-    found = {folder_of(out, run).name: set_hparams(run) for run in runs if run.dataset in DATASETS}
+    given = {folder_of(out, run).name: (run, set_hparams(run)) for run in runs}
+    found = {name: set_ for name, (run, set_) in given.items() if set_ or run.dataset in DATASETS}
     if found:
         write_json(out / SET_HPARAMS, found)
 
@@ -191,30 +195,40 @@ def with_search(runs: Iterable[RunResult]) -> list[RunResult]:
 def set_hparams(run: Run | RunResult) -> dict[str, Any]:
     """Return the hyperparameters of the run that are not as the random search draws them.
 
-    Empty if the method is not in the registry, for a user's own data, for which ``shoal fit`` has
-    other defaults, and for runs without a protocol, such as DomainBed's.
+    If another search drew all of them, its name alone, as "search". Empty if the method is not in
+    the registry, and for runs without a protocol, such as DomainBed's. For a user's own data, for
+    which ``shoal fit`` has other defaults, only another search counts.
     """
-    if not run.protocol or run.dataset not in DATASETS:
+    if not run.protocol:
         return {}
-    drawn = _drawn(run.algorithm, scale_of(run.dataset), run.trial, run.draw)
+    scale = scale_of(run.dataset)
+    drawn = _drawn(run.algorithm, scale, run.trial, run.draw)
     if drawn is None:
         return {}
-    return {
+    found = {
         name: value
         for name, value in run.hparams.items()
         if name not in drawn or drawn[name] != value
     }
+    if found and scale != "small":
+        for search in SEARCHES[1:]:
+            if run.hparams == _drawn(run.algorithm, scale, run.trial, run.draw, search):
+                return {SEARCH: search}
+    return found if run.dataset in DATASETS else {}
 
 
 @cache
-def _drawn(algorithm: str, scale: str, trial: int, number: int) -> Mapping[str, Any] | None:
+def _drawn(
+    algorithm: str, scale: str, trial: int, number: int, search: str = "domainbed"
+) -> Mapping[str, Any] | None:
     from ..algorithms import ALGORITHMS, VARIANTS
-    from ..algorithms.hparams import draw, values_for_run
+    from ..algorithms.hparams import draw, search_settings, values_for_run
 
     variant = VARIANTS.get(algorithm)
     method = ALGORITHMS.get(variant.algorithm if variant else algorithm)
     if method is None:
         return None
-    return values_for_run(
-        draw(method.Hparams, scale, trial, number, variant.settings if variant else None)
+    given = search_settings(method.Hparams, scale, search) | dict(
+        variant.settings if variant else {}
     )
+    return values_for_run(draw(method.Hparams, scale, trial, number, given))
