@@ -127,6 +127,9 @@ LOGS = ("gaps", "diagnosis")
 TEST_DOMAINS = ("singles", "pairs")
 # Searches of hyperparameters: DomainBed's, and DiWA's milder one, after which runs can be averaged.
 SEARCHES = ("domainbed", "mild")
+# What a run starts from: the network as it is built, with a random head, or with a head that was
+# first fitted to its features.
+STARTS = ("network", "linear-probe")
 # Ways to compute the diagonal of a Hessian.
 HESSIAN_METHODS = ("auto", "gauss-newton", "func", "backpack")
 

@@ -100,6 +100,18 @@ def write_safetensors(path: Path, tensors: "Mapping[str, Tensor]") -> None:
     write_aside(path, lambda file: file.write(content))
 
 
+def read_safetensors(path: Path) -> "dict[str, Tensor]":
+    """Return the tensors of such a file, on the host."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        found: dict[str, Tensor] = load(path.read_bytes())
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged, or not a safetensors file ({error})") from error
+    return found
+
+
 def load_tensors(path: Path) -> dict[str, Any]:
     """Return the tensors and values that ``save_tensors`` wrote, without unpickling objects."""
     import torch

@@ -84,6 +84,11 @@ def test_runs_as_behind_the_published_cells(run: RunResult) -> None:
         (made("colored-mnist", optimiser="sgd"), 20, ["optimiser sgd instead of adam"]),
         (made("colored-mnist", schedule="cosine"), 20, ["schedule cosine instead of constant"]),
         (made("colored-mnist", clip=1), 20, ["clip 1.0 instead of none"]),
+        (
+            made("colored-mnist", start="linear-probe"),
+            20,
+            ["start linear-probe instead of network"],
+        ),
         (made("colored-mnist", record_every=300), 20, ["record every 300 instead of 100"]),
         (
             replace(made("pacs", weights="imagenet"), hparams={"lr": 0.01, "dropout": 0.0}),

@@ -341,6 +341,10 @@ def test_what_was_set_is_told_and_not_compared() -> None:
     trained, why = chapter.about
     assert trained.endswith("bf16, a record every 300 steps, lr set to 0.01, 3 trials, 20 draws")
     assert "(record every 300 instead of 100, lr 0.01 instead of what the search draws)" in why
+    probed = [replace(one, protocol={**one.protocol, "start": "linear-probe"}) for one in runs]
+    (chapter,) = rule_reports(probed, ["test-domain"])
+    assert "with random weights, the head from a linear probe, 5,001 steps" in chapter.about[0]
+    assert "start linear-probe instead of network" in chapter.about[1]
     mild = [replace(one, set_hparams={"search": "mild"} if one.draw else {}) for one in runs]
     (chapter,) = rule_reports(mild, ["test-domain"])
     assert ", a record every 300 steps, mild search, 3 trials, " in chapter.about[0]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import tarfile
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,7 @@ OTHER_PROTOCOLS: dict[str, Any] = {
     "schedule": "cosine",
     "clip": 1.0,
     "evaluate": "all",
+    "start": "linear-probe",
 }
 
 
@@ -146,6 +148,43 @@ def test_a_file_from_before_a_field_was_added() -> None:
     assert Run.from_json(values) == replace(RUN, trial=0)
 
 
+def test_a_start_enters_only_where_it_is_another() -> None:
+    """A run of before has no such field, and keeps its name and its file."""
+    plain = replace(RUN, protocol=replace(RUN.protocol, start="network"))
+    assert plain.identity == RUN.identity
+    assert "start" not in plain.canonical()["protocol"]
+    given = RUN.canonical()["protocol"] | {"start": "network"}
+    assert Run.from_json(change(protocol=given)) == RUN
+    probed = replace(RUN, protocol=replace(RUN.protocol, start="linear-probe"))
+    assert probed.identity != RUN.identity
+    assert probed.canonical()["protocol"]["start"] == "linear-probe"
+    assert Run.from_json(probed.canonical()) == probed
+
+
+ARCHIVES = sorted((Path(__file__).parents[2] / "docs" / "results").rglob("*.tar.gz"))
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.stem)
+def test_runs_of_the_committed_archives_keep_their_names(archive: Path) -> None:
+    """A folder of a sweep is named by the run's identity, whatever was added to runs since."""
+    found = 0
+    with tarfile.open(archive) as members:
+        for member in members:
+            path = Path(member.name)
+            if path.name == "run.json":
+                file = members.extractfile(member)
+                assert file is not None
+                run = Run.from_json(json.load(file))
+                assert run.identity.startswith(path.parent.name), member.name
+                assert len(path.parent.name) == 20
+                found += 1
+    assert found > 0
+
+
+def test_there_are_archives() -> None:
+    assert len(ARCHIVES) >= 6
+
+
 def change(**changes: Any) -> dict[str, Any]:
     return RUN.canonical() | changes
 
@@ -184,6 +223,7 @@ def test_what_is_no_run(values: Any, why: str) -> None:
         ({"evaluate": "everything"}, "choice of splits"),
         ({"optimiser": "adm"}, "did you mean 'adam'"),
         ({"schedule": "cosin"}, "did you mean 'cosine'"),
+        ({"start": "probe"}, "unknown start 'probe'.*linear-probe"),
         ({"clip": 0.0}, "clip must be a norm above 0"),
     ],
 )

@@ -15,6 +15,7 @@ from ..catalogue import (
     PRECISIONS,
     SCHEDULES,
     SEARCHES,
+    STARTS,
     STEP_KINDS,
 )
 from ..results.selection import ALL_RULES
@@ -108,6 +109,17 @@ def add_search(parser: Any) -> None:
         help="what hyperparameters are drawn from: domainbed, its wide search, or mild, DiWA's few "
         "values of learning rate, weight decay and dropout for large images, all else at its "
         "default: such runs can be averaged by 'shoal soup' (default: %(default)s)",
+    )
+
+
+def add_start(parser: Any) -> None:
+    """Add ``--start``: the weights that training begins with."""
+    parser.add_argument(
+        "--start",
+        choices=STARTS,
+        default=STARTS[0],
+        help="network: with a random head; linear-probe: the head is first fitted to the features "
+        "of the training images, then everything is trained (LP-FT) (default: %(default)s)",
     )
 
 
@@ -253,6 +265,7 @@ def _add_protocol(parser: argparse.ArgumentParser) -> None:
         metavar="WHICH",
         help="initial weights of a large network: imagenet, none, or a file (default: imagenet)",
     )
+    add_start(group)
     add_precision(group)
     group.add_argument(
         "--exact",

@@ -6,7 +6,7 @@ from typing import Any
 from ..catalogue import TEST_DOMAINS
 from .engine import add_engine_options, check_engine, run_sweep, workspace_of
 from .loading import add_places
-from .options import add_precision, add_search, add_settings, positive, settings
+from .options import add_precision, add_search, add_settings, add_start, positive, settings
 
 
 def add(commands: Any) -> None:
@@ -80,6 +80,7 @@ def add(commands: Any) -> None:
         choices=("imagenet", "none"),
         help="initial weights of a large network (default: imagenet, if it has such weights)",
     )
+    add_start(what)
     add_precision(what)
     add_engine_options(parser)
     parser.set_defaults(run=_run, after_interrupt="the same command resumes from here")
@@ -120,6 +121,7 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
         network=options.network,
         weights=weights,
         precision=options.precision,
+        start=options.start,
     )
     sweep = Sweep(
         algorithms=tuple(methods),

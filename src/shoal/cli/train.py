@@ -48,12 +48,14 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     from ..runs.folder import RunFolder, open_run_folder
     from ..runs.machine import Machine
     from ..runs.run import Run
+    from ..runs.start import check_start
     from ..sweeps.plan import check_classes
     from .methods import name_of, with_settings
 
     if options.deterministic:
         _be_deterministic()
     method, given = with_settings(options.algorithm)
+    check_start(options.start, method)
     dataset = load_and_report(options.dataset, options.data, options.trial)
     check_classes(dataset)
     dataset.without(options.test_domain)  # raises for an unknown one
@@ -155,6 +157,7 @@ def _protocol(options: argparse.Namespace, dataset: Any, scale: str) -> tuple[An
         schedule=options.schedule,
         clip=options.clip,
         evaluate=options.evaluate,
+        start=options.start,
     )
     return protocol, weights
 

@@ -18,6 +18,7 @@ PUBLISHED = {
     "optimiser": "adam",
     "schedule": "constant",
     "clip": None,
+    "start": "network",
 }
 DRAWS = 20
 # The step of the last update, counted from 0.

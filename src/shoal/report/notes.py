@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..catalogue import method_and_average, record_every, title_of
+from ..catalogue import STARTS, method_and_average, record_every, title_of
 from ..results.aggregation import MethodRow
 from ..results.records import SEARCH, Failure, RunResult, failure_of
 from ..results.selection import Choice, ChoiceKey
@@ -66,7 +66,9 @@ def _protocol(run: RunResult) -> str:
     weights = run.protocol.get("weights")
     words = {None: "random weights", "imagenet": "ImageNet weights"}
     start = words.get(weights, f"the weights of the file {str(weights)[:8]}")
-    text = f"{network} with {start}, {run.protocol['steps']:,} steps, {run.precision}"
+    probed = run.protocol.get("start", STARTS[0]) != STARTS[0]
+    head = ", the head from a linear probe" if probed else ""
+    text = f"{network} with {start}{head}, {run.protocol['steps']:,} steps, {run.precision}"
     usual = record_every(run.dataset)
     every = run.protocol.get("record_every", usual)
     return text if every == usual else f"{text}, a record every {every:,} steps"

@@ -1,6 +1,7 @@
 """A run from its data to its records and its model, all in the folder of the run."""
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -33,6 +34,7 @@ from .folder import CONFUSION, LOGITS, PREDICTIONS, RunFolder
 from .machine import Machine, about_machine
 from .prepare import cautions_for, evaluation_of_run, prepare
 from .run import Run
+from .start import begin
 
 
 def execute(
@@ -80,6 +82,9 @@ def execute(
     placed, update = prepare(run, method, dataset, cache, machine)
     for line in cautions_for(run, dataset, update.algorithm):
         watcher.note(line)
+    before = time.perf_counter()
+    begin(run, update, placed, folder.path, watcher if writes else SILENT)
+    beginning = time.perf_counter() - before
     evaluate = evaluation_of_run(update, placed.parts, machine.step == "compiled")
     averaging = _averaging(run, update, evaluate, machine)
     writer = _RecordWriter(folder, keepers, checkpoints, averaging, watcher)
@@ -106,8 +111,11 @@ def execute(
         if outcomes is not None:
             _write_predictions(folder, dataset, placed.parts, outcomes)
             write_safetensors(folder.path / LOGITS, logits)
+        timing = replace(
+            timing, preparing=timing.preparing + beginning, about=about_machine(machine)
+        )
         about = {
-            **replace(timing, about=about_machine(machine)).to_json(),
+            **timing.to_json(),
             "place": placed.where,
             "micro_batch": update.algorithm.micro_batch,  # if memory did not hold a whole update
         }

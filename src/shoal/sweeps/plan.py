@@ -80,6 +80,7 @@ def runs_of(
 ) -> list[Run]:
     """Return all runs, those of one data set, trial and method together."""
     from ..algorithms.hparams import draw, search_settings, values_for_run
+    from ..runs.start import check_start
 
     runs = []
     for name in sweep.datasets:
@@ -90,6 +91,7 @@ def runs_of(
             protocol = _protocol_for(dataset, sweep, sweep.record_every or record_every(name))
             for algorithm in sweep.algorithms:
                 method, settings = method_of(algorithm)
+                check_start(protocol.start, method)
                 search = search_settings(method.Hparams, scale, sweep.search)
                 given = {**search, **settings, **sweep.settings}
                 for number in range(sweep.draws):

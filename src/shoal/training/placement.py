@@ -48,13 +48,15 @@ class DataRequest:
 class RunData:
     """The batches of the training domains, in order, and the images to evaluate.
 
-    ``shape`` is that of one image. ``samples`` are the same in every run of a trial.
+    ``shape`` is that of one image. ``trained`` are all kept images of the training domains, and
+    ``samples`` some of them, the same in every run of a trial.
     """
 
     sources: list[BatchSource]
     parts: dict[SplitKey, EvaluationSet]
     shape: tuple[int, ...]
     where: str
+    trained: dict[SplitKey, EvaluationSet] = field(default_factory=dict)
     samples: dict[SplitKey, EvaluationSet] = field(default_factory=dict)
 
 
@@ -80,6 +82,7 @@ def place(
         where = "device" if _fits(dataset, cache, device) else "host"
     on = device if where == "device" else torch.device("cpu")
     parts: dict[SplitKey, EvaluationSet] = {}
+    trained: dict[SplitKey, EvaluationSet] = {}
     samples: dict[SplitKey, EvaluationSet] = {}
     sources: list[BatchSource] = []
     shape: tuple[int, ...] = ()
@@ -92,6 +95,7 @@ def place(
             if len(indices):
                 parts[domain.name, name] = _part(domain, images, indices)
         if domain.name not in wanted.test_domains:
+            trained[domain.name, KEPT] = _part(domain, images, split.kept)
             if wanted.samples:  # the order of a split is random
                 chosen = split.kept[: wanted.samples]
                 samples[domain.name, KEPT] = _part(domain, images, chosen)
@@ -107,7 +111,9 @@ def place(
                     where=where,
                 )
             )
-    return RunData(sources=sources, parts=parts, shape=shape, where=where, samples=samples)
+    return RunData(
+        sources=sources, parts=parts, shape=shape, where=where, trained=trained, samples=samples
+    )
 
 
 def _part(domain: Domain, images: Tensor, indices: Tensor) -> EvaluationSet:
