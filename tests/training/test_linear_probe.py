@@ -39,11 +39,11 @@ def with_ridge(ridge: float, monkeypatch: pytest.MonkeyPatch, *parts: HeadPass) 
     return fit_probe(parts, [], CLASSES)
 
 
-def deviations(*parts: HeadPass) -> Tensor:
-    """Return the deviation of every feature where domains weigh alike."""
+def deviation(*parts: HeadPass) -> Tensor:
+    """Return the deviation over all features where domains weigh alike."""
     mean = torch.stack([part.features.mean(0) for part in parts]).mean(0)
-    squares = [(part.features - mean).square().mean(0) for part in parts]
-    return torch.stack(squares).mean(0).sqrt()
+    squares = [(part.features - mean).square().mean() for part in parts]
+    return torch.stack(squares).mean().sqrt()
 
 
 @pytest.mark.parametrize("ridge", [0.1, 1e-3])
@@ -76,18 +76,18 @@ def test_value_and_gradient_are_those_of_autograd() -> None:
 
 
 def test_the_head_is_stationary_on_features_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mean over domains of their risks, and a ridge on weights times deviations."""
+    """The mean over domains of their risks, and a ridge on weights times the deviation."""
     parts = examples(2), examples(3, n=40)
     found = with_ridge(0.02, monkeypatch, *parts)
-    scaled = (found.weight * deviations(*parts)).requires_grad_()
+    scaled = (found.weight * deviation(*parts)).requires_grad_()
     bias = found.bias.clone().requires_grad_()
-    weight = scaled / deviations(*parts)
+    weight = scaled / deviation(*parts)
     risks = [
         nn.functional.cross_entropy(part.features @ weight.T + bias, part.labels) for part in parts
     ]
     loss = (risks[0] + risks[1]) / 2 + 0.02 / 2 * scaled.square().sum()
     for slope in torch.autograd.grad(loss, (scaled, bias)):
-        assert slope.abs().max() < 1e-3  # rounding of means enters with mean over deviation
+        assert slope.abs().max() < 1e-4
 
 
 def test_domains_weigh_alike_whatever_their_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_the_ridge_is_chosen_by_what_is_held_out(
         losses[ridge] = float(torch.stack(each).mean())
     found = fit_probe(trained, held_out, CLASSES)
     assert found.ridge == min(losses, key=losses.__getitem__)
-    assert found.loss == pytest.approx(losses[found.ridge], abs=1e-4)
+    assert found.loss == pytest.approx(losses[found.ridge], abs=1e-3)
     right = [
         float(
             ((part.features @ found.weight.T + found.bias).argmax(1) == part.labels).double().mean()
@@ -151,12 +151,17 @@ def test_different_noise_has_different_ridges() -> None:
     assert len(found) == 2
 
 
-def test_a_constant_feature_has_no_weight() -> None:
+def test_constant_features_have_no_weight() -> None:
     part = examples(11)
     part.features[:, 2] = 7.3
     found = fit_probe([part], [examples(12)], CLASSES)
-    assert found.weight[:, 2].abs().max() == 0
-    assert found.weight.isfinite().all() and found.bias.isfinite().all()
+    assert found.weight[:, 2].abs().max() < 1e-6
+    assert found.weight.abs().max() > 0.01
+    part.features.fill_(7.3)
+    found = fit_probe([part], [examples(12)], CLASSES)
+    assert found.weight.abs().max() == 0
+    frequency = part.labels.bincount() / len(part.labels)
+    assert torch.allclose(found.bias.softmax(0), frequency.double(), atol=1e-4)
 
 
 def test_float32_is_enough() -> None:
@@ -165,6 +170,26 @@ def test_float32_is_enough() -> None:
     found = fit_probe([HeadPass(part.features.float(), part.logits, part.labels)], [], CLASSES)
     assert found.weight.dtype == torch.float32
     assert torch.allclose(found.weight.double(), precise.weight, atol=1e-3)
+
+
+def test_rounding_ends_the_search() -> None:
+    """In float32 the gradient of many features never gets as small as is asked for."""
+    draws = torch.Generator().manual_seed(0)
+    inputs = torch.randn(300, 500, generator=draws) * torch.logspace(-3, 2, 500)
+    labels = torch.randint(3, (300,), generator=draws)
+    asked = 0
+
+    def objective(point: Tensor) -> tuple[float, Tensor]:
+        nonlocal asked
+        asked += 1
+        return plain(point)
+
+    plain = head_objective(inputs, labels, torch.full((300,), 1 / 300), 3, 1e-4)
+    found = minimise(objective, torch.zeros(3 * 501))
+    assert asked < 2000
+    precise = head_objective(inputs.double(), labels, torch.full((300,), 1 / 300).double(), 3, 1e-4)
+    best = precise(minimise(precise, found.double()))[0]
+    assert precise(found.double())[0] == pytest.approx(best, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

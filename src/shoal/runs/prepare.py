@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from ..algorithms.base import Algorithm
+from ..catalogue import STARTS
 from ..datasets import DomainDataset, splits
 from ..datasets.cache import ImageCache
 from ..distributed import processes
@@ -87,6 +88,11 @@ def cautions_for(run: Run, dataset: DomainDataset, algorithm: Algorithm) -> list
         found.append(
             "the network starts from random weights, and its batch-norm statistics stay at 0 and "
             "1, which normalises nothing; use --train-batch-norm, or initial weights"
+        )
+    if run.protocol.weights is None and run.protocol.start != STARTS[0]:
+        found.append(
+            "the network starts from random weights: a linear probe fits the little by which such "
+            "features vary, and the first updates undo it; use --start network, or initial weights"
         )
     for name, classes in dataset.missing_classes().items():
         found.append(f"the domain {name!r} has no images of {', '.join(classes)}")

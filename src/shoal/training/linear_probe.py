@@ -17,13 +17,13 @@ from ..algorithms.base import Algorithm
 from ..gradients.precision import full_precision
 from .evaluation import HeadPass
 
-# Weights ρ of ½‖W‖² on standardised features, the strongest first; the one that is used where
-# nothing is held out to choose by.
+# Weights ρ of ½‖W‖², the strongest first; and the one that is used where nothing is held out to
+# choose by.
 RIDGES = (1.0, 0.1, 0.01, 1e-3, 1e-4)
 USUAL = 0.01
-# L-BFGS: pairs that it remembers, largest entry of the gradient at its end, most steps, and the
-# share of the expected decrease that a step must reach.
-REMEMBERED, TOLERANCE, MOST, ENOUGH = 10, 1e-5, 1000, 1e-4
+# L-BFGS: pairs that it remembers, largest entry of the gradient at its end, most steps and halvings
+# of a step, and the share of the expected decrease that a step must reach.
+REMEMBERED, TOLERANCE, MOST, HALVINGS, ENOUGH = 10, 1e-5, 1000, 20, 1e-4
 
 # Returns a value and its gradient at a point.
 Objective = Callable[[Tensor], tuple[float, Tensor]]
@@ -74,8 +74,10 @@ def fit_probe(
 ) -> LinearProbe:
     """Return the head that minimises the mean of the domains' mean cross-entropies, plus a ridge.
 
-    The ridge applies to weights of standardised features. From the strongest on, ever weaker ones
-    are tried while the loss on what is held out falls.
+    The features are centred and divided by one number, their deviation over all columns, so that a
+    ridge means the same for every network. A scale for each column would fit as well, but with far
+    larger weights for features that hardly vary, which training would upset. From the strongest
+    ridge on, ever weaker ones are tried while the loss on what is held out falls.
 
     Args:
         trained, held_out: features and labels of the training domains, a pass for each domain.
@@ -86,7 +88,7 @@ def fit_probe(
     shares = torch.cat([_shares(part.labels, balanced) for part in trained]).to(inputs.dtype)
     shares /= len(trained)
     with full_precision():
-        mean, scale = _standardise(inputs, shares)
+        mean, scale = _centre(inputs, shares)
         point = inputs.new_zeros(classes * (inputs.shape[1] + 1))
         found: list[LinearProbe] = []
         for ridge in RIDGES if held_out else (USUAL,):
@@ -105,16 +107,13 @@ def _shares(labels: Tensor, balanced: bool) -> Tensor:
     return 1 / (counts[labels] * (counts > 0).sum())
 
 
-def _standardise(inputs: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale columns to mean 0 and deviation 1, in place; return their means and 1/deviations.
-
-    A column that is constant gets the scale 0, and so its weights stay 0.
-    """
+def _centre(inputs: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale columns to mean 0 and a mean variance of 1, in place; return means and the scale."""
     mean = shares @ inputs
     inputs -= mean
-    deviation = (shares @ inputs.square()).sqrt()
-    constant = deviation <= 1e-6 * mean.abs().clamp(min=1e-6)
-    scale = torch.where(constant, 0.0, 1 / deviation)
+    variance = (shares @ inputs.square()).mean()
+    vary = variance > 1e-12 * mean.square().mean()  # by more than rounding
+    scale = torch.where(vary, variance.rsqrt(), 0.0)
     inputs *= scale
     return mean, scale
 
@@ -179,13 +178,14 @@ def minimise(objective: Objective, point: Tensor) -> Tensor:
         direction = _direction(gradient, pairs)
         slope = float(direction @ gradient)
         size = 1.0 if pairs else min(1.0, 1 / float(gradient.abs().sum()))
-        while True:
-            if point.equal(moved := point + size * direction):
-                return point
+        for _ in range(HALVINGS):
+            moved = point + size * direction
             lower, turned = objective(moved)
             if lower <= value + ENOUGH * size * slope:
                 break
             size /= 2
+        if value - lower <= torch.finfo(point.dtype).eps * abs(value):
+            break
         step, change = moved - point, turned - gradient
         if float(step @ change) > 0:
             pairs.append((step, change))
