@@ -39,6 +39,9 @@ MOST = 2
 FEW = "--steps 2 --network mnist-cnn --weights none"
 # Options that make a command small, by its first words.
 SMALLER = {
+    "sweep --algorithms erm --datasets pacs --data DIR --search mild": (
+        "--steps 2 --trials 1 --draws 2 --precision float32 --set batch_size=4"
+    ),
     "train": f"{FEW} --record-every 1 --precision float32 --device cpu --set batch_size=4",
     "sweep": "--steps 2 --trials 1 --draws 1 --precision float32 --set batch_size=4",
     "reproduce ablation-batch": "--steps 2 --trials 1 --precision float32",
@@ -74,8 +77,8 @@ def coarse(channels: int, classes: int, generator: torch.Generator) -> Network:
 
 
 def run_first(out: Path, runs: Sequence[Run], world: Any, *_: object) -> Counter[RunState]:
-    """Run the first run of some methods in this process, which has the small data."""
-    first = {run.algorithm: run for run in reversed(runs)}
+    """Run the first run of some methods and draws in this process, which has the small data."""
+    first = {(run.algorithm, run.draw): run for run in reversed(runs)}
     for run in list(first.values())[-MOST:]:
         assert attempt(run, world, out, world.machine()) is RunState.DONE
     return Counter({RunState.DONE: len(runs)})

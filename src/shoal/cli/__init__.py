@@ -25,6 +25,7 @@ COMMANDS = {
     "status": "status",
     "report": "report",
     "select": "select",
+    "soup": "soup",
     "reproduce": "reproduce",
     "data": "data",
     "hparams": "hparams",

@@ -170,10 +170,6 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
         path: the folder, or its ``model.safetensors``.
         method: the class of a user's own method, which a file cannot name.
     """
-    check_saving()
-    from safetensors import SafetensorError
-    from safetensors.torch import load as from_bytes
-
     folder = path.parent if path.name == MODEL else path
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}")
@@ -181,11 +177,7 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
         if not (folder / name).is_file():
             raise ValueError(f"there is no {name} in {folder}; has the run ended?")
     card = read_card(folder)
-    content = (folder / MODEL).read_bytes()
-    if hashlib.sha256(content).hexdigest() != card["sha256"]:
-        raise ValueError(
-            f"{folder / MODEL} is damaged, or not the model of {CARD}; {_again(folder)}"
-        )
+    tensors = read_tensors(folder, card)
     run = Run.from_json(card["run"])
     method = method or registered(run.algorithm)
     domains = len(card["training_domains"])
@@ -200,10 +192,6 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
         device=device,
         channels_last=uses_channels_last(shape),
     )
-    try:
-        tensors = from_bytes(content)
-    except SafetensorError as error:
-        raise ValueError(f"{folder / MODEL} is not a safetensors file ({error})") from error
     wanted = prediction_tensors(algorithm)
     different = {
         key
@@ -218,6 +206,24 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
     algorithm.load_state_dict(tensors, strict=False)
     algorithm.eval()
     return Model(algorithm, card)
+
+
+def read_tensors(folder: Path, card: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors of the model with this card, on the host."""
+    check_saving()
+    from safetensors import SafetensorError
+    from safetensors.torch import load as from_bytes
+
+    content = (folder / MODEL).read_bytes()
+    if hashlib.sha256(content).hexdigest() != card["sha256"]:
+        raise ValueError(
+            f"{folder / MODEL} is damaged, or not the model of {CARD}; {_again(folder)}"
+        )
+    try:
+        tensors: dict[str, Tensor] = from_bytes(content)
+    except SafetensorError as error:
+        raise ValueError(f"{folder / MODEL} is not a safetensors file ({error})") from error
+    return tensors
 
 
 def read_card(folder: Path) -> dict[str, Any]:

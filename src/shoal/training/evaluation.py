@@ -45,6 +45,12 @@ class Outcome:
     predictions: Tensor
     confidences: Tensor
 
+    @staticmethod
+    def of_logits(labels: Tensor, logits: Tensor) -> "Outcome":
+        """Return the outcome of logits ``[n, C]``."""
+        confidences, predictions = logits.double().softmax(-1).max(-1)
+        return Outcome(labels, predictions, confidences)
+
     @property
     def right(self) -> Tensor:
         return self.predictions == self.labels

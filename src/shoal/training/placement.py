@@ -116,6 +116,29 @@ def place(
     )
 
 
+def place_parts(
+    dataset: DomainDataset,
+    splits: Mapping[str, Split],
+    cache: ImageCache | None,
+    places: Sequence[SplitKey],
+    device: torch.device,
+) -> dict[SplitKey, EvaluationSet]:
+    """Return parts of a data set to evaluate; on a GPU if their domains' images fit there."""
+    images = {name: evaluation_images(dataset[name], cache) for name, _ in places}
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        if sum(tensor.nbytes for tensor in images.values()) < SHARE * free:
+            images = {name: tensor.to(device) for name, tensor in images.items()}
+    return {
+        (name, split): _part(
+            dataset[name],
+            images[name],
+            splits[name].kept if split == KEPT else splits[name].held_out,
+        )
+        for name, split in places
+    }
+
+
 def _part(domain: Domain, images: Tensor, indices: Tensor) -> EvaluationSet:
     return EvaluationSet(images, indices.to(images.device), domain.labels[indices])
 
