@@ -104,7 +104,7 @@ def test_other_weights_are_another_soup(sweep: Path, capsys: Output) -> None:
     assert soup(sweep, "--of", "best") == 2
     assert "did not keep the weights of step" in capsys.readouterr().err
     assert soup(sweep, "--of", "swad") == 2
-    assert "did not keep the average swad" in capsys.readouterr().err
+    assert "has no model.json of the average swad" in capsys.readouterr().err
     assert not (sweep / "soups").exists()
 
 

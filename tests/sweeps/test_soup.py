@@ -64,7 +64,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four draws of one trial from a linear probe, with the weights of their best records."""
     sweep = tmp_path_factory.mktemp("soup") / "sweep"
     runs = [tiny_run("erm", draw=draw, lr=lr, **PROBED) for draw, lr in enumerate(RATES)]
-    train(sweep, *runs, machine={"keep_best": ("training-domain",)})
+    train(sweep, *runs, machine={"keep_best": ("training-domain",), "averages": ("half",)})
     return sweep
 
 
@@ -338,17 +338,18 @@ def test_numbers_are_kept_and_read(sweep: Path) -> None:
 
 def test_which_weights_are_taken(sweep: Path) -> None:
     assert members_of(sweep, None).of == "best"
-    with pytest.raises(NotKept, match=r"did not keep the average sma.* \(and 3 more\)"):
+    lacking = r"lacks the weights 'sma' of draws 0, 1, 2, 3 \(of 4 runs\): .* of the average sma"
+    with pytest.raises(NotKept, match=lacking):
         members_of(sweep, "sma")
-    for member in members_of(sweep).members:
-        shutil.copytree(
-            member.folder,
-            member.folder / "averages" / "sma",
-            ignore=lambda folder, names: [n for n in names if not n.startswith("model")],
-        )
-    found = members_of(sweep, "sma")
-    assert {one.weights.parent.name for one in found.members} == {"averages"}
+    found = members_of(sweep, "half")
     assert found.key != members_of(sweep).key and found.name != members_of(sweep).name
+    for member, last in zip(found.members, members_of(sweep).members, strict=True):
+        assert member.weights == last.folder / "averages" / "half"
+        assert member.sha256 != last.sha256
+    soup = soup_of(sweep, "half")
+    means = [weights_in(one.weights)["model.classifier.weight"] for one in found.members]
+    averaged = weights_in(sweep / "soups" / soup.name / "uniform")["model.classifier.weight"]
+    assert np.allclose(averaged, np.mean(means, axis=0), atol=1e-6)
     for member in members_of(sweep).members:
         shutil.rmtree(member.folder / "kept", ignore_errors=True)
     assert members_of(sweep, None).of == "last"

@@ -7,7 +7,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..catalogue import AVERAGES, DATASETS, title_of
+from ..catalogue import DATASETS, title_of
+from ..results.soups import BEST_RECORD, WEIGHTS
 from .loading import add_places, decode_with_progress, load_and_report
 from .options import add_device, device, name_domains, whole
 from .progress import amounts
@@ -52,7 +53,7 @@ def add(commands: Any) -> None:
     parser.add_argument("sweep", type=Path, metavar="SWEEP", help="the folder of a sweep")
     parser.add_argument(
         "--of",
-        choices=("best", "last", *AVERAGES),
+        choices=WEIGHTS,
         help="which weights of a run: best (the record with the best accuracy on the training "
         "domains, kept by --keep-best training-domain), last, or an average along the run "
         "(default: best if all runs kept it, otherwise last)",
@@ -167,7 +168,7 @@ def _asked(
 def _groups(groups: "Sequence[Sequence[RunResult]]", options: argparse.Namespace) -> "list[Group]":
     """Return the groups of two runs or more; all are checked before any is measured."""
     from ..runs.best_weights import NotKept
-    from ..sweeps.members import BEST, group_of
+    from ..sweeps.members import group_of
 
     _warn_of_unfinished(groups, options.sweep)
     several = [runs for runs in groups if len(runs) > 1]
@@ -179,9 +180,9 @@ def _groups(groups: "Sequence[Sequence[RunResult]]", options: argparse.Namespace
     found = []
     for runs in several:
         found.append(group_of(runs, options.of))
-        if options.of is None and found[-1].of != BEST and len(found) == 1:
+        if options.of is None and found[-1].of != BEST_RECORD and len(found) == 1:
             try:
-                group_of(runs, BEST)
+                group_of(runs, BEST_RECORD)
             except NotKept as error:
                 _note(f"the last weights are averaged, because {error}")
     return found

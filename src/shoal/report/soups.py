@@ -7,9 +7,11 @@ from ..catalogue import AVERAGES, title_of
 from ..results.aggregation import TrialMean
 from ..results.soups import (
     BEST,
+    BEST_RECORD,
     ENSEMBLE,
     GREEDY,
     INTERPOLATED,
+    LAST_WEIGHTS,
     MEAN,
     MEMBER,
     UNIFORM,
@@ -52,8 +54,8 @@ def soup_sheet(soup: Soup) -> Sheet:
 
 
 def _subject(soup: Soup) -> str:
-    of = {"best": "weights of the best record", "last": "last weights"}
-    words = of.get(soup.of) or f"average {AVERAGES.get(soup.of, soup.of)}"
+    of = {BEST_RECORD: "weights of the best record", LAST_WEIGHTS: "last weights"}
+    words = of.get(soup.of) or f"average {AVERAGES[soup.of]}"
     return f"{title_of(soup.algorithm)} on {soup.dataset}, {words}"
 
 

@@ -4,8 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..catalogue import AVERAGES
 from .selection import comparable_score
 
+# Which weights of a run: its best record by the training domains, its last ones, or an average.
+BEST_RECORD, LAST_WEIGHTS = "best", "last"
+WEIGHTS = (BEST_RECORD, LAST_WEIGHTS, *AVERAGES)
 # Kinds of rows; the last three are models that are saved, in folders of these names.
 MEMBER, MEAN, BEST, ENSEMBLE = "member", "mean", "best", "ensemble"
 UNIFORM, GREEDY, INTERPOLATED = "uniform", "greedy", "interpolated"

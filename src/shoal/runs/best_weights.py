@@ -159,7 +159,8 @@ def model_of(choice: Choice) -> Path:
 
 def save_chosen(choice: Choice, rule: str, out: Path) -> Path:
     """Copy the model of a choice into a folder in ``out``, and return that folder."""
-    source, folder = model_of(choice), out / _name(choice)
+    place = (choice.dataset, choice.algorithm, choice.test_domain, f"t{choice.trial}")
+    source, folder = model_of(choice), out / folder_name(*place)
     card = read_json(source / CARD)
     if not (source / MODEL).is_file():
         raise NotKept(f"{source} has a card but no {MODEL}, which was not copied with it")
@@ -193,8 +194,9 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _name(choice: Choice) -> str:
-    """Return a folder name that no other choice of the rule has and any file system accepts."""
-    parts = (choice.dataset, choice.algorithm, choice.test_domain, f"t{choice.trial}")
-    safe = ("".join(c if c.isalnum() or c in "+-_.%" else f"~{ord(c):x}" for c in p) for p in parts)
-    return "-".join(safe)
+def folder_name(*parts: str) -> str:
+    """Return a name of these parts that any file system accepts, and no other parts have."""
+    return "-".join(
+        "".join(c if c.isalnum() or c in "+-_.%" else f"~{ord(c):x}" for c in part)
+        for part in parts
+    )

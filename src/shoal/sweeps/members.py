@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ..catalogue import AVERAGES, in_order
+from ..catalogue import in_order, title_of
 from ..results.averages import average_folder
 from ..results.records import CARD, RunResult
 from ..results.selection import choose_runs
-from ..runs.best_weights import NotKept, model_of
+from ..results.soups import BEST_RECORD, LAST_WEIGHTS
+from ..runs.best_weights import NotKept, folder_name, model_of
 from ..runs.folder import RunFolder
 from ..runs.model import read_card
 from ..runs.run import Run
-
-# Which weights of a run: its best record by the training domains, its last, or an average.
-BEST, LAST = "best", "last"
-WEIGHTS = (BEST, LAST, *AVERAGES)
 
 # What the members of a soup must have in common, by its name in messages.
 SHARED = ("network", "weights", "start", "frozen_statistics", "holdout")
@@ -59,11 +56,8 @@ class Group:
     def name(self) -> str:
         """A folder name that no other group has and any file system accepts."""
         run = self.first
-        parts = (run.dataset, run.algorithm, self.test_domain, f"t{run.trial}", self.of)
-        return "-".join(
-            "".join(c if c.isalnum() or c in "+-_.%" else f"~{ord(c):x}" for c in part)
-            for part in parts
-        )
+        place = (run.dataset, run.algorithm, self.test_domain, f"t{run.trial}")
+        return folder_name(*place, self.of)
 
     @cached_property
     def key(self) -> str:
@@ -90,29 +84,37 @@ def group_of(runs: Sequence[RunResult], of: str | None = None) -> Group:
     """Return the runs as members of a soup; raise if they do not share their start.
 
     Args:
-        of: one of ``WEIGHTS``; None for the best record if every run kept it, else the last.
+        of: one of ``results.soups.WEIGHTS``; None for the best record if every run kept it, else
+            the last weights.
     """
     if of is None:
         try:
-            return group_of(runs, BEST)
+            return group_of(runs, BEST_RECORD)
         except NotKept:
-            return group_of(runs, LAST)
-    members, missing = [], list[str]()
+            return group_of(runs, LAST_WEIGHTS)
+    members, missing = [], dict[int, str]()
     for result in runs:
         try:
             members.append(_member(result, of))
         except NotKept as error:
-            missing.append(str(error))
+            missing[result.draw] = str(error)
     if missing:
-        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise NotKept(f"{missing[0]}{more}")
+        draws = f"draw{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+        raise NotKept(
+            f"{_where(runs[0])} lacks the weights {of!r} of {draws} (of {len(runs)} runs): "
+            f"{next(iter(missing.values()))}"
+        )
     if different := next(_differences([member.run for member in members]), None):
         raise ValueError(
-            f"runs of {runs[0].algorithm} on {runs[0].test_domains[0]}, trial {runs[0].trial}, "
-            f"cannot be averaged, because they do not start from the same weights and data: "
-            f"{different}; put them into sweeps of their own"
+            f"{_where(runs[0])} cannot be averaged, because its runs do not start from the same "
+            f"weights and data: {different}; put them into sweeps of their own"
         )
     return Group(tuple(members), of)
+
+
+def _where(run: RunResult) -> str:
+    """Return the place of a run's group in words."""
+    return f"{title_of(run.algorithm)} on {run.test_domains[0]}, trial {run.trial},"
 
 
 def _member(result: RunResult, of: str) -> Member:
@@ -131,18 +133,15 @@ def _member(result: RunResult, of: str) -> Member:
 
 def _weights_of(result: RunResult, folder: Path, of: str) -> Path:
     """Return the folder of a run's chosen weights."""
-    if of == BEST:
+    if of == BEST_RECORD:
         choices = choose_runs([result], "training-domain")
         if not choices:
             raise NotKept(f"{folder} has no accuracy on what is held out, so no best record")
         return model_of(choices[0])
-    found = average_folder(folder, "" if of == LAST else of)
+    found = average_folder(folder, "" if of == LAST_WEIGHTS else of)
     if not (found / CARD).is_file():
-        what = "its last weights" if of == LAST else f"the average {of}"
-        raise NotKept(
-            f"{folder} did not keep {what}; move it away and train it again, or choose other "
-            f"weights with --of {LAST}"
-        )
+        what = "the last weights" if of == LAST_WEIGHTS else f"the average {of}"
+        raise NotKept(f"{folder} has no {CARD} of {what}; train it again, or choose other weights")
     return found
 
 
