@@ -54,6 +54,7 @@ def test_two_processes_train_what_one_does(
     command = ["train", "--dataset", images(tmp_path / "data"), "--cache", tmp_path / "cache"]
     command += ["--algorithm", "fishr", "--test-domain", "c", "--network", "efficientnet-lite0"]
     command += ["--steps", 2, "--record-every", 1, "--set", "batch_size=3", "warmup_steps=0"]
+    command += ["--start-from", "linear-probe"]
     command += ["--device", "cpu", "--json", "--holdout", 0.4, "--out"]
     told = torchrun(*command, tmp_path / "two")
     assert told.returncode == 0, told.stderr[-3000:]

@@ -116,6 +116,8 @@ def add_start(parser: Any) -> None:
     """Add ``--start``: the weights that training begins with."""
     parser.add_argument(
         "--start",
+        "--start-from",  # torchrun takes --start for one of its own
+        dest="start",
         choices=STARTS,
         default=STARTS[0],
         help="network: with a random head; linear-probe: the head is first fitted to the features "
