@@ -51,14 +51,14 @@ def test_a_difference_that_all_can_see_is_found() -> None:
 
 
 def test_no_word_is_used_more_often_than_it_may_be(committed: dict[str, Any]) -> None:
-    """Differences are symmetric here; two standard errors of the simulation are allowed for."""
+    """Differences are symmetric here. Three standard errors are allowed for, of 176 rates."""
     times = committed["times"]
     for one in committed["error_rates"]:
         if one["shape"] == "skewed":
             continue
         for word, most in (("probably", 10), ("clearly", 5)):
             error = np.sqrt(most * (100 - most) / times)
-            assert one[word] <= most + 2 * error, one
+            assert one[word] <= most + 3 * error, one
 
 
 def test_the_interval_holds_nine_in_ten(committed: dict[str, Any]) -> None:
