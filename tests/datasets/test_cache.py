@@ -25,6 +25,7 @@ from shoal.datasets.cache import (
     open_or_build_cache,
 )
 from shoal.datasets.decoded import Frame, central_crop, frame_of
+from shoal.datasets.reading import Reading
 from tests.datasets.pictures import photograph, picture
 
 # Shrunk, and so long that only their middle is ever seen; and stored as they are.
@@ -370,12 +371,12 @@ def test_damage_is_named_and_mended(
     assert content(folder) == before
 
 
-def spy(read: list[Path]) -> Callable[[Path], Image.Image]:
+def spy(read: list[Path]) -> Callable[[Path, Reading], Image.Image]:
     original = decoded.read_image
 
-    def read_image(path: Path) -> Image.Image:
+    def read_image(path: Path, reading: Reading) -> Image.Image:
         read.append(path)
-        return original(path)
+        return original(path, reading)
 
     return read_image
 

@@ -14,7 +14,9 @@ COUNTS = {name: dict.fromkeys(CLASSES, 100 * k + 7) for k, name in enumerate(DOM
 
 def shown(capsys: Any, classes: list[str] = CLASSES) -> str:
     dataset = SimpleNamespace(name="PACS", classes=classes, domains=[[0]], counts=lambda: COUNTS)
-    print_data(SimpleNamespace(dataset=dataset, table=None, broken=[], notes=[]))
+    print_data(
+        SimpleNamespace(dataset=dataset, table=None, broken=[], notes=[], shares_differ=False)
+    )
     return str(capsys.readouterr().out)
 
 

@@ -16,6 +16,8 @@ from torch import Tensor
 from ..checks import check_range
 from ..choices import choose
 from ..randomness import domainbed_hash
+from .groups import Groups
+from .reading import AS_STORED, Reading
 
 Images = Tensor | tuple[Path, ...]
 # Image files, images in memory, or rows of a table.
@@ -103,14 +105,20 @@ class Domain:
 class DomainDataset:
     """Domains in order, with shared class names; label k is ``classes[k]`` in all of them.
 
-    ``order`` names all domains of the set, also those that ``without`` removed: a domain's index
-    in it seeds its split, which must not depend on the test domains.
+    Args:
+        order: names all domains of the set, also those that ``without`` removed: a domain's index
+            in it seeds its split, which must not depend on the test domains.
+        groups: the examples that a split keeps together, also of removed domains; None if every
+            example stands alone.
+        reading: how files become pixels.
     """
 
     name: str
     classes: tuple[str, ...]
     domains: tuple[Domain, ...]
     order: tuple[str, ...] = ()
+    groups: Groups | None = None
+    reading: Reading = AS_STORED
 
     def __post_init__(self) -> None:
         if not self.domains:
@@ -138,6 +146,8 @@ class DomainDataset:
         object.__setattr__(self, "order", self.order or self.names)
         if missing := set(self.names) - set(self.order):
             raise ValueError(f"order must name every domain of {self.name}, not {sorted(missing)}")
+        if self.groups is not None:
+            self.groups.check({domain.name: len(domain) for domain in self.domains})
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -199,7 +209,8 @@ class DomainDataset:
     def fingerprint(self) -> str:
         """SHA-256 of names, labels and images; of files, their names and sizes without folders.
 
-        It is part of a run's identity. A cache of decoded images also checks when files changed.
+        Groups count as well, and how files are read, if not as stored. It is part of a run's
+        identity. A cache of decoded images also checks when files changed.
         """
         digest = hashlib.sha256()
 
@@ -224,6 +235,13 @@ class DomainDataset:
             else:
                 sizes = (None if size < 0 else size for size in domain.stamps[:, 0].tolist())
                 text([[path.name, size] for path, size in zip(domain.files, sizes, strict=True)])
+        # Later options, which leave the fingerprint of a set without them as it was.
+        if self.groups is not None:
+            text("groups")
+            for name in self.order:
+                tensor(self.groups.ids[name])
+        if self.reading != AS_STORED:
+            text(["reading", self.reading.as_json()])
         return digest.hexdigest()
 
 
@@ -254,13 +272,22 @@ class Split(NamedTuple):
 def splits(dataset: DomainDataset, trial: int, holdout: float = HOLDOUT) -> dict[str, Split]:
     """Return the trial's split of every domain, by name.
 
-    It depends on the domain's size and its index in the whole data set, so it is the same with and
-    without the test domains.
+    It depends on the trial, the domain and its index in the whole data set, so it is the same with
+    and without the test domains. A group is held out in all domains or in none.
     """
-    return {
+    found = {
         domain.name: split(len(domain), trial, dataset.place(domain.name), holdout)
         for domain in dataset.domains
     }
+    if dataset.groups is None:
+        return found
+    out = dataset.groups.held_out(check_trial(trial), holdout)
+    grouped = {}
+    for name, (kept, held_out) in found.items():
+        order = torch.cat([held_out, kept])
+        chosen = out[dataset.groups.ids[name][order]]
+        grouped[name] = Split(order[~chosen], order[chosen])
+    return grouped
 
 
 def split(n: int, trial: int, place: int, holdout: float = HOLDOUT) -> Split:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,13 @@ class ImageCache:
 def cache_folder(dataset: DomainDataset, root: Path) -> Path:
     """Return the folder of a data set's cache under ``root``, for its files as they are now."""
     state = _sha256([hash_files(domain) for domain in dataset.domains])
-    return root / f"{_prefix(dataset.name, dataset.fingerprint)}-{state[:8]}"
+    return root / f"{_prefix(dataset.name, _fingerprint(dataset))}-{state[:8]}"
+
+
+def _fingerprint(dataset: DomainDataset) -> str:
+    """Return the fingerprint without groups, which change the splits and no pixel."""
+    whole = dataset if dataset.groups is None else replace(dataset, groups=None)
+    return whole.fingerprint
 
 
 def find_caches(name: str, fingerprint: str, root: Path) -> list[Path]:
@@ -137,7 +143,7 @@ def _build(
                 if progress is not None:
                     progress(before + written, total)
 
-            finished[name] = write_domain(folder, number, paths, count, workers)
+            finished[name] = write_domain(folder, number, paths, dataset.reading, count, workers)
             _write_manifest(dataset, folder, finished)
         done += len(paths)
 
@@ -159,7 +165,7 @@ def open_cache(dataset: DomainDataset, folder: Path, check: bool = False) -> Ima
         if damage := _find_damage(folder, number, files[name], check):
             raise ValueError(f"{damage}; build the cache again: other domains are kept")
     domains = {name: map_domain(folder, number) for number, name in enumerate(dataset.names)}
-    return ImageCache(dataset.name, dataset.fingerprint, domains)
+    return ImageCache(dataset.name, _fingerprint(dataset), domains)
 
 
 def evaluation_images(domain: Domain, cache: ImageCache | None) -> Tensor:
@@ -197,7 +203,7 @@ def _identity(dataset: DomainDataset) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "name": dataset.name,
-        "fingerprint": dataset.fingerprint,
+        "fingerprint": _fingerprint(dataset),
         "evaluation_side": EVALUATION_SIDE,
         "training_side": TRAINING_SIDE,
     }

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from ..storage import write_aside
 from .base import EVALUATION_SIDE
 from .images import planes, read_image
+from .reading import Reading
 
 # The paper's random crop: its share of the image's area, and its width over its height.
 SCALE = (0.7, 1.0)
@@ -151,6 +153,7 @@ def write_domain(
     folder: Path,
     number: int,
     images: Sequence[Path],
+    reading: Reading,
     progress: Callable[[int], object],
     workers: int | None,
 ) -> dict[str, Written]:
@@ -164,7 +167,8 @@ def write_domain(
     rows: list[Frame] = []
 
     def write_images(evaluations: "_HashingFile", trainings: "_HashingFile") -> None:
-        for image in _map_in_order(_decode, images, workers or os.cpu_count() or 1):
+        decode = partial(_decode, reading=reading)
+        for image in _map_in_order(decode, images, workers or os.cpu_count() or 1):
             evaluations.write(image.evaluation)
             trainings.write(image.training)
             rows.append(image.frame)
@@ -211,11 +215,11 @@ class _DecodedImage(NamedTuple):
     frame: Frame
 
 
-def _decode(path: Path) -> _DecodedImage:
+def _decode(path: Path, reading: Reading) -> _DecodedImage:
     from PIL.Image import Resampling
 
     try:
-        image = read_image(path)
+        image = read_image(path, reading)
     except (ValueError, OSError) as error:
         raise ValueError(
             f"{error}; repair or remove it and try again (shoal data verify lists all such files)"

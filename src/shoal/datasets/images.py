@@ -3,32 +3,40 @@
 import hashlib
 import io
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .base import DomainDataset
+from .reading import AS_STORED, Reading, orientation_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+Found = TypeVar("Found")
 # The number of images of each domain, or of all domains together if no more is published.
 Published = Mapping[str, int] | int
 # Images that wait for a thread at a time: a million futures at once take a gigabyte.
 WAITING = 1024
 
 
-def read_image(path: Path) -> "Image":
+def read_image(path: Path, reading: Reading = AS_STORED) -> "Image":
     """Return the image in RGB; raise ValueError if the file is not an image, or truncated.
 
     DomainBed reads the existing part of a truncated file, and trains on the grey rest.
     """
+    return render_image(load_image(path), path, reading)
+
+
+def load_image(path: Path) -> "Image":
+    """Return the image as it is stored, with all its pixels; raise as ``read_image`` does."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ModuleNotFoundError as error:
@@ -38,10 +46,8 @@ def read_image(path: Path) -> "Image":
         ) from error
     content = path.read_bytes()
     try:
-        with Image.open(io.BytesIO(content)) as image:
-            mode = image.mode
-            # Pillow would clip 16 bits to 255, which gives a white image.
-            found = None if mode[0] in "IF" else image.convert("RGB")
+        image = Image.open(io.BytesIO(content))
+        image.load()
     except Image.DecompressionBombError as error:
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0) // 1_000_000
         raise ValueError(
@@ -53,12 +59,33 @@ def read_image(path: Path) -> "Image":
         ) from error
     except Exception as error:  # Pillow raises all kinds of errors on damaged files
         raise ValueError(f"cannot read {path}: damaged or truncated ({error})") from error
+    return image
+
+
+def render_image(image: "Image", path: Path, reading: Reading) -> "Image":
+    """Return a loaded image in RGB; ``path`` is for the error."""
+    try:
+        found = reading.render(image)
+    except Exception as error:  # some modes cannot be converted
+        raise ValueError(f"cannot read {path}: {error}") from error
     if found is None:
+        # Pillow would clip 16 bits to 255, which gives a white image.
         raise ValueError(
-            f"cannot read {path}: it has more than 8 bits a channel (Pillow's {mode!r}); convert "
-            "it to 8 bits"
+            f"cannot read {path}: it has more than 8 bits a channel (Pillow's {image.mode!r}); "
+            "convert it to 8 bits"
         )
     return found
+
+
+def is_turned(path: Path) -> bool:
+    """Return whether the EXIF orientation of a file says that it is not stored upright."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return orientation_of(image) > 1
+    except Exception:  # ``read_image`` reports the reason
+        return False
 
 
 def image_size(path: Path) -> tuple[int, int] | None:
@@ -77,9 +104,9 @@ def planes(image: "Image") -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
 
 
-def decode(path: Path) -> Tensor:
+def decode(path: Path, reading: Reading = AS_STORED) -> Tensor:
     """Return the image as uint8 RGB ``[3, H, W]``; raise as ``read_image`` does."""
-    return planes(read_image(path))
+    return planes(read_image(path, reading))
 
 
 class Broken(NamedTuple):
@@ -125,41 +152,60 @@ def verify(
         progress: called after every image with the number of images read, and of all images.
         workers: threads that read; by default one per processor.
     """
+    work = partial(why_broken, reading=dataset.reading)
+    found = look_at_files(dataset, work, progress, workers)
+    broken = [Broken(domain, path, why) for domain, path, why in found if why is not None]
+    counts = dataset.counts()
+    differences = _differences(counts, published)
+    return Verification(tuple(broken), counts, differences, dataset.missing_classes())
+
+
+def look_at_files(
+    dataset: DomainDataset,
+    work: Callable[[Path], Found],
+    progress: Callable[[int, int], object] | None = None,
+    workers: int | None = None,
+) -> Iterator[tuple[str, Path, Found]]:
+    """Yield the domain, the path and ``work(path)`` of every file, in order.
+
+    Args:
+        progress: called after every file with the number of files done, and of all files.
+        workers: threads that work; by default one per processor.
+    """
     files = [
         (domain.name, path)
         for domain in dataset.domains
         if not domain.in_memory
         for path in domain.files
     ]
-    broken: list[Broken] = []
     done = 0
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         for start in range(0, len(files), WAITING):
             some = files[start : start + WAITING]
-            for (domain, path), why in zip(
-                some, pool.map(why_broken, (path for _, path in some)), strict=True
-            ):
-                if why is not None:
-                    broken.append(Broken(domain, path, why))
+            results = pool.map(work, (path for _, path in some))
+            for (domain, path), found in zip(some, results, strict=True):
+                yield domain, path, found
                 done += 1
                 if progress is not None:
                     progress(done, len(files))
-    counts = dataset.counts()
-    differences = _differences(counts, published)
-    return Verification(tuple(broken), counts, differences, dataset.missing_classes())
 
 
-def why_broken(path: Path) -> str | None:
+def why_broken(path: Path, reading: Reading = AS_STORED) -> str | None:
     """Return why an image cannot be read, without its path; None if it can."""
     try:
-        decode(path)
-    except ValueError as error:
-        return str(error).removeprefix(f"cannot read {path}: ")
-    except OSError as error:
+        decode(path, reading)
+    except (ValueError, OSError) as error:
+        return reason_of(path, error)
+    return None
+
+
+def reason_of(path: Path, error: ValueError | OSError) -> str:
+    """Return why an image cannot be read, without its path, from the error that it raised."""
+    if isinstance(error, OSError):
         if path.is_symlink():
             return f"it links to {os.readlink(path)}: {error.strerror}"
         return error.strerror or str(error)
-    return None
+    return str(error).removeprefix(f"cannot read {path}: ")
 
 
 def _differences(

@@ -13,6 +13,7 @@ from .base import Domain, DomainDataset
 from .cache import MANIFEST
 from .decoded import map_domain
 from .images import read_image
+from .reading import Reading
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -50,7 +51,10 @@ def samples(dataset: DomainDataset, most: int) -> dict[str, list[Sample]]:
             for place in torch.nonzero(domain.labels == label)[:per_class, 0].tolist()
         ]
         found[domain.name] = [
-            Sample(dataset.classes[domain.labels[place]], *_encode(_image(domain, place)))
+            Sample(
+                dataset.classes[domain.labels[place]],
+                *_encode(_image(domain, place, dataset.reading)),
+            )
             for place in places
         ]
     return found
@@ -74,10 +78,10 @@ def _spread(count: int, number: int) -> list[int]:
     return sorted({k * count // min(count, number) for k in range(min(count, number))})
 
 
-def _image(domain: Domain, place: int) -> "Image":
+def _image(domain: Domain, place: int, reading: Reading) -> "Image":
     if domain.in_memory:
         return _from_tensor(domain.tensor[place])
-    return read_image(domain.files[place])
+    return read_image(domain.files[place], reading)
 
 
 def _from_tensor(image: Tensor) -> "Image":

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..algorithms.base import Algorithm, UpdateAlgorithm
-from ..datasets import Domain, DomainDataset
+from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, hash_files
 from ..networks import Network, fold_standardisation, for_data
 from ..randomness import stream
@@ -53,7 +53,7 @@ def frozen_features(
         kept = {"about": about, "features": found}
         save_tensors(path, kept)
     vectors = kept["features"]
-    domains = (Domain(d.name, d.labels, vectors[d.name]) for d in dataset.domains)
+    domains = (replace(d, images=vectors[d.name]) for d in dataset.domains)
     return replace(dataset, domains=tuple(domains))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..catalogue import title_of
 from ..datasets.images import read_image
+from ..datasets.reading import Reading
 from ..results.aggregation import TrialMean
 from ..results.metrics import Metric
 from ..results.records import RunResult, timing_of
@@ -129,6 +130,7 @@ def _data(data: FitData) -> dict[str, Any]:
             for name in dataset.names
         ],
         "total": sum(map(len, dataset.domains)),
+        "shares_differ": data.shares_differ,
         "notes": data.notes,
         "broken": [{"path": str(one.path), "why": one.why} for one in data.broken[:NAMED]],
         "broken_count": len(data.broken),
@@ -217,14 +219,14 @@ def _mistake(
         return mistake | {"what": f"row {place}", "picture": None}
     path = domain.files[line["index"]]
     if path not in pictures:
-        pictures[path] = _picture(path)
+        pictures[path] = _picture(path, data.dataset.reading)
     return mistake | {"what": path.name, "picture": pictures[path]}
 
 
-def _picture(path: Path) -> str | None:
+def _picture(path: Path, reading: Reading) -> str | None:
     """Return a small square picture as a data URL; None if the file cannot be read."""
     try:
-        image = read_image(path)
+        image = read_image(path, reading)
     except (ValueError, OSError):  # the runs read a cache, so the file can be gone by now
         return None
     side = min(image.size)

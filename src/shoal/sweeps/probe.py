@@ -164,7 +164,7 @@ def _stand_in(dataset: DomainDataset, count: int) -> DomainDataset:
         # A clone, because a slice would take all of its tensor to another process.
         few = images[:count].clone()
         domains.append(Domain(domain.name, domain.labels[: len(few)].clone(), few))
-    return replace(dataset, domains=tuple(domains))
+    return replace(dataset, domains=tuple(domains), groups=None)
 
 
 def _mean_seconds(work: Callable[[int], object], cuda: bool) -> float:

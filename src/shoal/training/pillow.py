@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..datasets.base import EVALUATION_SIDE
 from ..datasets.images import planes, read_image
+from ..datasets.reading import AS_STORED, Reading
 from .augmentation import BRIGHTNESS, CONTRAST, HUE, SATURATION, ImageParameters
 
 if TYPE_CHECKING:
@@ -20,18 +21,18 @@ if TYPE_CHECKING:
 SIZE = (EVALUATION_SIDE, EVALUATION_SIDE)
 
 
-def exact_evaluation(path: Path) -> Tensor:
+def exact_evaluation(path: Path, reading: Reading = AS_STORED) -> Tensor:
     """Return the image at 224 × 224 whatever its shape, uint8 ``[3, 224, 224]``."""
     from PIL.Image import Resampling
 
-    return planes(read_image(path).resize(SIZE, Resampling.BILINEAR))
+    return planes(read_image(path, reading).resize(SIZE, Resampling.BILINEAR))
 
 
-def exact_training(path: Path, parameters: ImageParameters) -> Tensor:
+def exact_training(path: Path, parameters: ImageParameters, reading: Reading = AS_STORED) -> Tensor:
     """Return the image augmented with the parameters of one image, uint8 ``[3, 224, 224]``."""
     from PIL.Image import Resampling, Transpose
 
-    image = read_image(path)
+    image = read_image(path, reading)
     top, left, height, width = parameters.boxes.tolist()
     image = image.crop((left, top, left + width, top + height)).resize(SIZE, Resampling.BILINEAR)
     if bool(parameters.flipped):

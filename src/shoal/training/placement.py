@@ -175,7 +175,14 @@ def _source(
     if wanted.exact and not domain.in_memory:
         sampler = Sampler(split.kept, labels, name, torch.device("cpu"))
         return StreamedOriginals(
-            domain.files, training.frames, domain.labels, sampler, name, wanted.size, device
+            domain.files,
+            training.frames,
+            domain.labels,
+            sampler,
+            name,
+            wanted.size,
+            device,
+            dataset.reading,
         )
     sampler = Sampler(split.kept, labels, name, on)
     kind: type[ResidentCrops | StreamedCrops] = (

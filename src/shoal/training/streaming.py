@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..algorithms.forward import Batch
 from ..datasets.decoded import Ragged
+from ..datasets.reading import AS_STORED, Reading
 from ..randomness import Draws
 from .augmentation import augment, draw_parameters, gather
 from .batches import BatchSource, Sampler, scaled
@@ -199,9 +200,10 @@ class StreamedOriginals(Streamed):
         name: Name,
         size: int,
         device: torch.device,
+        reading: Reading = AS_STORED,
     ) -> None:
         super().__init__(labels, sampler, size, device)
-        self._paths, self._frames = paths, frames
+        self._paths, self._frames, self._reading = paths, frames, reading
         self.draws = Draws("augmentation", *name)
         ahead = deepcopy(self.draws)
         draw_parameters(frames[:1], ahead)
@@ -213,7 +215,10 @@ class StreamedOriginals(Streamed):
         (draws,) = self._thread_draws
         draws.count.fill_(step * self._each)
         parameters = draw_parameters(self._frames[indices], draws)
-        chosen = ((self._paths[i], parameters.of(k)) for k, i in enumerate(indices.tolist()))
+        chosen = (
+            (self._paths[i], parameters.of(k), self._reading)
+            for k, i in enumerate(indices.tolist())
+        )
         return (torch.stack(list(self._pool.map(lambda one: exact_training(*one), chosen))),)
 
     def finish(self, *parts: Tensor) -> Tensor:
