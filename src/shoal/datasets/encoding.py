@@ -2,9 +2,9 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from .folders import first_few
 Array = np.ndarray[Any, Any]
 # The values of a column: plain ones, or an array of numbers, which is read at once.
 Values = Sequence[Any] | Array
+Found = TypeVar("Found")
 
 # Texts that mean a missing value.
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
@@ -71,17 +72,21 @@ class Column:
     gaps: bool = False
     seen: SeenRange | None = None
 
+    @property
+    def width(self) -> int:
+        """The number of columns that it becomes."""
+        return 1 + self.gaps if self.values is None else len(self.values)
+
     def encode(self, column: Values) -> Tensor:
         """Return float32 ``[n, d]``; a missing number is NaN."""
         if self.values is None:
             return self._encode_numbers(column)
         place = {value: k for k, value in enumerate(self.values)}
-        found = torch.zeros(len(column), len(self.values))
-        for row, value in enumerate(column):
-            k = place.get(_text(value))
-            if k is not None:
-                found[row, k] = 1
-        return found
+        # Unknown values go to a last column, which is dropped.
+        places = _each(column, lambda value: place.get(_text(value), len(place)))
+        found = torch.zeros(len(column), len(place) + 1)
+        found[torch.arange(len(column)), torch.tensor(places, dtype=torch.int64)] = 1
+        return found[:, :-1]
 
     def _encode_numbers(self, column: Values) -> Tensor:
         numbers, texts = _read_numbers(column)
@@ -257,7 +262,7 @@ def infer_column(name: str, values: Values) -> Column | None:
         return None
     numbers, texts = _read_numbers(values)
     if texts:
-        return _infer_category(name, [value_or_none(value) for value in values])
+        return _infer_category(name, _each(values, value_or_none))
     present = numbers[~np.isnan(numbers)]
     if not len(present) or _counts_rows(numbers):
         return None
@@ -268,7 +273,7 @@ def infer_column(name: str, values: Values) -> Column | None:
 
 def _infer_category(name: str, given: Sequence[Any]) -> Column | None:
     _check_texts(name, given)
-    different = sorted({_text(value) for value in given})
+    different = sorted(set(_each(given, _text)))
     if len(different) == 1 or (len(different) > CATEGORIES and 2 * len(different) > len(given)):
         return None
     return Column(name, tuple(different))
@@ -292,8 +297,8 @@ def _read_numbers(column: Values) -> tuple[Array, list[int]]:
     if isinstance(column, np.ndarray) and column.dtype.kind in "iuf":
         numbers = column.astype(np.float64)
         return numbers, np.flatnonzero(np.abs(numbers) > LARGEST).tolist()
-    given = [value_or_none(value) for value in column]
-    found = [None if value is None else _number(value) for value in given]
+    given = _each(column, value_or_none)
+    found = _each(given, lambda value: None if value is None else _number(value))
     texts = [row for row, value in enumerate(given) if value is not None and found[row] is None]
     return np.array([math.nan if one is None else one for one in found]), texts
 
@@ -306,8 +311,10 @@ def _counts_rows(numbers: Array) -> bool:
 
 def _check_texts(name: str, values: Sequence[Any]) -> None:
     """Raise if a few texts would turn a column of numbers into one of categories."""
-    texts = [(row, v) for row, v in enumerate(values, 1) if v is not None and _number(v) is None]
-    numbers = {v for v in values if v is not None and _number(v) is not None}
+    kinds = _each(values, lambda value: None if value is None else _number(value) is not None)
+    pairs = list(zip(values, kinds, strict=True))
+    texts = [(row, value) for row, (value, kind) in enumerate(pairs, 1) if kind is False]
+    numbers = {value for value, kind in pairs if kind}
     if all(isinstance(v, str) and re.fullmatch(r"[-+]?\d+,\d+", v) for _, v in texts):
         raise ValueError(
             f"column {name!r}, row {texts[0][0]} has a comma in its number, {texts[0][1]!r}; write "
@@ -347,6 +354,17 @@ def _as_float(value: Any) -> float | None:
 def _text(value: Any) -> str:
     found = value_or_none(value)
     return "" if found is None else str(found)
+
+
+def _each(values: Values, work: Callable[[Any], Found]) -> list[Found]:
+    """Return ``work(value)`` for every value; equal values of one type are worked on once."""
+    if len({type(value) for value in values} - {type(None)}) > 1:
+        return [work(value) for value in values]  # 1 and True are equal, but not alike
+    try:
+        known = {value: work(value) for value in set(values)}
+    except TypeError:  # lists, for example, cannot be looked up
+        return [work(value) for value in values]
+    return [known[value] for value in values]
 
 
 def _take_rows(table: Mapping[str, Values], rows: Sequence[int]) -> dict[str, Values]:

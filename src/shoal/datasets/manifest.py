@@ -5,12 +5,15 @@ import io
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from ..choices import choose
 from ..storage import read_utf8
 from .base import DomainDataset
 from .folders import SUFFIXES, Faults, dataset_of_files, first_few, is_image
+from .groups import Groups
 
 COLUMNS = ("path", "class", "domain")
 MANIFESTS = (".csv", ".tsv", ".json")
@@ -24,6 +27,7 @@ class ManifestRow(NamedTuple):
     path: str
     kind: str
     domain: str
+    group: str = ""
 
     def __str__(self) -> str:
         return f"{self.path} (line {self.line})"
@@ -34,13 +38,17 @@ def is_manifest(path: Path) -> bool:
     return path.suffix.lower() in MANIFESTS
 
 
-def image_manifest(name: str, manifest: Path) -> DomainDataset:
+def image_manifest(name: str, manifest: Path, group_column: str | None = None) -> DomainDataset:
     """Return the data set that a manifest lists; paths are relative to the manifest.
 
     Domains, classes and files are sorted by name. So the order of the lines has no effect, and a
     list of ``domain/class/file`` gives the same data set as ``image_folders``.
+
+    Args:
+        group_column: names what each image belongs to, such as a patient; a split keeps the images
+            of one together.
     """
-    rows = _rows(manifest)
+    rows = _rows(manifest, group_column)
     faults = _faults(rows, manifest.parent)
     if faults.not_images:
         raise ValueError(
@@ -52,7 +60,13 @@ def image_manifest(name: str, manifest: Path) -> DomainDataset:
             f"{manifest}: no such files, relative to {manifest.parent}: "
             f"{first_few(faults.missing_files)}"
         )
-    return _dataset(name, rows, manifest.parent)
+    dataset = _dataset(name, rows, manifest.parent)
+    if group_column is None:
+        return dataset
+    groups: dict[str, list[str]] = {}
+    for row in _sorted(rows):
+        groups.setdefault(row.domain, []).append(row.group)
+    return replace(dataset, groups=Groups.of(group_column, groups))
 
 
 def survey_manifest(name: str, manifest: Path) -> tuple[DomainDataset | None, Faults]:
@@ -69,26 +83,31 @@ def survey_manifest(name: str, manifest: Path) -> tuple[DomainDataset | None, Fa
 
 def _dataset(name: str, rows: list[ManifestRow], folder: Path) -> DomainDataset:
     files: dict[str, list[tuple[str, Path]]] = {}
-    for row in sorted(rows, key=lambda row: (row.domain, row.kind, row.path)):
+    for row in _sorted(rows):
         files.setdefault(row.domain, []).append((row.kind, folder / row.path))
     return dataset_of_files(name, list(files), files)
 
 
-def _rows(manifest: Path) -> list[ManifestRow]:
+def _sorted(rows: list[ManifestRow]) -> list[ManifestRow]:
+    return sorted(rows, key=lambda row: (row.domain, row.kind, row.path))
+
+
+def _rows(manifest: Path, group_column: str | None = None) -> list[ManifestRow]:
     if not manifest.is_file():
         raise ValueError(f"no such file: {manifest}")
     text = read_utf8(manifest)
     if not is_manifest(manifest):
         raise ValueError(f"{manifest} must end in one of {', '.join(MANIFESTS)}")
     try:
-        rows = list((_json_rows if manifest.suffix.lower() == ".json" else _csv_rows)(text))
+        entries = (_json_rows if manifest.suffix.lower() == ".json" else _csv_rows)(text)
+        rows = [_row(line, entry, group_column) for line, entry in entries]
         _check(rows)
     except ValueError as error:
         raise ValueError(f"{manifest}: {error}") from error
     return rows
 
 
-def _csv_rows(text: str) -> Iterator[ManifestRow]:
+def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, object]]]:
     first = next(iter(text.splitlines()), "")
     # The delimiter that splits the header into the right columns splits the other lines too.
     for delimiter in DELIMITERS:
@@ -107,12 +126,12 @@ def _csv_rows(text: str) -> Iterator[ManifestRow]:
                 raise ValueError(
                     f"line {reader.line_num} must have {len(header)} fields, got {len(fields)}"
                 )
-            yield _row(reader.line_num, dict(zip(header, fields, strict=True)))
+            yield reader.line_num, dict(zip(header, fields, strict=True))
     except csv.Error as error:
         raise ValueError(f"line {reader.line_num} is not CSV: {error}") from error
 
 
-def _json_rows(text: str) -> Iterator[ManifestRow]:
+def _json_rows(text: str) -> Iterator[tuple[int, dict[str, object]]]:
     try:
         entries = json.loads(text)
     except json.JSONDecodeError as error:
@@ -122,7 +141,7 @@ def _json_rows(text: str) -> Iterator[ManifestRow]:
     for line, entry in zip(_json_lines(text, len(entries)), entries, strict=True):
         if not isinstance(entry, dict):
             raise ValueError(f"line {line} must begin an object, got {entry!r}")
-        yield _row(line, entry)
+        yield line, entry
 
 
 def _json_lines(text: str, count: int) -> Iterator[int]:
@@ -136,7 +155,7 @@ def _json_lines(text: str, count: int) -> Iterator[int]:
         _, position = decoder.raw_decode(text, position)
 
 
-def _row(line: int, entry: dict[str, object]) -> ManifestRow:
+def _row(line: int, entry: dict[str, object], group_column: str | None) -> ManifestRow:
     values = []
     for column in COLUMNS:
         value = entry.get(column)
@@ -144,7 +163,19 @@ def _row(line: int, entry: dict[str, object]) -> ManifestRow:
             found = "nothing" if value is None else repr(value)
             raise ValueError(f"line {line} must give its {column} as text, got {found}")
         values.append(value.strip())
-    return ManifestRow(line, *values)
+    path, kind, domain = values
+    group = "" if group_column is None else _group(line, entry, group_column)
+    return ManifestRow(line, path, kind, domain, group)
+
+
+def _group(line: int, entry: dict[str, object], column: str) -> str:
+    value = entry.get(choose("column of the list", column, entry))
+    text = "" if value is None else str(value).strip()
+    if not text:
+        raise ValueError(
+            f"line {line} has no {column}; fill it in, because --group-column names it"
+        )
+    return text
 
 
 def _check(rows: list[ManifestRow]) -> None:

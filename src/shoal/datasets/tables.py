@@ -4,7 +4,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from torch import Tensor
 from ..choices import choose
 from ..storage import read_utf8
 from .base import Domain, DomainDataset
+from .domain_columns import DomainColumns, as_list, domain_names, split_unit, texts_of
 from .encoding import Encoding, infer_encoding, value_or_none
 from .folders import is_image
+from .groups import Groups
 from .manifest import COLUMNS, DELIMITERS
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
@@ -45,6 +47,17 @@ def read_table(path: Path, wrong: dict[int, str] | None = None) -> dict[str, Seq
     if not table or not len(next(iter(table.values()))):
         raise ValueError(f"{path} has no rows")
     return table
+
+
+def column_names(path: Path) -> list[str]:
+    """Return the columns of a CSV file; only its first line is read, if it is good."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            first = file.readline()
+            reader = csv.reader([first], delimiter=max(DELIMITERS, key=first.count), strict=True)
+            return [name.strip() for name in next(reader)]
+    except (OSError, ValueError, csv.Error, StopIteration):
+        return list(read_table(path))  # which raises the better error
 
 
 def _read_csv(path: Path, wrong: dict[int, str] | None) -> dict[str, Sequence[Any]]:
@@ -97,38 +110,52 @@ class TableData:
         rows: the number of every example's row, from 1, by domain.
         repeats: the columns that a model sees and that determine the class or the domain, and
             which of the two.
-        answers: the columns of class and domain.
+        answers: the columns of class and domain; several columns of the domain are a list.
     """
 
     dataset: DomainDataset
     encoding: Encoding
     rows: Mapping[str, Sequence[int]]
     repeats: Mapping[str, str]
-    answers: tuple[str, str]
+    answers: tuple[str, str | list[str]]
 
 
 def table_data(
     name: str,
     path: Path,
     class_column: str = "class",
-    domain_column: str = "domain",
+    domain_column: DomainColumns = "domain",
     leave_out: Collection[str] = (),
+    group_column: str | None = None,
+    keep: Collection[str] = (),
 ) -> TableData:
     """Return the table as a data set of vectors, domains and classes sorted by name.
 
     Args:
         class_column: the column to predict.
-        domain_column: the column that names the origin of each row.
-        leave_out: columns that a model must not see.
+        domain_column: one or several columns that name the origin of each row, as in
+            ``domain_names``. A model does not see them.
+        leave_out: other columns that a model must not see.
+        group_column: names what each row belongs to, such as a patient; a split keeps the rows of
+            one together, and a model does not see it.
+        keep: columns of ``domain_column`` that a model does see.
     """
     table = read_table(path)
-    _check_columns(path, table, class_column, domain_column, leave_out)
-    labels, domains = _texts(table, class_column, path), _texts(table, domain_column, path)
-    features = {
-        key: values
-        for key, values in table.items()
-        if key not in (class_column, domain_column, *leave_out)
-    }
+    _check_columns(path, table, class_column, domain_column, (*leave_out, *keep))
+    named = [split_unit(column, table)[0] for column in as_list(domain_column)]
+    if group_column is not None:
+        _check_column(path, table, "--group-column", group_column)
+        named.append(group_column)
+    for column in keep:
+        if column not in named or column == group_column:
+            raise ValueError(
+                f"--keep is for columns of --domain-column, and {column!r} is none of them; a "
+                "model sees every column that is not named"
+            )
+    labels = texts_of(table, class_column, path)
+    domains = domain_names(table, domain_column, path)
+    hidden = {class_column, *named, *leave_out} - set(keep)
+    features = {key: values for key, values in table.items() if key not in hidden}
     _check_labels(labels, class_column, path)
     try:
         encoding = infer_encoding(features, [name for name in table if name not in features])
@@ -141,39 +168,48 @@ def table_data(
         for kind, texts in (("domain", domains), ("class", labels))
         if _is_one_to_one(table[column.name], texts)
     }
+    dataset = _dataset(name, encoding(table, str(path)), labels, rows)
+    if group_column is not None:
+        texts = texts_of(table, group_column, path)
+        groups = {domain: [texts[row - 1] for row in mine] for domain, mine in rows.items()}
+        dataset = replace(dataset, groups=Groups.of(group_column, groups))
+    several = as_list(domain_column)
     return TableData(
-        dataset=_dataset(name, encoding(table, str(path)), labels, rows),
+        dataset=dataset,
         encoding=encoding,
         rows=rows,
         repeats=repeats,
-        answers=(class_column, domain_column),
+        answers=(class_column, several if len(several) > 1 else several[0]),
     )
 
 
 def encode_table(
-    path: Path, encoding: Encoding, class_column: str, domain_column: str
+    path: Path, encoding: Encoding, class_column: str, domain_column: DomainColumns
 ) -> tuple[DomainDataset, Counter[str]]:
     """Return a table in the encoding of a model, and the number of unseen categories by column.
 
     Columns that the training table had, too, and that the model does not use are ignored.
     """
     table = read_table(path)
-    answers = (class_column, domain_column)
-    _check_answers(path, table, *answers)
+    _check_answers(path, table, class_column, domain_column)
+    used = {column.name for column in encoding.columns}
+    named = {split_unit(column, table)[0] for column in as_list(domain_column)}
+    # A model may see a column that names the domain, and does not see the others.
+    answers = {class_column, *(named - used)}
     given = {name: values for name, values in table.items() if name not in answers}
     vectors = encoding(given, str(path))
-    labels = _texts(table, class_column, path)
-    rows = _rows_by_domain(_texts(table, domain_column, path))
+    labels = texts_of(table, class_column, path)
+    rows = _rows_by_domain(domain_names(table, domain_column, path))
     unseen = Counter(name for names in encoding.unseen(table).values() for name in names)
     return _dataset(path.stem, vectors, labels, rows), unseen
 
 
 def _rows_by_domain(domains: Sequence[str]) -> dict[str, list[int]]:
     """Return the numbers of every domain's rows, from 1."""
-    return {
-        name: [row for row, one in enumerate(domains, 1) if one == name]
-        for name in sorted(set(domains))
-    }
+    found: dict[str, list[int]] = {name: [] for name in sorted(set(domains))}
+    for row, name in enumerate(domains, 1):
+        found[name].append(row)
+    return found
 
 
 def _dataset(
@@ -192,7 +228,7 @@ def _check_columns(
     path: Path,
     table: Mapping[str, Sequence[Any]],
     class_column: str,
-    domain_column: str,
+    domain_column: DomainColumns,
     leave_out: Collection[str],
 ) -> None:
     """Raise if a column does not exist, or one names images."""
@@ -209,23 +245,39 @@ def _check_columns(
 
 
 def _check_answers(
-    path: Path, table: Mapping[str, Sequence[Any]], class_column: str, domain_column: str
+    path: Path,
+    table: Mapping[str, Sequence[Any]],
+    class_column: str,
+    domain_column: DomainColumns,
 ) -> None:
-    for option, column in (("--class-column", class_column), ("--domain-column", domain_column)):
-        try:
-            choose(f"column of {path}", column, table)
-        except ValueError as error:
-            raise ValueError(f"{error}; {option} names it") from error
+    _check_column(path, table, "--class-column", class_column)
+    for column in as_list(domain_column):
+        _check_column(path, table, "--domain-column", split_unit(column, table)[0])
+
+
+def _check_column(path: Path, table: Mapping[str, Sequence[Any]], option: str, column: str) -> None:
+    try:
+        choose(f"column of {path}", column, table)
+    except ValueError as error:
+        raise ValueError(f"{error}; {option} names it") from error
 
 
 def _is_one_to_one(values: Sequence[Any], texts: Sequence[str]) -> bool:
-    given = [str(value_or_none(value)) for value in values]
-    return len(set(zip(given, texts, strict=True))) == len(set(given)) == len(set(texts))
+    there, back = dict[str, str](), dict[str, str]()
+    for value, text in zip(values, texts, strict=True):
+        given = str(value_or_none(value))
+        if there.setdefault(given, text) != text or back.setdefault(text, given) != given:
+            return False
+    return True
 
 
 def _names_images(values: Sequence[Any]) -> bool:
-    present = [value for value in map(value_or_none, values) if value is not None]
-    return bool(present) and all(isinstance(v, str) and is_image(Path(v)) for v in present)
+    named = False
+    for value in map(value_or_none, values):
+        if value is not None and not (isinstance(value, str) and is_image(Path(value))):
+            return False
+        named = named or value is not None
+    return named
 
 
 def _check_labels(labels: Sequence[str], column: str, path: Path) -> None:
@@ -237,14 +289,3 @@ def _check_labels(labels: Sequence[str], column: str, path: Path) -> None:
             "each class needs several rows; group numbers into ranges, or name another "
             "--class-column"
         )
-
-
-def _texts(table: Mapping[str, Sequence[Any]], column: str, path: Path) -> list[str]:
-    """Return the values of a column as texts; raise if one is missing."""
-    values = [value_or_none(value) for value in table[column]]
-    for row, value in enumerate(values, 1):
-        if value is None:
-            raise ValueError(f"{path}: row {row} has no {column}; fill it in or remove the row")
-    # 1 and 1.0 are one class: a column of whole numbers with a gap is read as floats.
-    whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
-    return [str(value) for value in whole]
