@@ -48,6 +48,12 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rows = [["patient", *rows[0]], *([f"p{k}", *row] for k, row in enumerate(rows[1:]))]
     names = {"domain": "site", "class": "outcome"}
     rows[0] = [names.get(name, name) for name in rows[0]]
+    with (tmp_path / "visits.csv").open("w") as file:
+        write = csv.writer(file)
+        write.writerow(["patient", "site", "scanner", "date", "size", "class"])
+        for k in range(48):
+            place = "ab"[k % 2], "st"[k // 2 % 2], f"2024-{k // 16 + 1:02}-{k % 28 + 1:02}"
+            write.writerow([f"p{k // 3}", *place, k * k % 17, "yn"[k % 5 % 2]])
     for name in ("patients.csv", "new_patients.csv"):
         with (tmp_path / name).open("w") as file:
             csv.writer(file).writerows(rows)

@@ -23,6 +23,7 @@ import shoal
 from shoal.cli import main
 from shoal.cli.fit import print_plan
 from shoal.datasets.cache import build
+from shoal.datasets.reading import AS_STORED
 from shoal.fitting import fit, leave_one_out, page_content
 from shoal.fitting.budget import Budget, FitPlan, FitProgress
 from shoal.fitting.frozen_features import frozen_features, pretrained
@@ -422,7 +423,7 @@ def test_a_network_that_onnx_does_not_know_costs_nothing_else(
 
 
 def test_pictures_of_files_that_are_gone(tmp_path: Path) -> None:
-    assert page_content._picture(tmp_path / "gone.png") is None
+    assert page_content._picture(tmp_path / "gone.png", AS_STORED) is None
 
 
 def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:

@@ -234,7 +234,7 @@ def test_an_unknown_network_is_refused_before_images_are_read(
     def read(*_: object, **__: object) -> None:
         raise AssertionError("all images were read in vain")
 
-    monkeypatch.setattr(inspection, "verify", read)
+    monkeypatch.setattr(inspection, "survey_images", read)
     write_images(Path("data"), each=1)
     assert main([*IMAGES, "--backbone", "resnet5"]) == 2
     assert "unknown backbone 'resnet5'" in capsys.readouterr().err

@@ -57,6 +57,7 @@ def content(**changes: Any) -> dict[str, Any]:
                 {"name": name, "counts": [3, 0, *[1] * 45], "total": 1234} for name in domains
             ],
             "total": 3702,
+            "shares_differ": True,
             "notes": [f"note {EVIL}"],
             "broken": [{"path": EVIL, "why": "no image"}],
             "broken_count": 1,

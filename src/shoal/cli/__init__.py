@@ -5,6 +5,7 @@ import io
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -54,7 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     _allow_any_file_name()
     try:
-        status: int = options.run(options)
+        with warnings.catch_warnings():
+            # Pillow's, of images above 89 megapixels, for which there are notes and errors.
+            warnings.filterwarnings("ignore", r"Image size \(\d+ pixels\)", RuntimeWarning)
+            status: int = options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has closed the pipe, as head does
         with open(os.devnull, "w") as nowhere:

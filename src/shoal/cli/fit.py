@@ -118,9 +118,25 @@ def _add_reading(group: Any) -> None:
     )
     group.add_argument(
         "--domain-column",
-        default="domain",
+        nargs="+",
+        default=["domain"],
         metavar="NAME",
-        help="column of a table that holds the domains (default: %(default)s)",
+        help="column of a table that holds the domains; several columns together name a domain, "
+        "and dates are cut by :year, :quarter, :month, :week or :day, as in date:month. A model "
+        "does not see these columns (default: domain)",
+    )
+    group.add_argument(
+        "--keep",
+        nargs="+",
+        default=[],
+        metavar="COLUMN",
+        help="columns of --domain-column that the model may see all the same",
+    )
+    group.add_argument(
+        "--group-column",
+        metavar="NAME",
+        help="column of a table or of a list of images that names what an example belongs to, such "
+        "as the patient: nobody is then both trained on and held out. A model does not see it",
     )
     group.add_argument(
         "--leave-out",
@@ -159,6 +175,8 @@ def _run(options: argparse.Namespace) -> int:
                 class_column=options.class_column,
                 domain_column=options.domain_column,
                 leave_out=options.leave_out,
+                group_column=options.group_column,
+                keep=options.keep,
                 watcher=watcher,
             )
         if result is not None:
@@ -191,7 +209,8 @@ def print_data(data: Any) -> None:
     )
     console.print(Text(title, "bold"), soft_wrap=True)
     ways = (_by_domain, _by_class) if len(dataset.classes) <= COLUMNS else ()
-    grids = [*(way(counts, dataset.classes) for way in ways), _by_domain(counts, ())]
+    shares = data.shares_differ
+    grids = [*(way(counts, dataset.classes, shares) for way in ways), _by_domain(counts, ())]
     console.print(next((grid for grid in grids if fits(grid, console)), grids[-1]))
     if data.broken:
         files = "file" if len(data.broken) == 1 else "files"
@@ -206,8 +225,11 @@ def print_data(data: Any) -> None:
         console.print(Text(f" Note: {note}"), soft_wrap=True)
 
 
-def _by_domain(counts: Counts, classes: Sequence[str]) -> Any:
-    """Return a table with a row for each domain and a column for each of these classes."""
+def _by_domain(counts: Counts, classes: Sequence[str], shares: bool = False) -> Any:
+    """Return a table with a row for each domain and a column for each of these classes.
+
+    With ``shares``, counts have the share of their domain beside them.
+    """
     from rich.text import Text
 
     grid = table(None, None)
@@ -215,13 +237,14 @@ def _by_domain(counts: Counts, classes: Sequence[str]) -> Any:
     for name in (*classes, "all", "classes"):
         grid.add_column(Text(name), justify="right")
     for domain, found in counts.items():
-        cells = [_count(found[name]) for name in classes]
+        total = sum(found.values())
+        cells = [_count(found[name], total if shares else None) for name in classes]
         kinds = sum(count > 0 for count in found.values())
-        grid.add_row(Text(domain), *cells, f"{sum(found.values()):,}", str(kinds))
+        grid.add_row(Text(domain), *cells, f"{total:,}", str(kinds))
     return grid
 
 
-def _by_class(counts: Counts, classes: Sequence[str]) -> Any:
+def _by_class(counts: Counts, classes: Sequence[str], shares: bool) -> Any:
     """Return a table with a column for each domain; it is narrower if there are many classes."""
     from rich.text import Text
 
@@ -229,15 +252,21 @@ def _by_class(counts: Counts, classes: Sequence[str]) -> Any:
     grid.add_column("Class")
     for domain in counts:
         grid.add_column(Text(domain), justify="right")
+    totals = {domain: sum(found.values()) for domain, found in counts.items()}
     for name in classes:
-        grid.add_row(Text(name), *(_count(found[name]) for found in counts.values()))
+        cells = (
+            _count(found[name], totals[domain] if shares else None)
+            for domain, found in counts.items()
+        )
+        grid.add_row(Text(name), *cells)
     grid.add_section()
-    grid.add_row("all", *(f"{sum(found.values()):,}" for found in counts.values()))
+    grid.add_row("all", *(f"{total:,}" for total in totals.values()))
     return grid
 
 
-def _count(number: int) -> str:
-    return f"{number:,}" if number else "–"
+def _count(number: int, total: int | None) -> str:
+    share = f" ({100 * number / total:.0f} %)" if total else ""
+    return f"{number:,}{share}" if number else "–"
 
 
 def print_plan(plan: Any) -> None:

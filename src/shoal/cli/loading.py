@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,12 +77,17 @@ def decode_with_progress(dataset: Any, root: Path) -> Any:
 
 def add_columns(parser: Any) -> None:
     """Add the names of a table's columns."""
-    for kind in ("class", "domain"):
-        parser.add_argument(
-            f"--{kind}-column",
-            metavar="NAME",
-            help=f"the column of a table with the {kind} (default: as in the fit)",
-        )
+    parser.add_argument(
+        "--class-column",
+        metavar="NAME",
+        help="the column of a table with the class (default: as in the fit)",
+    )
+    parser.add_argument(
+        "--domain-column",
+        nargs="+",
+        metavar="NAME",
+        help="the columns of a table with the domain, also as date:month (default: as in the fit)",
+    )
 
 
 def load_for_model(options: argparse.Namespace, card: Mapping[str, Any]) -> Any:
@@ -105,20 +111,42 @@ def load_for_model(options: argparse.Namespace, card: Mapping[str, Any]) -> Any:
     if given:
         raise ValueError(f"--{given[0]}-column is for tables, and this model takes images")
     dataset = load_and_report(options.dataset, options.data, options.trial)
-    return _skip_broken_images(dataset, options)
+    return _skip_broken_images(dataset, options, _reading_of(dataset, inputs))
+
+
+def _reading_of(dataset: Any, inputs: Mapping[str, Any]) -> Any:
+    """Return how the model of these inputs reads the images of a data set.
+
+    Only images that are not stored upright make a difference, so without one the cache of the
+    images as they are stored serves.
+    """
+    from ..datasets.images import is_turned
+    from ..datasets.reading import Reading
+
+    found = Reading.from_json(inputs)
+    if not found.upright or dataset.in_memory:
+        return found
+    turned = any(is_turned(path) for domain in dataset.domains for path in domain.files)
+    return Reading(turned, found.window)
 
 
 def _inputs_of_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the inputs of the fit that the model is a run of; nothing if it is no such run.
 
-    A run on a table knows the number of its columns, and the fit their names.
+    A run on a table knows the number of its columns, and the fit their names. A run on images
+    does not know how they were read.
     """
+    from ..fitting.setup import INSPECTION
     from ..results.records import CARD, FIT_SETUP, MODEL
 
     run = (model.parent if model.name == MODEL else model).resolve()
     fit = run.parent.parent
-    if len(card["shape"]) != 1 or not (fit / FIT_SETUP).exists():
+    if not (fit / FIT_SETUP).exists():
         return {}
+    if len(card["shape"]) != 1:
+        known = read_json(fit / INSPECTION) if (fit / INSPECTION).exists() else {}
+        reading: Mapping[str, Any] = known.get("reading", {})
+        return {**reading, "orientation": "exif"} if reading else {}
     if read_json(fit / FIT_SETUP)["kind"] != "table":
         raise ValueError(
             f"{model} takes {card['shape'][0]} features that the fit computes from images; "
@@ -161,22 +189,28 @@ def _load_table(options: argparse.Namespace, inputs: Mapping[str, Any], encoding
     return dataset
 
 
-def _skip_broken_images(dataset: Any, options: argparse.Namespace) -> Any:
-    """Return the data set without unreadable files; a fit has listed those of its own data."""
+def _skip_broken_images(dataset: Any, options: argparse.Namespace, reading: Any) -> Any:
+    """Return the data set without unreadable files; a fit has listed those of its own data.
+
+    The others are read as ``reading`` says.
+    """
     from ..datasets.cache import cache_folder
-    from ..fitting.inspection import broken_files, without
+    from ..fitting.image_survey import broken_files
+    from ..fitting.inspection import without
 
     if dataset.in_memory:
         return dataset
+    read = replace(dataset, reading=reading)
     record, as_before = _inspection_of_fit(dataset, options.model), " as in the fit"
     if record is None:
-        if _is_decoded(dataset, options.cache):
-            return dataset
+        if _is_decoded(read, options.cache):
+            return read
         # Next to the cache, so that the next command need not read all files again.
-        decoded = cache_folder(dataset, options.cache)
+        decoded = cache_folder(read, options.cache)
         record, as_before = decoded.with_name(f"broken-{decoded.name}.json"), ""
     with amounts("images") as shown:
-        broken = broken_files(dataset, partial(shown, f"reading {dataset.name}"), record)
+        progress = partial(shown, f"reading {dataset.name}")
+        broken = broken_files(dataset, progress, record, reading)
     for line in broken:
         print(f"shoal: skipped{as_before}: {line.path}: {line.why}", file=sys.stderr)
     if broken:
@@ -185,7 +219,7 @@ def _skip_broken_images(dataset: Any, options: argparse.Namespace) -> Any:
             f"shoal: {len(broken):,} of {count:,} images cannot be read and are skipped",
             file=sys.stderr,
         )
-    return without(dataset, {line.path for line in broken})
+    return without(read, {line.path for line in broken})
 
 
 def _inspection_of_fit(dataset: Any, model: Path) -> Path | None:

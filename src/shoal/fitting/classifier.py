@@ -172,10 +172,11 @@ class DomainClassifier:
         self._set_features(placed.shape, table)
         if len(placed.shape) == 1:
             encoding = encoding or unnamed_encoding(placed.shape[0])
+        images = {"kind": "images", **dataset.reading.as_json()}
         card = {
             "shape": list(placed.shape),
             "classes": _texts(classes),
-            "inputs": encoding.as_card() if encoding else {"kind": "images"},
+            "inputs": encoding.as_card() if encoding else images,
         }
         self.predictor_ = Predictor(models.Model(update.algorithm.eval(), card))
         self.history_ = [{"step": record.step, **record.terms} for record in records]

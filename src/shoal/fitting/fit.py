@@ -19,6 +19,7 @@ from ..algorithms.base import Algorithm
 from ..catalogue import FIT_BACKBONE, FIT_SECONDS, FIT_TRIALS
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, build, cache_folder
+from ..datasets.domain_columns import DomainColumns, as_list
 from ..distributed import first_rank_first, processes, rank
 from ..networks.registry import backbone_name, check_network
 from ..results.records import CARD, Record
@@ -39,7 +40,7 @@ from .frozen_features import (
     frozen_features,
     whole_network,
 )
-from .inspection import FitData, check_kind, inspect_data, is_table
+from .inspection import FitData, check_kind, inspect_data, is_table, record_notes
 from .leave_one_out import (
     FitWatcher,
     broadcast_int,
@@ -107,8 +108,10 @@ def fit(
     cache: Path | None = None,
     layout: str | None = None,
     class_column: str = "class",
-    domain_column: str = "domain",
+    domain_column: DomainColumns = "domain",
     leave_out: Collection[str] = (),
+    group_column: str | None = None,
+    keep: Collection[str] = (),
     watcher: FitWatcher | None = None,
 ) -> FitResult | None:
     """Fit a model to ``data`` and write it to the folder ``out``; the same call resumes.
@@ -130,7 +133,11 @@ def fit(
         device: by default a GPU if there is one.
         cache: the folder of decoded images.
         layout: of folders, "domain/class" or "class/domain".
-        class_column, domain_column, leave_out: columns of a table; the last are ignored.
+        class_column, domain_column, leave_out: columns of a table; the last are ignored. Several
+            columns can name the domain, and dates by their month or year, as in ``domain_names``.
+        group_column: of a table or a manifest: patients, for example, whose examples are never
+            both trained on and held out.
+        keep: columns of ``domain_column`` that the model sees as well.
     """
     from ..report.fit_page import check_drawing
 
@@ -159,6 +166,8 @@ def fit(
             class_column=class_column,
             domain_column=domain_column,
             leave_out=leave_out,
+            group_column=group_column,
+            keep=keep,
         )
 
         # Inspect: the first process reads every image, the others its findings.
@@ -168,6 +177,8 @@ def fit(
             class_column,
             domain_column,
             leave_out,
+            group_column,
+            keep,
             progress=lambda *at: watcher.amount("reading", *at),
             record=out / INSPECTION,
         )
@@ -206,6 +217,7 @@ def fit(
     with first_rank_first():
         if rank() == 0:
             setup.save(out)
+            record_notes(out / INSPECTION, inspected)
         folder = cache_folder(inspected.dataset, cache or cache_root())
         workspace = _prepare_workspace(
             inspected,
@@ -285,21 +297,24 @@ def _check_options(
     backbone: str,
     layout: str | None,
     class_column: str,
-    domain_column: str,
+    domain_column: DomainColumns,
     leave_out: Collection[str],
+    group_column: str | None,
+    keep: Collection[str],
 ) -> None:
     """Raise if an option does not apply to this kind of data, or there is no such network."""
     for_tables = {
         "--class-column": class_column != "class",
-        "--domain-column": domain_column != "domain",
+        "--domain-column": as_list(domain_column) != ["domain"],
         "--leave-out": bool(leave_out),
+        "--keep": bool(keep),
     }
     for_images = {
         "--layout": layout is not None,
         "--train": train != "auto",
         "--backbone": backbone != FIT_BACKBONE,
     }
-    check_kind(data, for_tables, for_images)
+    check_kind(data, for_tables, for_images, {"--group-column": group_column is not None})
     if not is_table(data):
         check_network(SHAPE, backbone_name(backbone), "imagenet")
 
@@ -388,6 +403,7 @@ def write_model(
         "shoal": __version__,
         "trained": setup.trained,
         "inputs": _inputs(data),
+        "notes": data.notes,
         "estimate": verdict.as_json(),
     }
     (out / ONNX).unlink(missing_ok=True)  # it can be of another model
@@ -425,7 +441,8 @@ def write_checked_onnx(out: Path, method: type[Algorithm], data: FitData) -> str
         return f"no {ONNX}: {why}"
     card = read_json(out / CARD)
     encoding = None if data.table is None else data.table.encoding
-    described = describe_onnx(card["shape"], data.dataset.classes, encoding)
+    window = data.dataset.reading.window
+    described = describe_onnx(card["shape"], data.dataset.classes, encoding, window)
     write_json(out / CARD, {**card, "onnx": described})
     return f"checked {ONNX}: probabilities match (max. difference {gap:.1g})"
 
@@ -436,19 +453,26 @@ def examples_of(predictor: Predictor, dataset: DomainDataset) -> Tensor:
     for k in range(COMPARED):
         domain = dataset.domains[k % len(dataset.domains)]
         index = k // len(dataset.domains) % len(domain)
-        one = domain.tensor[index] if domain.in_memory else exact_evaluation(domain.files[index])
-        found.append(one)
+        if domain.in_memory:
+            found.append(domain.tensor[index])
+        else:
+            found.append(exact_evaluation(domain.files[index], dataset.reading))
     return torch.stack(found)
 
 
 def _inputs(data: FitData) -> Mapping[str, Any]:
+    groups = data.dataset.groups
+    grouped = {} if groups is None else {"group_column": groups.column}
     if data.table is None:
-        return {"kind": "images", "size": "any; resized to 224 × 224"}
+        # New images are turned upright also if none of these had to be.
+        reading = replace(data.dataset.reading, upright=True).as_json()
+        return {"kind": "images", "size": "any; resized to 224 × 224", **reading, **grouped}
     class_column, domain_column = data.table.answers
     return {
         **data.table.encoding.as_card(),
         "class_column": class_column,
         "domain_column": domain_column,
+        **grouped,
     }
 
 

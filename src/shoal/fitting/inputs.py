@@ -17,6 +17,7 @@ from ..datasets import Domain, DomainDataset
 from ..datasets.encoding import Array, Column, Encoding, Values, infer_encoding
 from ..datasets.folders import is_litter, may_be_image
 from ..datasets.images import planes
+from ..datasets.reading import AS_STORED, Reading
 from ..datasets.tables import is_table
 from ..networks.registry import BY_SIZE
 from ..training.pillow import SIZE
@@ -174,16 +175,17 @@ def is_picture(source: Any) -> bool:
     return hasattr(source, "getbands")
 
 
-def picture_of(source: Any) -> Tensor:
+def picture_of(source: Any, reading: Reading = AS_STORED) -> Tensor:
     """Return a PIL image or an array as files are read: uint8 ``[3, 224, 224]``."""
     from PIL import Image
 
     image = Image.fromarray(source) if isinstance(source, np.ndarray) else source
-    if image.mode[0] in "IF":
+    found = reading.render(image)
+    if found is None:
         raise ValueError(
             f"more than 8 bits a channel (Pillow mode {image.mode!r}); convert the image to 8 bits"
         )
-    return planes(image.convert("RGB").resize(SIZE, Image.Resampling.BILINEAR))
+    return planes(found.resize(SIZE, Image.Resampling.BILINEAR))
 
 
 def has_columns(source: Any) -> bool:

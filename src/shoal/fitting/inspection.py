@@ -7,15 +7,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
-from ..datasets import DomainDataset, image_folders, image_manifest, verify
+from ..datasets import DomainDataset, image_folders, image_manifest, splits
+from ..datasets.domain_columns import DomainColumns
 from ..datasets.folders import dataset_of_files, empty_folders, first_few, folder_name
-from ..datasets.images import Broken, Copies, find_copies, image_size, why_broken
+from ..datasets.images import Broken, Copies, find_copies, image_size
 from ..datasets.manifest import COLUMNS, MANIFESTS
-from ..datasets.tables import TableData, read_table, table_data
+from ..datasets.tables import TableData, column_names, table_data
 from ..datasets.verification import find_unusual
 from ..storage import read_json, write_json
+from .class_shares import describe_shares, differing_shares
+from .image_survey import survey_images
+from .table_findings import find_in_table
 
 LAYOUTS = ("domain/class", "class/domain")
 # Images of each class in each domain whose size is compared.
@@ -140,7 +142,8 @@ def notes_on(
         repeats: columns of a table, as in ``TableData``.
     """
     notes = _few_domains(dataset) + find_unusual(dataset)
-    notes += [*_uneven(dataset), *_duplicates(copies)]
+    notes += [*_uneven(dataset), *describe_shares(dataset), *_duplicates(copies)]
+    notes += _groups(dataset)
     if empty:
         notes.append(f"empty folders, skipped: {first_few(empty)}")
     return notes + [
@@ -194,6 +197,28 @@ def _duplicates(copies: Sequence[Copies]) -> list[str]:
     return found
 
 
+def _groups(dataset: DomainDataset) -> list[str]:
+    """Return notes on groups that are in several domains, and on domains of too few groups."""
+    groups = dataset.groups
+    if groups is None:
+        return []
+    found, name = [], groups.column
+    if shared := groups.shared():
+        values = _count(len(shared), f"{name} is", f"values of {name!r} are")
+        examples = [f"{group} ({', '.join(domains)})" for group, domains in shared.items()]
+        found.append(
+            f"{values} in several domains, so the estimate for a new domain may be too high: "
+            f"{first_few(examples)}"
+        )
+    few = [domain for domain, parts in splits(dataset, 0).items() if not len(parts.held_out)]
+    if few:
+        found.append(
+            f"too few values of {name!r} to hold any of them out in: {first_few(few)}; scores on "
+            "seen domains leave these out"
+        )
+    return found
+
+
 def _equations(copies: Sequence[Copies]) -> list[str]:
     return ["  =  ".join(map(str, one.paths[:3])) for one in copies]
 
@@ -210,7 +235,7 @@ class FitData:
     """Data to fit a model to, and all that the inspection found in it.
 
     ``dataset`` holds the usable examples: it excludes ``broken`` files and ``empty`` folders.
-    ``table`` is None for images.
+    ``table`` is None for images. ``findings`` are notes that took reading all of the data.
     """
 
     dataset: DomainDataset
@@ -218,12 +243,18 @@ class FitData:
     copies: tuple[Copies, ...] = ()
     table: TableData | None = None
     empty: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()
 
     @property
     def notes(self) -> list[str]:
         """Oddities that can be intended, a line each."""
         repeats = self.table.repeats if self.table is not None else {}
-        return notes_on(self.dataset, self.copies, self.empty, repeats)
+        return [*notes_on(self.dataset, self.copies, self.empty, repeats), *self.findings]
+
+    @property
+    def shares_differ(self) -> bool:
+        """Whether a class is much more frequent in one domain than in another."""
+        return bool(differing_shares(self.dataset))
 
     @property
     def kind(self) -> str:
@@ -235,8 +266,10 @@ def inspect_data(
     data: Path,
     layout: str | None = None,
     class_column: str = "class",
-    domain_column: str = "domain",
+    domain_column: DomainColumns = "domain",
     leave_out: Collection[str] = (),
+    group_column: str | None = None,
+    keep: Collection[str] = (),
     progress: Callable[[int, int], object] | None = None,
     record: Path | None = None,
 ) -> FitData:
@@ -245,63 +278,79 @@ def inspect_data(
     Args:
         data: folders of images, a manifest of images, or a table (CSV or Parquet).
         layout: of folders, one of ``LAYOUTS``; None is the first, unless they look swapped.
-        class_column, domain_column, leave_out: of a table, as in ``table_data``.
+        class_column, domain_column, leave_out, keep: of a table, as in ``table_data``.
+        group_column: of a table or a manifest.
         progress: called after every image with the number read and the total.
-        record: a file that keeps the findings, so that the same images are not read again.
+        record: a file that keeps what was found in images, so that they are not read again.
     """
     if is_table(data):
-        table = table_data(data.stem, data, class_column, domain_column, leave_out)
-        _check_names(table.dataset)
-        return FitData(dataset=table.dataset, table=table)
-    dataset = _read_images(data, layout)
+        return _inspect_table(data, class_column, domain_column, leave_out, group_column, keep)
+    return _inspect_images(data, layout, group_column, progress, record)
+
+
+def record_notes(record: Path, data: FitData) -> None:
+    """Add the notes to the record, which the survey of images has begun."""
+    known = read_json(record) if record.exists() else {}
+    table = {"fingerprint": data.dataset.fingerprint, "broken": []}
+    mine = {**(known if data.table is None else table), "notes": data.notes}
+    if mine != known:
+        write_json(record, mine)
+
+
+def _inspect_table(
+    data: Path,
+    class_column: str,
+    domain_column: DomainColumns,
+    leave_out: Collection[str],
+    group_column: str | None,
+    keep: Collection[str],
+) -> FitData:
+    table = table_data(data.stem, data, class_column, domain_column, leave_out, group_column, keep)
+    _check_names(table.dataset)
+    return FitData(dataset=table.dataset, table=table, findings=tuple(find_in_table(table)))
+
+
+def _inspect_images(
+    data: Path,
+    layout: str | None,
+    group_column: str | None,
+    progress: Callable[[int, int], object] | None,
+    record: Path | None,
+) -> FitData:
+    dataset = _read_images(data, layout, group_column)
     _check_names(dataset)
-    broken = broken_files(dataset, progress, record)
-    dataset = without(dataset, {line.path for line in broken})
+    survey = survey_images(dataset, progress, record)
+    dataset = without(dataset, {line.path for line in survey.broken})
     _check_names(dataset)
     counts = dataset.counts().values()
     for kind in dataset.classes:
         if not any(domain[kind] for domain in counts):
             raise ValueError(f"no image of the class {kind!r} can be read")
-    empty = tuple(empty_folders(data)) if data.is_dir() else ()
-    copies = tuple(find_copies(dataset))
-    return FitData(dataset=dataset, broken=broken, copies=copies, empty=empty)
+    return FitData(
+        dataset=replace(dataset, reading=survey.reading),
+        broken=survey.broken,
+        copies=tuple(find_copies(dataset)),
+        empty=tuple(empty_folders(data)) if data.is_dir() else (),
+        findings=survey.findings,
+    )
 
 
-def broken_files(
-    dataset: DomainDataset,
-    progress: Callable[[int, int], object] | None,
-    record: Path | None,
-) -> tuple[Broken, ...]:
-    """Return the files that cannot be read.
-
-    The record keeps their domains and positions, because the data can move. Recorded files are
-    tried again, because they can be repaired.
-    """
-    known = read_json(record) if record is not None and record.exists() else {}
-    if known.get("fingerprint") == dataset.fingerprint:
-        again = [(domain, Path(str(dataset[domain].images[k]))) for domain, k, _ in known["broken"]]
-        found = [(domain, path, why_broken(path)) for domain, path in again]
-        return tuple(Broken(domain, path, why) for domain, path, why in found if why is not None)
-    broken = verify(dataset, progress=progress).broken
-    if record is not None:
-        places = {
-            (domain.name, path): k
-            for domain in dataset.domains
-            for k, path in enumerate(domain.images)
-        }
-        lines = [[one.domain, places[one.domain, one.path], one.why] for one in broken]
-        write_json(record, {"fingerprint": dataset.fingerprint, "broken": lines})
-    return broken
-
-
-def check_kind(data: Path, for_tables: Mapping[str, bool], for_images: Mapping[str, bool]) -> None:
+def check_kind(
+    data: Path,
+    for_tables: Mapping[str, bool],
+    for_images: Mapping[str, bool],
+    for_lists: Mapping[str, bool],
+) -> None:
     """Raise if an option was given that has no effect on this kind of data.
 
     Args:
         for_tables, for_images: whether each option was given, by its name.
+        for_lists: the same for tables and for manifests of images.
     """
     if data.is_dir():
         useless, kind, what = for_tables, "tables", "a folder of images"
+        if any(for_lists.values()):
+            useless, kind = for_lists, "tables and lists of images"
     elif not data.is_file():
         return  # reading it raises a better error
     elif is_table(data):
@@ -320,17 +369,17 @@ def is_table(data: Path) -> bool:
         return True
     if data.suffix.lower() not in (".csv", ".tsv"):
         return False
-    return not set(COLUMNS) <= set(read_table(data))
+    return not set(COLUMNS) <= set(column_names(data))
 
 
-def _read_images(data: Path, layout: str | None) -> DomainDataset:
+def _read_images(data: Path, layout: str | None, group_column: str | None) -> DomainDataset:
     if data.is_file():
         if data.suffix.lower() not in SUFFIXES:
             raise ValueError(
                 f"{data} must be a folder of images, or a file with one of the suffixes "
                 f"{', '.join(SUFFIXES)}"
             )
-        return image_manifest(data.stem, data)
+        return image_manifest(data.stem, data, group_column)
     dataset = image_folders(folder_name(data), data)
     return with_layout(dataset, layout, data)
 
@@ -363,12 +412,13 @@ def without(dataset: DomainDataset, broken: Collection[Path]) -> DomainDataset:
     """Return the data set without these files."""
     if not broken:
         return dataset
-    domains = []
+    domains, places = [], {}
     for domain in dataset.domains:
-        pairs = zip(domain.images, domain.labels.tolist(), strict=True)
-        kept = [(Path(path), label) for path, label in pairs if path not in broken]
+        kept = [k for k, path in enumerate(domain.files) if path not in broken]
         if not kept:
             raise ValueError(f"no image of the domain {domain.name!r} can be read")
-        labels = torch.tensor([label for _, label in kept], dtype=torch.int64)
-        domains.append(replace(domain, labels=labels, images=tuple(path for path, _ in kept)))
-    return replace(dataset, domains=tuple(domains))
+        files = tuple(domain.files[k] for k in kept)
+        domains.append(replace(domain, labels=domain.labels[kept], images=files))
+        places[domain.name] = kept
+    groups = None if dataset.groups is None else dataset.groups.take(places)
+    return replace(dataset, domains=tuple(domains), groups=groups)

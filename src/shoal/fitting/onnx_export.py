@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..datasets.encoding import MISSING, Column, Encoding
+from ..datasets.reading import Window
 from ..storage import write_aside
 from .predictor import Predictor
 
@@ -31,16 +32,20 @@ def onnx_missing() -> str | None:
 
 
 def describe_onnx(
-    shape: Sequence[int], classes: Sequence[str], encoding: Encoding | None
+    shape: Sequence[int],
+    classes: Sequence[str],
+    encoding: Encoding | None,
+    window: Window | None = None,
 ) -> dict[str, Any]:
     """Return a description of the file's inputs and outputs, enough to use it without shoal.
 
     Args:
         shape: of one input.
         encoding: of a table's rows; None for images.
+        window: of images with more than 8 bits.
     """
     if encoding is None:
-        taken: dict[str, Any] = {"type": "uint8", "encoding": _image(shape)}
+        taken: dict[str, Any] = {"type": "uint8", "encoding": _image(shape, window)}
     else:
         vector = [entry for column in encoding.columns for entry in _entries(column)]
         taken = {"type": "float32", "encoding": _row(), "vector": vector}
@@ -57,13 +62,19 @@ def describe_onnx(
     }
 
 
-def _image(shape: Sequence[int]) -> str:
+def _image(shape: Sequence[int], window: Window | None) -> str:
     _, height, width = shape
+    deep = ""
+    if window is not None:
+        deep = (
+            f"grey values v of more than 8 bits become 255 · (v − {window.low:g}) / "
+            f"{window.high - window.low:g}, limited to 0 to 255 and rounded, before all else; "
+        )
     return (
-        f"RGB, 0 to 255, channels first; the whole image is resized to {width} × {height} whatever "
-        "its proportions, bilinear with antialiasing as in Pillow's resize; nothing is cropped, "
-        "transparency is dropped, the EXIF orientation is ignored; the file includes the "
-        "normalisation"
+        f"RGB, 0 to 255, channels first; {deep}the image is turned as its EXIF orientation says; "
+        f"the whole image is resized to {width} × {height} whatever its proportions, bilinear with "
+        "antialiasing as in Pillow's resize; nothing is cropped, transparency is dropped; the file "
+        "includes the normalisation"
     )
 
 

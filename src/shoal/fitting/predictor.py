@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from .._version import __version__
 from ..algorithms.base import Algorithm
 from ..datasets.encoding import Array, Encoding
+from ..datasets.reading import Reading
 from ..datasets.tables import read_table
 from ..results.records import CARD, MODEL
 from ..runs import model as models
@@ -101,6 +102,7 @@ class Predictor:
         alone = BATCH[self.device.type] if self._images else 4096
         self._size = TOGETHER if model.algorithm.predicts_batchwise else alone
         self.encoding = Encoding.from_card(self.card.get("inputs", {}))
+        self._reading = Reading.from_json(self.card.get("inputs", {}))
 
     @property
     def takes_rows(self) -> bool:
@@ -223,7 +225,7 @@ class Predictor:
             yield from found
 
     def _classify(self, sources: Sequence[tuple[str, Any]]) -> list[Prediction]:
-        read = [_read(name, one) for name, one in sources]
+        read = [_read(name, one, self._reading) for name, one in sources]
         good = [image for image in read if isinstance(image, Tensor)]
         rows = iter(self._run(torch.stack(good)) if good else ())
         return [
@@ -339,11 +341,13 @@ def _batches(sources: Iterable[Any], size: int) -> Iterator[list[tuple[str, Any]
         yield batch
 
 
-def _read(name: str, source: Any) -> Tensor | str:
+def _read(name: str, source: Any, reading: Reading) -> Tensor | str:
     """Return the image as in evaluation, or the reason why it cannot be read."""
     in_memory = is_picture(source)
     try:
-        return picture_of(source) if in_memory else exact_evaluation(Path(source))
+        if in_memory:
+            return picture_of(source, reading)
+        return exact_evaluation(Path(source), reading)
     except FileNotFoundError:
         return f"there is no file {name}"
     except IsADirectoryError:
