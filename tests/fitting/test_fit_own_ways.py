@@ -14,8 +14,9 @@ from PIL import Image
 
 import shoal
 from shoal.cli import main
-from shoal.datasets import splits
-from shoal.datasets.reading import ORIENTATION
+from shoal.cli.loading import _inputs_of_fit, _reading_of
+from shoal.datasets import image_folders, splits
+from shoal.datasets.reading import ORIENTATION, Reading, Window
 from shoal.fitting import fit
 from shoal.fitting.inspection import inspect_data
 from tests.fitting.made import write_images
@@ -99,6 +100,25 @@ def test_options_that_do_not_fit_the_data_are_refused(capsys: Output) -> None:
     write_visits(Path("visits.csv"))
     assert main(["fit", "visits.csv", "--domain-column", "when", "--keep", "size", *SHORT]) == 2
     assert "--keep is for columns of --domain-column" in capsys.readouterr().err
+
+
+def test_a_run_of_a_fit_reads_images_as_the_fit_did() -> None:
+    reading = {"orientation": "as stored", "window": {"low": 7.0, "high": 900.0}}
+    run = Path("out/runs/one")
+    run.mkdir(parents=True)
+    card = {"shape": [3, 224, 224]}
+    assert _inputs_of_fit(run, card) == {}
+    Path("out/fit.json").write_text(json.dumps({"kind": "images"}))
+    assert _inputs_of_fit(run, card) == {}  # of an older version
+    Path("out/inspection.json").write_text(json.dumps({"reading": reading}))
+    found = Reading.from_json(_inputs_of_fit(run, card))
+    assert found == Reading(upright=True, window=Window(7, 900))
+    # A data set without a flag needs no other cache than it has.
+    write_images(Path("photos"), each=1)
+    dataset = image_folders("photos", Path("photos"))
+    assert _reading_of(dataset, found.as_json()) == Reading(window=found.window)
+    turned(Path("photos/hospital_c/dark/0.png"))
+    assert _reading_of(dataset, found.as_json()) == found
 
 
 def probabilities(source: Any) -> list[float]:

@@ -1,6 +1,7 @@
 """Table findings: columns that give the class away, gaps that give the domain away, equal rows."""
 
 from collections.abc import Iterator, Sequence
+from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,7 +108,7 @@ def _giveaways(table: TableData, columns: Sequence[EncodedColumn], rows: Rows) -
             found.append(
                 f"{what} alone gives the class in {100 * score.accuracy:.1f} % of the rows (the "
                 f"most frequent class: {100 * score.majority:.1f} %); if it is not known before "
-                f"the class is, the model will fail on new rows: --leave-out {column.name}"
+                f"the class is, the model will fail on new rows: --leave-out {quote(column.name)}"
             )
     return found
 
@@ -146,7 +147,7 @@ def _gaps(names: Sequence[str], columns: Sequence[EncodedColumn], rows: Rows) ->
             f"the rows of {first_few([repr(name) for name in high])}, and in {_at_most(most)} of "
             f"the rows of other domains; a model can tell the domain by the gap, so fill "
             f"{'them' if several else 'it'} in or use --leave-out "
-            f"{' '.join(name for name, _, _ in lines)}"
+            f"{' '.join(quote(name) for name, _, _ in lines)}"
         )
     return notes
 
