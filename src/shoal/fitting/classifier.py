@@ -172,7 +172,7 @@ class DomainClassifier:
         self._set_features(placed.shape, table)
         if len(placed.shape) == 1:
             encoding = encoding or unnamed_encoding(placed.shape[0])
-        images = {"kind": "images", **dataset.reading.as_json()}
+        images = {"kind": "images", **({} if dataset.in_memory else dataset.reading.as_json())}
         card = {
             "shape": list(placed.shape),
             "classes": _texts(classes),
