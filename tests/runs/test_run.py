@@ -73,6 +73,7 @@ OTHER_PROTOCOLS: dict[str, Any] = {
     "schedule": "cosine",
     "clip": 1.0,
     "evaluate": "all",
+    "stop": "held-out",
 }
 
 

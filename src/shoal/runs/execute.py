@@ -24,6 +24,7 @@ from ..training.evaluation import Evaluation, EvaluationSet, Outcome, SplitKey
 from ..training.loop import Schedule, train
 from ..training.placement import RunData
 from ..training.step import Update
+from ..training.stopping import Stopping
 from ..training.watcher import SILENT, Progress, Watcher
 from . import model
 from .best_weights import WeightKeeper
@@ -86,12 +87,15 @@ def execute(
         watcher=writer if writes else SILENT,
         extra_metrics=_extra_metrics(update, placed, machine),
         averaging=averaging,
+        stopping=_stopping(run, update, evaluate),
     )
     outcomes = evaluate() if machine.predictions else None
     logits = _logits(evaluate, averaging, run) if machine.predictions else {}
     if not writes:
         return run.result(records, folder.path)
     with explain_write_errors(folder.path):
+        if run.protocol.stop != "last":
+            folder.write_records(records)  # without the later ones
         save(folder.path, records[-1])
         keeper.finish(records)
         if outcomes is not None:
@@ -172,12 +176,26 @@ def _averaging(
     """Return what follows the averages of the run; None if none are asked for."""
     if not machine.averages:
         return None
-    held_out = [
+    held_out = _held_out(run, evaluate)
+    return Averaging(update, evaluate, held_out, run.protocol.steps, machine.averages)
+
+
+def _stopping(run: Run, update: Update, evaluate: Evaluation) -> Stopping | None:
+    """Return what decides which weights the run ends with; None for the last ones."""
+    if run.protocol.stop == "last":
+        return None
+    algorithm = update.algorithm
+    held_out = _held_out(run, evaluate)
+    return Stopping(algorithm, evaluate, held_out, lambda: model.prediction_tensors(algorithm))
+
+
+def _held_out(run: Run, evaluate: Evaluation) -> list[EvaluationSet]:
+    """Return the held-out part of each training domain."""
+    return [
         part
         for (domain, split), part in evaluate.parts.items()
         if split == HELD_OUT and domain not in run.test_domains
     ]
-    return Averaging(update, evaluate, held_out, run.protocol.steps, machine.averages)
 
 
 def _logits(evaluate: Evaluation, averaging: Averaging | None, run: Run) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ Free of torch, so that plans can be read without it.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from ..catalogue import (
     OPTIMISERS,
     PRECISIONS,
     SCHEDULES,
+    STOPS,
     LearningRateSchedule,
     OptimiserName,
 )
@@ -27,14 +28,16 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 IMAGES = ("cached", "exact")
+# Fields of a protocol that were added later: at their defaults they are not part of a run.
+LATER = ("stop",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
     """The settings of a run, besides its method and its data.
 
-    A field that is added later must not enter the identity at its default, so that older runs keep
-    their names.
+    A field that is added later must not enter the identity at its default (``LATER``), so that
+    older runs keep their names.
 
     Args:
         steps: number of updates.
@@ -49,6 +52,8 @@ class Protocol:
         frozen_statistics: whether batch norm keeps the statistics of the weights it starts from.
         optimiser, schedule, clip: as in ``shoal.algorithms.optimiser.Optimisation``.
         evaluate: "needed" for the splits that selection needs, or "all".
+        stop: the weights that the run ends with: of its "last" update, or those with the smallest
+            loss on the "held-out" parts of the training domains, of all its records.
     """
 
     steps: int = 5001
@@ -65,6 +70,7 @@ class Protocol:
     schedule: LearningRateSchedule = "constant"
     clip: float | None = None
     evaluate: str = "needed"
+    stop: str = "last"
 
     def __post_init__(self) -> None:
         for name in ("holdout", "clip"):
@@ -81,8 +87,17 @@ class Protocol:
         choose("choice of splits", self.evaluate, EVALUATED)
         choose("optimiser", self.optimiser, OPTIMISERS)
         choose("schedule", self.schedule, SCHEDULES)
+        choose("stop", self.stop, STOPS)
         if self.clip is not None and not 0 < self.clip < float("inf"):
             raise ValueError(f"clip must be a norm above 0, or None for none, got {self.clip}")
+
+    def canonical(self) -> dict[str, Any]:
+        """Return the protocol as plain values, without later fields at their defaults."""
+        return {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if f.name not in LATER or getattr(self, f.name) != f.default
+        }
 
     @property
     def optimisation(self) -> "Optimisation":
@@ -132,7 +147,11 @@ class Run:
 
     def canonical(self) -> dict[str, Any]:
         """Return the run as plain values."""
-        plain = {"test_domains": list(self.test_domains), "hparams": dict(self.hparams)}
+        plain = {
+            "test_domains": list(self.test_domains),
+            "hparams": dict(self.hparams),
+            "protocol": self.protocol.canonical(),
+        }
         return asdict(self) | plain | {"schema": SCHEMA}
 
     def result(self, records: Sequence[Record], path: Path) -> RunResult:
@@ -147,7 +166,7 @@ class Run:
             records=tuple(records),
             path=path,
             fingerprint=self.fingerprint,
-            protocol=asdict(self.protocol),
+            protocol=self.protocol.canonical(),
         )
 
     @staticmethod
