@@ -66,6 +66,15 @@ METHODS = {
     "fishr": MethodFacts("Fishr", "Fishr"),
 }
 
+# What ``shoal fit`` compares the methods with on a table, the simplest first. They are fitted by
+# scikit-learn, and are no methods of the registry.
+BASELINES = {
+    "logistic-regression": "Logistic regression",
+    "random-forest": "Random forest",
+    "extra-trees": "Extra trees",
+    "gradient-boosting": "Gradient boosting",
+}
+
 DATASETS = {
     "colored-mnist": DatasetFacts(
         title="Colored MNIST",
@@ -141,6 +150,8 @@ RECORD_EVERY = {"small": 100, "large": 300, "domainnet": 1000}
 FIT_BACKBONE = "efficientnet-lite0"
 FIT_TRIALS = 3
 FIT_SECONDS = 600.0
+# What it compares on a table, where a method costs seconds.
+ON_TABLES = (*BASELINES, "erm", "fishr", "irm", "vrex", "groupdro", "coral")
 
 
 def title_of(algorithm: str) -> str:
@@ -151,6 +162,8 @@ def title_of(algorithm: str) -> str:
     method, plus, average = algorithm.rpartition("+")
     if plus and average in AVERAGES:
         return f"{title_of(method)} + {AVERAGES[average]}"
+    if algorithm in BASELINES:
+        return BASELINES[algorithm]
     return METHODS[algorithm].title if algorithm in METHODS else algorithm
 
 
@@ -189,10 +202,11 @@ def in_order(some: Iterable[P]) -> list[P]:
 
 def by_method(one: MethodOnDataset) -> OrderKey:
     """Return the position of its method among all methods, as a key to sort by."""
+    known = (*BASELINES, *METHODS)
     method, plus, average = one.algorithm.rpartition("+")
     if not plus or average not in AVERAGES:
-        return (*_position(one.algorithm, tuple(METHODS)), -1)
-    return (*_position(method, tuple(METHODS)), list(AVERAGES).index(average))
+        return (*_position(one.algorithm, known), -1)
+    return (*_position(method, known), list(AVERAGES).index(average))
 
 
 def _position(name: str, known: tuple[str, ...]) -> tuple[int, str]:

@@ -97,14 +97,19 @@ class FitProgressBars(Watcher):
             self._bars.remove_task(self._tasks.pop("all runs"))
         for name in [name for name in self._tasks if name not in (title, "all runs")]:
             self._bars.remove_task(self._tasks.pop(name))
-        speed = f"{progress.rate:,.0f} examples/s" if progress and progress.rate else "preparing"
+        words = "preparing"
+        if progress and progress.rate:
+            words = f"{progress.rate:,.0f} examples/s"
+        elif progress and done == total:
+            words = "fitted"  # at once, without updates
         if self._bars.disable or ahead.total == 1:
             number = f"{ahead.done + 1} of {ahead.total} runs" if ahead.total > 1 else ""
             whole = "; ".join(part for part in (number, left) if part)
-            speed += f" ({whole})" if whole else ""
-        self._show(title, done, total, speed)
+            words += f" ({whole})" if whole else ""
+        self._show(title, done, total, words)
         if self._bars.disable and progress and done == total:
-            self.note(f"{title}: {done:,} updates, {speed}")
+            updates = f"{done:,} updates, " if progress.rate else ""
+            self.note(f"{title}: {updates}{words}")
 
     def note(self, line: str) -> None:
         if self._bars.disable:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..catalogue import title_of
+from ..catalogue import BASELINES, title_of
 from ..datasets.images import read_image
 from ..results.aggregation import MethodRow, TrialMean
 from ..results.records import RunResult, timing_of
@@ -19,6 +19,11 @@ from .verdict import BASELINE, Verdict, average_and_worst
 
 # Unreadable files that the page lists.
 NAMED = 50
+# Which weights of a network are measured, by the run's ``stop``.
+MEASURED = {
+    "last": ", after the last update",
+    "held-out": ", with the weights that are best on held-out examples of the training domains",
+}
 
 
 def build_page_content(
@@ -49,6 +54,7 @@ def build_page_content(
         "guess": {**_accuracies(verdict.majority.row, domains), "beaten": verdict.majority.beaten},
         "data": _data(data),
         "mistakes": find_mistakes(runs, data),
+        "measured": MEASURED[setup.protocol.stop],
         "how": _how(setup, verdict, runs),
         "failures": list(failures),
         "onnx": onnx,
@@ -125,9 +131,14 @@ def _how(setup: FitSetup, verdict: Verdict, runs: Sequence[RunResult]) -> list[t
     if setup.frozen:
         network += ", frozen; only a linear head on its features is trained"
     splits = "1 split" if verdict.trials == 1 else f"{verdict.trials} splits"
-    found = [
-        ("Network", network),
-        ("Updates per run", f"{setup.steps:,}"),
+    names = [row.algorithm for row in verdict.rows]
+    baselines = [title_of(name) for name in names if name in BASELINES]
+    found = []
+    if baselines:
+        found.append(("Fitted by scikit-learn", ", ".join(baselines)))
+    if len(names) > len(baselines):
+        found += [("Network", network), ("Updates per run", f"{setup.steps:,}")]
+    found += [
         ("Runs compared", f"{len(runs)}: each method with each domain held out, {splits}"),
         ("Time for these runs", f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.0f} s"),
     ]

@@ -22,7 +22,7 @@ from ..datasets.tables import read_table
 from ..results.records import CARD, MODEL
 from ..runs import model as models
 from ..training.batches import Normalise, scaled
-from ..training.evaluation import TOGETHER
+from ..training.evaluation import TOGETHER, VECTORS
 from ..training.pillow import exact_evaluation
 from .inputs import columns_of, describe, files_in, has_columns, is_picture, is_row, picture_of
 
@@ -80,7 +80,7 @@ class Predictor:
             model.algorithm.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.module = Probabilities(model.algorithm, self._images).eval()
         # Methods that predict batchwise get batches of the size they were measured with.
-        alone = BATCH[self.device.type] if self._images else 4096
+        alone = BATCH[self.device.type] if self._images else VECTORS
         self._size = TOGETHER if model.algorithm.predicts_batchwise else alone
         columns = self.card.get("inputs", {}).get("columns")
         self._encoding = Encoding.from_json(columns) if columns else None
