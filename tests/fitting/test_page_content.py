@@ -1,11 +1,14 @@
 """The tables that a fit prints, on terminals of every width."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from shoal.cli.fit import print_data
+from shoal.catalogue import ON_TABLES
+from shoal.cli.fit import print_data, print_result
+from shoal.results.aggregation import MethodRow, TrialMean
 
 CLASSES = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]
 DOMAINS = ["art_painting", "cartoon", "photo", "sketch"]
@@ -39,3 +42,45 @@ def test_no_name_is_cut_off(
 def test_many_classes_are_counted_only(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     assert "dog" not in shown(capsys, [*CLASSES, "a", "b"])
+
+
+def row(name: str, mean: float) -> MethodRow:
+    domains = {domain: TrialMean.of([mean - k / 100]) for k, domain in enumerate(DOMAINS)}
+    average, worst = TrialMean.of([mean]), TrialMean.of([mean - 0.03])
+    return MethodRow(dataset="t", algorithm=name, domains=domains, average=average, worst=worst)
+
+
+@pytest.mark.parametrize(
+    ("width", "first", "across"),
+    [
+        (200, "Held out", True),
+        (120, "Method", False),
+        (60, "Method", False),
+    ],
+)
+def test_every_method_is_shown_on_any_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, width: int, first: str, across: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    rows = tuple(row(name, 0.9 - k / 1000) for k, name in enumerate(ON_TABLES))
+    verdict = SimpleNamespace(
+        rows=rows,
+        inside={one.algorithm: 0.95 for one in rows},
+        deploy="extra-trees",
+        majority=SimpleNamespace(row=row("most frequent class", 0.4), beaten=True),
+        sentences=["Deploy Extra trees."],
+    )
+    print_result(SimpleNamespace(verdict=verdict, out=Path("out"), seconds=3.0))
+    out = capsys.readouterr().out
+    lines = [line.strip() for line in out.splitlines()]
+    head = next(line for line in lines if line.startswith(first))
+    assert "…" not in out
+    for title in ("Logistic regression", "Gradient boosting", "V-REx", "most frequent class"):
+        assert title in (head if across else " ".join(lines[3:]))
+    if across:
+        cells = next(line for line in lines if line.startswith("sketch")).split()
+        assert cells[1:4] == ["87.0", "86.9", "86.8"]
+    else:
+        cells = next(line for line in lines if line.startswith("Extra trees")).split()[2:]
+        assert cells[:3] == ["89.8", "86.8", "95.0"]
+        assert (cells[3:] == ["89.8", "88.8", "87.8", "86.8"]) is (width == 120)
