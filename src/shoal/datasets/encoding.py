@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -31,6 +32,11 @@ class Column:
     name: str
     values: tuple[str, ...] | None = None
     gaps: bool = False
+
+    @property
+    def width(self) -> int:
+        """The number of columns that it becomes."""
+        return 1 + self.gaps if self.values is None else len(self.values)
 
     def encode(self, column: Sequence[Any]) -> Tensor:
         """Return float32 ``[n, d]``; a missing number is NaN."""
@@ -89,6 +95,14 @@ class Encoding:
         if lacking := self.lacks(table, where):
             raise ValueError(lacking)
         return torch.cat([column.encode(table[column.name]) for column in self.columns], 1)
+
+    def positions(self) -> dict[str, range]:
+        """Return the places of every column in a vector."""
+        ends = list(accumulate(column.width for column in self.columns))
+        return {
+            column.name: range(end - column.width, end)
+            for column, end in zip(self.columns, ends, strict=True)
+        }
 
     def lacks(self, table: Mapping[str, Sequence[Any]], where: str) -> str | None:
         """Return a message about the columns that a table lacks; None if it has all."""
