@@ -123,6 +123,8 @@ PLACES = ("auto", "device", "host")
 EVALUATED = ("needed", "all")
 # What records hold as well as accuracies.
 LOGS = ("gaps", "diagnosis")
+# The weights that a run ends with: of its last update, or the best by held-out examples.
+STOPS = ("last", "held-out")
 # Test domains of a sweep: each domain in turn, or every two as well.
 TEST_DOMAINS = ("singles", "pairs")
 # Searches of hyperparameters: DomainBed's, and DiWA's milder one, after which runs can be averaged.

@@ -75,6 +75,7 @@ OTHER_PROTOCOLS: dict[str, Any] = {
     "clip": 1.0,
     "evaluate": "all",
     "start": "linear-probe",
+    "stop": "held-out",
 }
 
 

@@ -26,6 +26,7 @@ from ..training.evaluation import Evaluation, EvaluationSet, Outcome, SplitKey
 from ..training.loop import Schedule, train
 from ..training.placement import RunData
 from ..training.step import Update
+from ..training.stopping import Stopping
 from ..training.watcher import SILENT, Progress, Watcher
 from . import model
 from .best_weights import WeightKeeper
@@ -97,6 +98,7 @@ def execute(
         watcher=writer if writes else SILENT,
         extra_metrics=_extra_metrics(update, placed, machine),
         averaging=averaging,
+        stopping=_stopping(run, update, evaluate),
     )
     rows = {"": records, **by_average(_averaged(averaging))}
     outcomes = evaluate() if machine.predictions else None
@@ -104,6 +106,8 @@ def execute(
     if not writes:
         return run.result(records, folder.path)
     with explain_write_errors(folder.path):
+        if run.protocol.stop != "last":
+            folder.write_records(records)  # without the later ones
         folder.tidy_averages(rows)
         for name, own in rows.items():
             save(average_folder(folder.path, name), own[-1])
@@ -199,12 +203,26 @@ def _averaging(
     """Return what follows the averages of the run; None if none are asked for."""
     if not machine.averages:
         return None
-    held_out = [
+    held_out = _held_out(run, evaluate)
+    return Averaging(update, evaluate, held_out, run.protocol.steps, machine.averages)
+
+
+def _stopping(run: Run, update: Update, evaluate: Evaluation) -> Stopping | None:
+    """Return what decides which weights the run ends with; None for the last ones."""
+    if run.protocol.stop == "last":
+        return None
+    algorithm = update.algorithm
+    held_out = _held_out(run, evaluate)
+    return Stopping(algorithm, evaluate, held_out, lambda: model.prediction_tensors(algorithm))
+
+
+def _held_out(run: Run, evaluate: Evaluation) -> list[EvaluationSet]:
+    """Return the held-out part of each training domain."""
+    return [
         part
         for (domain, split), part in evaluate.parts.items()
         if split == HELD_OUT and domain not in run.test_domains
     ]
-    return Averaging(update, evaluate, held_out, run.protocol.steps, machine.averages)
 
 
 def _averaged(averaging: Averaging | None) -> list[Record]:

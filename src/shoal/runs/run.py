@@ -17,6 +17,7 @@ from ..catalogue import (
     PRECISIONS,
     SCHEDULES,
     STARTS,
+    STOPS,
     LearningRateSchedule,
     OptimiserName,
 )
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 IMAGES = ("cached", "exact")
 # Fields of a protocol that were added later: at their defaults they are not part of a run.
-LATER = ("start",)
+LATER = ("start", "stop")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,8 @@ class Protocol:
         optimiser, schedule, clip: as in ``shoal.algorithms.optimiser.Optimisation``.
         evaluate: "needed" for the splits that selection needs, or "all".
         start: "network", as it is built, or "linear-probe": its head is fitted first.
+        stop: the weights that the run ends with: of its "last" update, or those with the smallest
+            loss on the "held-out" parts of the training domains, of all its records.
     """
 
     steps: int = 5001
@@ -70,6 +73,7 @@ class Protocol:
     clip: float | None = None
     evaluate: str = "needed"
     start: str = "network"
+    stop: str = "last"
 
     def __post_init__(self) -> None:
         for name in ("holdout", "clip"):
@@ -87,6 +91,7 @@ class Protocol:
         choose("optimiser", self.optimiser, OPTIMISERS)
         choose("schedule", self.schedule, SCHEDULES)
         choose("start", self.start, STARTS)
+        choose("stop", self.stop, STOPS)
         if self.clip is not None and not 0 < self.clip < float("inf"):
             raise ValueError(f"clip must be a norm above 0, or None for none, got {self.clip}")
 

@@ -12,6 +12,7 @@ from .averages import Averaging
 from .checkpoints import Checkpoints
 from .evaluation import Evaluation, record_of
 from .step import Step, Update
+from .stopping import Stopping
 from .watcher import SILENT, Progress, Watcher
 
 # Seconds between two reports of progress, for each of which the device is waited for.
@@ -52,6 +53,7 @@ def train(
     watcher: Watcher = SILENT,
     extra_metrics: Callable[[], Mapping[str, Any]] = dict,
     averaging: Averaging | None = None,
+    stopping: Stopping | None = None,
 ) -> tuple[list[Record], RunTiming]:
     """Train to the end, from the latest checkpoint if there is one.
 
@@ -62,6 +64,7 @@ def train(
             not change the method.
         averaging: follows the weights. A run that began without averages ends without them, and so
             does one whose averages do not fit into memory.
+        stopping: decides which weights the training ends with; by default the last ones.
 
     Returns:
         The records, which depend on the run alone, and the time it took.
@@ -73,6 +76,8 @@ def train(
         done = saved["step"]
         records = [Record.from_json(values) for values in saved["records"]]
         _load(update, saved)
+        if stopping is not None:
+            stopping.load(saved["stopping"])
     if averaging is not None:
         if lost := averaging.begin(saved):
             watcher.note(lost)
@@ -113,7 +118,12 @@ def train(
                 # What each process computes itself can differ in the last bit.
                 copy_from_first_rank(update.state_dict().values())
                 terms = update.means(schedule.since_record(done - 1))
-                records.append(record_of(done - 1, terms, evaluate(), extra_metrics()))
+                extra = extra_metrics()
+                if stopping is not None:
+                    extra = {**extra, **stopping.measure()}
+                records.append(record_of(done - 1, terms, evaluate(), extra))
+                if stopping is not None:
+                    stopping.follow(records[-1])
                 if averaging is not None:
                     averaging.record(done - 1)
                 watcher.records(records)
@@ -131,11 +141,16 @@ def train(
                 state = {"update": update.state_dict(), "records": lines}
                 if averaging is not None:
                     state["averages"] = averaging.state()
+                if stopping is not None:
+                    state["stopping"] = stopping.state()
                 checkpoints.take(done, state)
     finally:
         if checkpoints:
             checkpoints.close()
     updating = time.perf_counter() - started - evaluating
+    if stopping is not None:
+        records = stopping.end(records)
+        copy_from_first_rank(update.state_dict().values())
     timing = RunTiming(
         preparing=started - begin,
         updating=updating,
