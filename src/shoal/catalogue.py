@@ -66,6 +66,15 @@ METHODS = {
     "fishr": MethodFacts("Fishr", "Fishr"),
 }
 
+# What ``shoal fit`` compares the methods with on a table, the simplest first. They are fitted by
+# scikit-learn, and are no methods of the registry.
+BASELINES = {
+    "logistic-regression": "Logistic regression",
+    "random-forest": "Random forest",
+    "extra-trees": "Extra trees",
+    "gradient-boosting": "Gradient boosting",
+}
+
 DATASETS = {
     "colored-mnist": DatasetFacts(
         title="Colored MNIST",
@@ -146,6 +155,8 @@ RECORD_EVERY = {"small": 100, "large": 300, "domainnet": 1000}
 FIT_BACKBONE = "efficientnet-lite0"
 FIT_TRIALS = 3
 FIT_SECONDS = 600.0
+# What it compares on a table, where a method costs seconds.
+ON_TABLES = (*BASELINES, "erm", "fishr", "irm", "vrex", "groupdro", "coral")
 
 
 def title_of(algorithm: str) -> str:
@@ -154,7 +165,7 @@ def title_of(algorithm: str) -> str:
     A row of averaged weights, such as "fishr+swad", is "Fishr + SWAD".
     """
     method, average = method_and_average(algorithm)
-    title = METHODS[method].title if method in METHODS else method
+    title = METHODS[method].title if method in METHODS else BASELINES.get(method, method)
     return f"{title} + {AVERAGES[average]}" if average else title
 
 
@@ -200,7 +211,7 @@ def in_order(some: Iterable[P]) -> list[P]:
 def by_method(one: MethodOnDataset) -> OrderKey:
     """Return the position of its method among all methods, as a key to sort by."""
     method, average = method_and_average(one.algorithm)
-    return (*_position(method, tuple(METHODS)), ["", *AVERAGES].index(average))
+    return (*_position(method, (*BASELINES, *METHODS)), ["", *AVERAGES].index(average))
 
 
 def _position(name: str, known: tuple[str, ...]) -> tuple[int, str]:

@@ -38,7 +38,8 @@ from shoal.sweeps.status import RunState
 from tests.fitting.made import DOMAINS, table_setup, write_images, write_table
 
 Output = pytest.CaptureFixture[str]
-TABLE = ("fit", "t.csv", "--out", "out", "--steps", "40", "--trials", "1", "--runs", "6")
+PAIR = ("--only", "erm", "fishr")
+TABLE = ("fit", "t.csv", "--out", "out", "--steps", "40", *PAIR, "--trials", "1", "--runs", "6")
 IMAGES = ("fit", "data", "--out", "out", "--cache", "cache", "--trials", "1", "--steps", "30")
 
 

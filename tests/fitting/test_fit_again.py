@@ -17,7 +17,8 @@ from shoal.training.loop import Progress
 from tests.fitting.made import write_images, write_table
 
 Output = pytest.CaptureFixture[str]
-TABLE = ("fit", "t.csv", "--out", "out", "--steps", "20", "--trials", "1", "--runs", "4")
+TABLE = ("fit", "t.csv", "--out", "out", "--steps", "20", "--only", "erm", "fishr")
+TABLE += ("--trials", "1", "--runs", "4")
 IMAGES = ("fit", "data", "--out", "out", "--cache", "cache", "--runs", "4", "--steps", "20")
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from shoal.catalogue import BASELINES
 from shoal.datasets import Domain, DomainDataset, splits
 from shoal.fitting.run_estimates import estimates_of
 from shoal.fitting.verdict import decide
@@ -75,6 +76,22 @@ def test_erm_is_the_simplest_wherever_it_was_named() -> None:
     assert [one.key for one in found.candidates] == ["erm", "coral", "fishr"]
     assert [one.title for one in found.candidates] == ["ERM", "CORAL", "Fishr"]
     assert [one.family for one in found.candidates] == ["erm", "penalty", "penalty"]
+
+
+@pytest.mark.parametrize(("frozen", "plain"), [(False, "erm"), (True, "head")])
+def test_families(frozen: bool, plain: str) -> None:
+    """From the simplest to the least simple; on frozen features, ERM trains no more than a head."""
+    names = ("my-own", "fishr", "erm", *reversed(BASELINES))
+    found = estimates_of([run("erm", "a", 0, 0.5)], dataset(), 0.2, names, frozen=frozen)
+    assert [(one.key, one.family) for one in found.candidates] == [
+        ("logistic-regression", "logistic regression"),
+        ("gradient-boosting", "trees"),
+        ("extra-trees", "trees"),
+        ("random-forest", "trees"),
+        ("erm", plain),
+        ("my-own", "penalty"),
+        ("fishr", "penalty"),
+    ]
 
 
 def test_too_few_examples_to_hold_any_out() -> None:

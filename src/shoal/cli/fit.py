@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from ..catalogue import FIT_BACKBONE, FIT_SECONDS, FIT_TRIALS
+from ..catalogue import BASELINES, FIT_BACKBONE, FIT_SECONDS, FIT_TRIALS, ON_TABLES
 from .loading import add_cache_folder
 from .options import add_device, add_settings, device, name_domains, positive, settings
 from .progress import FitProgressBars, fit_progress
@@ -50,7 +50,16 @@ def _add_comparison(group: Any) -> None:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="methods to compare besides erm and fishr; see 'shoal list algorithms'",
+        help="methods to compare besides the default ones, which are erm and fishr for images, and "
+        f"{', '.join(ON_TABLES)} for tables; see 'shoal list algorithms'",
+    )
+    group.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="methods and baselines to compare instead of the default ones, such as "
+        "random-forest erm",
     )
     group.add_argument(
         "--time",
@@ -152,16 +161,15 @@ def _run(options: argparse.Namespace) -> int:
     from ..fitting.fit import fit
     from ..fitting.leave_one_out import FitWatcher
     from ..sweeps.worker import ending_on_sigterm
-    from .methods import name_of, with_settings
     from .torchrun import process_group
 
-    methods = {text: with_settings(text) for text in options.algorithms}
     with process_group(device(options.device)) as on, ending_on_sigterm():
         with fit_progress(FitTerminal) if rank() == 0 else nullcontext(FitWatcher()) as watcher:
             result = fit(
                 options.data,
                 out=options.out,
-                algorithms={name_of(text, one[0]): one for text, one in methods.items()},
+                algorithms=_methods(options.algorithms),
+                only=_methods(options.only),
                 time=options.time,
                 runs=options.runs,
                 trials=options.trials,
@@ -182,6 +190,18 @@ def _run(options: argparse.Namespace) -> int:
         if result is not None:
             print_result(result)
     return 0
+
+
+def _methods(names: Sequence[str]) -> dict[str, Any]:
+    """Return methods and baselines by the names of their runs."""
+    from ..fitting.setup import find_candidate
+    from .methods import name_of, with_settings
+
+    found = {}
+    for text in names:
+        method = find_candidate(text) if text in BASELINES else with_settings(text)
+        found[name_of(text, method[0])] = method
+    return found
 
 
 class FitTerminal(FitProgressBars):
@@ -273,7 +293,9 @@ def print_plan(plan: Any) -> None:
     """Print the network, the number of runs and the time; warn if the time is too short."""
     setup, budget = plan.setup, plan.budget
     updates = f"{setup.steps:,} update{'s' * (setup.steps != 1)} in each run"
-    if setup.kind == "table":
+    if all(name in BASELINES for name in plan.methods):
+        pass  # there is no network
+    elif setup.kind == "table":
         print(f"Network: an MLP, {updates}.")
     elif plan.without_gpu:
         print(
@@ -303,7 +325,7 @@ def _planned_runs(plan: Any) -> str:
     if most < methods * domains:
         held_out = f"{most // methods} of {domains} domains held out"
         most, trials = most // methods * methods, 0
-    product = [f"{methods} methods", held_out]
+    product = [f"{methods} method{'s' * (methods != 1)}", held_out]
     if trials:
         product.append("1 split" if trials == 1 else f"{trials} splits")
     of_all = f" of {all_runs}" if trials and most < all_runs else ""
@@ -329,24 +351,10 @@ def print_result(result: Any) -> None:
 
     verdict, out, console = result.verdict, result.out, Console()
     decision = verdict.decision
-    metric, rows, guess = decision.estimates.measure, decision.rows, decision.guess
+    metric, guess = decision.estimates.measure, decision.guess
     title = f"{metric.title[:1].upper()}{metric.title[1:]}{' in %' if metric.percent else ''}"
     console.print(Text(f"{title} on the held-out domain", "bold"), soft_wrap=True)
-    grid = table(None, None)
-    grid.add_column("Held out")
-    for row in rows:
-        style = "bold" if row.key == verdict.deploy else ""
-        grid.add_column(Text(row.title, style), justify="right", style=style)
-    grid.add_column(Text(guess.title), justify="right", style="dim")
-    for name in decision.estimates.domains:
-        if any(name in row.cells for row in rows):
-            cells = [row.cells.get(name) for row in (*rows, guess)]
-            grid.add_row(Text(name), *(_cell(cell, metric) for cell in cells))
-    grid.add_section()
-    grid.add_row("average", *(_number(row.average, metric) for row in (*rows, guess)))
-    grid.add_row("worst", *(_number(row.worst, metric) for row in (*rows, guess)))
-    grid.add_row("seen domains", *(_number(row.inside, metric) for row in rows), "–")
-    console.print(grid)
+    console.print(_scores(decision, console))
     for line in (
         f"Average: a domain of n examples counts n / (n + {HALF}). Worst: the worst domain.",
         f"Seen domains: {metric.title} on held-out examples of the training domains (what an "
@@ -364,6 +372,61 @@ def print_result(result: Any) -> None:
     predict = f"shoal predict {shlex.quote(str(out))} FILES..."
     look = f"look at the errors in {out / 'report.html'}, then fit again with another --out"
     console.print(Text(f" Next: {predict if verdict.useful else look}"), soft_wrap=True)
+
+
+# Names with their cells, one for each method; and methods with their styles.
+Lines = list[tuple[str, list[str]]]
+Titles = list[tuple[str, str]]
+
+
+def _scores(decision: Any, console: Any) -> Any:
+    """Return the scores with a row for each domain, or if that is too wide, for each method."""
+    metric, rows = decision.estimates.measure, (*decision.rows, decision.guess)
+    held_out: Lines = [
+        (name, [_cell(row.cells.get(name), metric) for row in rows])
+        for name in decision.estimates.domains
+        if any(name in row.cells for row in decision.rows)
+    ]
+    summary: Lines = [
+        ("average", [_number(row.average, metric) for row in rows]),
+        ("worst", [_number(row.worst, metric) for row in rows]),
+        ("seen domains", [*(_number(row.inside, metric) for row in decision.rows), "–"]),
+    ]
+    styles = {decision.deploy: "bold", decision.guess.key: "dim"}
+    titles = [(row.title, styles.get(row.key, "")) for row in rows]
+    grids = [
+        _with_methods_across(titles, held_out, summary),
+        _with_methods_down(titles, summary + held_out),
+        _with_methods_down(titles, summary),
+    ]
+    return next((grid for grid in grids if fits(grid, console)), grids[-1])
+
+
+def _with_methods_across(titles: Titles, held_out: Lines, summary: Lines) -> Any:
+    from rich.text import Text
+
+    grid = table(None, None)
+    grid.add_column("Held out")
+    for title, style in titles:
+        grid.add_column(Text(title, style), justify="right", style=style)
+    for name, cells in held_out:
+        grid.add_row(Text(name), *cells)
+    grid.add_section()
+    for name, cells in summary:
+        grid.add_row(name, *cells)
+    return grid
+
+
+def _with_methods_down(titles: Titles, columns: Lines) -> Any:
+    from rich.text import Text
+
+    grid = table(None, None)
+    grid.add_column("Method")
+    for name, _ in columns:
+        grid.add_column(Text(name), justify="right")
+    for number, (title, style) in enumerate(titles):
+        grid.add_row(Text(title), *(cells[number] for _, cells in columns), style=style)
+    return grid
 
 
 def _cell(cell: Any, metric: Any) -> str:

@@ -107,10 +107,13 @@ class FitProgressBars(Watcher):
         whole = "; ".join(filter(None, (number, left)))
         # On a terminal, the bar of all runs has the same numbers.
         beside = f" ({left})" if left and ahead.total == 1 else ""
-        line = _line(f"{title}: {done:,} of {total or 0:,} updates", words, whole)
-        self._show(title, done, total, f"{words}{beside}", line)
+        # A model that is fitted at once makes no updates.
+        at_once = progress is not None and total == 1 and not progress.rate
+        made = "fitting" if at_once else f"{done:,} of {total or 0:,} updates"
+        self._show(title, done, total, f"{words}{beside}", _line(f"{title}: {made}", words, whole))
         if self._bars.disable and progress and done == total:
-            self.note(_line(f"{title}: {done:,} updates", words, whole))
+            made = "fitted" if at_once else f"{done:,} updates"
+            self.note(_line(f"{title}: {made}", words, whole))
 
     def note(self, line: str) -> None:
         if self._bars.disable:

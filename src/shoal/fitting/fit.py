@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .._version import __version__
 from ..algorithms.base import Algorithm
-from ..catalogue import FIT_BACKBONE, FIT_SECONDS, FIT_TRIALS
+from ..catalogue import BASELINES, FIT_BACKBONE, FIT_SECONDS, FIT_TRIALS, ON_TABLES
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, build, cache_folder
 from ..datasets.domain_columns import DomainColumns, as_list
@@ -32,6 +32,7 @@ from ..sweeps.plan import MethodChoice, folder_of, write_plan
 from ..sweeps.worker import Worker
 from ..training.pillow import exact_evaluation
 from ..training.watcher import Progress
+from .baselines import Baseline, import_sklearn, sklearn_missing
 from .budget import LEAST, Budget, FitPlan, FitProgress, length_within
 from .frozen_features import (
     FEATURES,
@@ -55,6 +56,7 @@ from .page_content import build_page_content
 from .predictor import Predictor, device_of, load, one_thread
 from .run_estimates import estimates_of
 from .setup import (
+    FIRST_RECIPE,
     INSPECTION,
     FitSetup,
     FitWorkspace,
@@ -62,15 +64,18 @@ from .setup import (
     check_settings,
     choose_setup,
     default_folder,
-    find_method,
+    find_candidate,
     plan_runs,
+    recipe_of,
     saved_setup,
 )
 from .verdict import Verdict, decide
 
 ESTIMATE, PAGE = "estimate.json", "report.html"
-# Always compared: the baseline, and the method that this library proposes.
-ALWAYS = ("erm", "fishr")
+# Compared on images: plain training, and the method that this library proposes.
+ON_IMAGES = ("erm", "fishr")
+# What to install for the baselines.
+SKLEARN = "scikit-learn, which is not installed: pip install 'shoal[tables]'"
 # Examples on which the ONNX file is compared with the model.
 COMPARED = 8
 
@@ -97,6 +102,7 @@ def fit(
     *,
     out: str | Path | None = None,
     algorithms: Iterable[str] | Mapping[str, MethodChoice] = (),
+    only: Iterable[str] | Mapping[str, MethodChoice] = (),
     time: float | None = None,
     runs: int | None = None,
     trials: int = FIT_TRIALS,
@@ -121,8 +127,10 @@ def fit(
     Args:
         data: a folder of images, a manifest of images, or a table.
         out: by default ``out/NAME-fit``.
-        algorithms: methods to compare besides ERM and Fishr: names of the registry, or classes
-            with settings by the name that their runs get.
+        algorithms: methods to compare besides the default ones: names of the registry, or classes
+            with settings by the name that their runs get. By default images have ERM and Fishr, and
+            tables scikit-learn's baselines and six methods (``catalogue.ON_TABLES``).
+        only: methods and baselines to compare instead of all those, given in the same way.
         time: seconds for the whole fit, a target; 600 by default, unless ``runs`` is given.
         runs: maximum number of training runs for the comparison.
         trials: maximum number of random splits.
@@ -147,7 +155,7 @@ def fit(
     watcher = watcher or FitWatcher()
     settings = settings or {}
     budget = Budget(time or (None if runs else FIT_SECONDS), runs)
-    methods = _choose_methods(algorithms)
+    methods = _choose_methods(algorithms, only, data, recipe_of(out))
     machine = _choose_machine(device_of(device))
 
     # Check first what would otherwise fail after hours of training.
@@ -183,6 +191,8 @@ def fit(
             record=out / INSPECTION,
         )
     watcher.data(inspected)
+    if inspected.table is not None and sklearn_missing():
+        watcher.note(f"only networks are compared: the baselines need {SKLEARN}")
 
     # Choose the setup, and the length of the runs from the time that is left.
     setup = choose_setup(
@@ -228,6 +238,8 @@ def fit(
             decoded=folder,
             watcher=watcher,
         )
+    if any(issubclass(kind, Baseline) for kind, _ in methods.values()):
+        import_sklearn()
     groups = plan_runs(setup, workspace, trials)
     planned = [run for group in groups for run in group]
     if done := finished_runs(out, planned):
@@ -248,6 +260,7 @@ def fit(
                     setup.protocol.holdout,
                     methods,
                     failed_places(out, planned),
+                    frozen=setup.frozen,
                 )
             )
         names = list(methods)
@@ -273,11 +286,30 @@ def fit(
 
 def _choose_methods(
     algorithms: Iterable[str] | Mapping[str, MethodChoice],
+    only: Iterable[str] | Mapping[str, MethodChoice],
+    data: Path,
+    recipe: int,
 ) -> dict[str, MethodChoice]:
-    """Return the methods to compare, by the names of their runs; ``ALWAYS`` come first."""
-    if not isinstance(algorithms, Mapping):
-        algorithms = {name: find_method(name) for name in algorithms}
-    return {name: find_method(name) for name in ALWAYS} | dict(algorithms)
+    """Return the methods to compare, by the names of their runs; the default ones come first."""
+    table = data.is_file() and is_table(data)
+    added, chosen = _by_name(algorithms), _by_name(only)
+    for name in {**added, **chosen}:
+        if name in BASELINES and not table:
+            raise ValueError(f"{name} is for tables, and {data} holds images")
+        if name in BASELINES and sklearn_missing():
+            raise ValueError(f"{name} needs {SKLEARN}")
+    if chosen:
+        return chosen | added
+    usual = ON_TABLES if table and recipe > FIRST_RECIPE else ON_IMAGES
+    if sklearn_missing():
+        usual = tuple(name for name in usual if name not in BASELINES)
+    return _by_name(usual) | added
+
+
+def _by_name(methods: Iterable[str] | Mapping[str, MethodChoice]) -> dict[str, MethodChoice]:
+    if isinstance(methods, Mapping):
+        return dict(methods)
+    return {name: find_candidate(name) for name in methods}
 
 
 def _check_runs(runs: int | None, methods: Mapping[str, MethodChoice]) -> None:

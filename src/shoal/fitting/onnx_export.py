@@ -12,7 +12,9 @@ from torch import Tensor
 
 from ..datasets.encoding import MISSING, Column, Encoding
 from ..datasets.reading import Window
+from ..runs.fitted import Fitted
 from ..storage import write_aside
+from .onnx_fitted import fitted_bytes
 from .predictor import Predictor
 
 ONNX = "model.onnx"
@@ -108,10 +110,14 @@ def write_onnx(path: Path, predictor: Predictor, inputs: Tensor) -> float:
     Args:
         inputs: examples to compare on.
     """
-    with TemporaryDirectory() as scratch:
-        exported = Path(scratch) / ONNX
-        _export(predictor, inputs, exported)
-        content = exported.read_bytes()
+    algorithm = predictor.module.algorithm
+    if isinstance(algorithm, Fitted):
+        content = fitted_bytes(algorithm, inputs.shape[1], (INPUT, OUTPUT, BATCH))
+    else:
+        with TemporaryDirectory() as scratch:
+            exported = Path(scratch) / ONNX
+            _export(predictor, inputs, exported)
+            content = exported.read_bytes()
     gap = float((_run(content, inputs) - predictor.probabilities(inputs)).abs().max())
     if not gap <= TOLERANCE:
         raise ValueError(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..catalogue import title_of
+from ..catalogue import BASELINES, title_of
 from ..datasets.images import read_image
 from ..datasets.reading import Reading
 from ..results.aggregation import TrialMean
@@ -23,6 +23,11 @@ from .verdict import Verdict
 
 # Unreadable files that the page lists.
 NAMED = 50
+# Which weights of a network are measured, by the run's ``stop``.
+MEASURED = {
+    "last": ", after the last update",
+    "held-out": ", with the weights that are best on held-out examples of the training domains",
+}
 
 
 def build_page_content(
@@ -60,7 +65,8 @@ def build_page_content(
         "guess": {**_scores(decision.guess, domains, decision), "beaten": decision.beaten},
         "data": _data(data),
         "mistakes": find_mistakes(runs, data),
-        "how": _how(setup, estimates.trials, runs),
+        "measured": MEASURED[setup.protocol.stop],
+        "how": _how(setup, decision, runs),
         "failures": list(failures),
         "onnx": onnx,
     }
@@ -145,21 +151,24 @@ def _column(one: Mapping[str, Any]) -> str:
     return f"{one['name']} ({len(one['values'])} categories)"
 
 
-def _how(
-    setup: FitSetup, trials: tuple[int, int], runs: Sequence[RunResult]
-) -> list[tuple[str, str]]:
+def _how(setup: FitSetup, decision: Decision, runs: Sequence[RunResult]) -> list[tuple[str, str]]:
     timings = [timing for timing in map(timing_of, runs) if timing is not None]
     seconds = sum(timing.seconds for timing in timings)
     network = setup.backbone or "MLP"
     if setup.frozen:
         network += ", frozen; only a linear head on its features is trained"
-    fewest, most = trials
+    fewest, most = decision.estimates.trials
     splits = (
         "1 split" if most == 1 else f"{most if fewest == most else f'{fewest} to {most}'} splits"
     )
-    found = [
-        ("Network", network),
-        ("Updates per run", f"{setup.steps:,}"),
+    names = [row.key for row in decision.rows]
+    baselines = [title_of(name) for name in names if name in BASELINES]
+    found = []
+    if baselines:
+        found.append(("Fitted by scikit-learn", ", ".join(baselines)))
+    if len(names) > len(baselines):
+        found += [("Network", network), ("Updates per run", f"{setup.steps:,}")]
+    found += [
         ("Runs compared", f"{len(runs)}: each method with each domain held out, {splits}"),
         ("Time for these runs", f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.0f} s"),
     ]

@@ -24,7 +24,7 @@ from ..datasets.tables import read_table
 from ..results.records import CARD, MODEL
 from ..runs import model as models
 from ..training.batches import Normalise, scaled
-from ..training.evaluation import TOGETHER
+from ..training.evaluation import TOGETHER, VECTORS
 from ..training.pillow import exact_evaluation
 from .inputs import (
     columns_by_position,
@@ -99,7 +99,7 @@ class Predictor:
             model.algorithm.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.module = Probabilities(model.algorithm, self._images).eval()
         # Methods that predict batchwise get batches of the size they were measured with.
-        alone = BATCH[self.device.type] if self._images else 4096
+        alone = BATCH[self.device.type] if self._images else VECTORS
         self._size = TOGETHER if model.algorithm.predicts_batchwise else alone
         self.encoding = Encoding.from_card(self.card.get("inputs", {}))
         self._reading = Reading.from_json(self.card.get("inputs", {}))

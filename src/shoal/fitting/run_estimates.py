@@ -6,7 +6,7 @@ from statistics import fmean
 
 import torch
 
-from ..catalogue import title_of
+from ..catalogue import BASELINES, title_of
 from ..datasets import DomainDataset, splits
 from ..results.metrics import METRICS, class_shares, constant_score
 from ..results.records import HELD_OUT, KEPT, RunResult
@@ -15,6 +15,7 @@ from .estimates import Candidate, Estimates, by_simplicity
 # Runs record accuracies.
 METRIC = "accuracy"
 BASELINE = "erm"
+LOGISTIC_REGRESSION = "logistic-regression"
 
 
 def estimates_of(
@@ -23,15 +24,18 @@ def estimates_of(
     holdout: float,
     methods: Iterable[str],
     failed: Collection[tuple[str, str]] = (),
+    *,
+    frozen: bool = False,
 ) -> Estimates:
-    """Return the estimates of methods from their runs, each after its last update.
+    """Return the estimates of methods from their runs, each by its last record.
 
     Args:
         holdout: the share of each domain that the runs held out.
         methods: all that were planned.
         failed: runs that failed, as method and domain.
+        frozen: whether runs train a head on frozen features.
     """
-    candidates = [Candidate(name, title_of(name), _family(name)) for name in methods]
+    candidates = [Candidate(name, title_of(name), _family(name, frozen)) for name in methods]
     scores: dict[str, dict[str, list[float]]] = {}
     errors: dict[str, dict[str, list[float]]] = {}
     inside: dict[str, list[float]] = {}
@@ -69,8 +73,13 @@ def estimates_of(
     )
 
 
-def _family(method: str) -> str:
-    return "erm" if method == BASELINE else "penalty"
+def _family(method: str, frozen: bool) -> str:
+    """Return the family of a method, one of ``FAMILIES``."""
+    if method in BASELINES:
+        return "logistic regression" if method == LOGISTIC_REGRESSION else "trees"
+    if method == BASELINE:
+        return "head" if frozen else "erm"
+    return "penalty"
 
 
 def _on_whole_domain(run: RunResult, dataset: DomainDataset, holdout: float) -> float:

@@ -11,6 +11,7 @@ import torch
 
 from ..algorithms import VARIANTS, find
 from ..algorithms.hparams import draw, searches, values_for_run
+from ..catalogue import BASELINES
 from ..choices import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
@@ -21,6 +22,7 @@ from ..runs.machine import Machine
 from ..runs.run import Protocol, Run
 from ..storage import read_json, write_json
 from ..sweeps.plan import RUNS, LoadedData, MethodChoice
+from .baselines import CLASSES, Baseline
 from .inspection import FitData
 
 TRAINED = ("all", "head")
@@ -33,6 +35,14 @@ USUAL = 5001
 EPOCHS, FEWEST, MOST = 50, 200, 1000
 # Rows of each domain in an update, by default.
 BATCH = 64
+# The default weight decay of an MLP, times the rows of the table: a prior weighs the same however
+# many rows there are. And the number of records from which its weights are chosen.
+DECAY, RECORDS = 3.0, 20
+# How a fit is made. A fit that an earlier version began goes on as it began.
+# 1: ERM and Fishr are compared; an MLP has no weight decay and ends with its last update.
+# 2: on a table the baselines and more methods are compared as well; an MLP has a weight decay and
+#    ends with the weights that are best on held-out rows of the training domains.
+FIRST_RECIPE, RECIPE = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +58,7 @@ class FitSetup:
         precision: as in ``Protocol``.
         settings: hyperparameters as text, by name.
         examples: number of images or rows, for messages; None if unknown.
+        recipe: the version of how a fit is made.
     """
 
     dataset: str
@@ -59,6 +70,7 @@ class FitSetup:
     precision: str
     settings: Mapping[str, str]
     examples: int | None = None
+    recipe: int = RECIPE
 
     def __post_init__(self) -> None:
         choose("part of the network to train", self.trained, TRAINED)
@@ -70,8 +82,15 @@ class FitSetup:
 
     @property
     def protocol(self) -> Protocol:
-        """The protocol of every run."""
+        """The protocol of every run with updates."""
         every = max(1, self.steps // 4)
+        if self.kind == "table" and self.recipe > FIRST_RECIPE:
+            return Protocol(
+                steps=self.steps,
+                record_every=max(1, self.steps // RECORDS),
+                network="standardised-mlp",
+                stop="held-out",
+            )
         if self.kind == "table":
             return Protocol(steps=self.steps, record_every=every, network="standardised-mlp")
         if self.frozen:
@@ -91,29 +110,48 @@ class FitSetup:
         method: MethodChoice,
         tests: tuple[str, ...],
         trial: int,
+        draw: int = 0,
     ) -> Run:
         """Return the run of a method with its default hyperparameters.
 
         Args:
             dataset: the runs' inputs: images, or vectors.
             tests: the held-out domains.
+            draw: the place in a baseline's grid; methods have their defaults only.
         """
-        scale = "large" if self.kind == "images" and not self.frozen else "small"
+        kind, protocol = method[0], self.protocol
+        if issubclass(kind, Baseline):
+            # Nothing is chosen by held-out rows, so the model on all domains has all rows.
+            holdout = protocol.holdout if tests else 0.0
+            protocol = Protocol(steps=1, record_every=1, holdout=holdout, network=kind.network)
+            hparams = dict(kind.grid[draw])
+        else:
+            scale = "large" if self.kind == "images" and not self.frozen else "small"
+            given = _known(method, self.settings)
+            hparams = hparams_for(method, scale, self.steps, given, self._usual())
         return Run(
             dataset=dataset.name,
             fingerprint=dataset.fingerprint,
             algorithm=name,
             test_domains=tests,
             trial=trial,
-            draw=0,
-            hparams=hparams_for(method, scale, self.steps, _known(method, self.settings)),
-            protocol=self.protocol,
+            draw=draw,
+            hparams=hparams,
+            protocol=protocol,
         )
+
+    def _usual(self) -> dict[str, str]:
+        """Return the hyperparameters that have other defaults on a table."""
+        if self.kind != "table" or self.recipe == FIRST_RECIPE or not self.examples:
+            return {}
+        return {"weight_decay": f"{DECAY / self.examples:.2g}"}
 
     def save(self, out: Path) -> None:
         """Write the setup to ``out``; raise if there are runs of another one."""
         path, mine = out / SETUP, asdict(self) | {"settings": dict(self.settings)}
         found = read_json(path) if path.exists() else {}
+        if found:
+            found.setdefault("recipe", FIRST_RECIPE)
         if not found or not any((out / RUNS).glob("*")):
             write_json(path, mine)
             return
@@ -177,6 +215,12 @@ def saved_setup(out: Path) -> dict[str, Any] | None:
     return found
 
 
+def recipe_of(out: Path) -> int:
+    """Return the recipe of the runs in ``out``; the newest if there are none."""
+    saved = saved_setup(out)
+    return RECIPE if saved is None else int(saved.get("recipe", FIRST_RECIPE))
+
+
 def choose_setup(
     data: FitData,
     out: Path,
@@ -210,6 +254,7 @@ def choose_setup(
         precision=before.get("precision", "bf16" if gpu and trained == "all" else "float32"),
         settings=settings,
         examples=sum(map(len, data.dataset.domains)),
+        recipe=recipe_of(out),
     )
 
 
@@ -227,12 +272,18 @@ def find_method(name: str) -> MethodChoice:
     return find(name), {}
 
 
+def find_candidate(name: str) -> MethodChoice:
+    """Return a baseline, or a method or variant as ``find_method`` does."""
+    return (CLASSES[name], {}) if name in BASELINES else find_method(name)
+
+
 def check_settings(settings: Mapping[str, str], methods: Mapping[str, MethodChoice]) -> None:
     """Raise if no method has a hyperparameter of this name, or its value is wrong."""
-    declared = {f.name for kind, _ in methods.values() for f in fields(kind.Hparams)}
+    updated = [method for method in methods.values() if not issubclass(method[0], Baseline)]
+    declared = {f.name for kind, _ in updated for f in fields(kind.Hparams)}
     for name in settings:
         choose("hyperparameter", name, declared)
-    for method in methods.values():
+    for method in updated:
         hparams_for(method, "small", USUAL, _known(method, settings))
 
 
@@ -247,18 +298,26 @@ ALWAYS_WRITTEN = ("average",)
 
 
 def hparams_for(
-    method: MethodChoice, scale: str, steps: int, given: Mapping[str, str]
+    method: MethodChoice,
+    scale: str,
+    steps: int,
+    given: Mapping[str, str],
+    usual: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the default hyperparameters of a method for a run of ``steps`` updates.
 
     The warm-up is the same share of the run as in a run of the usual length.
+
+    Args:
+        given: what the user has set; it wins over all.
+        usual: other defaults than the method's.
     """
     kind, settings = method
     warmup = searches(kind.Hparams, scale).get("warmup_steps")
     shorter = {}
     if warmup is not None and warmup.default:
         shorter = {"warmup_steps": str(round(warmup.default * steps / USUAL))}
-    found = draw(kind.Hparams, scale, 0, 0, {**shorter, **settings, **given})
+    found = draw(kind.Hparams, scale, 0, 0, {**(usual or {}), **shorter, **settings, **given})
     always = {name: getattr(found, name) for name in ALWAYS_WRITTEN if hasattr(found, name)}
     return values_for_run(found) | always
 

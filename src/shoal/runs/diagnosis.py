@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..catalogue import title_of
 from ..curvature import (
     Diagonals,
     Roots,
@@ -293,6 +294,11 @@ def diagnose(
     for (name, _), part in evaluate.parts.items():
         if len(part) < 2:
             raise ValueError(f"the domain {name!r} has {len(part)} image; a variance needs two")
+    if next(classifier_of(evaluate).parameters(), None) is None:
+        raise ValueError(
+            f"{title_of(model.run.algorithm)} has no gradients, which a diagnosis compares; give a "
+            "model with a linear head, such as a run of another method in the folder of the fit"
+        )
     whole = question.parameters != "head"
     subject = (
         network_subject(evaluate, question.parameters, question.method)

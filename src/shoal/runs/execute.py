@@ -14,23 +14,24 @@ from torch import Tensor
 from ..algorithms.base import Algorithm
 from ..catalogue import AVERAGES, LOGS
 from ..choices import choose
-from ..datasets import DomainDataset
+from ..datasets import DomainDataset, splits
 from ..datasets.cache import ImageCache
 from ..distributed import rank
 from ..results.averages import about_average, average_folder, by_average, read_averages
-from ..results.records import HELD_OUT, TIMING, Record, RunResult
+from ..results.records import HELD_OUT, TIMING, Record, RunResult, RunTiming
 from ..storage import explain_write_errors, write_json, write_safetensors, write_text
 from ..training.averages import Averaging
 from ..training.checkpoints import Checkpoints
-from ..training.evaluation import Evaluation, EvaluationSet, Outcome, SplitKey
+from ..training.evaluation import Evaluation, EvaluationSet, Outcome, SplitKey, record_of
 from ..training.loop import Schedule, train
-from ..training.placement import RunData
+from ..training.placement import DataRequest, RunData, place
 from ..training.step import Update
 from ..training.stopping import Stopping
 from ..training.watcher import SILENT, Progress, Watcher
 from . import model
 from .best_weights import WeightKeeper
 from .diagnosis import Diagnoses, Gaps
+from .fitted import Fitted
 from .folder import CONFUSION, LOGITS, PREDICTIONS, RunFolder
 from .machine import Machine, about_machine
 from .prepare import cautions_for, evaluation_of_run, prepare
@@ -79,6 +80,8 @@ def execute(
             checkpoints.delete()  # a kill may have come before it
         return _finished(run, folder, machine, keepers, watcher)
     model.check_saving()
+    if issubclass(method, Fitted):
+        return _fit(run, method, dataset, folder, machine, watcher)
     trained = dataset.without(run.test_domains).names
     placed, update = prepare(run, method, dataset, cache, machine)
     for line in cautions_for(run, dataset, update.algorithm):
@@ -128,6 +131,64 @@ def execute(
     checkpoints.delete()
     for name, own in rows.items():
         keepers[name].report_missing(own, watcher)
+    return run.result(records, folder.path)
+
+
+def _fit(
+    run: Run,
+    method: type[Fitted],
+    dataset: DomainDataset,
+    folder: RunFolder,
+    machine: Machine,
+    watcher: Watcher,
+) -> RunResult:
+    """Fit the run's model to all kept rows at once, in the first process, and write its files."""
+    if rank() > 0:
+        return run.result([], folder.path)
+    begin = time.perf_counter()
+    waiting = Progress(done=0, steps=1, rate=0.0, seconds_left=None, record=None)
+    watcher.progress(waiting)
+    parts = splits(dataset, run.trial, run.protocol.holdout)
+    wanted = DataRequest(test_domains=run.test_domains, trial=run.trial, size=1)
+    placed = place(dataset, parts, None, wanted, torch.device("cpu"))
+    trained = dataset.without(run.test_domains)
+    network = method.fit_network(
+        run,
+        torch.cat([domain.tensor[parts[domain.name].kept] for domain in trained.domains]),
+        torch.cat([domain.labels[parts[domain.name].kept] for domain in trained.domains]),
+        len(dataset.classes),
+    )
+    algorithm = method(network, len(trained.domains))
+    fitted = time.perf_counter()
+    evaluate = Evaluation(algorithm, placed.parts, lambda rows: rows, nullcontext)
+    outcomes = evaluate()
+    records = [record_of(0, {}, outcomes, {})]
+    done = time.perf_counter()
+    timing = RunTiming(
+        preparing=0.0,
+        updating=fitted - begin,
+        evaluating=done - fitted,
+        updates=1,
+        about=about_machine(machine),
+    )
+    with explain_write_errors(folder.path):
+        folder.write_records(records)
+        model.save(
+            folder.path,
+            algorithm,
+            run=run,
+            shape=placed.shape,
+            classes=dataset.classes,
+            domains=trained.names,
+            record=records[-1],
+        )
+        if machine.predictions:
+            _write_predictions(folder, dataset, placed.parts, outcomes)
+            write_safetensors(folder.path / LOGITS, _logits(evaluate, None, {"": records}))
+        write_json(folder.path / TIMING, timing.to_json())
+        folder.finish()
+    watcher.records(records)
+    watcher.progress(replace(waiting, done=1, seconds_left=0.0, record=records[-1]))
     return run.result(records, folder.path)
 
 

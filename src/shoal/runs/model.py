@@ -14,6 +14,7 @@ from torch import Tensor
 from ..algorithms import VARIANTS, find
 from ..algorithms.base import Algorithm
 from ..algorithms.optimiser import Optimiser
+from ..catalogue import BASELINES
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, evaluation_images
 from ..networks import for_data
@@ -25,6 +26,7 @@ from ..storage import write_aside, write_json
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import Evaluation, EvaluationSet, SplitKey
 from ..training.step import precision_context
+from .fitted import Fitted, load_fitted
 from .run import Run
 
 SCHEMA = 1
@@ -182,6 +184,12 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
     method = method or registered(run.algorithm)
     domains = len(card["training_domains"])
     shape, classes = card["shape"], len(card["classes"])
+    if issubclass(method, Fitted):
+        try:
+            fitted = load_fitted(run.protocol.network, tensors, shape[0], classes, domains)
+        except ValueError as error:
+            raise ValueError(f"{folder / MODEL} is damaged: {error}; {_again(folder)}") from error
+        return Model(fitted.to(device), card)
     algorithm = build(
         run,
         method,
@@ -250,7 +258,9 @@ def _again(folder: Path) -> str:
 
 
 def registered(name: str) -> type[Algorithm]:
-    """Return the method of the registry, or of a variant, with the name in a file."""
+    """Return the method of the registry, of a variant or of a baseline with the name in a file."""
+    if name in BASELINES:
+        return Fitted
     if ":" in name:
         raise ValueError(
             f"the model was trained with your own method {name}, which a file must not import; "

@@ -16,6 +16,7 @@ from ..results.records import Record
 # enough to fill a GPU, and few enough for the caches of a CPU.
 TOGETHER = 64
 ALONE = {"cuda": (1024, 256), "cpu": (128, 32)}  # small images, and large ones
+VECTORS = 4096
 BINS = 15
 
 # The names of a domain and of a split.
@@ -155,6 +156,8 @@ class Evaluation:
         """Return how many such images are in a batch."""
         if self.algorithm.predicts_batchwise:
             return TOGETHER
+        if images.ndim == 2:
+            return VECTORS
         return ALONE[self._device.type][images.ndim == 4 and images.shape[-1] >= 64]
 
 

@@ -1,0 +1,228 @@
+"""Baselines: scikit-learn's classifiers for tables, fitted as runs and kept as plain arrays."""
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..catalogue import BASELINES
+from ..networks import Network, Standardise
+from ..networks.trees import TreeNodes, Trees, boosted_trees, forest
+from ..randomness import domainbed_hash
+from ..runs.fitted import Fitted, linear_model
+from ..runs.run import Run
+
+Array = np.ndarray[Any, Any]
+# The logit of a class that the training rows do not have.
+ABSENT = -1e4
+# With fewer numbers than this, threads wait for each other longer than they work: on a machine with
+# other work, two of them took up to ninety times as long as one.
+SMALL = 5_000_000
+# Rows on which a network is compared with its classifier, and the largest accepted difference.
+COMPARED, TOLERANCE = 64, 1e-5
+
+
+class Baseline(Fitted):
+    """One of scikit-learn's classifiers; its runs need no updates.
+
+    Args:
+        network: its name in a run.
+        grid: arguments of the classifier for each draw; draw 0 is the defaults.
+    """
+
+    network: ClassVar[str]
+    grid: ClassVar[tuple[Mapping[str, Any], ...]]
+
+    @classmethod
+    def fit_network(cls, run: Run, inputs: Tensor, labels: Tensor, classes: int) -> Network:
+        """Return the network with the arrays of the fitted classifier."""
+        if len(labels.unique()) < 2:
+            raise ValueError(
+                "all rows of the training domains are of one class; there is nothing to learn"
+            )
+        seed = domainbed_hash("method", run.dataset, run.trial, *run.test_domains)
+        return cls.fit_rows(dict(run.hparams), inputs, labels, classes, seed)
+
+    @classmethod
+    @abstractmethod
+    def fit_rows(
+        cls, settings: Mapping[str, Any], inputs: Tensor, labels: Tensor, classes: int, seed: int
+    ) -> Network:
+        """Return the network fitted to rows ``[n, d]`` and labels ``[n]``."""
+
+
+class LogisticRegression(Baseline):
+    """Multinomial logistic regression with an L2 penalty, on standardised columns."""
+
+    network = "linear"
+    grid = ({"C": 1.0}, {"C": 0.1}, {"C": 0.01})
+
+    @classmethod
+    def fit_rows(
+        cls, settings: Mapping[str, Any], inputs: Tensor, labels: Tensor, classes: int, seed: int
+    ) -> Network:
+        from sklearn import linear_model as sklearn_linear
+        from threadpoolctl import threadpool_limits
+
+        network = linear_model(inputs.shape[1], classes)
+        standardise, head = network.features, network.classifier
+        if not isinstance(standardise, Standardise) or not isinstance(head, torch.nn.Linear):
+            raise TypeError("a linear model has standardised columns and a linear head")
+        standardise.measure(inputs)
+        model = sklearn_linear.LogisticRegression(max_iter=1000, random_state=seed, **settings)
+        with threadpool_limits(1), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a fit that could be a little closer is good enough
+            model.fit(standardise(inputs).numpy(), labels.numpy())
+        weight, bias = torch.from_numpy(model.coef_), torch.from_numpy(model.intercept_)
+        if len(weight) == 1:  # of two classes it has the score of the second
+            weight, bias = (torch.cat([torch.zeros_like(one), one]) for one in (weight, bias))
+        known = torch.from_numpy(model.classes_)
+        head.weight.zero_()
+        head.bias.fill_(ABSENT)
+        head.weight[known], head.bias[known] = weight, bias
+        check_same(
+            network,
+            inputs,
+            lambda rows: model.predict_proba(standardise(torch.from_numpy(rows)).numpy()),
+            model.classes_,
+        )
+        return network
+
+
+class Forest(Baseline):
+    """A forest of scikit-learn's: the mean of its trees' shares of the classes."""
+
+    network = "forest"
+    grid = (
+        {"n_estimators": 200, "min_samples_leaf": 1},
+        {"n_estimators": 200, "min_samples_leaf": 5},
+    )
+    ensemble: ClassVar[str]
+
+    @classmethod
+    def fit_rows(
+        cls, settings: Mapping[str, Any], inputs: Tensor, labels: Tensor, classes: int, seed: int
+    ) -> Network:
+        from sklearn import ensemble
+
+        model = getattr(ensemble, cls.ensemble)(n_jobs=-1, random_state=seed, **settings)
+        model.fit(inputs.numpy(), labels.numpy())
+        trees = [one.tree_ for one in model.estimators_]
+        found = []
+        for tree in trees:
+            shares = np.zeros((tree.node_count, classes))
+            shares[:, model.classes_] = tree.value[:, 0]
+            shares /= len(trees) * shares.sum(1, keepdims=True)
+            found.append(
+                TreeNodes(
+                    feature=np.where(tree.children_left < 0, -1, tree.feature),
+                    threshold=tree.threshold,
+                    left=tree.children_left,
+                    right=tree.children_right,
+                    missing_left=tree.missing_go_to_left,
+                    value=shares,
+                )
+            )
+        network = forest(Trees.of(found, [0] * len(found), np.zeros(classes)))
+        model.set_params(n_jobs=None)
+        check_same(network, inputs, model.predict_proba, model.classes_)
+        return network
+
+
+class RandomForest(Forest):
+    """Trees on bootstrap samples, with the best of a few random columns at each node."""
+
+    ensemble = "RandomForestClassifier"
+
+
+class ExtraTrees(Forest):
+    """Trees on all rows, with random thresholds in a few random columns at each node."""
+
+    ensemble = "ExtraTreesClassifier"
+
+
+class GradientBoosting(Baseline):
+    """Boosted trees on binned columns, of scikit-learn's histogram version."""
+
+    network = "boosted-trees"
+    grid = (
+        {"learning_rate": 0.1, "max_iter": 100, "max_leaf_nodes": 31},
+        {"learning_rate": 0.05, "max_iter": 200, "max_leaf_nodes": 15},
+        {"learning_rate": 0.05, "max_iter": 100, "max_leaf_nodes": 7},
+    )
+
+    @classmethod
+    def fit_rows(
+        cls, settings: Mapping[str, Any], inputs: Tensor, labels: Tensor, classes: int, seed: int
+    ) -> Network:
+        from sklearn.ensemble import HistGradientBoostingClassifier
+        from threadpoolctl import threadpool_limits
+
+        model = HistGradientBoostingClassifier(early_stopping=False, random_state=seed, **settings)
+        with threadpool_limits(1) if inputs.numel() < SMALL else nullcontext():
+            model.fit(inputs.numpy(), labels.numpy())
+        known = model.classes_.tolist()
+        # Of two classes it has the score of the second; that of the first is 0.
+        known = known[1:] if len(known) == 2 else known
+        base = np.full(classes, ABSENT)
+        base[model.classes_] = 0.0
+        base[known] = model._baseline_prediction.reshape(-1)
+        found = []
+        for nodes in (tree.nodes for trees in model._predictors for tree in trees):
+            found.append(
+                TreeNodes(
+                    feature=np.where(nodes["is_leaf"], -1, nodes["feature_idx"].astype(np.int64)),
+                    threshold=nodes["num_threshold"],
+                    left=nodes["left"].astype(np.int64),
+                    right=nodes["right"].astype(np.int64),
+                    missing_left=nodes["missing_go_to_left"],
+                    value=nodes["value"][:, None],
+                )
+            )
+        network = boosted_trees(Trees.of(found, known * len(model._predictors), base))
+        check_same(network, inputs, model.predict_proba, model.classes_)
+        return network
+
+
+def check_same(
+    network: Network, inputs: Tensor, predict_proba: Callable[[Array], Array], known: Array
+) -> None:
+    """Raise if the network's probabilities differ from scikit-learn's on some of the rows.
+
+    Some of the arrays are no public part of scikit-learn, and another version may have others.
+    """
+    rows = inputs[:: max(1, len(inputs) // COMPARED)][:COMPARED]
+    found = network(rows).softmax(-1).numpy()[:, known]
+    gap = np.abs(found - predict_proba(rows.numpy())).max()
+    if not gap <= TOLERANCE:
+        import sklearn
+
+        raise ValueError(
+            f"scikit-learn {sklearn.__version__} keeps this model in a way that this version of "
+            f"shoal does not know: probabilities differ by {gap:.2g}, expected {TOLERANCE:g} or "
+            "less; install another version of either"
+        )
+
+
+CLASSES: dict[str, type[Baseline]] = dict(
+    zip(BASELINES, (LogisticRegression, RandomForest, ExtraTrees, GradientBoosting), strict=True)
+)
+
+
+def import_sklearn() -> None:
+    """Import what the baselines need, which takes seconds, so that no run is charged for it."""
+    import sklearn.ensemble
+    import sklearn.linear_model  # noqa: F401
+    import threadpoolctl  # noqa: F401
+
+
+def sklearn_missing() -> bool:
+    """Return whether scikit-learn is not installed."""
+    from importlib.util import find_spec
+
+    return find_spec("sklearn") is None

@@ -1,0 +1,80 @@
+"""Fitted: a model that another library fits to all rows at once, as a method that only predicts."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor, nn
+
+from ..algorithms.base import UpdateAlgorithm
+from ..algorithms.forward import Batch
+from ..choices import choose
+from ..networks import Network, Standardise
+from ..networks.trees import Trees, boosted_trees, forest
+from .run import Run
+
+
+class Fitted(UpdateAlgorithm):
+    """A model that is fitted as a whole: it predicts, and no update changes it.
+
+    A subclass knows how it is fitted. To load a model, this class is enough: the network's name is
+    in the run, and its sizes are those of the stored arrays.
+    """
+
+    capture = "eager"
+
+    @classmethod
+    def fit_network(cls, run: Run, inputs: Tensor, labels: Tensor, classes: int) -> Network:
+        """Return the network that the run's settings give on these rows."""
+        raise TypeError(f"{cls.__name__} was loaded from a file and cannot be fitted again")
+
+    def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
+        """Refuse: there is nothing to update."""
+        raise TypeError(f"{type(self).__name__} is fitted at once and has no updates")
+
+
+def linear_model(columns: int, classes: int) -> Network:
+    """Return an untrained linear model on standardised columns, in float64."""
+    network = Network(Standardise(columns), nn.Linear(columns, classes)).double()
+    return network.requires_grad_(False)
+
+
+def load_fitted(
+    name: str | None, tensors: Mapping[str, Tensor], columns: int, classes: int, domains: int
+) -> Fitted:
+    """Return the fitted model of a file; raise if its tensors are not those of such a model.
+
+    Args:
+        name: of the network, one of ``NETWORKS``.
+        tensors: as ``prediction_tensors`` has named them.
+    """
+    build = NETWORKS[choose("network of a fitted model", str(name), NETWORKS)]
+    algorithm = Fitted(build(tensors, columns, classes), domains)
+    wanted = algorithm.state_dict()
+    for key in {**wanted, **tensors}:
+        found = tensors.get(key)
+        if key not in wanted or found is None:
+            raise ValueError(f"{key} is {'missing' if found is None else 'unknown'}")
+        if (found.shape, found.dtype) != (wanted[key].shape, wanted[key].dtype):
+            raise ValueError(f"{key} has the shape {list(found.shape)} and the type {found.dtype}")
+    algorithm.load_state_dict(dict(tensors))
+    for part in algorithm.modules():
+        if isinstance(part, Trees):
+            part.check(columns)
+    return algorithm.eval()
+
+
+def _trees(tensors: Mapping[str, Tensor], classes: int) -> Trees:
+    """Return trees of the sizes of these tensors, still without content."""
+    names = {"nodes": "feature", "leaves": "values", "trees": "roots"}
+    try:
+        sizes = {size: len(tensors[f"model.features.{name}"]) for size, name in names.items()}
+        width = tensors["model.features.values"].shape[1]
+    except (KeyError, IndexError, TypeError) as error:
+        raise ValueError(f"the arrays of its trees are missing ({error})") from error
+    return Trees(**sizes, width=width, groups=classes // max(width, 1))
+
+
+NETWORKS: dict[str, Callable[[Mapping[str, Tensor], int, int], Network]] = {
+    "linear": lambda tensors, columns, classes: linear_model(columns, classes),
+    "forest": lambda tensors, columns, classes: forest(_trees(tensors, classes)),
+    "boosted-trees": lambda tensors, columns, classes: boosted_trees(_trees(tensors, classes)),
+}

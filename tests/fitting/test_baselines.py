@@ -1,0 +1,419 @@
+"""Baselines: as arrays they give scikit-learn's probabilities; their runs are like any other."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pyarrow import parquet
+from safetensors.torch import load_file
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
+from sklearn.linear_model import LogisticRegression
+
+import shoal
+from shoal.algorithms import find
+from shoal.catalogue import BASELINES, title_of
+from shoal.cli import main
+from shoal.datasets import Domain, DomainDataset, splits
+from shoal.fitting import baselines, fit, leave_one_out
+from shoal.fitting.baselines import CLASSES
+from shoal.fitting.onnx_export import write_onnx
+from shoal.fitting.predictor import Predictor
+from shoal.fitting.setup import FIRST_RECIPE, RECIPE, FitWorkspace, find_method
+from shoal.runs import model as models
+from shoal.runs.fitted import Fitted
+from shoal.runs.machine import Machine
+from shoal.runs.model import Model, registered
+from shoal.runs.run import Run
+from shoal.storage import write_json
+from shoal.sweeps.plan import folder_of
+from shoal.sweeps.status import RunState
+from shoal.sweeps.worker import Worker
+from tests.fitting.made import table_setup, write_table
+
+CPU = torch.device("cpu")
+# Fewer trees than by default, so that a test takes moments.
+FEW: dict[str, dict[str, Any]] = {
+    "logistic-regression": {"C": 0.5},
+    "random-forest": {"n_estimators": 9, "min_samples_leaf": 2},
+    "extra-trees": {"n_estimators": 9, "min_samples_leaf": 1},
+    "gradient-boosting": {"learning_rate": 0.2, "max_iter": 12, "max_leaf_nodes": 6},
+}
+
+
+def sklearn_probabilities(
+    name: str, settings: Mapping[str, Any], X: np.ndarray, y: np.ndarray, T: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the classes and the probabilities of scikit-learn's own classifier."""
+    if name == "logistic-regression":
+        mean, std = np.nanmean(X.astype(float), 0), np.nanstd(X.astype(float), 0)
+        X, T = (np.nan_to_num((one - mean) / std) for one in (X, T))
+        model: Any = LogisticRegression(max_iter=1000, **settings)
+    elif name == "gradient-boosting":
+        model = HistGradientBoostingClassifier(early_stopping=False, random_state=5, **settings)
+    else:
+        kinds = {"random-forest": RandomForestClassifier, "extra-trees": ExtraTreesClassifier}
+        model = kinds[name](random_state=5, **settings)
+    model.fit(X, y)
+    return model.classes_, model.predict_proba(T)
+
+
+def rows(classes: int, gaps: bool, n: int = 300) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    draw = np.random.RandomState(classes + gaps)
+    X, T = (draw.randn(size, 5).astype(np.float32).round(1) for size in (n, 400))
+    y = (X[:, :classes] + draw.randn(n, classes)).argmax(1)
+    if gaps:
+        X[draw.rand(*X.shape) < 0.1] = np.nan
+        T[draw.rand(*T.shape) < 0.2] = np.nan
+    return X, y, T
+
+
+def check_alike(name: str, X: np.ndarray, y: np.ndarray, T: np.ndarray, classes: int) -> Any:
+    given = [torch.from_numpy(one) for one in (X, y)]
+    network = CLASSES[name].fit_rows(FEW[name], *given, classes, seed=5)
+    known, expected = sklearn_probabilities(name, FEW[name], X, y, T)
+    found = network(torch.from_numpy(T)).softmax(-1).numpy()
+    np.testing.assert_allclose(found[:, known], expected, atol=1e-6, rtol=0)
+    return network
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("name", BASELINES)
+def test_the_arrays_say_what_scikit_learn_says(name: str, classes: int, gaps: bool) -> None:
+    X, y, T = rows(classes, gaps)
+    check_onnx(check_alike(name, X, y, T, classes), T, classes)
+
+
+def check_onnx(network: Any, T: np.ndarray, classes: int) -> None:
+    """Check that the ONNX file says the same of these rows; it sums in float32."""
+    pytest.importorskip("onnxruntime", reason="no onnxruntime")
+    card = {"shape": [5], "classes": list(map(str, range(classes)))}
+    predictor = Predictor(Model(Fitted(network, 2).eval(), card))
+    with TemporaryDirectory() as folder:
+        for some in (T, T[:1]):
+            assert write_onnx(Path(folder) / "model.onnx", predictor, torch.from_numpy(some)) < 2e-6
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_class_that_no_row_has_is_never_predicted(name: str) -> None:
+    X, y, T = rows(2, False)
+    network = check_alike(name, X, 2 * y + 1, T, 5)
+    found = network(torch.from_numpy(T)).softmax(-1)
+    assert found.shape == (400, 5)
+    assert found[:, ::2].max() < 1e-8
+    check_onnx(network, T, 5)
+
+
+def test_real_rows(data_root: Path) -> None:
+    path = data_root / "gas-drift.parquet"
+    if not path.exists():
+        pytest.skip(f"data not present: {path}")
+    table = parquet.read_table(path)
+    answers = [table.column(name).to_numpy() for name in ("gas", "batch")]
+    columns = [name for name in table.column_names if name not in ("gas", "batch")]
+    inputs = np.stack([table.column(name).to_numpy() for name in columns], 1).astype(np.float32)
+    gases, labels = np.unique(answers[0], return_inverse=True)
+    known = answers[1] == answers[1][0]
+    for name in list(BASELINES)[1:]:
+        check_alike(name, inputs[known], labels[known], inputs[~known], len(gases))
+
+
+def test_a_fit_that_scikit_learn_keeps_in_another_way_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As if another version had turned the children around."""
+    X, y, _ = rows(2, False)
+    real = baselines.TreeNodes
+
+    def turned(**arrays: Any) -> Any:
+        return real(**arrays | {"left": arrays["right"], "right": arrays["left"]})
+
+    monkeypatch.setattr(baselines, "TreeNodes", turned)
+    for name in ("extra-trees", "gradient-boosting"):
+        with pytest.raises(ValueError, match=r"scikit-learn .* differ by .*, expected 1e-05"):
+            CLASSES[name].fit_rows(FEW[name], torch.from_numpy(X), torch.from_numpy(y), 2, 5)
+
+
+# Runs
+
+
+@pytest.fixture
+def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, settings in FEW.items():
+        monkeypatch.setattr(CLASSES[name], "grid", (settings, {**settings, "random_state": 1}))
+
+
+def vectors(lonely: bool = False) -> DomainDataset:
+    """Return three domains of rows; in the ``lonely`` data set, two of them have one class."""
+    draws = torch.Generator().manual_seed(0)
+    domains = []
+    for number, name in enumerate("abc"):
+        inputs = torch.randn(30, 5, generator=draws) + number
+        labels = (inputs[:, 0] > number).long() * (0 if lonely and name != "c" else 1)
+        domains.append(Domain(name, labels, inputs))
+    return DomainDataset("vectors", ("no", "yes"), tuple(domains))
+
+
+def attempt(out: Path, data: DomainDataset, name: str, **changes: Any) -> tuple[Run, RunState]:
+    method = (CLASSES.get(name) or find(name), {})
+    run = table_setup(steps=4).run(
+        data, name, method, changes.get("tests", ("c",)), 0, changes.get("draw", 0)
+    )
+    machine = Machine(device=CPU, step="eager")
+    workspace = FitWorkspace({name: method}, data, None, machine)
+    return run, Worker(out, workspace).attempt(run)
+
+
+@pytest.mark.usefixtures("few_trees")
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_run_leaves_the_files_of_any_run(tmp_path: Path, name: str) -> None:
+    data = vectors()
+    run, state = attempt(tmp_path, data, name)
+    other, _ = attempt(tmp_path, data, "erm")
+    assert state is RunState.DONE
+    mine, its = (folder_of(tmp_path, one) for one in (run, other))
+    files = {path.name for path in mine.iterdir()}
+    assert files == {path.name for path in its.iterdir()}
+    assert {"done", "records.jsonl", "model.safetensors", "confusion.json"} <= files
+    (line,) = (mine / "records.jsonl").read_text().splitlines()
+    record = json.loads(line)
+    last = json.loads((its / "records.jsonl").read_text().splitlines()[-1])
+    for key in ("accuracy", "calibration_error"):
+        shape = {domain: sorted(parts) for domain, parts in record[key].items()}
+        assert shape == {domain: sorted(parts) for domain, parts in last[key].items()}
+    assert record["accuracy"]["c"]["kept"] > 0.6
+    logits, theirs = (load_file(one / "logits.safetensors") for one in (mine, its))
+    assert {key: one.shape for key, one in logits.items()} == {
+        key: one.shape for key, one in theirs.items()
+    }
+
+    # The logits are the logarithms of what scikit-learn says of the rows that were not fitted.
+    parts = splits(data, 0)
+    kept = [(data[one].tensor[parts[one].kept], data[one].labels[parts[one].kept]) for one in "ab"]
+    X, y = (torch.cat(both) for both in zip(*kept, strict=True))
+    seed = {"random_state": run_seed(run)} if name != "logistic-regression" else {}
+    expected = CLASSES[name].fit_rows(run.hparams, X, y, 2, seed.get("random_state", 0))
+    held_out = data["c"].tensor[parts["c"].held_out]
+    np.testing.assert_allclose(
+        logits["last/c/held_out"].float().softmax(-1),
+        expected(held_out).softmax(-1),
+        atol=2e-3,  # they are kept in half precision
+    )
+    timing = json.loads((mine / "timing.json").read_text())
+    assert timing["updates"] == 1
+    assert timing["updating"] > 0
+
+    # Loaded by its name alone, it is measured like the run.
+    loaded = models.load(mine, CPU)
+    assert type(loaded.algorithm) is Fitted
+    measured = models.measure(loaded, data, None, ["c"])["c"]["accuracy"]
+    whole = record["accuracy"]["c"]
+    assert measured == pytest.approx(0.8 * whole["kept"] + 0.2 * whole["held_out"])
+
+
+def run_seed(run: Run) -> int:
+    return baselines.domainbed_hash("method", run.dataset, run.trial, *run.test_domains)
+
+
+@pytest.mark.usefixtures("few_trees")
+def test_runs_repeat_themselves_and_draws_are_other_runs(tmp_path: Path) -> None:
+    data, found = vectors(), []
+    for folder in ("one", "two"):
+        run, _ = attempt(tmp_path / folder, data, "extra-trees")
+        path = folder_of(tmp_path / folder, run)
+        found.append([(path / name).read_bytes() for name in ("model.safetensors", "model.json")])
+    assert found[0] == found[1]
+    written = (path / "records.jsonl").stat().st_mtime_ns
+    attempt(tmp_path / "two", data, "extra-trees")
+    assert (path / "records.jsonl").stat().st_mtime_ns == written
+    with pytest.raises(IndexError):
+        attempt(tmp_path, data, "extra-trees", draw=2)
+    # The model on all domains has all rows, because none of them is needed for a choice.
+    last, _ = attempt(tmp_path, data, "extra-trees", tests=())
+    assert last.protocol.holdout == 0
+    assert models.load(folder_of(tmp_path, last), CPU).card["accuracy"] == {}
+
+
+def test_grids_begin_with_the_defaults() -> None:
+    data = vectors()
+    for name, kind in CLASSES.items():
+        runs = [
+            table_setup().run(data, name, (kind, {}), ("a",), 0, draw)
+            for draw in range(len(kind.grid))
+        ]
+        assert len(runs) > 1
+        assert len({run.identity for run in runs}) == len(runs)
+        assert [run.draw for run in runs] == list(range(len(runs)))
+        assert [dict(run.hparams) for run in runs] == [dict(one) for one in kind.grid]
+        assert title_of(name) == BASELINES[name] != name
+
+
+def test_a_single_class_is_a_failure_that_is_told(tmp_path: Path) -> None:
+    data = vectors(lonely=True)
+    run, state = attempt(tmp_path, data, "logistic-regression")
+    assert state is RunState.FAILED
+    (line,) = leave_one_out.failures(tmp_path, [run])
+    assert "Logistic regression, c held out, split 1: " in line
+    assert "all rows of the training domains are of one class" in line
+
+
+def damage(folder: Path, change: Any) -> None:
+    """Change the tensors of a model, and the card with them, as nobody does by accident."""
+    import hashlib
+
+    from safetensors.torch import save
+
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    content = save(tensors)
+    (folder / "model.safetensors").write_bytes(content)
+    card = json.loads((folder / "model.json").read_text())
+    write_json(folder / "model.json", card | {"sha256": hashlib.sha256(content).hexdigest()})
+
+
+@pytest.mark.usefixtures("few_trees")
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (lambda t: t.pop("model.features.roots"), "the arrays of its trees are missing"),
+        (lambda t: t.pop("model.features.left"), "model.features.left is missing"),
+        (lambda t: t.update(more=torch.zeros(1)), "more is unknown"),
+        (lambda t: t["model.features.left"].zero_(), "the trees have children that no tree can"),
+        (
+            lambda t: t.update({"model.features.base": torch.zeros(2)}),
+            r"model.features.base has the shape \[2\] and the type torch.float32",
+        ),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path: Path, change: Any, wrong: str) -> None:
+    run, _ = attempt(tmp_path, vectors(), "random-forest")
+    folder = folder_of(tmp_path, run)
+    damage(folder, change)
+    with pytest.raises(
+        ValueError, match=rf"model.safetensors is damaged: {wrong}.*; copy it again"
+    ):
+        models.load(folder, CPU)
+
+
+def test_what_is_fitted_at_once_has_no_updates() -> None:
+    assert registered("random-forest") is Fitted
+    X, y, _ = rows(2, False)
+    given = [torch.from_numpy(one) for one in (X, y)]
+    network = CLASSES["logistic-regression"].fit_rows({}, *given, 2, seed=0)
+    algorithm = Fitted(network, 2)
+    with pytest.raises(TypeError, match="has no updates"):
+        algorithm.update([])
+    run = Run(dataset="x", fingerprint="", algorithm="x", test_domains=())
+    with pytest.raises(TypeError, match="cannot be fitted again"):
+        Fitted.fit_network(run, *given, 2)
+
+
+# The command
+
+
+@pytest.mark.usefixtures("own_folder", "few_trees")
+@pytest.mark.parametrize("name", ["extra-trees", "logistic-regression"])
+def test_a_baseline_is_deployed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime", reason="no onnxruntime")
+    write_table(Path("t.csv"))
+    assert main(["fit", "t.csv", "--out", "out", "--only", name, "--trials", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert f"Deploy {BASELINES[name]}." in out
+    assert f"{BASELINES[name]}, hospital_a held out, split 1: fitted, " in err
+    assert "on seen domains\n  (1 of 3 runs" in err
+    assert "checked model.onnx: probabilities match" in err
+    assert "update" not in out + err
+    card = json.loads(Path("out/model.json").read_text())
+    assert (card["algorithm"], card["hparams"]) == (name, FEW[name])
+    assert card["estimate"]["methods"][name]["average"]["mean"] > 0.8
+    assert card["onnx"]["input"]["shape"] == ["n", 5]
+    assert BASELINES[name] in Path("out/report.html").read_text()
+
+    Path("new.csv").write_text("colour,size,shade\nred,9.5,0\nblue,0.5,\n")
+    assert main(["predict", "out", "new.csv"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("new.csv: row 1: big") and second.startswith("new.csv: row 2: small")
+    assert shoal.load("out").predict({"size": [9.5], "shade": [None], "colour": ["red"]})[0].label
+    for model in ("out", next(str(path.parent) for path in Path("out/runs").glob("*/done"))):
+        assert main(["eval", model, "--dataset", "t.csv", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["hospital_b"]["accuracy"] > 0.8
+    diagnosed = main(["diagnose", "out", "t.csv"])
+    err = capsys.readouterr().err
+    assert diagnosed == (0 if name == "logistic-regression" else 2), err
+    if diagnosed:
+        assert "Extra trees has no gradients, which a diagnosis compares" in err
+    for command in (["status", "out"], ["report", "out"]):
+        assert main(command) == 0
+        assert BASELINES[name] in capsys.readouterr().out
+
+    # The same command fits nothing again.
+    before = [path.stat().st_mtime_ns for path in Path("out/runs").glob("*/done")]
+    assert main(["fit", "t.csv", "--out", "out", "--only", name, "--trials", "1"]) == 0
+    assert [path.stat().st_mtime_ns for path in Path("out/runs").glob("*/done")] == before
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_what_is_compared() -> None:
+    data, photos = write_table(Path("t.csv")), Path("photos")
+    by_default = [*BASELINES, "erm", "fishr", "irm", "vrex", "groupdro", "coral"]
+
+    def chosen(*given: Any) -> list[str]:
+        return list(fit._choose_methods(*given))
+
+    assert chosen((), (), data, RECIPE) == by_default
+    assert chosen(("mmd", "erm"), (), data, RECIPE) == [*by_default, "mmd"]
+    assert chosen((), ("erm", "extra-trees"), data, RECIPE) == ["erm", "extra-trees"]
+    assert chosen(("mmd",), ("erm",), data, RECIPE) == ["erm", "mmd"]
+    # Images, and fits that an earlier version began, have what they had.
+    assert chosen((), (), photos, RECIPE) == ["erm", "fishr"]
+    assert chosen((), (), data, FIRST_RECIPE) == ["erm", "fishr"]
+
+
+def test_an_mlp_on_a_table_is_regularised_and_stopped() -> None:
+    data = vectors()
+    setup = replace(table_setup(steps=200), examples=300)
+    for name in ("erm", "fishr-no-ema", "coral"):
+        run = setup.run(data, name, find_method(name), ("a",), 0)
+        assert run.hparams["weight_decay"] == 0.01
+        assert (run.protocol.stop, run.protocol.record_every) == ("held-out", 10)
+    set_by_hand = replace(setup, settings={"weight_decay": "0"})
+    assert set_by_hand.run(data, "erm", find_method("erm"), (), 0).hparams["weight_decay"] == 0
+    # A fit that an earlier version began goes on as it began.
+    before = replace(setup, recipe=FIRST_RECIPE).run(data, "erm", find_method("erm"), ("a",), 0)
+    assert before.hparams["weight_decay"] == 0
+    assert (before.protocol.stop, before.protocol.record_every) == ("last", 50)
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_without_scikit_learn(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fit, "sklearn_missing", lambda: True)
+    monkeypatch.setattr(fit, "onnx_missing", lambda: "onnx")
+    monkeypatch.setattr(fit, "ON_TABLES", ("logistic-regression", "erm", "fishr"))
+    write_table(Path("t.csv"), rows=10)
+    command = ["fit", "t.csv", "--out", "out", "--steps", "2", "--trials", "1"]
+    assert main([*command, "--only", "random-forest"]) == 2
+    needs = "needs scikit-learn, which is not installed: pip install 'shoal[tables]'"
+    assert f"random-forest {needs}" in capsys.readouterr().err
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert f"only networks are compared: the baselines {needs[:4]}" in err
+    assert "Logistic regression" not in out
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_baselines_are_for_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("photos").mkdir()
+    assert main(["fit", "photos", "--only", "random-forest", "erm"]) == 2
+    assert "random-forest is for tables, and photos holds images" in capsys.readouterr().err
