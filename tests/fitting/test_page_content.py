@@ -1,11 +1,15 @@
 """The tables that a fit prints, on terminals of every width."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from shoal.cli.fit import print_data
+from shoal.catalogue import ON_TABLES, title_of
+from shoal.cli.fit import print_data, print_result
+from shoal.fitting.estimates import Candidate, Estimates
+from shoal.fitting.verdict import decide
 
 CLASSES = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]
 DOMAINS = ["art_painting", "cartoon", "photo", "sketch"]
@@ -41,3 +45,52 @@ def test_no_name_is_cut_off(
 def test_many_classes_are_counted_only(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     assert "dog" not in shown(capsys, [*CLASSES, "a", "b"])
+
+
+def estimates() -> Estimates:
+    """Return scores of all methods of a table; each is a little worse than the one before."""
+    order = ("logistic regression", "trees", "trees", "trees", "erm", *["penalty"] * 5)
+    candidates = [
+        Candidate(name, title_of(name), family)
+        for name, family in zip(ON_TABLES, order, strict=True)
+    ]
+    return Estimates(
+        candidates=tuple(candidates),
+        examples=dict.fromkeys(DOMAINS, 300),
+        scores={
+            one.key: {name: [0.9 - j / 1000 - k / 100] for k, name in enumerate(DOMAINS)}
+            for j, one in enumerate(candidates)
+        },
+        inside=dict.fromkeys(ON_TABLES, 0.95),
+        guess=dict.fromkeys(DOMAINS, 0.4),
+        majority=dict.fromkeys(DOMAINS, 0.4),
+        chance=dict.fromkeys(DOMAINS, 0.1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("width", "first", "across"),
+    [
+        (200, "Held out", True),
+        (120, "Method", False),
+        (60, "Method", False),
+    ],
+)
+def test_every_method_is_shown_on_any_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, width: int, first: str, across: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_result(SimpleNamespace(verdict=decide(estimates()), out=Path("out"), seconds=3.0))
+    out = capsys.readouterr().out
+    lines = [line.strip() for line in out.splitlines()]
+    head = next(line for line in lines if line.startswith(first))
+    assert "…" not in out
+    for title in ("Logistic regression", "Gradient boosting", "V-REx", "most frequent class"):
+        assert title in (head if across else " ".join(lines[3:]))
+    if across:
+        cells = next(line for line in lines if line.startswith("sketch")).split()
+        assert cells[1:4] == ["87.0", "86.9", "86.8"]
+    else:
+        cells = next(line for line in lines if line.startswith("Extra trees")).split()[2:]
+        assert cells[:3] == ["88.3", "86.8", "95.0"]
+        assert (cells[3:] == ["89.8", "88.8", "87.8", "86.8"]) is (width == 120)

@@ -75,6 +75,7 @@ def content(**changes: Any) -> dict[str, Any]:
             }
             for name in ("erm", "fishr")
         ],
+        "measured": ", after the last update",
         "how": [("Network", EVIL)],
         "failures": [f"fishr: {EVIL}"],
         "onnx": True,
@@ -162,6 +163,20 @@ def test_the_chart_has_a_mark_for_every_number() -> None:
         assert xs[1] > xs[0]
         ticks = [float(x) for x in re.findall(r'class="tick" x="([\d.]+)"', drawing)]
         assert min(b - a for a, b in pairwise(ticks)) >= 50
+
+
+def test_many_methods_are_told_apart() -> None:
+    made = content()
+    many = [made["methods"][k % 2] | {"name": f"method {k}"} for k in range(12)]
+    drawn = chart(made | {"methods": many})
+    legend = drawn.partition('class="legend"')[2]
+    assert len(set(re.findall(r"background:(#\w+)", legend))) == 12
+    # The marks of a domain stay apart from each other, and from those of the next one.
+    drawing = re.findall(r"<svg.*?</svg>", drawn)[0]
+    ys = [float(y) for y in re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)"', drawing)]
+    assert len(ys) == 3 * 12
+    assert min(b - a for a, b in pairwise(ys[:12])) >= 5
+    assert min(ys[12:24]) - max(ys[:12]) > 5
 
 
 def test_it_fits_the_window(tmp_path: Path) -> None:

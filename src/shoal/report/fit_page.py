@@ -9,8 +9,14 @@ from typing import Any, NamedTuple
 # The scores of all methods, by domain.
 Lines = list[tuple[str, list[Mapping[str, Any] | None]]]
 
-COLOURS = ("#6b7280", "#0b5cad", "#b7472a", "#2f7d4f", "#7a4fa3", "#a3760b")
-RIGHT, ROW, TOP = 24, 34, 8
+# Enough for all methods that are compared by default, and a few more.
+COLOURS = (
+    *("#6b7280", "#0b5cad", "#b7472a", "#2f7d4f", "#7a4fa3", "#a3760b"),
+    *("#d1679b", "#17a2a2", "#1a1d21", "#8bb33d", "#e08a2e", "#7fb2e5"),
+)
+RIGHT, TOP = 24, 8
+# The height of a domain's line at least, and the distance of the marks of two methods in it.
+ROW, BESIDE = 34, 7
 # Distances between two marks of an axis, and the least number of pixels between them.
 STEPS = tuple(digit * 10.0**power for power in range(-3, 3) for digit in (1, 2, 5))
 APART = 50
@@ -58,28 +64,38 @@ def chart(content: Mapping[str, Any]) -> str:
     return f'{drawings}<p class="legend">{_legend([method["name"] for method in methods])}</p>'
 
 
+def _row(methods: int) -> float:
+    """Return the height of a domain's line."""
+    return max(ROW, BESIDE * methods + 14)
+
+
 def _drawing(lines: Lines, frame: ChartFrame, label: str) -> str:
-    height = TOP + ROW * len(lines) + 26
-    parts = "".join([*_grid(frame, height), *_lines(lines, frame)])
+    height = TOP + _row(len(lines[0][1])) * len(lines) + 26
+    bands, marks = _lines(lines, frame)
+    parts = "".join([*bands, *_grid(frame, height), *marks])
     return (
         f'<svg class="{frame.name}" viewBox="0 0 {frame.width} {height}" role="img" '
         f'aria-label="{label}">{parts}</svg>'
     )
 
 
-def _lines(lines: Lines, frame: ChartFrame) -> list[str]:
-    parts = []
+def _lines(lines: Lines, frame: ChartFrame) -> tuple[list[str], list[str]]:
+    """Return bands behind every other line, to be drawn first, and the names and marks."""
+    bands, parts = [], []
     for number, (name, cells) in enumerate(lines):
-        y = TOP + ROW * (number + 0.5)
+        row = _row(len(cells))
+        y = TOP + row * (number + 0.5)
+        if number % 2:
+            band = f'x="0" y="{y - row / 2}" width="{frame.width}" height="{row}"'
+            bands.append(f'<rect class="band" {band}/>')
         bold = ' class="strong"' if name == "average" else ""
         short = name if len(name) <= frame.letters else f"{name[: frame.letters - 1]}…"
         place = f'x="{frame.left - 12}" y="{y + 4}" text-anchor="end"'
         parts.append(f"<text {place}{bold}>{escape(short)}</text>")
         for k, cell in enumerate(cells):
             if cell is not None:
-                step = 7 if len(cells) < 4 else 20 / len(cells)
-                parts.append(_mark(cell, k, y + step * (k - (len(cells) - 1) / 2), frame))
-    return parts
+                parts.append(_mark(cell, k, y + BESIDE * (k - (len(cells) - 1) / 2), frame))
+    return bands, parts
 
 
 def _mark(cell: Mapping[str, Any], k: int, y: float, frame: ChartFrame) -> str:
@@ -97,7 +113,7 @@ def _mark(cell: Mapping[str, Any], k: int, y: float, frame: ChartFrame) -> str:
     return f'{bar}<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{colour}"/>'
 
 
-def _grid(frame: ChartFrame, height: int) -> list[str]:
+def _grid(frame: ChartFrame, height: float) -> list[str]:
     room = (frame.width - frame.left - RIGHT) / (frame.high - frame.low)  # of 1
     step = next(step for step in STEPS if step * room >= APART)
     first, last = ceil(frame.low / step - 1e-9), floor(frame.high / step + 1e-9)
