@@ -143,9 +143,9 @@ def check_guess(folder: Path, out: str) -> None:
     (row,) = re.findall(r'<tr class="guess">(.*?)</tr>', page, re.DOTALL)
     cells = re.findall(r"<t[hd][^>]*>([^<]+)", row)
     worst = min(expected.values())
-    assert cells[: 4 + len(DOMAINS)] == [
+    assert cells[: 6 + len(DOMAINS)] == [
         "most frequent class",
-        *(f"{average:.1f}", "–", f"{worst:.1f}"),
+        *(f"{average:.1f}", "–", f"{worst:.1f}", "–", "–"),
         *(f"{value:.1f}" for value in expected.values()),
     ]
 
