@@ -8,6 +8,7 @@ from scipy import stats
 from scipy.special import expit, logit
 
 from shoal.fitting.choice import choose_candidate, judged
+from shoal.fitting.decision import make_decision
 from shoal.fitting.expectation import expect, prediction_interval
 from tests.fitting.estimated import estimates
 
@@ -131,3 +132,21 @@ def test_of_a_loss_the_smallest_is_the_best() -> None:
         {"erm": [0.7, 0.71, 0.72], "fishr": [0.5, 0.52, 0.54]}, metric="log-loss", majority=0.69
     )
     assert expect(made).chosen == dict.fromkeys("abc", "fishr")
+
+
+def test_of_one_family_the_best_is_chosen_not_the_first() -> None:
+    # Extra trees are 2.0 ± 1.2 points ahead of the forest, and both belong to the trees.
+    scores = {
+        "logistic": [0.60, 0.61, 0.62, 0.60],
+        "forest": [0.84, 0.85, 0.86, 0.83],
+        "extra": [0.89, 0.84, 0.88, 0.85],
+        "erm": [0.90, 0.84, 0.88, 0.85],
+    }
+    made = estimates(scores)
+    gains = made.table()
+    assert choose_candidate(gains, ALIKE, "mean", made.simplicity).deploy == 2
+    assert choose_candidate(gains, ALIKE, "mean", [0, 1, 2, 3]).deploy == 2
+    near = np.array([[0.80, 0.82, 0.81, 0.83], [0.83, 0.80, 0.83, 0.82]])
+    assert choose_candidate(near, ALIKE, "mean", [0, 0]).deploy == 1
+    assert choose_candidate(near, ALIKE, "mean", [0, 1]).deploy == 0
+    assert make_decision(made).deploy == "extra"

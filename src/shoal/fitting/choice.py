@@ -1,5 +1,6 @@
 """Choice: the candidate to deploy, from the scores of all candidates on domains left out."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,20 +37,29 @@ def judged(gains: Array, weights: Array, judge: str) -> Array:
     return np.asarray((weights * gains + (1 - weights) * mean[:, None]).min(1))
 
 
-def choose_candidate(gains: Array, weights: Array, judge: str) -> Chosen:
+def choose_candidate(
+    gains: Array, weights: Array, judge: str, simplicity: Sequence[int] | None = None
+) -> Chosen:
     """Return the simplest candidate that is within one paired standard error of the best one.
 
-    The error is that of the mean difference over domains, for both judges. One domain has no error
-    to be within, so there the best candidate is chosen. Errors differ from candidate to candidate,
-    so one within its error can be worse than a simpler one outside; it is passed over.
+    Of equally simple ones it is the best. The error is that of the mean difference over domains,
+    for both judges. One domain has no error to be within, so there the best candidate is chosen.
+    Errors differ from candidate to candidate, so one within its error can be worse than a simpler
+    one outside; it is passed over.
 
     Args:
-        gains: scores by candidate and domain, ``[M, K]``, the simplest first; larger is better.
+        gains: scores by candidate and domain, ``[M, K]``; larger is better.
+        simplicity: a number for each candidate, larger for less simple ones; by default every row
+            is less simple than the one before.
     """
+    rank = np.arange(len(gains)) if simplicity is None else np.asarray(simplicity)
     values = judged(gains, weights, judge)
+    order = np.lexsort((np.arange(len(values)), rank))
     # Of equal candidates, the simplest is the best.
-    best = int(np.argmax(values >= values.max() - ROUNDING))
+    best = int(next(k for k in order if values[k] >= values.max() - ROUNDING))
     error = standard_error(gains[best] - gains, weights)
     near = values[best] - values <= np.where(np.isfinite(error), error, 0) + ROUNDING
-    simpler = np.maximum.accumulate(np.append(-np.inf, values[:-1]))
-    return Chosen(deploy=int(np.argmax(near & (values > simpler))), best=best)
+    near &= [value > values[rank < mine].max(initial=-np.inf) for value, mine in zip(values, rank, strict=True)]
+    chosen = near & (rank == rank[near].min())
+    top = values[chosen].max()
+    return Chosen(deploy=int(np.argmax(chosen & (values >= top - ROUNDING))), best=best)

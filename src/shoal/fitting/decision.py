@@ -187,7 +187,9 @@ def make_decision(estimates: Estimates) -> Decision:
         )
     keys, table = [one.key for one in estimates.complete], estimates.table()
     weights = domain_weights(estimates)
-    chosen = choose_candidate(estimates.measure.sign * table, weights, estimates.judge)
+    chosen = choose_candidate(
+        estimates.measure.sign * table, weights, estimates.judge, estimates.simplicity
+    )
     deploy, best = keys[chosen.deploy], keys[chosen.best]
     guess = np.array([[estimates.guess[name] for name in estimates.domains]])
     plain = next((one.key for one in estimates.complete if one.family == "erm"), None)

@@ -154,6 +154,11 @@ class Estimates:
         """The candidates with a score on every domain; only these are compared."""
         return tuple(one for one in self.candidates if self.left_out(one.key) == self.domains)
 
+    @property
+    def simplicity(self) -> list[int]:
+        """The place of each complete candidate's family, the simplest first."""
+        return list(map(by_simplicity, self.complete))
+
     @cached_property
     def trials(self) -> tuple[int, int]:
         """The fewest and the most trials of a domain."""

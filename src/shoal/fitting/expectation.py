@@ -52,7 +52,9 @@ def expect(estimates: Estimates) -> Expectation:
     for k, domain in enumerate(domains):
         others = np.arange(len(domains)) != k
         choosing = _scores_without(estimates, domain) if nested else table[:, others]
-        row = choose_candidate(sign * choosing, weights[others], estimates.judge).deploy
+        row = choose_candidate(
+            sign * choosing, weights[others], estimates.judge, estimates.simplicity
+        ).deploy
         scores[domain], chosen[domain] = float(table[row, k]), estimates.complete[row].key
     values = np.array(list(scores.values()))
     return Expectation(
