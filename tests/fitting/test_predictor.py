@@ -23,14 +23,14 @@ from tests.fitting.made import write_images
 CPU = torch.device("cpu")
 
 
-def small() -> Predictor:
+def small(**card: object) -> Predictor:
     """Return a model of one convolution for large images, with their normalisation."""
     torch.manual_seed(0)
     features = nn.Sequential(
         nn.Conv2d(3, 4, 16, 16), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     )
     algorithm = find("erm")(Network(features, nn.Linear(4, 3), IMAGENET), 2)
-    card = {"shape": [3, 224, 224], "classes": ["a", "b", "c"]}
+    card = {"shape": [3, 224, 224], "classes": ["a", "b", "c"], **card}
     return Predictor(Model(algorithm.eval(), card))
 
 
@@ -46,6 +46,24 @@ def test_probabilities_are_those_of_normalised_images() -> None:
         network = predictor.module.algorithm.model
         expected = network((pixels.double() / 255 - mean).float() / std).softmax(-1)
     torch.testing.assert_close(predictor.probabilities(pixels), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_temperature_of_the_card_scales_the_logits(tmp_path: Path) -> None:
+    pixels = images()
+    plain, softer = small().probabilities(pixels), small(temperature=2.5)
+    torch.testing.assert_close(
+        softer.probabilities(pixels), (plain.log() / 2.5).softmax(-1), atol=1e-6, rtol=1e-5
+    )
+    assert write_onnx(tmp_path / "model.onnx", softer, pixels) < 1e-5
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    (found,) = session.run(None, {"inputs": pixels.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), softer.probabilities(pixels))
+
+
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), "warm", True, None])
+def test_a_temperature_that_is_none_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="temperature in model.json must be a number above 0"):
+        small(temperature=value)
 
 
 def test_files_are_answered_in_their_order(tmp_path: Path) -> None:

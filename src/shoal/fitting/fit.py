@@ -438,6 +438,9 @@ def write_model(
         "notes": data.notes,
         "estimate": verdict.as_json(),
     }
+    temperature = verdict.decision.temperature
+    if temperature is not None and temperature.helps:
+        about["temperature"] = temperature.value
     (out / ONNX).unlink(missing_ok=True)  # it can be of another model
     models.save(
         out,

@@ -1,6 +1,7 @@
 """Predictor: a trained model that gives class names and probabilities for files, rows or arrays."""
 
 import json
+import math
 import os
 import warnings
 from collections import deque
@@ -74,17 +75,21 @@ class Prediction:
 
 
 class Probabilities(nn.Module):
-    """Module from raw inputs, uint8 images or vectors, to the probabilities of the classes."""
+    """Module from raw inputs, uint8 images or vectors, to the probabilities of the classes.
 
-    def __init__(self, algorithm: Algorithm, channels_last: bool) -> None:
+    Args:
+        temperature: logits are divided by it.
+    """
+
+    def __init__(self, algorithm: Algorithm, channels_last: bool, temperature: float = 1.0) -> None:
         super().__init__()
-        self.algorithm = algorithm
+        self.algorithm, self.temperature = algorithm, temperature
         preprocessing = getattr(algorithm.model, "preprocessing", None)
         self.normalise = Normalise(preprocessing, channels_last, algorithm.device)
 
     def forward(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.algorithm.predict(self.normalise(scaled(inputs)))
-        return logits.float().softmax(-1)
+        return (logits.float() / self.temperature).softmax(-1)
 
 
 class Predictor:
@@ -97,7 +102,8 @@ class Predictor:
         self._images = len(self.card["shape"]) == 3
         if self._images:
             model.algorithm.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.module = Probabilities(model.algorithm, self._images).eval()
+        temperature = temperature_of(self.card)
+        self.module = Probabilities(model.algorithm, self._images, temperature).eval()
         # Methods that predict batchwise get batches of the size they were measured with.
         alone = BATCH[self.device.type] if self._images else VECTORS
         self._size = TOGETHER if model.algorithm.predicts_batchwise else alone
@@ -408,6 +414,17 @@ def load(
     folder = folder.parent if folder.name == MODEL else folder
     _check_version(folder / CARD)
     return Predictor(models.load(folder, device_of(device), method))
+
+
+def temperature_of(card: Mapping[str, Any]) -> float:
+    """Return the temperature of a model's probabilities; 1 if its card has none."""
+    found = card.get("temperature", 1.0)
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 < found < math.inf:
+        raise ValueError(
+            f"the temperature in {CARD} must be a number above 0, got {found!r}; the file was "
+            "changed by hand, or is damaged"
+        )
+    return float(found)
 
 
 def device_of(name: str | torch.device | None) -> torch.device:
