@@ -103,6 +103,23 @@ class FitSetup:
             precision=self.precision,
         )
 
+    @property
+    def searches(self) -> bool:
+        """Whether other settings than the defaults are tried: where runs take seconds."""
+        return (self.kind == "table" or self.frozen) and self.recipe > FIRST_RECIPE
+
+    def hparams(
+        self, method: MethodChoice, settings: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Return the hyperparameters of a method with updates.
+
+        Args:
+            settings: what differs from the defaults; what the user has set wins over all.
+        """
+        scale = "large" if self.kind == "images" and not self.frozen else "small"
+        given = {**(settings or {}), **_known(method, self.settings)}
+        return hparams_for(method, scale, self.steps, given, self._usual())
+
     def run(
         self,
         dataset: DomainDataset,
@@ -111,13 +128,15 @@ class FitSetup:
         tests: tuple[str, ...],
         trial: int,
         draw: int = 0,
+        settings: Mapping[str, str] | None = None,
     ) -> Run:
-        """Return the run of a method with its default hyperparameters.
+        """Return the run of a method.
 
         Args:
             dataset: the runs' inputs: images, or vectors.
             tests: the held-out domains.
-            draw: the place in a baseline's grid; methods have their defaults only.
+            draw: the place in a baseline's grid.
+            settings: as in ``hparams``.
         """
         kind, protocol = method[0], self.protocol
         if issubclass(kind, Baseline):
@@ -126,9 +145,7 @@ class FitSetup:
             protocol = Protocol(steps=1, record_every=1, holdout=holdout, network=kind.network)
             hparams = dict(kind.grid[draw])
         else:
-            scale = "large" if self.kind == "images" and not self.frozen else "small"
-            given = _known(method, self.settings)
-            hparams = hparams_for(method, scale, self.steps, given, self._usual())
+            hparams = self.hparams(method, settings)
         return Run(
             dataset=dataset.name,
             fingerprint=dataset.fingerprint,
