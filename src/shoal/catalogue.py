@@ -155,6 +155,8 @@ RECORD_EVERY = {"small": 100, "large": 300, "domainnet": 1000}
 FIT_BACKBONE = "efficientnet-lite0"
 FIT_TRIALS = 3
 FIT_SECONDS = 600.0
+# What decides between its candidates: their mean over the domains left out, or their worst domain.
+JUDGES = ("mean", "worst")
 # What it compares on a table, where a method costs seconds.
 ON_TABLES = (*BASELINES, "erm", "fishr", "irm", "vrex", "groupdro", "coral")
 

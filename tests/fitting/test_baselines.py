@@ -28,7 +28,7 @@ from shoal.fitting import baselines, fit, leave_one_out
 from shoal.fitting.baselines import CLASSES
 from shoal.fitting.onnx_export import write_onnx
 from shoal.fitting.predictor import Predictor
-from shoal.fitting.setup import FIRST_RECIPE, RECIPE, FitWorkspace, find_method
+from shoal.fitting.setup import FIRST_VERSION, VERSION, FitWorkspace, find_method
 from shoal.runs import model as models
 from shoal.runs.fitted import Fitted
 from shoal.runs.machine import Machine
@@ -370,13 +370,13 @@ def test_what_is_compared() -> None:
     def chosen(*given: Any) -> list[str]:
         return list(fit._choose_methods(*given))
 
-    assert chosen((), (), data, RECIPE) == by_default
-    assert chosen(("mmd", "erm"), (), data, RECIPE) == [*by_default, "mmd"]
-    assert chosen((), ("erm", "extra-trees"), data, RECIPE) == ["erm", "extra-trees"]
-    assert chosen(("mmd",), ("erm",), data, RECIPE) == ["erm", "mmd"]
+    assert chosen((), (), data, VERSION) == by_default
+    assert chosen(("mmd", "erm"), (), data, VERSION) == [*by_default, "mmd"]
+    assert chosen((), ("erm", "extra-trees"), data, VERSION) == ["erm", "extra-trees"]
+    assert chosen(("mmd",), ("erm",), data, VERSION) == ["erm", "mmd"]
     # Images, and fits that an earlier version began, have what they had.
-    assert chosen((), (), photos, RECIPE) == ["erm", "fishr"]
-    assert chosen((), (), data, FIRST_RECIPE) == ["erm", "fishr"]
+    assert chosen((), (), photos, VERSION) == ["erm", "fishr"]
+    assert chosen((), (), data, FIRST_VERSION) == ["erm", "fishr"]
 
 
 def test_an_mlp_on_a_table_is_regularised_and_stopped() -> None:
@@ -389,7 +389,7 @@ def test_an_mlp_on_a_table_is_regularised_and_stopped() -> None:
     set_by_hand = replace(setup, settings={"weight_decay": "0"})
     assert set_by_hand.run(data, "erm", find_method("erm"), (), 0).hparams["weight_decay"] == 0
     # A fit that an earlier version began goes on as it began.
-    before = replace(setup, recipe=FIRST_RECIPE).run(data, "erm", find_method("erm"), ("a",), 0)
+    before = replace(setup, version=FIRST_VERSION).run(data, "erm", find_method("erm"), ("a",), 0)
     assert before.hparams["weight_decay"] == 0
     assert (before.protocol.stop, before.protocol.record_every) == ("last", 50)
 

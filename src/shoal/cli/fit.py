@@ -7,7 +7,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from ..catalogue import BASELINES, FIT_BACKBONE, FIT_SECONDS, FIT_TRIALS, ON_TABLES
+from ..catalogue import BASELINES, FIT_BACKBONE, FIT_SECONDS, FIT_TRIALS, JUDGES, ON_TABLES
+from ..results.metrics import METRICS
 from .loading import add_cache_folder
 from .options import add_device, add_settings, device, name_domains, positive, settings
 from .progress import FitProgressBars, fit_progress
@@ -70,10 +71,29 @@ def _add_comparison(group: Any) -> None:
         f"(default: {FIT_SECONDS / 60:.0f}min, or no limit if --runs is given)",
     )
     group.add_argument(
+        "--metric",
+        choices=tuple(METRICS),
+        default="accuracy",
+        help="what is compared on the domains left out (default: %(default)s)",
+    )
+    group.add_argument(
+        "--judge",
+        choices=JUDGES,
+        default=JUDGES[0],
+        help="deploy what is best on average over the domains left out, or on the worst of them "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
         "--runs",
         type=positive,
         metavar="N",
-        help="maximum number of training runs used for the comparison",
+        help="maximum number of training runs used for the comparison; each domain must be left "
+        "out once",
+    )
+    group.add_argument(
+        "--plan-only",
+        action="store_true",
+        help="check the data, print what would be compared, and train nothing",
     )
     group.add_argument(
         "--trials",
@@ -185,6 +205,9 @@ def _run(options: argparse.Namespace) -> int:
                 leave_out=options.leave_out,
                 group_column=options.group_column,
                 keep=options.keep,
+                metric=options.metric,
+                judge=options.judge,
+                plan_only=options.plan_only,
                 watcher=watcher,
             )
         if result is not None:
@@ -293,10 +316,8 @@ def print_plan(plan: Any) -> None:
     """Print the network, the number of runs and the time; warn if the time is too short."""
     setup, budget = plan.setup, plan.budget
     updates = f"{setup.steps:,} update{'s' * (setup.steps != 1)} in each run"
-    if all(name in BASELINES for name in plan.methods):
-        pass  # there is no network
-    elif setup.kind == "table":
-        print(f"Network: an MLP, {updates}.")
+    if setup.kind == "table":
+        print(f"Networks are MLPs, {updates}.")
     elif plan.without_gpu:
         print(
             f"No GPU found: training only a head on frozen features of {setup.backbone}, "
@@ -306,31 +327,28 @@ def print_plan(plan: Any) -> None:
         print(f"Training only a head on frozen features of {setup.backbone}, {updates}.")
     else:
         print(f"Training all weights of {setup.backbone}, {updates} (change with --steps).")
-    print(f"Comparing methods: {_planned_runs(plan)}.")
+    within = f" within {_round_duration(budget.seconds)}" if budget.seconds else ""
+    if budget.runs:
+        within += f" with at most {budget.runs:,} runs"
+    count, folds = len(plan.candidates), len(plan.folds)
+    left_out = f"each of {folds} domains left out once"
+    if any(len(fold.domains) > 1 for fold in plan.folds):
+        number = sum(len(fold.domains) for fold in plan.folds)
+        left_out = f"each of {number} domains left out once, in {folds} groups"
+    print(f"Comparing {', '.join(plan.candidates)}: {left_out}{within}.")
+    if plan.variants or plan.trials > 1:
+        more = ["other settings of the best"] * bool(plan.variants)
+        more += ["two domains left out at a time"] * bool(plan.variants and folds > 2)
+        more += [f"up to {plan.trials} splits"] * (plan.trials > 1)
+        print(f"If there is time: {', '.join(more)}.")
     left = budget.seconds_left
-    if left is not None and plan.shortest > left:
+    if count and left is not None and plan.shortest > left:
         print(
-            "The time is too short: to hold out two domains for each method and train the model "
-            f"takes about {format_duration(plan.shortest)} even with {updates}, but "
-            f"{format_duration(max(left, 0))} are left. Training starts all the same; to "
-            "shorten it, use a longer --time, --train head, or fewer --steps."
+            f"The time is too short: to leave out every domain once takes about "
+            f"{format_duration(plan.shortest)} even with {updates}, but "
+            f"{format_duration(max(left, 0))} are left, so there may be no verdict. Use a longer "
+            "--time, --train head, or fewer --steps."
         )
-
-
-def _planned_runs(plan: Any) -> str:
-    methods, domains, trials = len(plan.methods), plan.domains, plan.trials
-    budget, all_runs = plan.budget, methods * domains * trials
-    most = min(all_runs, budget.runs or all_runs)
-    held_out = f"{domains} held-out domains"
-    if most < methods * domains:
-        held_out = f"{most // methods} of {domains} domains held out"
-        most, trials = most // methods * methods, 0
-    product = [f"{methods} method{'s' * (methods != 1)}", held_out]
-    if trials:
-        product.append("1 split" if trials == 1 else f"{trials} splits")
-    of_all = f" of {all_runs}" if trials and most < all_runs else ""
-    within = f" within about {_round_duration(budget.seconds)}" if budget.seconds else ""
-    return f"up to {most}{of_all} training runs ({' × '.join(product)}){within}"
 
 
 def _round_duration(seconds: float) -> str:

@@ -59,7 +59,10 @@ def choose_candidate(
     best = int(next(k for k in order if values[k] >= values.max() - ROUNDING))
     error = standard_error(gains[best] - gains, weights)
     near = values[best] - values <= np.where(np.isfinite(error), error, 0) + ROUNDING
-    near &= [value > values[rank < mine].max(initial=-np.inf) for value, mine in zip(values, rank, strict=True)]
+    near &= [
+        value > values[rank < mine].max(initial=-np.inf)
+        for value, mine in zip(values, rank, strict=True)
+    ]
     chosen = near & (rank == rank[near].min())
     top = values[chosen].max()
     return Chosen(deploy=int(np.argmax(chosen & (values >= top - ROUNDING))), best=best)

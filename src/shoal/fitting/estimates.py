@@ -13,15 +13,15 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
+from ..catalogue import JUDGES
 from ..choices import choose
 from ..results.metrics import METRICS, Metric
 
 Array = NDArray[np.float64]
+Labels = NDArray[np.int64]
 # From the simplest to the least simple. A "head" is trained on frozen features; a "penalty" is any
 # method that adds something to plain training.
 FAMILIES = ("logistic regression", "trees", "head", "erm", "penalty")
-# What decides between candidates: their mean over the domains, or their lowest domain.
-JUDGES = ("mean", "worst")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Predictions:
     """A candidate's log-probabilities ``[n, C]`` on a domain that was left out, and the labels."""
 
     log_probabilities: Array
-    labels: NDArray[np.int64]
+    labels: Labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +73,7 @@ class Estimates:
         majority: by domain, the score of always predicting the domain's own most frequent class.
         chance: by domain, the score of guessing.
         failed: the runs that failed, as candidate and domain.
+        collapsed: candidates that did not even learn their training domains; they are not compared.
         predictions: by candidate and domain; only needed for a temperature.
     """
 
@@ -88,6 +89,7 @@ class Estimates:
     majority: Mapping[str, float]
     chance: Mapping[str, float]
     failed: frozenset[tuple[str, str]] = frozenset()
+    collapsed: frozenset[str] = frozenset()
     predictions: Mapping[str, Mapping[str, Predictions]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -152,7 +154,11 @@ class Estimates:
     @cached_property
     def complete(self) -> tuple[Candidate, ...]:
         """The candidates with a score on every domain; only these are compared."""
-        return tuple(one for one in self.candidates if self.left_out(one.key) == self.domains)
+        return tuple(
+            one
+            for one in self.candidates
+            if self.left_out(one.key) == self.domains and one.key not in self.collapsed
+        )
 
     @property
     def simplicity(self) -> list[int]:

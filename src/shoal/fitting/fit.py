@@ -4,7 +4,7 @@
 method with each domain held out in turn, decide, train the chosen method on all domains, write.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,13 +16,22 @@ from torch import Tensor
 
 from .._version import __version__
 from ..algorithms.base import Algorithm
-from ..catalogue import BASELINES, FIT_BACKBONE, FIT_SECONDS, FIT_TRIALS, ON_TABLES
+from ..catalogue import (
+    BASELINES,
+    FIT_BACKBONE,
+    FIT_SECONDS,
+    FIT_TRIALS,
+    JUDGES,
+    ON_TABLES,
+)
+from ..choices import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, build, cache_folder
 from ..datasets.domain_columns import DomainColumns, as_list
 from ..distributed import first_rank_first, processes, rank
 from ..networks.registry import backbone_name, check_network
-from ..results.records import CARD, Record
+from ..results.metrics import METRICS
+from ..results.records import CARD, Record, RunResult
 from ..runs import model as models
 from ..runs.machine import Machine
 from ..runs.model import check_saving
@@ -33,7 +42,9 @@ from ..sweeps.worker import Worker
 from ..training.pillow import exact_evaluation
 from ..training.watcher import Progress
 from .baselines import Baseline, import_sklearn, sklearn_missing
-from .budget import LEAST, Budget, FitPlan, FitProgress, length_within
+from .candidates import Recipe, recipes_of
+from .estimates import Estimates
+from .folds import Fold, folds_of
 from .frozen_features import (
     FEATURES,
     SHAPE,
@@ -45,18 +56,19 @@ from .inspection import FitData, check_kind, inspect_data, is_table, record_note
 from .leave_one_out import (
     FitWatcher,
     broadcast_int,
-    estimate,
-    failed_places,
     failures,
     finished_runs,
     run_group,
+    train_in_turn,
 )
 from .onnx_export import ONNX, describe_onnx, onnx_missing, write_onnx
 from .page_content import build_page_content
 from .predictor import Predictor, device_of, load, one_thread
-from .run_estimates import estimates_of
+from .run_estimates import RunEstimates
+from .run_length import length_within
+from .schedule import Budget, FitPlan, FitProgress, Schedule, plan_blocks
 from .setup import (
-    FIRST_RECIPE,
+    FIRST_VERSION,
     INSPECTION,
     FitSetup,
     FitWorkspace,
@@ -65,9 +77,8 @@ from .setup import (
     choose_setup,
     default_folder,
     find_candidate,
-    plan_runs,
-    recipe_of,
     saved_setup,
+    version_of,
 )
 from .verdict import Verdict, decide
 
@@ -118,6 +129,9 @@ def fit(
     leave_out: Collection[str] = (),
     group_column: str | None = None,
     keep: Collection[str] = (),
+    metric: str = "accuracy",
+    judge: str = "mean",
+    plan_only: bool = False,
     watcher: FitWatcher | None = None,
 ) -> FitResult | None:
     """Fit a model to ``data`` and write it to the folder ``out``; the same call resumes.
@@ -146,6 +160,9 @@ def fit(
         group_column: of a table or a manifest: patients, for example, whose examples are never
             both trained on and held out.
         keep: columns of ``domain_column`` that the model sees as well.
+        metric: what is compared, one of ``results.metrics.METRICS``.
+        judge: whether the "mean" over the domains left out decides, or the "worst" of them.
+        plan_only: inspect the data and tell ``watcher`` the plan; train nothing and return None.
     """
     from ..report.fit_page import check_drawing
 
@@ -155,13 +172,14 @@ def fit(
     watcher = watcher or FitWatcher()
     settings = settings or {}
     budget = Budget(time or (None if runs else FIT_SECONDS), runs)
-    methods = _choose_methods(algorithms, only, data, recipe_of(out))
+    methods = _choose_methods(algorithms, only, data, version_of(out))
     machine = _choose_machine(device_of(device))
 
     # Check first what would otherwise fail after hours of training.
     check_saving()
     check_drawing()
-    _check_runs(runs, methods)
+    choose("metric", metric, METRICS)
+    choose("judge", judge, JUDGES)
     check_settings(settings, methods)
     with first_rank_first():
         if rank() == 0:
@@ -205,23 +223,30 @@ def fit(
         settings=settings,
     )
     if setup.frozen:
-        for name, (method, _) in methods.items():
-            check_frozen(name, method)
+        for name, (kind, _) in methods.items():
+            check_frozen(name, kind)
+    folds = folds_of(inspected.dataset)
+    _check_runs(runs, folds)
     shortest = 0.0
     if steps is None and saved_setup(out) is None:
         workspace = FitWorkspace(methods, inspected.dataset, None, machine)
         setup, shortest = choose_length(setup, workspace, budget.seconds_left, watcher)
+    recipes = recipes_of(methods, setup)
+    usual = [one for one in recipes if one.key == one.base]
     watcher.plan(
         FitPlan(
             setup=setup,
-            methods=tuple(methods),
-            domains=len(inspected.dataset.names),
+            candidates=tuple(one.candidate.title for one in usual),
+            variants=len(recipes) - len(usual),
+            folds=folds,
             trials=trials,
             budget=budget,
             shortest=shortest,
             without_gpu=setup.frozen and train == "auto" and machine.device.type == "cpu",
         )
     )
+    if plan_only:
+        return None
 
     # Prepare the data of the runs: decode images, compute frozen features.
     with first_rank_first():
@@ -240,33 +265,42 @@ def fit(
         )
     if any(issubclass(kind, Baseline) for kind, _ in methods.values()):
         import_sklearn()
-    groups = plan_runs(setup, workspace, trials)
-    planned = [run for group in groups for run in group]
-    if done := finished_runs(out, planned):
-        count = "1 run is" if len(done) == 1 else f"{len(done)} runs are"
+
+    def make_run(recipe: Recipe, tests: tuple[str, ...], trial: int) -> Run:
+        return setup.run(
+            workspace.dataset,
+            recipe.method,
+            methods[recipe.method],
+            tests,
+            trial,
+            recipe.draw,
+            recipe.settings,
+        )
+
+    blocks = plan_blocks(recipes, folds, trials, make_run, nested=setup.searches)
+    results = _Results(
+        out,
+        RunEstimates(workspace.dataset, folds, [one.candidate for one in recipes], metric, judge),
+    )
+    schedule = Schedule(out, blocks, budget, results)
+    if done := len(schedule.counted):
+        count = "1 run is" if done == 1 else f"{done} runs are"
         watcher.note(f"{count} already done and not repeated")
 
     # Estimate, decide, train, write. A small network on vectors trains faster on one core.
     vectors = setup.frozen or setup.kind == "table"
     with one_thread() if vectors and machine.device.type == "cpu" else nullcontext():
-        estimated = estimate(out, groups, workspace, budget, watcher)
+        train_in_turn(out, schedule, workspace, watcher)
+        failed = failures(out, schedule.runs)
         # Only the first process has results to decide on.
         verdict = None
-        if estimated:
-            verdict = decide(
-                estimates_of(
-                    estimated,
-                    workspace.dataset,
-                    setup.protocol.holdout,
-                    methods,
-                    failed_places(out, planned),
-                    frozen=setup.frozen,
-                )
-            )
-        names = list(methods)
-        deploy = names[broadcast_int(lambda: names.index(verdict.deploy) if verdict else 0)]
-        final = setup.run(workspace.dataset, deploy, methods[deploy], (), 0)
-        failed = failures(out, planned)
+        if rank() == 0:
+            if not schedule.counted and failed:
+                raise ValueError(f"all runs failed: {failed[0]}")
+            verdict = decide(results(schedule.counted, schedule.failed))
+        deploy = recipes[broadcast_int(lambda: _place(recipes, verdict.deploy) if verdict else 0)]
+        final = make_run(deploy, (), 0)
+        method = methods[deploy.method]
         if verdict is not None:
             for line in failed:
                 watcher.note(f"failed: {line}")
@@ -276,10 +310,12 @@ def fit(
         if verdict is None:
             return None
 
-        write_model(out, final, methods[deploy], setup, inspected, verdict)
-        watcher.note(write_checked_onnx(out, methods[deploy][0], inspected))
+        write_model(out, final, method, setup, inspected, verdict)
+        watcher.note(write_checked_onnx(out, method[0], inspected))
         onnx = (out / ONNX).exists()
-        content = build_page_content(inspected, setup, verdict, estimated, failed, onnx)
+        content = build_page_content(
+            inspected, setup, verdict, results.known(schedule.counted), folds, failed, onnx
+        )
         _write_page(out / PAGE, content)
     return FitResult(out=out, verdict=verdict, failures=tuple(failed), seconds=monotonic() - begin)
 
@@ -288,7 +324,7 @@ def _choose_methods(
     algorithms: Iterable[str] | Mapping[str, MethodChoice],
     only: Iterable[str] | Mapping[str, MethodChoice],
     data: Path,
-    recipe: int,
+    version: int,
 ) -> dict[str, MethodChoice]:
     """Return the methods to compare, by the names of their runs; the default ones come first."""
     table = data.is_file() and is_table(data)
@@ -300,7 +336,7 @@ def _choose_methods(
             raise ValueError(f"{name} needs {SKLEARN}")
     if chosen:
         return chosen | added
-    usual = ON_TABLES if table and recipe > FIRST_RECIPE else ON_IMAGES
+    usual = ON_TABLES if table and version > FIRST_VERSION else ON_IMAGES
     if sklearn_missing():
         usual = tuple(name for name in usual if name not in BASELINES)
     return _by_name(usual) | added
@@ -312,13 +348,35 @@ def _by_name(methods: Iterable[str] | Mapping[str, MethodChoice]) -> dict[str, M
     return {name: find_candidate(name) for name in methods}
 
 
-def _check_runs(runs: int | None, methods: Mapping[str, MethodChoice]) -> None:
-    """Raise if the number of runs is too small to compare the methods."""
-    least = LEAST * len(methods)
-    if runs is not None and runs < least:
+class _Results:
+    """Makes estimates from the runs in ``out``; the files of a run are read once."""
+
+    def __init__(self, out: Path, estimates: RunEstimates) -> None:
+        self.out, self.estimates = out, estimates
+        self._known: dict[str, RunResult] = {}
+
+    def known(self, runs: Sequence[tuple[str, Run]]) -> list[tuple[str, RunResult]]:
+        """Return the results of finished runs, each with the key of its candidate."""
+        new = [run for _, run in runs if run.identity not in self._known]
+        self._known |= finished_runs(self.out, new)
+        return [(key, self._known[run.identity]) for key, run in runs]
+
+    def __call__(
+        self, runs: Sequence[tuple[str, Run]], failed: Sequence[tuple[str, Run]] = ()
+    ) -> Estimates:
+        return self.estimates(self.known(runs), failed)
+
+
+def _place(recipes: Sequence[Recipe], key: str) -> int:
+    return [one.key for one in recipes].index(key)
+
+
+def _check_runs(runs: int | None, folds: Sequence[Fold]) -> None:
+    """Raise if there are too few runs to leave every fold out once."""
+    if runs is not None and runs < len(folds):
         raise ValueError(
-            f"--runs must be {least} or more, to hold out two domains for each of "
-            f"{', '.join(methods)}, got {runs}"
+            f"--runs must be {len(folds)} or more, to leave out each of {len(folds)} domains once, "
+            f"got {runs}"
         )
 
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,12 +22,10 @@ from ..sweeps.plan import folder_of, write_plan
 from ..sweeps.status import RunState
 from ..sweeps.worker import Worker
 from ..training.watcher import Progress, Watcher
-from .budget import Budget, FitForecast, FitPlan, FitProgress
 from .inspection import FitData
+from .schedule import END, FitPlan, FitProgress, Schedule
 from .setup import FitWorkspace
 
-# Announced in place of the number of a run: there are no more.
-END = -1
 # Seconds between two looks at a run that another command trains.
 LOOK = 1.0
 # Returns the forecast of the whole fit, from the current run and its progress.
@@ -73,35 +70,28 @@ def run_title(run: Run) -> str:
     title = title_of(run.algorithm)
     if not run.test_domains:
         return f"{title} on all domains"
-    return f"{title}, {run.test_domains[0]} held out, split {run.trial + 1}"
+    left_out = " and ".join(run.test_domains[:2])
+    if len(run.test_domains) > 2:
+        left_out = f"{run.test_domains[0]} and {len(run.test_domains) - 1} more"
+    split = f", split {run.trial + 1}" if run.trial else ""
+    return f"{title}, {left_out} held out{split}"
 
 
-def estimate(
-    out: Path, groups: list[list[Run]], workspace: FitWorkspace, budget: Budget, watcher: FitWatcher
-) -> list[RunResult]:
-    """Train the groups that the budget allows, in order; return all finished runs.
+def train_in_turn(
+    out: Path, schedule: Schedule, workspace: FitWorkspace, watcher: FitWatcher
+) -> None:
+    """Train the runs that the schedule names, one after the other, until it names none.
 
-    In several processes all must call it; only the first returns runs. Those of earlier commands
-    count too, whatever the budget of this one.
-
-    Args:
-        groups: from ``plan_runs``.
+    In several processes all must call it, and the schedule of the first decides.
     """
-    worker, planned = Worker(out, workspace), list[Run]()
-    forecast = FitForecast(out, groups, budget)
-    for number, group in enumerate(groups):
-        if not broadcast_int(partial(budget.allows, out, groups, number)):
-            break
+    worker = Worker(out, workspace)
+    while (number := broadcast_int(schedule.next)) != END:
+        run = schedule.runs[number]
+        begin = time.monotonic()
         if rank() == 0:
-            write_plan(out, group)
-        run_group(worker, group, watcher, forecast)
-        planned += group
-    if rank() > 0:
-        return []
-    found = finished_runs(out, [run for group in groups for run in group])
-    if not found:
-        raise ValueError(f"all {len(planned)} runs failed: {'; '.join(failures(out, planned)[:1])}")
-    return found
+            write_plan(out, [run])
+        run_group(worker, [run], watcher, schedule.progress)
+        schedule.ended(run, time.monotonic() - begin)
 
 
 def run_group(worker: Worker, runs: Sequence[Run], watcher: FitWatcher, forecast: Forecast) -> None:
@@ -147,19 +137,14 @@ def assist_until_done(worker: Worker, runs: Sequence[Run]) -> None:
             worker.assist(runs[number])
 
 
-def finished_runs(out: Path, runs: list[Run]) -> list[RunResult]:
-    """Return the results of those runs that are finished."""
-    folders = [folder_of(out, run) for run in runs]
-    return read_runs([folder for folder in folders if folder.is_dir()])
+def finished_runs(out: Path, runs: Sequence[Run]) -> dict[str, RunResult]:
+    """Return the results of those runs that are finished, by their identities."""
+    folders = {folder_of(out, run): run.identity for run in runs}
+    found = read_runs([folder for folder in folders if folder.is_dir()])
+    return {folders[run.path]: run for run in found if run.path in folders}
 
 
-def failed_places(out: Path, runs: list[Run]) -> list[tuple[str, str]]:
-    """Return method and held-out domain of each failed run."""
-    failed = [run for run in runs if failure_of(folder_of(out, run)) is not None]
-    return [(run.algorithm, domain) for run in failed for domain in run.test_domains]
-
-
-def failures(out: Path, runs: list[Run]) -> list[str]:
+def failures(out: Path, runs: Sequence[Run]) -> list[str]:
     """Return a line for each failed run, with the reason."""
     found = []
     for run in runs:

@@ -4,7 +4,7 @@ import base64
 import io
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..results.metrics import Metric
 from ..results.records import RunResult, timing_of
 from ..runs.folder import PREDICTIONS
 from .decision import CandidateRow, Decision
+from .folds import Fold
 from .inspection import FitData
 from .paired import HALF
 from .setup import FitSetup
@@ -34,14 +35,15 @@ def build_page_content(
     data: FitData,
     setup: FitSetup,
     verdict: Verdict,
-    runs: Sequence[RunResult],
+    runs: Sequence[tuple[str, RunResult]],
+    folds: Sequence[Fold],
     failures: Sequence[str],
     onnx: bool,
 ) -> dict[str, Any]:
     """Return the content for ``report.fit_page.fit_page``.
 
     Args:
-        runs: the finished runs with a held-out domain.
+        runs: the finished runs, each with the key of its candidate.
         failures: a line for each failed run.
         onnx: whether an ONNX file was written.
     """
@@ -64,9 +66,11 @@ def build_page_content(
         "methods": [_method(row, domains, decision) for row in decision.rows],
         "guess": {**_scores(decision.guess, domains, decision), "beaten": decision.beaten},
         "data": _data(data),
-        "mistakes": find_mistakes(runs, data),
+        "mistakes": find_mistakes(
+            [(estimates.title(key), run) for key, run in runs if key == verdict.deploy], folds, data
+        ),
         "measured": MEASURED[setup.protocol.stop],
-        "how": _how(setup, decision, runs),
+        "how": _how(setup, decision, [run for _, run in runs]),
         "failures": list(failures),
         "onnx": onnx,
     }
@@ -180,24 +184,31 @@ def _how(setup: FitSetup, decision: Decision, runs: Sequence[RunResult]) -> list
 SHOWN, SIDE, CONFUSIONS = 12, 112, 5
 
 
-def find_mistakes(runs: Sequence[RunResult], data: FitData) -> list[dict[str, Any]]:
-    """Return the errors of every method on each held-out domain, in the first trial.
+def find_mistakes(
+    runs: Sequence[tuple[str, RunResult]], folds: Sequence[Fold], data: FitData
+) -> list[dict[str, Any]]:
+    """Return the errors on each fold left out, in the first trial.
 
     The most confident errors come first, each with a small picture or the row of the table.
+
+    Args:
+        runs: each with the title of its candidate.
     """
     pictures: dict[Path, str | None] = {}
+    names = {frozenset(fold.domains): fold.name for fold in folds}
     found = []
-    for run in runs:
-        if run.trial != 0 or len(run.test_domains) != 1 or run.path is None:
+    for title, run in runs:
+        left_out = frozenset(run.test_domains)
+        if run.trial != 0 or left_out not in names or run.path is None:
             continue
-        lines = _read_predictions(run.path / PREDICTIONS, run.test_domains[0])
+        lines = _read_predictions(run.path / PREDICTIONS, left_out)
         wrong = [line for line in lines if line["prediction"] != line["label"]]
         wrong.sort(key=lambda line: -line["probability"])
         pairs = Counter((line["label"], line["prediction"]) for line in wrong)
         found.append(
             {
-                "method": title_of(run.algorithm),
-                "domain": run.test_domains[0],
+                "method": title,
+                "domain": names[left_out],
                 "examples": len(lines),
                 "wrong": len(wrong),
                 "confusions": [
@@ -210,11 +221,11 @@ def find_mistakes(runs: Sequence[RunResult], data: FitData) -> list[dict[str, An
     return found
 
 
-def _read_predictions(path: Path, domain: str) -> list[dict[str, Any]]:
+def _read_predictions(path: Path, domains: Collection[str]) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     lines = (json.loads(line) for line in path.read_text("utf-8").splitlines())
-    return [line for line in lines if line["domain"] == domain]
+    return [line for line in lines if line["domain"] in domains]
 
 
 def _mistake(

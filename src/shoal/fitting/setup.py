@@ -42,7 +42,7 @@ DECAY, RECORDS = 3.0, 20
 # 1: ERM and Fishr are compared; an MLP has no weight decay and ends with its last update.
 # 2: on a table the baselines and more methods are compared as well; an MLP has a weight decay and
 #    ends with the weights that are best on held-out rows of the training domains.
-FIRST_RECIPE, RECIPE = 1, 2
+FIRST_VERSION, VERSION = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class FitSetup:
         precision: as in ``Protocol``.
         settings: hyperparameters as text, by name.
         examples: number of images or rows, for messages; None if unknown.
-        recipe: the version of how a fit is made.
+        version: the version of how a fit is made.
     """
 
     dataset: str
@@ -70,7 +70,7 @@ class FitSetup:
     precision: str
     settings: Mapping[str, str]
     examples: int | None = None
-    recipe: int = RECIPE
+    version: int = VERSION
 
     def __post_init__(self) -> None:
         choose("part of the network to train", self.trained, TRAINED)
@@ -84,7 +84,7 @@ class FitSetup:
     def protocol(self) -> Protocol:
         """The protocol of every run with updates."""
         every = max(1, self.steps // 4)
-        if self.kind == "table" and self.recipe > FIRST_RECIPE:
+        if self.kind == "table" and self.version > FIRST_VERSION:
             return Protocol(
                 steps=self.steps,
                 record_every=max(1, self.steps // RECORDS),
@@ -106,7 +106,7 @@ class FitSetup:
     @property
     def searches(self) -> bool:
         """Whether other settings than the defaults are tried: where runs take seconds."""
-        return (self.kind == "table" or self.frozen) and self.recipe > FIRST_RECIPE
+        return (self.kind == "table" or self.frozen) and self.version > FIRST_VERSION
 
     def hparams(
         self, method: MethodChoice, settings: Mapping[str, str] | None = None
@@ -159,7 +159,7 @@ class FitSetup:
 
     def _usual(self) -> dict[str, str]:
         """Return the hyperparameters that have other defaults on a table."""
-        if self.kind != "table" or self.recipe == FIRST_RECIPE or not self.examples:
+        if self.kind != "table" or self.version == FIRST_VERSION or not self.examples:
             return {}
         return {"weight_decay": f"{DECAY / self.examples:.2g}"}
 
@@ -168,7 +168,7 @@ class FitSetup:
         path, mine = out / SETUP, asdict(self) | {"settings": dict(self.settings)}
         found = read_json(path) if path.exists() else {}
         if found:
-            found.setdefault("recipe", FIRST_RECIPE)
+            found.setdefault("version", FIRST_VERSION)
         if not found or not any((out / RUNS).glob("*")):
             write_json(path, mine)
             return
@@ -212,18 +212,6 @@ class FitWorkspace:
         return replace(self.on, predictions=True)
 
 
-def plan_runs(setup: FitSetup, workspace: FitWorkspace, trials: int) -> list[list[Run]]:
-    """Return a group of runs, one of each method, for every trial and held-out domain."""
-    return [
-        [
-            setup.run(workspace.dataset, name, method, (domain,), trial)
-            for name, method in workspace.methods.items()
-        ]
-        for trial in range(trials)
-        for domain in workspace.dataset.names
-    ]
-
-
 def saved_setup(out: Path) -> dict[str, Any] | None:
     """Return the setup of the runs in ``out``, as plain values; None if there are no runs."""
     path = out / SETUP
@@ -232,10 +220,10 @@ def saved_setup(out: Path) -> dict[str, Any] | None:
     return found
 
 
-def recipe_of(out: Path) -> int:
-    """Return the recipe of the runs in ``out``; the newest if there are none."""
+def version_of(out: Path) -> int:
+    """Return the version of the runs in ``out``; the newest if there are none."""
     saved = saved_setup(out)
-    return RECIPE if saved is None else int(saved.get("recipe", FIRST_RECIPE))
+    return VERSION if saved is None else int(saved.get("version", FIRST_VERSION))
 
 
 def choose_setup(
@@ -271,7 +259,7 @@ def choose_setup(
         precision=before.get("precision", "bf16" if gpu and trained == "all" else "float32"),
         settings=settings,
         examples=sum(map(len, data.dataset.domains)),
-        recipe=recipe_of(out),
+        version=version_of(out),
     )
 
 
