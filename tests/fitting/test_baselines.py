@@ -98,10 +98,11 @@ def check_onnx(network: Any, T: np.ndarray, classes: int) -> None:
     """Check that the ONNX file says the same of these rows; it sums in float32."""
     pytest.importorskip("onnxruntime", reason="no onnxruntime")
     card = {"shape": [5], "classes": list(map(str, range(classes)))}
-    predictor = Predictor(Model(Fitted(network, 2).eval(), card))
+    model = Fitted(network, 2).eval()
     with TemporaryDirectory() as folder:
-        for some in (T, T[:1]):
-            assert write_onnx(Path(folder) / "model.onnx", predictor, torch.from_numpy(some)) < 2e-6
+        for some, temperature in ((T, 1.0), (T[:1], 1.0), (T, 2.5), (T, 0.4)):
+            predictor = Predictor(Model(model, card | {"temperature": temperature}))
+            assert write_onnx(Path(folder) / "model.onnx", predictor, torch.from_numpy(some)) < 5e-6
 
 
 @pytest.mark.parametrize("name", BASELINES)

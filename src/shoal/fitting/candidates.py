@@ -88,4 +88,4 @@ def _changed(method: MethodChoice, draw: int) -> dict[str, str]:
     if not issubclass(kind, Baseline):
         raise TypeError(f"{kind.__name__} has no grid of draws")
     first = kind.grid[0]
-    return {one: f"{value:g}" for one, value in kind.grid[draw].items() if value != first[one]}
+    return {one: f"{value:g}" for one, value in kind.grid[draw].items() if value != first.get(one)}

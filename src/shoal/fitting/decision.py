@@ -163,9 +163,11 @@ class Decision:
 
     @cached_property
     def rows(self) -> tuple[CandidateRow, ...]:
-        """The lines of a table, of all candidates that have a score."""
-        tried = [one for one in self.estimates.candidates if self.estimates.scores.get(one.key)]
-        return tuple(_row(self.estimates, one) for one in tried)
+        """The lines of a table: of all candidates that have left out every domain, if any has."""
+        estimates = self.estimates
+        tried = [one for one in estimates.candidates if estimates.scores.get(one.key)]
+        whole = [one for one in tried if estimates.left_out(one.key) == estimates.domains]
+        return tuple(_row(estimates, one) for one in whole or tried)
 
     @cached_property
     def guess(self) -> CandidateRow:

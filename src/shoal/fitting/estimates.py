@@ -73,6 +73,8 @@ class Estimates:
         majority: by domain, the score of always predicting the domain's own most frequent class.
         chance: by domain, the score of guessing.
         failed: the runs that failed, as candidate and domain.
+        more_seconds: the time in which the candidates that had none could be compared too; None if
+            it is not known.
         collapsed: candidates that did not even learn their training domains; they are not compared.
         predictions: by candidate and domain; only needed for a temperature.
     """
@@ -89,6 +91,7 @@ class Estimates:
     majority: Mapping[str, float]
     chance: Mapping[str, float]
     failed: frozenset[tuple[str, str]] = frozenset()
+    more_seconds: float | None = None
     collapsed: frozenset[str] = frozenset()
     predictions: Mapping[str, Mapping[str, Predictions]] = field(default_factory=dict)
 

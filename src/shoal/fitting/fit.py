@@ -280,7 +280,7 @@ def fit(
     blocks = plan_blocks(recipes, folds, trials, make_run, nested=setup.searches)
     results = _Results(
         out,
-        RunEstimates(workspace.dataset, folds, [one.candidate for one in recipes], metric, judge),
+        RunEstimates(workspace.dataset, folds, recipes, metric, judge),
     )
     schedule = Schedule(out, blocks, budget, results)
     if done := len(schedule.counted):
@@ -291,13 +291,14 @@ def fit(
     vectors = setup.frozen or setup.kind == "table"
     with one_thread() if vectors and machine.device.type == "cpu" else nullcontext():
         train_in_turn(out, schedule, workspace, watcher)
-        failed = failures(out, schedule.runs)
+        failed = failures(out, [(schedule.title_of(run), run) for run in schedule.runs])
         # Only the first process has results to decide on.
         verdict = None
         if rank() == 0:
             if not schedule.counted and failed:
                 raise ValueError(f"all runs failed: {failed[0]}")
-            verdict = decide(results(schedule.counted, schedule.failed))
+            found = results(schedule.counted, schedule.failed)
+            verdict = decide(replace(found, more_seconds=schedule.more_seconds))
         deploy = recipes[broadcast_int(lambda: _place(recipes, verdict.deploy) if verdict else 0)]
         final = make_run(deploy, (), 0)
         method = methods[deploy.method]
@@ -306,7 +307,7 @@ def fit(
                 watcher.note(f"failed: {line}")
             write_json(out / ESTIMATE, verdict.as_json())
             write_plan(out, [final])
-        _train(out, final, workspace, watcher)
+        _train(out, final, deploy.candidate.title, workspace, watcher)
         if verdict is None:
             return None
 
@@ -458,15 +459,15 @@ def _prepare_workspace(
     return FitWorkspace(methods, data.dataset, decode(), machine)
 
 
-def _train(out: Path, run: Run, workspace: FitWorkspace, watcher: FitWatcher) -> None:
+def _train(out: Path, run: Run, title: str, workspace: FitWorkspace, watcher: FitWatcher) -> None:
     """Train the method to deploy on all domains."""
 
     def forecast(_: Run, progress: Progress | None) -> FitProgress:
         return FitProgress(0, 1, progress.seconds_left if progress else None)
 
-    run_group(Worker(out, workspace), [run], watcher, forecast)
+    run_group(Worker(out, workspace), [run], title, watcher, forecast)
     if rank() == 0 and not finished_runs(out, [run]):
-        why = "; ".join(failures(out, [run])) or f"see {folder_of(out, run)}"
+        why = "; ".join(failures(out, [(title, run)])) or f"see {folder_of(out, run)}"
         raise ValueError(f"the model could not be trained on all domains: {why}")
 
 

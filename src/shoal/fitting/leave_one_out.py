@@ -6,14 +6,13 @@ and a second command on the same folder shares the work.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from ..catalogue import title_of
 from ..distributed import copy_from_first_rank, rank
 from ..results.records import RunResult, failure_of, mean_inside, read_runs
 from ..runs.run import Run
@@ -51,8 +50,11 @@ class FitWatcher(Watcher):
 class _RunWatcher(Watcher):
     """Follows one run of a fit for ``watcher``, and announces it to the other processes."""
 
-    def __init__(self, run: Run, number: int, watcher: FitWatcher, forecast: Forecast) -> None:
-        self.watched, self.number, self.watcher, self.forecast = run, number, watcher, forecast
+    def __init__(
+        self, run: Run, title: str, number: int, watcher: FitWatcher, forecast: Forecast
+    ) -> None:
+        self.watched, self.title, self.number = run, title, number
+        self.watcher, self.forecast = watcher, forecast
 
     def starts(self) -> None:
         announce_run(self.number)
@@ -62,12 +64,15 @@ class _RunWatcher(Watcher):
         if progress is not None and progress.record is not None:
             inside = mean_inside(progress.record.accuracy, self.watched.test_domains)
             forecast = replace(forecast, inside=None if math.isnan(inside) else inside)
-        self.watcher.run(run_title(self.watched), progress, forecast)
+        self.watcher.run(run_title(self.watched, self.title), progress, forecast)
 
 
-def run_title(run: Run) -> str:
-    """Return a few words for progress lines."""
-    title = title_of(run.algorithm)
+def run_title(run: Run, title: str) -> str:
+    """Return a few words for progress lines.
+
+    Args:
+        title: of the candidate.
+    """
     if not run.test_domains:
         return f"{title} on all domains"
     left_out = " and ".join(run.test_domains[:2])
@@ -90,18 +95,20 @@ def train_in_turn(
         begin = time.monotonic()
         if rank() == 0:
             write_plan(out, [run])
-        run_group(worker, [run], watcher, schedule.progress)
+        run_group(worker, [run], schedule.title_of(run), watcher, schedule.progress)
         schedule.ended(run, time.monotonic() - begin)
 
 
-def run_group(worker: Worker, runs: Sequence[Run], watcher: FitWatcher, forecast: Forecast) -> None:
-    """Train some runs; wait for those that another command is training."""
+def run_group(
+    worker: Worker, runs: Sequence[Run], title: str, watcher: FitWatcher, forecast: Forecast
+) -> None:
+    """Train some runs of a candidate; wait for those that another command is training."""
     if rank() > 0:
         return assist_until_done(worker, runs)
     waiting = list(runs)
     while waiting:
         for run in tuple(waiting):
-            follows = _RunWatcher(run, runs.index(run), watcher, forecast)
+            follows = _RunWatcher(run, title, runs.index(run), watcher, forecast)
             if _attempt(worker, run, follows) is not RunState.RUNNING:
                 waiting.remove(run)
         if waiting:
@@ -144,11 +151,15 @@ def finished_runs(out: Path, runs: Sequence[Run]) -> dict[str, RunResult]:
     return {folders[run.path]: run for run in found if run.path in folders}
 
 
-def failures(out: Path, runs: Sequence[Run]) -> list[str]:
-    """Return a line for each failed run, with the reason."""
+def failures(out: Path, runs: Iterable[tuple[str, Run]]) -> list[str]:
+    """Return a line for each failed run, with the reason.
+
+    Args:
+        runs: each with the title of its candidate.
+    """
     found = []
-    for run in runs:
+    for title, run in runs:
         failure = failure_of(folder_of(out, run))
         if failure is not None:
-            found.append(f"{run_title(run)}: {failure['reason']}")
+            found.append(f"{run_title(run, title)}: {failure['reason']}")
     return found

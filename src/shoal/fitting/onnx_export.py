@@ -112,7 +112,9 @@ def write_onnx(path: Path, predictor: Predictor, inputs: Tensor) -> float:
     """
     algorithm = predictor.module.algorithm
     if isinstance(algorithm, Fitted):
-        content = fitted_bytes(algorithm, inputs.shape[1], (INPUT, OUTPUT, BATCH))
+        names = (INPUT, OUTPUT, BATCH)
+        temperature = predictor.module.temperature
+        content = fitted_bytes(algorithm, inputs.shape[1], names, temperature)
     else:
         with TemporaryDirectory() as scratch:
             exported = Path(scratch) / ONNX

@@ -13,18 +13,22 @@ from ..runs.fitted import Fitted
 OPERATORS, TREES, FORMAT = 17, 3, 8
 
 
-def fitted_bytes(algorithm: Fitted, columns: int, names: tuple[str, str, str]) -> bytes:
+def fitted_bytes(
+    algorithm: Fitted, columns: int, names: tuple[str, str, str], temperature: float
+) -> bytes:
     """Return the content of an ONNX file from rows to probabilities.
 
     Args:
         names: of the input, the output and the number of rows.
+        temperature: logits are divided by it.
     """
     from onnx import TensorProto, helper, numpy_helper
 
     taken, given, rows = names
     network: Any = algorithm.model
     tree = isinstance(network.features, Trees)
-    nodes, constants, classes = _trees(network) if tree else _linear(network)
+    build = _trees if tree else _linear
+    nodes, constants, classes = build(network, temperature)
     graph = helper.make_graph(
         [
             # The first node takes the rows, and the last one gives the probabilities.
@@ -52,7 +56,7 @@ Nodes = list[tuple[str, list[str], str, dict[str, Any]]]
 Parts = tuple[Nodes, dict[str, Tensor], int]
 
 
-def _linear(network: Any) -> Parts:
+def _linear(network: Any, temperature: float) -> Parts:
     """Return nodes, constants and the number of classes of a linear model, all in float64."""
     standardise, head = network.features, network.classifier
     if not isinstance(standardise, Standardise) or not isinstance(head, nn.Linear):
@@ -61,8 +65,8 @@ def _linear(network: Any) -> Parts:
         "mean": standardise.mean,
         "std": standardise.std,
         "zero": torch.zeros((), dtype=torch.float64),
-        "weight": head.weight.detach().T.contiguous(),
-        "bias": head.bias.detach(),
+        "weight": (head.weight.detach() / temperature).T.contiguous(),
+        "bias": head.bias.detach() / temperature,
     }
     nodes: Nodes = [
         ("Cast", ["rows"], "exact", {"to": 11}),
@@ -78,7 +82,7 @@ def _linear(network: Any) -> Parts:
     return nodes, constants, len(head.bias)
 
 
-def _trees(network: Any) -> Parts:
+def _trees(network: Any, temperature: float) -> Parts:
     """Return nodes, constants and the number of classes of a forest or of boosted trees."""
     trees = network.features
     # The operator's own base values would miss the classes that no tree adds to.
@@ -89,13 +93,20 @@ def _trees(network: Any) -> Parts:
     ]
     if isinstance(network.classifier, LogShares):
         constants["smallest"] = torch.tensor(SMALLEST)
+        constants["power"] = torch.tensor(1 / temperature)
         nodes += [
-            ("Max", ["sums", "smallest"], "shares", {}),
+            ("Max", ["sums", "smallest"], "mean", {}),
+            # A logit is the logarithm of a share, and divided by T that of its power 1/T.
+            ("Pow", ["mean", "power"], "shares", {}),
             ("ReduceL1", ["shares"], "total", {"axes": [1], "keepdims": 1}),
             ("Div", ["shares", "total"], "probabilities", {}),
         ]
     else:
-        nodes.append(("Softmax", ["sums"], "probabilities", {"axis": 1}))
+        constants["temperature"] = torch.tensor(temperature)
+        nodes += [
+            ("Div", ["sums", "temperature"], "logits", {}),
+            ("Softmax", ["logits"], "probabilities", {"axis": 1}),
+        ]
     return nodes, constants, len(trees.base)
 
 

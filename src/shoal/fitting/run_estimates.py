@@ -22,7 +22,8 @@ from ..results.records import HELD_OUT, KEPT, RunResult
 from ..runs.folder import LOGITS
 from ..runs.run import Run
 from ..storage import read_safetensors
-from .estimates import Candidate, Estimates, Labels, Predictions
+from .candidates import Recipe
+from .estimates import Estimates, Labels, Predictions
 from .folds import Fold
 
 # The weights that a run ends with; averages have the names of ``catalogue.AVERAGES``.
@@ -71,7 +72,7 @@ class RunEstimates:
     """Makes estimates from finished runs; a run's files are read once.
 
     Args:
-        candidates: all that are planned, the simplest first.
+        recipes: of all candidates that are planned, the simplest first.
         metric, judge: as in ``Estimates``.
     """
 
@@ -79,11 +80,11 @@ class RunEstimates:
         self,
         dataset: DomainDataset,
         folds: Sequence[Fold],
-        candidates: Sequence[Candidate],
+        recipes: Sequence[Recipe],
         metric: str = "accuracy",
         judge: str = "mean",
     ) -> None:
-        self.dataset, self.folds, self.candidates = dataset, folds, tuple(candidates)
+        self.dataset, self.folds, self.recipes = dataset, folds, tuple(recipes)
         self.metric, self.judge, self.measure = metric, judge, METRICS[metric]
         self._scored: dict[tuple[Path | None, str], _ScoredRun] = {}
 
@@ -119,12 +120,14 @@ class RunEstimates:
                 predictions.setdefault(key, {}).setdefault(fold.name, found.predictions)
         known = {key: [one for one in mine if math.isfinite(one)] for key, mine in inside.items()}
         collapsed = {key for key, mine in learned.items() if sum(mine) * 2 < len(mine)}
+        tried = [one.candidate for one in self.recipes if self._is_tried(one, scores)]
+        keys = {one.key for one in tried}
         return Estimates(
-            candidates=self.candidates,
+            candidates=tuple(tried),
             metric=self.metric,
             judge=self.judge,
             examples={fold.name: len(self._labels[fold.name]) for fold in self.folds},
-            scores=scores,
+            scores={key: mine for key, mine in scores.items() if key in keys},
             pairs=pairs,
             inside={key: fmean(mine) for key, mine in known.items() if mine},
             # If nothing can be learned, all candidates are left to say so.
@@ -141,6 +144,10 @@ class RunEstimates:
             ),
             predictions=predictions,
         )
+
+    def _is_tried(self, recipe: Recipe, scores: Mapping[str, Mapping[str, object]]) -> bool:
+        """Return whether a candidate is part of the comparison: other settings only if complete."""
+        return recipe.key == recipe.base or len(scores.get(recipe.key, ())) == len(self.folds)
 
     def _left_out(self, run: RunResult | Run) -> list[Fold]:
         return [fold for fold in self.folds if fold.domains[0] in run.test_domains]

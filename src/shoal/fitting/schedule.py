@@ -45,12 +45,13 @@ class Block:
 
     Args:
         stage: what for.
-        key: of the candidate.
+        key, title: of the candidate.
         base: the key of the candidate with the defaults.
     """
 
     stage: str
     key: str
+    title: str
     base: str
     runs: tuple[Run, ...]
 
@@ -72,7 +73,9 @@ def plan_blocks(
 
     def block(stage: str, recipe: Recipe, left_out: Iterable[tuple[str, ...]], trial: int) -> Block:
         runs = tuple(make_run(recipe, domains, trial) for domains in left_out)
-        return Block(stage=stage, key=recipe.key, base=recipe.base, runs=runs)
+        return Block(
+            stage=stage, key=recipe.key, title=recipe.candidate.title, base=recipe.base, runs=runs
+        )
 
     singles = [fold.domains for fold in folds]
     usual = [one for one in recipes if one.key == one.base]
@@ -167,6 +170,7 @@ class Schedule:
         self.runs = [run for block in blocks for run in block.runs]
         self._number = {run.identity: k for k, run in enumerate(self.runs)}
         self._key = {run.identity: block.key for block in blocks for run in block.runs}
+        self._title = {block.key: block.title for block in blocks}
         self._base = {block.key: block.base for block in blocks}
         self._given_up: set[int] = set()
         self._current: int | None = None
@@ -204,6 +208,10 @@ class Schedule:
             # Its own timing has no time for files.
             self._seconds[key] = max(self._seconds[key], min(seconds, 2 * self._seconds[key]))
 
+    def title_of(self, run: Run) -> str:
+        """Return the title of a run's candidate."""
+        return self._title[self._key[run.identity]]
+
     @property
     def counted(self) -> list[tuple[str, Run]]:
         """The finished runs, each with the key of its candidate."""
@@ -220,18 +228,18 @@ class Schedule:
         return [(self._key[run.identity], run) for run in self._failures]
 
     @property
-    def out_of_time(self) -> list[str]:
-        """Candidates that were given up, or never begun, for want of time or runs."""
-        whole = {
+    def more_seconds(self) -> float | None:
+        """The time in which the rest of the candidates could be compared; None if unknown."""
+        waiting = [
             block.key
             for block in self.blocks
-            if block.stage == FIRST and all(run.identity in self._done for run in block.runs)
-        }
-        return [
-            block.key
-            for block in self.blocks
-            if block.stage == FIRST and block.key not in whole | self._failed
+            if block.stage == FIRST and block.key not in self._failed
+            for run in block.runs
+            if run.identity not in self._done
         ]
+        if not waiting or not self._seconds:
+            return None
+        return sum(map(self._expected, waiting))
 
     def progress(self, run: Run, progress: Progress | None) -> FitProgress:
         """Return the progress of the fit, given that of the current run; None: it begins."""

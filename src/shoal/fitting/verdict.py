@@ -337,17 +337,46 @@ def _notes(decision: Decision) -> list[str]:
     ]
     if small:
         found.append(f"Small domains count less than 1: {_some(small)}.")
-    incomplete = [
-        f"{one.title} ({len(estimates.left_out(one.key))} of {len(estimates.domains)})"
-        for one in estimates.candidates
-        if one not in estimates.complete
-    ]
-    if incomplete:
-        found.append(f"Not compared, because domains are missing: {', '.join(incomplete)}.")
+    found += _not_compared(estimates)
     if estimates.unscored:
         names = ", ".join(map(repr, estimates.unscored))
         found.append(f"No {estimates.measure.title} on {names}, so it does not count.")
     return found
+
+
+def _not_compared(estimates: Estimates) -> list[str]:
+    """Return why candidates are not compared, and what more time would buy."""
+    found = []
+    for one in estimates.candidates:
+        if one.key in estimates.collapsed:
+            inside = estimates.inside.get(one.key)
+            score = f" ({estimates.measure.show(inside)} there)" if inside is not None else ""
+            found.append(
+                f"{_capital(one.title)} is not compared: it did not learn even the domains that "
+                f"it trained on{score}."
+            )
+    rest = [one for one in estimates.candidates if one not in estimates.complete]
+    rest = [one for one in rest if one.key not in estimates.collapsed]
+    failed = {key for key, _ in estimates.failed}
+    if broken := [one.title for one in rest if one.key in failed]:
+        found.append(f"Not compared, because runs failed: {', '.join(broken)}.")
+    if late := [one.title for one in rest if one.key not in failed]:
+        names, more = ", ".join(late), estimates.more_seconds
+        hint = (
+            f" The same command with about {_minutes(more)} more would compare them."
+            if more
+            else ""
+        )
+        found.append(f"Not enough time or runs to compare {names}.{hint}")
+    return found
+
+
+def _minutes(seconds: float) -> str:
+    """Return a time as it is given to ``--time``."""
+    if seconds < 55:
+        return f"{max(5, 5 * round(seconds / 5))} seconds"
+    minutes = max(1, round(seconds / 60))
+    return "1 minute" if minutes == 1 else f"{minutes} minutes"
 
 
 def _temperature(decision: Decision) -> list[str]:
