@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
@@ -152,6 +153,20 @@ class Encoding:
         if wrong := self.mismatch(table, where):
             raise ValueError(wrong)
         return torch.cat([column.encode(table[column.name]) for column in self.columns], 1)
+
+    def positions(self) -> dict[str, range]:
+        """Return the places of every column in a vector."""
+        ends = list(accumulate(column.width for column in self.columns))
+        return {
+            column.name: range(end - column.width, end)
+            for column, end in zip(self.columns, ends, strict=True)
+        }
+
+    def without(self, names: Collection[str]) -> "Encoding":
+        """Return the encoding without these columns, which then are ignored in a table."""
+        kept = tuple(column for column in self.columns if column.name not in names)
+        ignored = None if self.ignored is None else (*self.ignored, *names)
+        return replace(self, columns=kept, ignored=ignored)
 
     def mismatch(self, names: Iterable[str], where: str) -> str | None:
         """Return a message that names all missing and unknown columns; None if there are none.

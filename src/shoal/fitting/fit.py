@@ -43,6 +43,7 @@ from ..training.pillow import exact_evaluation
 from ..training.watcher import Progress
 from .baselines import Baseline, import_sklearn, sklearn_missing
 from .candidates import Recipe, recipes_of
+from .decision import make_decision
 from .estimates import Estimates
 from .folds import Fold, folds_of
 from .frozen_features import (
@@ -80,6 +81,7 @@ from .setup import (
     saved_setup,
     version_of,
 )
+from .stable_columns import Price, StableColumns, describe_columns, without_columns
 from .verdict import Verdict, decide
 
 ESTIMATE, PAGE = "estimate.json", "report.html"
@@ -266,18 +268,33 @@ def fit(
     if any(issubclass(kind, Baseline) for kind, _ in methods.values()):
         import_sklearn()
 
-    def make_run(recipe: Recipe, tests: tuple[str, ...], trial: int) -> Run:
-        return setup.run(
-            workspace.dataset,
-            recipe.method,
-            methods[recipe.method],
-            tests,
-            trial,
-            recipe.draw,
-            recipe.settings,
-        )
+    stable = None
+    if inspected.table is not None:
+        stable = StableColumns(workspace.dataset, inspected.table.encoding)
+        workspace = replace(workspace, others=stable.datasets)
 
-    blocks = plan_blocks(recipes, folds, trials, make_run, nested=setup.searches)
+    def make_run(dataset: DomainDataset, recipe: Recipe, tests: tuple[str, ...], trial: int) -> Run:
+        method = methods[recipe.method]
+        return setup.run(dataset, recipe.method, method, tests, trial, recipe.draw, recipe.settings)
+
+    def with_all(recipe: Recipe, tests: tuple[str, ...], trial: int) -> Run:
+        return make_run(workspace.dataset, recipe, tests, trial)
+
+    def without_unstable(recipe: Recipe, tests: tuple[str, ...], trial: int) -> Run:
+        data = workspace.dataset if stable is None else stable.dataset_without(tests)
+        return make_run(data, recipe, tests, trial)
+
+    # Who is judged by the worst domain leaves unstable columns out; others hear their price.
+    policy = judge == "worst"
+    flagged = () if stable is None else stable.flagged()
+    blocks = plan_blocks(
+        recipes,
+        folds,
+        trials,
+        without_unstable if policy else with_all,
+        nested=setup.searches,
+        make_price_run=without_unstable if flagged and not policy else None,
+    )
     results = _Results(
         out,
         RunEstimates(workspace.dataset, folds, recipes, metric, judge),
@@ -298,9 +315,12 @@ def fit(
             if not schedule.counted and failed:
                 raise ValueError(f"all runs failed: {failed[0]}")
             found = results(schedule.counted, schedule.failed)
-            verdict = decide(replace(found, more_seconds=schedule.more_seconds))
+            found = replace(found, more_seconds=schedule.more_seconds)
+            price = _price(schedule, results, found, flagged)
+            verdict = decide(found, describe_columns(stable, policy, found, price))
         deploy = recipes[broadcast_int(lambda: _place(recipes, verdict.deploy) if verdict else 0)]
-        final = make_run(deploy, (), 0)
+        final = (without_unstable if policy else with_all)(deploy, (), 0)
+        deployed = without_columns(inspected, stable) if policy and stable else inspected
         method = methods[deploy.method]
         if verdict is not None:
             for line in failed:
@@ -311,8 +331,8 @@ def fit(
         if verdict is None:
             return None
 
-        write_model(out, final, method, setup, inspected, verdict)
-        watcher.note(write_checked_onnx(out, method[0], inspected))
+        write_model(out, final, method, setup, deployed, verdict)
+        watcher.note(write_checked_onnx(out, method[0], deployed))
         onnx = (out / ONNX).exists()
         content = build_page_content(
             inspected, setup, verdict, results.known(schedule.counted), folds, failed, onnx
@@ -366,6 +386,24 @@ class _Results:
         self, runs: Sequence[tuple[str, Run]], failed: Sequence[tuple[str, Run]] = ()
     ) -> Estimates:
         return self.estimates(self.known(runs), failed)
+
+
+def _price(
+    schedule: Schedule, results: _Results, estimates: Estimates, columns: tuple[str, ...]
+) -> Price | None:
+    """Return what leaving out unstable columns changes for the candidate to deploy, if known."""
+    deploy = make_decision(estimates).deploy
+    runs = schedule.price_runs(deploy)
+    if not runs or not columns:
+        return None
+    without = results([(deploy, run) for run in runs])
+    domains = estimates.left_out(deploy)
+    first = {domain: estimates.scores[deploy][domain][0] for domain in domains}
+    return Price(
+        title=estimates.title(deploy),
+        columns=columns,
+        differences={one: without.mean(deploy, one) - first[one] for one in domains},
+    )
 
 
 def _place(recipes: Sequence[Recipe], key: str) -> int:

@@ -21,13 +21,13 @@ from ..sweeps.plan import folder_of
 from ..training.watcher import Progress
 from .candidates import Recipe
 from .choice import judged
-from .decision import domain_weights
+from .decision import domain_weights, make_decision
 from .estimates import Estimates
 from .folds import Fold
 from .paired import standard_error
 from .setup import FitSetup
 
-FIRST, SETTINGS, PAIRS, TRIALS = "first", "settings", "pairs", "trials"
+FIRST, SETTINGS, PRICE, PAIRS, TRIALS = "first", "settings", "price", "pairs", "trials"
 # Candidates that get further runs: so many of the best, if they are within so many paired standard
 # errors of the best one.
 GOOD, ERRORS = 4, 2.0
@@ -37,6 +37,10 @@ UNKNOWN = 2.0
 LAST, FILES = 1.3, 6.0
 # No run to train.
 END = -1
+
+
+# From a recipe, the domains to leave out, and the trial.
+MakeRun = Callable[[Recipe, tuple[str, ...], int], Run]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,18 +64,26 @@ def plan_blocks(
     recipes: Sequence[Recipe],
     folds: Sequence[Fold],
     trials: int,
-    make_run: Callable[[Recipe, tuple[str, ...], int], Run],
+    make_run: MakeRun,
     *,
     nested: bool,
+    make_price_run: MakeRun | None = None,
 ) -> list[Block]:
     """Return all blocks, in the order in which they are begun.
 
     Args:
         make_run: from a recipe, the domains to leave out, and the trial.
         nested: whether to plan runs with two folds left out; three folds or more are needed.
+        make_price_run: as ``make_run``, without the unstable columns.
     """
 
-    def block(stage: str, recipe: Recipe, left_out: Iterable[tuple[str, ...]], trial: int) -> Block:
+    def block(
+        stage: str,
+        recipe: Recipe,
+        left_out: Iterable[tuple[str, ...]],
+        trial: int,
+        make_run: MakeRun = make_run,
+    ) -> Block:
         runs = tuple(make_run(recipe, domains, trial) for domains in left_out)
         return Block(
             stage=stage, key=recipe.key, title=recipe.candidate.title, base=recipe.base, runs=runs
@@ -82,6 +94,8 @@ def plan_blocks(
     others = [one for one in recipes if one.key != one.base]
     found = [block(FIRST, one, singles, 0) for one in usual]
     found += [block(SETTINGS, one, singles, 0) for one in others]
+    if make_price_run is not None:
+        found += [block(PRICE, one, singles, 0, make_price_run) for one in recipes]
     if nested and len(folds) > 2:
         pairs = [one.domains + other.domains for one, other in combinations(folds, 2)]
         found += [block(PAIRS, one, pairs, 0) for one in recipes]
@@ -214,13 +228,20 @@ class Schedule:
 
     @property
     def counted(self) -> list[tuple[str, Run]]:
-        """The finished runs, each with the key of its candidate."""
+        """The finished runs of the comparison, each with the key of its candidate."""
         return [
             (block.key, run)
             for block in self.blocks
+            if block.stage != PRICE
             for run in block.runs
             if run.identity in self._done
         ]
+
+    def price_runs(self, key: str) -> tuple[Run, ...]:
+        """Return the runs of a candidate without the unstable columns, if all are finished."""
+        blocks = [one for one in self.blocks if (one.stage, one.key) == (PRICE, key)]
+        runs = blocks[0].runs if blocks else ()
+        return runs if all(run.identity in self._done for run in runs) else ()
 
     @property
     def failed(self) -> list[tuple[str, Run]]:
@@ -336,6 +357,9 @@ class Schedule:
             return block.base in self._good()
         if block.stage == TRIALS:
             return block.key in self._good()
+        if block.stage == PRICE:
+            estimates = self._estimates()
+            return bool(estimates.complete) and block.key == make_decision(estimates).deploy
         # An expectation is nested only if all candidates have left out all pairs.
         complete = {one.key for one in self._estimates().complete}
         pairs = [one for one in self.blocks if one.stage == PAIRS and one.key in complete]

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -194,18 +194,23 @@ class FitSetup:
 
 @dataclass(frozen=True)
 class FitWorkspace:
-    """Methods, data and machine of a fit's runs; a ``Workspace`` of a sweep."""
+    """Methods, data and machine of a fit's runs; a ``Workspace`` of a sweep.
+
+    Args:
+        others: further data sets by name, such as the table without some of its columns.
+    """
 
     methods: Mapping[str, MethodChoice]
     dataset: DomainDataset
     cache: ImageCache | None
     on: Machine
+    others: Mapping[str, DomainDataset] = field(default_factory=dict)
 
     def method(self, name: str) -> MethodChoice:
         return self.methods[name]
 
     def data(self, name: str, trial: int) -> LoadedData:
-        return self.dataset, self.cache
+        return self.others.get(name, self.dataset), self.cache
 
     def machine(self) -> Machine:
         # The report page shows the errors, so every run writes its predictions.

@@ -88,10 +88,14 @@ def _mean(value: float | None) -> dict[str, float] | None:
     return None if value is None else {"mean": value}
 
 
-def decide(estimates: Estimates) -> Verdict:
-    """Return the verdict on these estimates."""
+def decide(estimates: Estimates, more: Sequence[str] = ()) -> Verdict:
+    """Return the verdict on these estimates.
+
+    Args:
+        more: sentences on the data that belong to the verdict; they come last.
+    """
     decision = make_decision(estimates)
-    return Verdict(decision, tuple(_sentences(decision)))
+    return Verdict(decision, (*_sentences(decision), *more))
 
 
 def _sentences(decision: Decision) -> list[str]:

@@ -1,0 +1,157 @@
+"""Stable columns: a table without its unstable columns, found anew for the domains trained on.
+
+Leaving unstable columns out is a policy that is fixed beforehand. It is no candidate: accuracy on
+the known domains nearly always prefers to keep them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import torch
+
+from ..datasets import DomainDataset
+from ..datasets.encoding import Encoding
+from ..results.metrics import Metric
+from .estimates import Estimates
+from .inspection import FitData
+from .unstable_columns import ColumnStability, GroupEffects, unstable_columns
+
+# Columns that are named in one sentence.
+NAMED = 5
+
+
+class StableColumns:
+    """The data set of a table, without the columns that are unstable among the training domains.
+
+    Args:
+        dataset, encoding: of the table with all its columns.
+    """
+
+    def __init__(self, dataset: DomainDataset, encoding: Encoding) -> None:
+        self.dataset, self.encoding = dataset, encoding
+        # By name, for the runs that name them.
+        self.datasets = {dataset.name: dataset}
+        self._known: dict[frozenset[str], ColumnStability] = {}
+
+    def stability(self, left_out: tuple[str, ...] = ()) -> ColumnStability:
+        """Return the stability of all columns among the domains that are not left out."""
+        key = frozenset(left_out)
+        if key not in self._known:
+            domains = [one for one in self.dataset.domains if one.name not in key]
+            sizes = torch.tensor([len(one) for one in domains])
+            self._known[key] = unstable_columns(
+                torch.cat([one.tensor for one in domains]),
+                torch.cat([one.labels for one in domains]),
+                torch.arange(len(domains)).repeat_interleave(sizes),
+                self.encoding.positions(),
+            )
+        return self._known[key]
+
+    def flagged(self, left_out: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Return the unstable columns; none if no other column would be left."""
+        found = self.stability(left_out).flagged
+        return found if len(found) < len(self.encoding.columns) else ()
+
+    def dataset_without(self, left_out: tuple[str, ...] = ()) -> DomainDataset:
+        """Return all domains, without the columns that are unstable among those not left out."""
+        flagged = self.flagged(left_out)
+        if not flagged:
+            return self.dataset
+        name = f"{self.dataset.name} without {', '.join(flagged)}"
+        if name not in self.datasets:
+            places = self.encoding.positions()
+            kept = [k for one, mine in places.items() if one not in flagged for k in mine]
+            domains = [
+                replace(one, images=one.tensor[:, kept].contiguous())
+                for one in self.dataset.domains
+            ]
+            self.datasets[name] = replace(self.dataset, name=name, domains=tuple(domains))
+        return self.datasets[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """What leaving out unstable columns changes, on the domains that were left out.
+
+    Args:
+        title: of the candidate that it was measured with.
+        columns: those that all domains together find unstable.
+        differences: by domain, the score without them minus the score with all columns. The
+            columns were found without the domain.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    differences: Mapping[str, float]
+
+
+def without_columns(data: FitData, stable: StableColumns) -> FitData:
+    """Return the data as a model sees it that is trained without the unstable columns."""
+    flagged = stable.flagged()
+    if not flagged or data.table is None:
+        return data
+    dataset = stable.dataset_without()
+    table = replace(data.table, dataset=dataset, encoding=data.table.encoding.without(flagged))
+    return replace(data, dataset=dataset, table=table)
+
+
+def describe_columns(
+    stable: StableColumns | None, policy: bool, estimates: Estimates, price: Price | None
+) -> list[str]:
+    """Return sentences on the unstable columns of a table; none if it has none.
+
+    Args:
+        policy: whether they are left out.
+    """
+    if stable is None or not (flagged := stable.flagged()):
+        return []
+    stability = stable.stability()
+    names = [stable.dataset.names[k] for k in stability.domains]
+    reasons = [_reason(one, names) for one in stability.groups if one.flagged]
+    more = f", and {len(reasons) - NAMED} more" if len(reasons) > NAMED else ""
+    found = [
+        f"Unstable column{'s' * (len(flagged) > 1)}: {', '.join(reasons[:NAMED])}{more}. A new "
+        "domain may differ again."
+    ]
+    if policy:
+        them = "it" if len(flagged) == 1 else "them"
+        found.append(f"The model does not use {them}, because the worst domain judges.")
+    elif price is not None:
+        found.append(_price_sentence(price, estimates.measure))
+    return found
+
+
+def _reason(group: GroupEffects, domains: Sequence[str]) -> str:
+    """Return the columns and how their effect differs, in a few words."""
+    names = " and ".join(group.names[:2])
+    if len(group.names) > 2:
+        names = f"{group.names[0]} and {len(group.names) - 1} like it"
+    pairs = list(zip(domains, group.effects, strict=True))
+    if not group.turns:
+        low, high = min(abs(one) for one in group.effects), max(abs(one) for one in group.effects)
+        return f"{names} (its effect is between {low:.1f} and {high:.1f}, by domain)"
+    sign = 1 if sum(effect > 0 for _, effect in pairs) * 2 >= len(pairs) else -1
+    against = [repr(name) for name, effect in pairs if sign * effect < 0]
+    return f"{names} (its effect has the other sign on {', '.join(against[:3])})"
+
+
+def _price_sentence(price: Price, metric: Metric) -> str:
+    """Return what leaving the columns out costs and gains, on the domains left out."""
+    better = {d: v for d, v in price.differences.items() if metric.sign * v > 0}
+    worse = {d: v for d, v in price.differences.items() if metric.sign * v < 0}
+    parts = []
+    for some in (worse, better):
+        if not some:
+            continue
+        mean = metric.scale * fmean(some.values())
+        unit = " points" if metric.percent else ""
+        where = f"on {next(iter(some))!r}" if len(some) == 1 else f"on {len(some)} domains"
+        parts.append(f"{mean:+.{metric.digits}f}{unit} {where}")
+    names = ", ".join(price.columns[:NAMED])
+    names += f" and {len(price.columns) - NAMED} more" if len(price.columns) > NAMED else ""
+    changes = ", ".join(parts) or "no difference"
+    return (
+        f"Without {names}, {price.title} would have: {changes}. --judge worst leaves such columns "
+        "out."
+    )
