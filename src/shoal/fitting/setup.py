@@ -248,9 +248,7 @@ def choose_setup(
     """
     before = saved_setup(out) or {}
     gpu = device.type == "cuda"
-    trained = train
-    if trained == "auto":
-        trained = before.get("trained", "all" if gpu or data.kind == "table" else "head")
+    trained = trained_part(train, data.kind, out, device)
     default_steps = STEPS[trained]
     if data.kind == "table":
         default_steps = table_length([len(domain) for domain in data.dataset.domains])
@@ -266,6 +264,15 @@ def choose_setup(
         examples=sum(map(len, data.dataset.domains)),
         version=version_of(out),
     )
+
+
+def trained_part(train: str, kind: str, out: Path, device: torch.device) -> str:
+    """Return what is trained, one of ``TRAINED``; an earlier command on ``out`` may have chosen."""
+    if train != "auto":
+        return train
+    usual = "all" if device.type == "cuda" or kind == "table" else "head"
+    found: str = (saved_setup(out) or {}).get("trained", usual)
+    return found
 
 
 def table_length(rows: Sequence[int]) -> int:
