@@ -24,6 +24,8 @@ class Recipe:
         draw: the place in a baseline's grid.
         settings: hyperparameters that differ from the defaults, as text.
         base: the key of the candidate with the defaults; that of this one, if it has them.
+        fitted: whether it is a baseline, which is fitted at once to all rows.
+        random: whether another trial is another model.
     """
 
     candidate: Candidate
@@ -31,6 +33,8 @@ class Recipe:
     draw: int = 0
     settings: Mapping[str, str]
     base: str
+    fitted: bool = False
+    random: bool = True
 
     @property
     def key(self) -> str:
@@ -51,9 +55,17 @@ def recipes_of(methods: Mapping[str, MethodChoice], setup: FitSetup) -> tuple[Re
             key = "".join([name, *(f" {one}={value}" for one, value in changed.items())])
             told = ", ".join(f"{one} {value}" for one, value in changed.items())
             title = f"{title_of(name)} ({told})" if told else title_of(name)
-            candidate = Candidate(key, title, family)
+            fitted = issubclass(method[0], Baseline)
             found.append(
-                Recipe(candidate=candidate, method=name, draw=draw, settings=settings, base=name)
+                Recipe(
+                    candidate=Candidate(key, title, family),
+                    method=name,
+                    draw=draw,
+                    settings=settings,
+                    base=name,
+                    fitted=fitted,
+                    random=not issubclass(method[0], Baseline) or method[0].random,
+                )
             )
     return tuple(sorted(found, key=lambda one: by_simplicity(one.candidate)))
 

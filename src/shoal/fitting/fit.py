@@ -278,9 +278,13 @@ def fit(
         stable = StableColumns(workspace.dataset, inspected.table.encoding)
         workspace = replace(workspace, others=stable.datasets)
 
-    def make_run(dataset: DomainDataset, recipe: Recipe, tests: tuple[str, ...], trial: int) -> Run:
-        method = methods[recipe.method]
-        return setup.run(dataset, recipe.method, method, tests, trial, recipe.draw, recipe.settings)
+    def make_run(
+        data: DomainDataset, recipe: Recipe, tests: tuple[str, ...], trial: int, split: bool = False
+    ) -> Run:
+        name, method = recipe.method, methods[recipe.method]
+        return setup.run(
+            data, name, method, tests, trial, recipe.draw, recipe.settings, split=split
+        )
 
     def with_all(recipe: Recipe, tests: tuple[str, ...], trial: int) -> Run:
         return make_run(workspace.dataset, recipe, tests, trial)
@@ -298,6 +302,7 @@ def fit(
         trials,
         without_unstable if policy else with_all,
         nested=setup.searches,
+        make_split_run=lambda recipe: make_run(workspace.dataset, recipe, (), 0, split=True),
         make_price_run=without_unstable if flagged and not policy else None,
     )
     results = _Results(

@@ -111,11 +111,14 @@ class RunEstimates:
                 for one, other in (out, out[::-1]):
                     pairs.setdefault(key, {})[one.name, other.name] = found.scores[other.name]
                 continue
+            inside.setdefault(key, []).append(found.inside)
+            if found.learned is not None:
+                learned.setdefault(key, []).append(found.learned)
+            if not out:
+                continue
             (fold,) = out
             scores.setdefault(key, {}).setdefault(fold.name, []).append(found.scores[fold.name])
             errors.setdefault(key, {}).setdefault(fold.name, []).append(found.calibration_error)
-            inside.setdefault(key, []).append(found.inside)
-            learned.setdefault(key, []).append(found.learned)
             if found.predictions is not None:
                 predictions.setdefault(key, {}).setdefault(fold.name, found.predictions)
         known = {key: [one for one in mine if math.isfinite(one)] for key, mine in inside.items()}
@@ -131,7 +134,7 @@ class RunEstimates:
             pairs=pairs,
             inside={key: fmean(mine) for key, mine in known.items() if mine},
             # If nothing can be learned, all candidates are left to say so.
-            collapsed=frozenset(collapsed if collapsed != set(learned) else ()),
+            collapsed=frozenset(collapsed if collapsed != set(scores) else ()),
             calibration_errors=errors,
             guess={fold.name: self._guess(fold) for fold in self.folds},
             majority={fold.name: self._majority(fold) for fold in self.folds},
@@ -241,21 +244,21 @@ class _ScoredRun:
         scores: by the name of each fold that it left out.
         calibration_error: on the first of them.
         inside: on held-out examples of the training domains.
-        learned: whether it does better there than always giving one answer.
+        learned: whether it does better there than always giving one answer; None if unknown.
         predictions: on the first fold; None if they were not written.
     """
 
     scores: Mapping[str, float]
     calibration_error: float
     inside: float
-    learned: bool = True
+    learned: bool | None = None
     predictions: Predictions | None = None
 
 
-def _learned(held_out: Sequence[Predictions]) -> bool:
+def _learned(held_out: Sequence[Predictions]) -> bool | None:
     """Return whether a run is right more often than the most frequent class of its own domains."""
     if not held_out:
-        return True
+        return None
     labels = np.concatenate([one.labels for one in held_out])
     right = np.concatenate([one.log_probabilities.argmax(1) == one.labels for one in held_out])
     return bool(right.mean() >= np.bincount(labels).max() / len(labels))

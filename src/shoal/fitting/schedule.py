@@ -27,7 +27,8 @@ from .folds import Fold
 from .paired import standard_error
 from .setup import FitSetup
 
-FIRST, SETTINGS, PRICE, PAIRS, TRIALS = "first", "settings", "price", "pairs", "trials"
+FIRST, SPLIT, SETTINGS = "first", "split", "settings"
+PRICE, PAIRS, TRIALS = "price", "pairs", "trials"
 # Candidates that get further runs: so many of the best, if they are within so many paired standard
 # errors of the best one.
 GOOD, ERRORS = 4, 2.0
@@ -41,6 +42,8 @@ END = -1
 
 # From a recipe, the domains to leave out, and the trial.
 MakeRun = Callable[[Recipe, tuple[str, ...], int], Run]
+# The run of a baseline on an ordinary split of all domains.
+MakeSplitRun = Callable[[Recipe], Run]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,7 @@ def plan_blocks(
     make_run: MakeRun,
     *,
     nested: bool,
+    make_split_run: MakeSplitRun | None = None,
     make_price_run: MakeRun | None = None,
 ) -> list[Block]:
     """Return all blocks, in the order in which they are begun.
@@ -74,6 +78,8 @@ def plan_blocks(
     Args:
         make_run: from a recipe, the domains to leave out, and the trial.
         nested: whether to plan runs with two folds left out; three folds or more are needed.
+        make_split_run: of a baseline on an ordinary split of all domains; methods with updates
+            hold rows out in every run.
         make_price_run: as ``make_run``, without the unstable columns.
     """
 
@@ -85,6 +91,9 @@ def plan_blocks(
         make_run: MakeRun = make_run,
     ) -> Block:
         runs = tuple(make_run(recipe, domains, trial) for domains in left_out)
+        return block_of(stage, recipe, runs)
+
+    def block_of(stage: str, recipe: Recipe, runs: tuple[Run, ...]) -> Block:
         return Block(
             stage=stage, key=recipe.key, title=recipe.candidate.title, base=recipe.base, runs=runs
         )
@@ -92,7 +101,11 @@ def plan_blocks(
     singles = [fold.domains for fold in folds]
     usual = [one for one in recipes if one.key == one.base]
     others = [one for one in recipes if one.key != one.base]
-    found = [block(FIRST, one, singles, 0) for one in usual]
+    found = list[Block]()
+    for one in usual:
+        found.append(block(FIRST, one, singles, 0))
+        if one.fitted and make_split_run is not None:
+            found.append(block_of(SPLIT, one, (make_split_run(one),)))
     found += [block(SETTINGS, one, singles, 0) for one in others]
     if make_price_run is not None:
         found += [block(PRICE, one, singles, 0, make_price_run) for one in recipes]
@@ -100,7 +113,7 @@ def plan_blocks(
         pairs = [one.domains + other.domains for one, other in combinations(folds, 2)]
         found += [block(PAIRS, one, pairs, 0) for one in recipes]
     for trial in range(1, trials):
-        found += [block(TRIALS, one, singles, trial) for one in recipes]
+        found += [block(TRIALS, one, singles, trial) for one in recipes if one.random]
     return found
 
 
@@ -353,6 +366,8 @@ class Schedule:
     def _worth(self, block: Block) -> bool:
         if block.stage == FIRST:
             return True
+        if block.stage == SPLIT:
+            return any(one.key == block.key for one in self._estimates().complete)
         if block.stage == SETTINGS:
             return block.base in self._good()
         if block.stage == TRIALS:

@@ -129,6 +129,7 @@ class FitSetup:
         trial: int,
         draw: int = 0,
         settings: Mapping[str, str] | None = None,
+        split: bool = False,
     ) -> Run:
         """Return the run of a method.
 
@@ -137,11 +138,12 @@ class FitSetup:
             tests: the held-out domains.
             draw: the place in a baseline's grid.
             settings: as in ``hparams``.
+            split: whether a baseline is measured on held-out rows of its training domains. It
+                makes no other use of them, so otherwise it is fitted to all rows.
         """
         kind, protocol = method[0], self.protocol
         if issubclass(kind, Baseline):
-            # Nothing is chosen by held-out rows, so the model on all domains has all rows.
-            holdout = protocol.holdout if tests else 0.0
+            holdout = protocol.holdout if split else 0.0
             protocol = Protocol(steps=1, record_every=1, holdout=holdout, network=kind.network)
             hparams = dict(kind.grid[draw])
         else:
