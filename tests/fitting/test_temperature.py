@@ -80,6 +80,6 @@ def test_its_effect_is_measured_on_domains_that_had_no_part_in_it() -> None:
             for o in domains.values()
         ]
     )
-    assert found.helps is (found.log_loss_after < found.log_loss_before)
+    assert found.helps is (found.log_loss_after < 0.99 * found.log_loss_before)
     with pytest.raises(ValueError, match="two domains or more, got 1"):
         measure_temperature({"a": domains["a"]})

@@ -129,6 +129,11 @@ def _add_training(group: Any) -> None:
         help="updates of each run (default: 600 for a head, 200 to 1000 for a table by its number "
         "of rows, and 300 to 5000 for a whole network, as the time allows)",
     )
+    group.add_argument(
+        "--balanced",
+        action="store_true",
+        help="let all classes of a domain weigh the same in training, however rare they are",
+    )
     add_device(group)
     add_cache_folder(group)
 
@@ -207,6 +212,7 @@ def _run(options: argparse.Namespace) -> int:
                 keep=options.keep,
                 metric=options.metric,
                 judge=options.judge,
+                balanced=options.balanced,
                 plan_only=options.plan_only,
                 watcher=watcher,
             )

@@ -136,6 +136,7 @@ def fit(
     keep: Collection[str] = (),
     metric: str = "accuracy",
     judge: str = "mean",
+    balanced: bool = False,
     plan_only: bool = False,
     watcher: FitWatcher | None = None,
 ) -> FitResult | None:
@@ -167,6 +168,7 @@ def fit(
         keep: columns of ``domain_column`` that the model sees as well.
         metric: what is compared, one of ``results.metrics.METRICS``.
         judge: whether the "mean" over the domains left out decides, or the "worst" of them.
+        balanced: whether all classes of a domain weigh the same in training.
         plan_only: inspect the data and tell ``watcher`` the plan; train nothing and return None.
     """
     from ..report.fit_page import check_drawing
@@ -228,6 +230,7 @@ def fit(
         backbone=backbone,
         steps=steps,
         settings=settings,
+        balanced=balanced,
     )
     if setup.frozen:
         for name, (chosen, _) in methods.items():

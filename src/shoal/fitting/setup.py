@@ -59,6 +59,7 @@ class FitSetup:
         settings: hyperparameters as text, by name.
         examples: number of images or rows, for messages; None if unknown.
         version: the version of how a fit is made.
+        balanced: whether all classes of a domain weigh the same.
     """
 
     dataset: str
@@ -71,6 +72,7 @@ class FitSetup:
     settings: Mapping[str, str]
     examples: int | None = None
     version: int = VERSION
+    balanced: bool = False
 
     def __post_init__(self) -> None:
         choose("part of the network to train", self.trained, TRAINED)
@@ -90,17 +92,21 @@ class FitSetup:
                 record_every=max(1, self.steps // RECORDS),
                 network="standardised-mlp",
                 stop="held-out",
+                balanced=self.balanced,
             )
         if self.kind == "table":
             return Protocol(steps=self.steps, record_every=every, network="standardised-mlp")
         if self.frozen:
-            return Protocol(steps=self.steps, record_every=every, network="linear")
+            return Protocol(
+                steps=self.steps, record_every=every, network="linear", balanced=self.balanced
+            )
         return Protocol(
             steps=self.steps,
             record_every=every,
             network=self.backbone,
             weights="imagenet",
             precision=self.precision,
+            balanced=self.balanced,
         )
 
     @property
@@ -146,6 +152,8 @@ class FitSetup:
             holdout = protocol.holdout if split else 0.0
             protocol = Protocol(steps=1, record_every=1, holdout=holdout, network=kind.network)
             hparams = dict(kind.grid[draw])
+            if self.balanced:
+                hparams["class_weight"] = "balanced"
         else:
             hparams = self.hparams(method, settings)
         return Run(
@@ -170,7 +178,7 @@ class FitSetup:
         path, mine = out / SETUP, asdict(self) | {"settings": dict(self.settings)}
         found = read_json(path) if path.exists() else {}
         if found:
-            found.setdefault("version", FIRST_VERSION)
+            found = {"version": FIRST_VERSION, "balanced": False} | found
         if not found or not any((out / RUNS).glob("*")):
             write_json(path, mine)
             return
@@ -241,6 +249,7 @@ def choose_setup(
     backbone: str,
     steps: int | None,
     settings: Mapping[str, str],
+    balanced: bool = False,
 ) -> FitSetup:
     """Return the setup for this data; choices of an earlier command on ``out`` are kept.
 
@@ -265,6 +274,7 @@ def choose_setup(
         settings=settings,
         examples=sum(map(len, data.dataset.domains)),
         version=version_of(out),
+        balanced=balanced,
     )
 
 

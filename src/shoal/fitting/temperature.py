@@ -19,6 +19,8 @@ Array = NDArray[np.float64]
 # 1/T is searched between these; the loss hardly changes beyond them.
 COLDEST, HOTTEST = 1 / 50, 50.0
 STEPS = 200
+# The share of the log-loss that it must take away to be used.
+MATTERS = 0.01
 # Log-probabilities below that of 2.2e-16 count as it: trees give probabilities of zero.
 LOWEST = float(np.log(np.finfo(np.float64).eps))
 
@@ -42,8 +44,8 @@ class Temperature:
 
     @property
     def helps(self) -> bool:
-        """Whether it lowers the log-loss on domains that had no part in it."""
-        return self.log_loss_after < self.log_loss_before
+        """Whether it lowers the log-loss on domains that had no part in it by more than noise."""
+        return self.log_loss_after < (1 - MATTERS) * self.log_loss_before
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"helps": self.helps}
