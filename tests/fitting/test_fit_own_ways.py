@@ -23,7 +23,8 @@ from tests.fitting.made import write_images
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 Output = pytest.CaptureFixture[str]
-SHORT = ("--runs", "4", "--trials", "1", "--device", "cpu", "--out", "out")
+SHORT = ("--only", "erm", "fishr", "--runs", "4", "--trials", "1", "--device", "cpu")
+SHORT += ("--out", "out")
 
 
 @pytest.fixture(autouse=True)

@@ -100,17 +100,17 @@ class FitProgressBars(Watcher):
             self._bars.remove_task(self._tasks.pop("all runs"))
         for name in [name for name in self._tasks if name not in (title, "all runs")]:
             self._bars.remove_task(self._tasks.pop(name))
-        words = "" if done else "preparing"
+        # A model that is fitted at once makes no updates.
+        at_once = progress is not None and total == 1 and not progress.rate
+        words = "" if done else "fitting" if at_once else "preparing"
         if ahead.inside is not None:
             words = f"{100 * ahead.inside:.1f} % on seen domains"
         number = f"{ahead.done + 1} of {ahead.total} runs" if ahead.total > 1 else ""
         whole = "; ".join(filter(None, (number, left)))
         # On a terminal, the bar of all runs has the same numbers.
         beside = f" ({left})" if left and ahead.total == 1 else ""
-        # A model that is fitted at once makes no updates.
-        at_once = progress is not None and total == 1 and not progress.rate
-        made = "fitting" if at_once else f"{done:,} of {total or 0:,} updates"
-        self._show(title, done, total, f"{words}{beside}", _line(f"{title}: {made}", words, whole))
+        head = title if at_once else f"{title}: {done:,} of {total or 0:,} updates"
+        self._show(title, done, total, f"{words}{beside}", _line(head, words, whole))
         if self._bars.disable and progress and done == total:
             made = "fitted" if at_once else f"{done:,} updates"
             self.note(_line(f"{title}: {made}", words, whole))

@@ -1,9 +1,9 @@
 """Baselines: scikit-learn's classifiers for tables, fitted as runs and kept as plain arrays."""
 
+import os
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,8 +20,8 @@ from ..runs.run import Run
 Array = np.ndarray[Any, Any]
 # The logit of a class that the training rows do not have.
 ABSENT = -1e4
-# With fewer numbers than this, threads wait for each other longer than they work: on a machine with
-# other work, two of them took up to ninety times as long as one.
+# Boosted trees on fewer numbers than this get one thread. Their threads wait for each other many
+# times a second: on a machine with other work, two took up to ninety times as long as one.
 SMALL = 5_000_000
 # Rows on which a network is compared with its classifier, and the largest accepted difference.
 COMPARED, TOLERANCE = 64, 1e-5
@@ -33,10 +33,12 @@ class Baseline(Fitted):
     Args:
         network: its name in a run.
         grid: arguments of the classifier for each draw; draw 0 is the defaults.
+        random: whether its seed matters, so that another trial is another model.
     """
 
     network: ClassVar[str]
     grid: ClassVar[tuple[Mapping[str, Any], ...]]
+    random: ClassVar[bool] = False
 
     @classmethod
     def fit_network(cls, run: Run, inputs: Tensor, labels: Tensor, classes: int) -> Network:
@@ -98,6 +100,7 @@ class Forest(Baseline):
     """A forest of scikit-learn's: the mean of its trees' shares of the classes."""
 
     network = "forest"
+    random = True
     grid = (
         {"n_estimators": 200, "min_samples_leaf": 1},
         {"n_estimators": 200, "min_samples_leaf": 5},
@@ -164,7 +167,7 @@ class GradientBoosting(Baseline):
         from threadpoolctl import threadpool_limits
 
         model = HistGradientBoostingClassifier(early_stopping=False, random_state=seed, **settings)
-        with threadpool_limits(1) if inputs.numel() < SMALL else nullcontext():
+        with threadpool_limits(1 if inputs.numel() < SMALL else idle_cores()):
             model.fit(inputs.numpy(), labels.numpy())
         known = model.classes_.tolist()
         # Of two classes it has the score of the second; that of the first is 0.
@@ -187,6 +190,15 @@ class GradientBoosting(Baseline):
         network = boosted_trees(Trees.of(found, known * len(model._predictors), base))
         check_same(network, inputs, model.predict_proba, model.classes_)
         return network
+
+
+def idle_cores() -> int:
+    """Return the number of cores that have had no other work in the last minute; 1 at least."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if cores is None or not hasattr(os, "getloadavg"):  # as on Windows
+        return 1
+    others = max(0.0, os.getloadavg()[0] - 1)  # without this process
+    return max(1, int(cores - others))
 
 
 def check_same(

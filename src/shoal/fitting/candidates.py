@@ -24,6 +24,8 @@ class Recipe:
         draw: the place in a baseline's grid.
         settings: hyperparameters that differ from the defaults, as text.
         base: the key of the candidate with the defaults; that of this one, if it has them.
+        fitted: whether it is a baseline, which is fitted at once to all rows.
+        random: whether another trial is another model.
     """
 
     candidate: Candidate
@@ -31,6 +33,8 @@ class Recipe:
     draw: int = 0
     settings: Mapping[str, str]
     base: str
+    fitted: bool = False
+    random: bool = True
 
     @property
     def key(self) -> str:
@@ -44,7 +48,8 @@ def recipes_of(methods: Mapping[str, MethodChoice], setup: FitSetup) -> tuple[Re
     """
     found = []
     for name, method in methods.items():
-        family = family_of(name, setup.frozen)
+        kind, family = method[0], family_of(name, setup.frozen)
+        fitted = issubclass(kind, Baseline)
         grid = _grid(method, setup) if setup.searches else [{}]
         for place, settings in enumerate(grid):
             key = "".join([name, *(f" {one}={value}" for one, value in settings.items())])
@@ -54,9 +59,11 @@ def recipes_of(methods: Mapping[str, MethodChoice], setup: FitSetup) -> tuple[Re
                 Recipe(
                     candidate=Candidate(key, title, family),
                     method=name,
-                    draw=place if issubclass(method[0], Baseline) else 0,
+                    draw=place if fitted else 0,
                     settings=settings,
                     base=name,
+                    fitted=fitted,
+                    random=not issubclass(kind, Baseline) or kind.random,
                 )
             )
     return tuple(sorted(found, key=lambda one: by_simplicity(one.candidate)))

@@ -79,6 +79,7 @@ from .setup import (
     default_folder,
     find_candidate,
     saved_setup,
+    trained_part,
     version_of,
 )
 from .stable_columns import Price, StableColumns, describe_columns, without_columns
@@ -87,6 +88,8 @@ from .verdict import Verdict, decide
 ESTIMATE, PAGE = "estimate.json", "report.html"
 # Compared on images: plain training, and the method that this library proposes.
 ON_IMAGES = ("erm", "fishr")
+# On their frozen features.
+ON_FEATURES = ("logistic-regression", *ON_IMAGES)
 # What to install for the baselines.
 SKLEARN = "scikit-learn, which is not installed: pip install 'shoal[tables]'"
 # Examples on which the ONNX file is compared with the model.
@@ -174,8 +177,10 @@ def fit(
     watcher = watcher or FitWatcher()
     settings = settings or {}
     budget = Budget(time or (None if runs else FIT_SECONDS), runs)
-    methods = _choose_methods(algorithms, only, data, version_of(out))
     machine = _choose_machine(device_of(device))
+    kind = "table" if data.is_file() and is_table(data) else "images"
+    frozen = kind == "images" and trained_part(train, kind, out, machine.device) == "head"
+    methods = _choose_methods(algorithms, only, data, kind, frozen, version_of(out))
 
     # Check first what would otherwise fail after hours of training.
     check_saving()
@@ -225,8 +230,8 @@ def fit(
         settings=settings,
     )
     if setup.frozen:
-        for name, (kind, _) in methods.items():
-            check_frozen(name, kind)
+        for name, (chosen, _) in methods.items():
+            check_frozen(name, chosen)
     folds = folds_of(inspected.dataset)
     _check_runs(runs, folds)
     shortest = 0.0
@@ -273,9 +278,13 @@ def fit(
         stable = StableColumns(workspace.dataset, inspected.table.encoding)
         workspace = replace(workspace, others=stable.datasets)
 
-    def make_run(dataset: DomainDataset, recipe: Recipe, tests: tuple[str, ...], trial: int) -> Run:
-        method = methods[recipe.method]
-        return setup.run(dataset, recipe.method, method, tests, trial, recipe.draw, recipe.settings)
+    def make_run(
+        data: DomainDataset, recipe: Recipe, tests: tuple[str, ...], trial: int, split: bool = False
+    ) -> Run:
+        name, method = recipe.method, methods[recipe.method]
+        return setup.run(
+            data, name, method, tests, trial, recipe.draw, recipe.settings, split=split
+        )
 
     def with_all(recipe: Recipe, tests: tuple[str, ...], trial: int) -> Run:
         return make_run(workspace.dataset, recipe, tests, trial)
@@ -293,6 +302,7 @@ def fit(
         trials,
         without_unstable if policy else with_all,
         nested=setup.searches,
+        make_split_run=lambda recipe: make_run(workspace.dataset, recipe, (), 0, split=True),
         make_price_run=without_unstable if flagged and not policy else None,
     )
     results = _Results(
@@ -332,10 +342,19 @@ def fit(
             return None
 
         write_model(out, final, method, setup, deployed, verdict)
-        watcher.note(write_checked_onnx(out, method[0], deployed))
+        # A file can name every method but a user's own.
+        own = None if issubclass(method[0], Baseline) else method[0]
+        watcher.note(write_checked_onnx(out, own, deployed))
         onnx = (out / ONNX).exists()
         content = build_page_content(
-            inspected, setup, verdict, results.known(schedule.counted), folds, failed, onnx
+            inspected,
+            setup,
+            verdict,
+            results.known(schedule.counted),
+            folds,
+            failed,
+            onnx,
+            stable.stability() if flagged and stable else None,
         )
         _write_page(out / PAGE, content)
     return FitResult(out=out, verdict=verdict, failures=tuple(failed), seconds=monotonic() - begin)
@@ -345,22 +364,25 @@ def _choose_methods(
     algorithms: Iterable[str] | Mapping[str, MethodChoice],
     only: Iterable[str] | Mapping[str, MethodChoice],
     data: Path,
+    kind: str,
+    frozen: bool,
     version: int,
 ) -> dict[str, MethodChoice]:
     """Return the methods to compare, by the names of their runs; the default ones come first."""
-    table = data.is_file() and is_table(data)
-    added, chosen = _by_name(algorithms), _by_name(only)
-    for name in {**added, **chosen}:
-        if name in BASELINES and not table:
-            raise ValueError(f"{name} is for tables, and {data} holds images")
-        if name in BASELINES and sklearn_missing():
-            raise ValueError(f"{name} needs {SKLEARN}")
-    if chosen:
-        return chosen | added
-    usual = ON_TABLES if table and version > FIRST_VERSION else ON_IMAGES
+    usual: tuple[str, ...] = ON_IMAGES
+    if version > FIRST_VERSION:
+        usual = ON_TABLES if kind == "table" else ON_FEATURES if frozen else ON_IMAGES
     if sklearn_missing():
         usual = tuple(name for name in usual if name not in BASELINES)
-    return _by_name(usual) | added
+    allowed = BASELINES if kind == "table" else ON_FEATURES if frozen else ()
+    added, chosen = _by_name(algorithms), _by_name(only)
+    for name in {**added, **chosen}:
+        if name in BASELINES and name not in allowed:
+            also = " and for frozen features (--train head)" if name in ON_FEATURES else ""
+            raise ValueError(f"{name} is for tables{also}, and {data} holds images")
+        if name in BASELINES and sklearn_missing():
+            raise ValueError(f"{name} needs {SKLEARN}")
+    return chosen | added if chosen else _by_name(usual) | added
 
 
 def _by_name(methods: Iterable[str] | Mapping[str, MethodChoice]) -> dict[str, MethodChoice]:
@@ -551,7 +573,7 @@ def write_model(
     )
 
 
-def write_checked_onnx(out: Path, method: type[Algorithm], data: FitData) -> str:
+def write_checked_onnx(out: Path, method: type[Algorithm] | None, data: FitData) -> str:
     """Write the ONNX file of the model in ``out``, describe it in the card, and return a line.
 
     Some networks of other packages cannot be exported; the model is written all the same.

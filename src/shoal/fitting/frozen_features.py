@@ -10,11 +10,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..algorithms import find
 from ..algorithms.base import Algorithm, UpdateAlgorithm
+from ..algorithms.hparams import defaults, values_for_run
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, hash_files
 from ..networks import Network, fold_standardisation, for_data
 from ..randomness import stream
+from ..runs.fitted import Fitted
 from ..runs.model import build
 from ..runs.run import Run
 from ..storage import load_tensors, save_tensors
@@ -22,6 +25,7 @@ from ..training.batches import Normalise, scaled
 from .predictor import in_threads
 
 FEATURES = "features.pt"
+PLAIN = "erm"
 SHAPE = (3, 224, 224)
 # Images in a batch, by device: on a CPU, larger batches do not fit the caches.
 TOGETHER = {"cpu": 4, "cuda": 256}
@@ -112,7 +116,8 @@ def whole_network(
     """Return the method with the whole network for images, and the run that describes it.
 
     Args:
-        head: the method trained on features, in ``run``.
+        head: the method trained on features, in ``run``. A logistic regression becomes a network
+            of plain training, with its weights.
         fingerprint: of the images.
         domains: number of training domains.
     """
@@ -120,10 +125,15 @@ def whole_network(
         raise TypeError(f"{type(head).__name__} must have a shoal.networks.Network as its model")
     protocol = replace(run.protocol, network=backbone, weights="imagenet", augment=False)
     whole = replace(run, fingerprint=fingerprint, protocol=protocol)
+    kind = type(head)
+    if isinstance(head, Fitted):
+        kind = find(PLAIN)
+        hparams = values_for_run(defaults(kind.Hparams, "large"))
+        whole = replace(whole, algorithm=PLAIN, draw=0, hparams=hparams)
     weight, bias = fold_standardisation(head.model)
     algorithm = build(
         whole,
-        type(head),
+        kind,
         shape=SHAPE,
         classes=len(weight),
         num_domains=domains,

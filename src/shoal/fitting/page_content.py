@@ -3,16 +3,19 @@
 import base64
 import io
 import json
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..catalogue import BASELINES, title_of
 from ..datasets.images import read_image
 from ..datasets.reading import Reading
 from ..results.aggregation import TrialMean
-from ..results.metrics import Metric
+from ..results.metrics import Metric, by_class
 from ..results.records import RunResult, timing_of
 from ..runs.folder import PREDICTIONS
 from .decision import CandidateRow, Decision
@@ -20,6 +23,7 @@ from .folds import Fold
 from .inspection import FitData
 from .paired import HALF
 from .setup import FitSetup
+from .unstable_columns import ColumnStability
 from .verdict import Verdict
 
 # Unreadable files that the page lists.
@@ -39,6 +43,7 @@ def build_page_content(
     folds: Sequence[Fold],
     failures: Sequence[str],
     onnx: bool,
+    stability: ColumnStability | None = None,
 ) -> dict[str, Any]:
     """Return the content for ``report.fit_page.fit_page``.
 
@@ -46,6 +51,7 @@ def build_page_content(
         runs: the finished runs, each with the key of its candidate.
         failures: a line for each failed run.
         onnx: whether an ONNX file was written.
+        stability: of the columns of a table.
     """
     decision = verdict.decision
     estimates = decision.estimates
@@ -65,6 +71,8 @@ def build_page_content(
         "domains": domains,
         "methods": [_method(row, domains, decision) for row in decision.rows],
         "guess": {**_scores(decision.guess, domains, decision), "beaten": decision.beaten},
+        "classes": _by_class(decision, data.dataset.classes),
+        "unstable": _effects(stability, data.dataset.names),
         "data": _data(data),
         "mistakes": find_mistakes(
             [(estimates.title(key), run) for key, run in runs if key == verdict.deploy], folds, data
@@ -89,6 +97,8 @@ def _method(row: CandidateRow, domains: Sequence[str], decision: Decision) -> di
     one, scale = decision.differences.get(row.key), decision.estimates.measure.scale
     return {
         **_scores(row, domains, decision),
+        # Other settings of a method stand in the table alone.
+        "drawn": "(" not in row.title or row.key == decision.deploy,
         "inside": None if row.inside is None else scale * row.inside,
         "calibration": row.calibration_error,
         "difference": None
@@ -182,6 +192,8 @@ def _how(setup: FitSetup, decision: Decision, runs: Sequence[RunResult]) -> list
 
 # Images shown for each method and domain, their side in pixels, and confusions listed.
 SHOWN, SIDE, CONFUSIONS = 12, 112, 5
+# Columns of a row that are shown, and the most classes whose confusion is.
+COLUMNS, CLASSES = 12, 20
 
 
 def find_mistakes(
@@ -234,13 +246,76 @@ def _mistake(
     mistake = {key: line[key] for key in ("label", "prediction", "probability")}
     domain = data.dataset[line["domain"]]
     if domain.in_memory:
-        rows = data.table.rows if data.table else {}
-        place = rows[line["domain"]][line["index"]] if rows else line["index"]
-        return mistake | {"what": f"row {place}", "picture": None}
+        what, values = f"row {line['index']}", ""
+        if data.table is not None:
+            what = f"row {data.table.rows[line['domain']][line['index']]}"
+            values = _values(data.table.encoding.values_of(domain.tensor[line["index"]]))
+        return mistake | {"what": what, "row": values, "picture": None}
     path = domain.files[line["index"]]
     if path not in pictures:
         pictures[path] = _picture(path, data.dataset.reading)
-    return mistake | {"what": path.name, "picture": pictures[path]}
+    return mistake | {"what": path.name, "row": "", "picture": pictures[path]}
+
+
+def _values(row: Mapping[str, str]) -> str:
+    """Return the values of a row as text; of a wide table, those of the first columns."""
+    shown = [f"{name} {value}" for name, value in list(row.items())[:COLUMNS]]
+    return ", ".join([*shown, "…"] if len(row) > COLUMNS else shown)
+
+
+def _by_class(decision: Decision, classes: Sequence[str]) -> dict[str, Any] | None:
+    """Return the scores of each class, of the deployed candidate on all domains left out.
+
+    Every domain is predicted by the run that left it out. None without predictions.
+    """
+    found = decision.estimates.predictions.get(decision.deploy, {})
+    mine = {name: found[name] for name in decision.estimates.domains if name in found}
+    if not mine:
+        return None
+    together = by_class(
+        np.concatenate([np.exp(one.log_probabilities) for one in mine.values()]),
+        np.concatenate([one.labels for one in mine.values()]),
+    )
+    each = {name: by_class(np.exp(p.log_probabilities), p.labels) for name, p in mine.items()}
+    counts = together.confusion.sum(1)
+    return {
+        "domains": list(mine),
+        "rows": [
+            {
+                "name": name,
+                "examples": int(counts[k]),
+                "recall": _known(together.recall[k]),
+                "precision": _known(together.precision[k]),
+                "auroc": _known(together.auroc[k]),
+                "recalls": [_known(one.recall[k]) for one in each.values()],
+            }
+            for k, name in enumerate(classes)
+        ],
+        "confusion": together.confusion.tolist() if len(classes) <= CLASSES else None,
+    }
+
+
+def _known(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _effects(stability: ColumnStability | None, domains: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the effects of the unstable columns by domain."""
+    if stability is None:
+        return []
+    names = [domains[k] for k in stability.domains]
+    return [
+        {
+            "name": ", ".join(one.names),
+            "turns": one.turns,
+            "rows": [
+                {"domain": name, "effect": effect, "error": error}
+                for name, effect, error in zip(names, one.effects, one.errors, strict=True)
+            ],
+        }
+        for one in stability.groups
+        if one.flagged
+    ]
 
 
 def _picture(path: Path, reading: Reading) -> str | None:

@@ -115,11 +115,14 @@ class RunEstimates:
                 for one, other in (out, out[::-1]):
                     pairs.setdefault(key, {})[one.name, other.name] = found.scores[other.name]
                 continue
+            inside.setdefault(key, []).append(found.inside)
+            if found.learned is not None:
+                learned.setdefault(key, []).append(found.learned)
+            if not out:
+                continue
             (fold,) = out
             scores.setdefault(key, {}).setdefault(fold.name, []).append(found.scores[fold.name])
             errors.setdefault(key, {}).setdefault(fold.name, []).append(found.calibration_error)
-            inside.setdefault(key, []).append(found.inside)
-            learned.setdefault(key, []).append(found.learned)
             if found.predictions is not None:
                 predictions.setdefault(key, {}).setdefault(fold.name, found.predictions)
         means = {key: _mean(mine) for key, mine in inside.items()}
@@ -166,13 +169,13 @@ class RunEstimates:
         scores = {name: self.measure.score(*_pair(mine)) for name, mine in out.items()}
         if len(out) > 1:
             return _ScoredRun(scores=scores)
-        (mine,) = out.values()
         trained = [name for name in self.dataset.names if name not in run.test_domains]
         held_out = [found.of([name], [HELD_OUT]) for name in trained]
         held_out = [one for one in held_out if len(one.labels)]
+        mine = next(iter(out.values()), None)
         return _ScoredRun(
             scores=scores,
-            calibration_error=calibration_error(*_pair(mine)),
+            calibration_error=math.nan if mine is None else calibration_error(*_pair(mine)),
             inside=_mean([self.measure.score(*_pair(one)) for one in held_out]),
             learned=_learned(held_out),
             predictions=mine,
@@ -247,17 +250,17 @@ class _ScoredRun:
     """The scores of a run.
 
     Args:
-        scores: by the name of each fold that it left out; if that is one, the rest is known too.
+        scores: by the name of each fold that it left out; of two folds, the rest is not known.
         calibration_error: on the fold.
         inside: on held-out examples of the training domains.
-        learned: whether it has learned anything of them.
+        learned: whether it has learned anything of them; None if unknown.
         predictions: on the fold; None if they were not written.
     """
 
     scores: Mapping[str, float]
     calibration_error: float = math.nan
     inside: float = math.nan
-    learned: bool = True
+    learned: bool | None = None
     predictions: Predictions | None = None
 
 
@@ -265,13 +268,13 @@ def _pair(mine: Predictions) -> tuple[Array, Labels]:
     return np.exp(mine.log_probabilities), mine.labels
 
 
-def _learned(held_out: Sequence[Predictions]) -> bool:
+def _learned(held_out: Sequence[Predictions]) -> bool | None:
     """Return whether a run does no worse on its own domains than always giving one answer.
 
     It may be right less often than the most frequent class, if it finds the other classes better.
     """
     if not held_out:
-        return True
+        return None
     labels = np.concatenate([one.labels for one in held_out])
     probabilities = np.exp(np.concatenate([one.log_probabilities for one in held_out]))
     most = np.bincount(labels).max() / len(labels)

@@ -28,7 +28,8 @@ from .folds import Fold
 from .paired import standard_error
 from .setup import FitSetup
 
-FIRST, SETTINGS, PRICE, PAIRS, TRIALS = "first", "settings", "price", "pairs", "trials"
+FIRST, SPLIT, SETTINGS = "first", "split", "settings"
+PRICE, PAIRS, TRIALS = "price", "pairs", "trials"
 # Candidates that get further runs: so many of the best, if they are within so many paired standard
 # errors of the best one.
 GOOD, ERRORS = 4, 2.0
@@ -40,6 +41,8 @@ END = -1
 
 # From a recipe, the domains to leave out, and the trial.
 MakeRun = Callable[[Recipe, tuple[str, ...], int], Run]
+# The run of a baseline on an ordinary split of all domains.
+MakeSplitRun = Callable[[Recipe], Run]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +69,7 @@ def plan_blocks(
     make_run: MakeRun,
     *,
     nested: bool,
+    make_split_run: MakeSplitRun | None = None,
     make_price_run: MakeRun | None = None,
 ) -> list[Block]:
     """Return all blocks, in the order in which they are begun.
@@ -73,6 +77,8 @@ def plan_blocks(
     Args:
         make_run: from a recipe, the domains to leave out, and the trial.
         nested: whether to plan runs with two folds left out; three folds or more are needed.
+        make_split_run: of a baseline on an ordinary split of all domains; methods with updates
+            hold rows out in every run.
         make_price_run: as ``make_run``, without the unstable columns.
     """
 
@@ -84,6 +90,9 @@ def plan_blocks(
         make_run: MakeRun = make_run,
     ) -> Block:
         runs = tuple(make_run(recipe, domains, trial) for domains in left_out)
+        return block_of(stage, recipe, runs)
+
+    def block_of(stage: str, recipe: Recipe, runs: tuple[Run, ...]) -> Block:
         return Block(
             stage=stage, key=recipe.key, title=recipe.candidate.title, base=recipe.base, runs=runs
         )
@@ -92,6 +101,8 @@ def plan_blocks(
     usual = [one for one in recipes if one.key == one.base]
     others = [one for one in recipes if one.key != one.base]
     found = [block(FIRST, one, singles, 0) for one in usual]
+    if make_split_run is not None:
+        found += [block_of(SPLIT, one, (make_split_run(one),)) for one in usual if one.fitted]
     found += [block(SETTINGS, one, singles, 0) for one in others]
     if make_price_run is not None:
         found += [block(PRICE, one, singles, 0, make_price_run) for one in recipes]
@@ -99,7 +110,7 @@ def plan_blocks(
         pairs = [one.domains + other.domains for one, other in combinations(folds, 2)]
         found += [block(PAIRS, one, pairs, 0) for one in recipes]
     for trial in range(1, trials):
-        found += [block(TRIALS, one, singles, trial) for one in recipes]
+        found += [block(TRIALS, one, singles, trial) for one in recipes if one.random]
     return found
 
 
@@ -364,6 +375,8 @@ class Schedule:
         if self._is_over(number) or not self._waiting(number):
             return False
         block, now = self.blocks[number], self._standing
+        if block.stage == SPLIT:
+            return block.key in now.complete
         if block.stage == SETTINGS:
             return block.base in now.good
         if block.stage == TRIALS:

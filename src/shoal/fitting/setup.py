@@ -129,6 +129,7 @@ class FitSetup:
         trial: int,
         draw: int = 0,
         settings: Mapping[str, str] | None = None,
+        split: bool = False,
     ) -> Run:
         """Return the run of a method.
 
@@ -137,11 +138,12 @@ class FitSetup:
             tests: the held-out domains.
             draw: the place in a baseline's grid.
             settings: as in ``hparams``.
+            split: whether a baseline is measured on held-out rows of its training domains. It
+                makes no other use of them, so otherwise it is fitted to all rows.
         """
         kind, protocol = method[0], self.protocol
         if issubclass(kind, Baseline):
-            # Nothing is chosen by held-out rows, so the model on all domains has all rows.
-            holdout = protocol.holdout if tests else 0.0
+            holdout = protocol.holdout if split else 0.0
             protocol = Protocol(steps=1, record_every=1, holdout=holdout, network=kind.network)
             hparams = dict(kind.grid[draw])
         else:
@@ -248,9 +250,7 @@ def choose_setup(
     """
     before = saved_setup(out) or {}
     gpu = device.type == "cuda"
-    trained = train
-    if trained == "auto":
-        trained = before.get("trained", "all" if gpu or data.kind == "table" else "head")
+    trained = trained_part(train, data.kind, out, device)
     default_steps = STEPS[trained]
     if data.kind == "table":
         default_steps = table_length([len(domain) for domain in data.dataset.domains])
@@ -266,6 +266,15 @@ def choose_setup(
         examples=sum(map(len, data.dataset.domains)),
         version=version_of(out),
     )
+
+
+def trained_part(train: str, kind: str, out: Path, device: torch.device) -> str:
+    """Return what is trained, one of ``TRAINED``; an earlier command on ``out`` may have chosen."""
+    if train != "auto":
+        return train
+    usual = "all" if device.type == "cuda" or kind == "table" else "head"
+    found: str = (saved_setup(out) or {}).get("trained", usual)
+    return found
 
 
 def table_length(rows: Sequence[int]) -> int:

@@ -46,7 +46,7 @@ def chart(content: Mapping[str, Any]) -> str:
 
     One is for wide screens and one for narrow ones; the style sheet shows one of them.
     """
-    methods = content["methods"]
+    methods = [method for method in content["methods"] if method["drawn"]]
     lines: Lines = [
         (domain, [method["cells"][k] for method in methods])
         for k, domain in enumerate(content["domains"])
@@ -64,14 +64,32 @@ def chart(content: Mapping[str, Any]) -> str:
     return f'{drawings}<p class="legend">{_legend([method["name"] for method in methods])}</p>'
 
 
+def effects_chart(column: Mapping[str, Any]) -> str:
+    """Return SVG drawings of a column's effect in each domain, for wide and narrow screens."""
+    rows = column["rows"]
+    ends = [one["effect"] + side * 2 * one["error"] for one in rows for side in (-1, 1)]
+    low, high = min([0.0, *ends]), max([0.0, *ends])
+    room = 0.05 * (high - low) or 1.0
+    axis = (low - room, high + room, "")
+    frames = ChartFrame("wide", 760, 170, 20, *axis), ChartFrame("narrow", 330, 96, 10, *axis)
+    lines: Lines = [
+        (one["domain"], [{"mean": one["effect"], "error": 2 * one["error"]}]) for one in rows
+    ]
+    label = escape(f"effect of {column['name']} by domain")
+    return "".join(_drawing(lines, frame, label, zero=True) for frame in frames)
+
+
 def _row(methods: int) -> float:
     """Return the height of a domain's line."""
     return max(ROW, BESIDE * methods + 14)
 
 
-def _drawing(lines: Lines, frame: ChartFrame, label: str) -> str:
+def _drawing(lines: Lines, frame: ChartFrame, label: str, zero: bool = False) -> str:
     height = TOP + _row(len(lines[0][1])) * len(lines) + 26
     bands, marks = _lines(lines, frame)
+    if zero:
+        x = f"{frame.x(0):.1f}"
+        marks.append(f'<line class="zero" x1="{x}" x2="{x}" y1="{TOP}" y2="{height - 22}"/>')
     parts = "".join([*bands, *_grid(frame, height), *marks])
     return (
         f'<svg class="{frame.name}" viewBox="0 0 {frame.width} {height}" role="img" '
@@ -168,7 +186,10 @@ def fit_page(content: Mapping[str, Any]) -> str:
     environment.filters["score"] = lambda value: f"{value:.{digits}f}"
     environment.filters["signed"] = lambda value: f"{value:+z.{digits}f}"
     return environment.from_string(_file("fit.html.jinja")).render(
-        **content, style=_file("fit.css"), chart=chart(content)
+        **content,
+        style=_file("fit.css"),
+        chart=chart(content),
+        effects=[effects_chart(column) for column in content["unstable"]],
     )
 
 
