@@ -1,7 +1,7 @@
 """Candidates: what a fit compares, each method with its defaults and a few other settings."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from ..catalogue import BASELINES, title_of
 from ..sweeps.plan import MethodChoice
@@ -48,23 +48,22 @@ def recipes_of(methods: Mapping[str, MethodChoice], setup: FitSetup) -> tuple[Re
     """
     found = []
     for name, method in methods.items():
-        family = family_of(name, setup.frozen)
-        variants = _grid(method, setup) if setup.searches else [(0, {})]
-        for draw, settings in variants:
-            changed = _changed(method, draw) if draw else settings
-            key = "".join([name, *(f" {one}={value}" for one, value in changed.items())])
-            told = ", ".join(f"{one} {value}" for one, value in changed.items())
+        kind, family = method[0], family_of(name, setup.frozen)
+        fitted = issubclass(kind, Baseline)
+        grid = _grid(method, setup) if setup.searches else [{}]
+        for place, settings in enumerate(grid):
+            key = "".join([name, *(f" {one}={value}" for one, value in settings.items())])
+            told = ", ".join(f"{one} {value}" for one, value in settings.items())
             title = f"{title_of(name)} ({told})" if told else title_of(name)
-            fitted = issubclass(method[0], Baseline)
             found.append(
                 Recipe(
                     candidate=Candidate(key, title, family),
                     method=name,
-                    draw=draw,
+                    draw=place if fitted else 0,
                     settings=settings,
                     base=name,
                     fitted=fitted,
-                    random=not issubclass(method[0], Baseline) or method[0].random,
+                    random=not issubclass(kind, Baseline) or kind.random,
                 )
             )
     return tuple(sorted(found, key=lambda one: by_simplicity(one.candidate)))
@@ -79,25 +78,20 @@ def family_of(name: str, frozen: bool) -> str:
     return "head" if frozen else "erm"
 
 
-def _grid(method: MethodChoice, setup: FitSetup) -> list[tuple[int, dict[str, str]]]:
-    """Return draws and settings, the defaults first."""
+def _grid(method: MethodChoice, setup: FitSetup) -> list[dict[str, str]]:
+    """Return what differs from the defaults, as text; the defaults themselves come first."""
     kind, named = method
     if issubclass(kind, Baseline):
-        return [(draw, {}) for draw in range(len(kind.grid))]
-    fixed = {*named, *setup.settings}
-    declared = {one.name for one in fields(kind.Hparams)}
-    varied = next((one for one in FACTORS if one in declared - fixed), None)
+        first = kind.grid[0]
+        return [
+            {one: f"{value:g}" for one, value in settings.items() if value != first.get(one)}
+            for settings in kind.grid
+        ]
+    # Ten times zero would be the same run again.
+    defaults = {one: value for one, value in setup.hparams(method).items() if value}
+    free = (one for one in FACTORS if one in defaults.keys() - {*named, *setup.settings})
+    varied = next(free, None)
     if varied is None:
-        return [(0, {})]
-    default = setup.hparams(method)[varied]
-    others = [{varied: f"{factor * default:.3g}"} for factor in FACTORS[varied]]
-    return [(0, {}), *((0, one) for one in others)]
-
-
-def _changed(method: MethodChoice, draw: int) -> dict[str, str]:
-    """Return the settings of a baseline's draw that differ from its defaults, as text."""
-    kind = method[0]
-    if not issubclass(kind, Baseline):
-        raise TypeError(f"{kind.__name__} has no grid of draws")
-    first = kind.grid[0]
-    return {one: f"{value:g}" for one, value in kind.grid[draw].items() if value != first.get(one)}
+        return [{}]
+    values = [float(f"{factor * defaults[varied]:.3g}") for factor in FACTORS[varied]]
+    return [{}, *({varied: f"{value:g}"} for value in values)]

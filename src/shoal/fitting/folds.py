@@ -30,13 +30,16 @@ def make_folds(sizes: Mapping[str, int], most: int = MOST) -> tuple[Fold, ...]:
     if len(sizes) <= most:
         return tuple(Fold(name, (name,)) for name in sizes)
     members: list[list[str]] = [[] for _ in range(most)]
+    examples = [0] * most
     # The largest first, each to the fold that has the fewest examples so far.
     for name in sorted(sizes, key=lambda one: -sizes[one]):
-        fewest = min(members, key=lambda fold: (sum(sizes[one] for one in fold), len(fold)))
-        fewest.append(name)
-    order = list(sizes)
-    in_order = [sorted(fold, key=order.index) for fold in members]
-    in_order.sort(key=lambda fold: order.index(fold[0]))
+        fewest = min(range(most), key=lambda k: (examples[k], len(members[k])))
+        members[fewest].append(name)
+        examples[fewest] += sizes[name]
+    place = {name: k for k, name in enumerate(sizes)}
+    in_order = sorted(
+        (sorted(fold, key=place.__getitem__) for fold in members), key=lambda fold: place[fold[0]]
+    )
     return tuple(Fold(_name(fold), tuple(fold)) for fold in in_order)
 
 

@@ -91,22 +91,19 @@ def _trees(network: Any, temperature: float) -> Parts:
         ("TreeEnsembleRegressor", ["rows"], "added", {"domain": "ai.onnx.ml", **_ensemble(trees)}),
         ("Add", ["added", "base"], "sums", {}),
     ]
-    if isinstance(network.classifier, LogShares):
-        constants["smallest"] = torch.tensor(SMALLEST)
-        constants["power"] = torch.tensor(1 / temperature)
-        nodes += [
-            ("Max", ["sums", "smallest"], "mean", {}),
-            # A logit is the logarithm of a share, and divided by T that of its power 1/T.
-            ("Pow", ["mean", "power"], "shares", {}),
-            ("ReduceL1", ["shares"], "total", {"axes": [1], "keepdims": 1}),
-            ("Div", ["shares", "total"], "probabilities", {}),
-        ]
-    else:
-        constants["temperature"] = torch.tensor(temperature)
-        nodes += [
-            ("Div", ["sums", "temperature"], "logits", {}),
-            ("Softmax", ["logits"], "probabilities", {"axis": 1}),
-        ]
+    shares = "sums"
+    if not isinstance(network.classifier, LogShares):
+        shares = "softmax"
+        nodes.append(("Softmax", ["sums"], shares, {"axis": 1}))
+    constants["smallest"] = torch.tensor(SMALLEST)
+    constants["power"] = torch.tensor(1 / temperature)
+    nodes += [
+        ("Max", [shares, "smallest"], "positive", {}),
+        # A logit is the logarithm of a share, and divided by T that of its power 1/T.
+        ("Pow", ["positive", "power"], "powers", {}),
+        ("ReduceL1", ["powers"], "total", {"axes": [1], "keepdims": 1}),
+        ("Div", ["powers", "total"], "probabilities", {}),
+    ]
     return nodes, constants, len(trees.base)
 
 

@@ -23,11 +23,13 @@ from ..runs.folder import LOGITS
 from ..runs.run import Run
 from ..storage import read_safetensors
 from .candidates import Recipe
-from .estimates import Estimates, Labels, Predictions
+from .estimates import Array, Estimates, Labels, Predictions
 from .folds import Fold
 
 # The weights that a run ends with; averages have the names of ``catalogue.AVERAGES``.
 LAST = "last"
+# A share is worse than another one if it is so many standard errors below it.
+CLEAR = 2.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ class RunPredictions:
                 logits = tensors.get(f"{weights}/{domain}/{split}")
                 if logits is not None and len(logits):
                     labels = tensors[f"labels/{domain}/{split}"].numpy()
-                    logs = logits.double().log_softmax(-1).numpy()
+                    # Half precision turns the largest logits into ∞, of which there is no softmax.
+                    most = torch.finfo(torch.half).max
+                    logs = logits.double().clamp(-most, most).log_softmax(-1).numpy()
                     found[domain, split] = Predictions(logs, labels)
         return RunPredictions(found)
 
@@ -86,7 +90,7 @@ class RunEstimates:
     ) -> None:
         self.dataset, self.folds, self.recipes = dataset, folds, tuple(recipes)
         self.metric, self.judge, self.measure = metric, judge, METRICS[metric]
-        self._scored: dict[tuple[Path | None, str], _ScoredRun] = {}
+        self._scored: dict[Path, _ScoredRun] = {}
 
     def __call__(
         self,
@@ -121,68 +125,60 @@ class RunEstimates:
             errors.setdefault(key, {}).setdefault(fold.name, []).append(found.calibration_error)
             if found.predictions is not None:
                 predictions.setdefault(key, {}).setdefault(fold.name, found.predictions)
-        known = {key: [one for one in mine if math.isfinite(one)] for key, mine in inside.items()}
-        collapsed = {key for key, mine in learned.items() if sum(mine) * 2 < len(mine)}
-        tried = [one.candidate for one in self.recipes if self._is_tried(one, scores)]
+        means = {key: _mean(mine) for key, mine in inside.items()}
+        whole = {key for key, mine in scores.items() if len(mine) == len(self.folds)}
+        # Other settings are part of the comparison only if they have left out every fold.
+        tried = [one.candidate for one in self.recipes if one.key in whole | {one.base}]
         keys = {one.key for one in tried}
+        collapsed = {key for key, mine in learned.items() if sum(mine) * 2 < len(mine)} & keys
         return Estimates(
             candidates=tuple(tried),
             metric=self.metric,
             judge=self.judge,
             examples={fold.name: len(self._labels[fold.name]) for fold in self.folds},
             scores={key: mine for key, mine in scores.items() if key in keys},
-            pairs=pairs,
-            inside={key: fmean(mine) for key, mine in known.items() if mine},
+            pairs={key: mine for key, mine in pairs.items() if key in keys},
+            inside={key: one for key, one in means.items() if math.isfinite(one)},
             # If nothing can be learned, all candidates are left to say so.
-            collapsed=frozenset(collapsed if collapsed != set(scores) else ()),
+            collapsed=frozenset(() if whole <= collapsed else collapsed),
             calibration_errors=errors,
-            guess={fold.name: self._guess(fold) for fold in self.folds},
-            majority={fold.name: self._majority(fold) for fold in self.folds},
-            chance={
-                name: self.measure.chance(labels, len(self.dataset.classes))
-                for name, labels in self._labels.items()
-            },
+            guess=self._guess,
+            majority=self._majority,
+            chance=self._chance,
             failed=frozenset(
                 (key, fold.name) for key, run in failed for fold in self._left_out(run)
             ),
             predictions=predictions,
         )
 
-    def _is_tried(self, recipe: Recipe, scores: Mapping[str, Mapping[str, object]]) -> bool:
-        """Return whether a candidate is part of the comparison: other settings only if complete."""
-        return recipe.key == recipe.base or len(scores.get(recipe.key, ())) == len(self.folds)
-
     def _left_out(self, run: RunResult | Run) -> list[Fold]:
         return [fold for fold in self.folds if fold.domains[0] in run.test_domains]
 
     def _score(self, run: RunResult) -> "_ScoredRun":
-        key = (run.path, LAST)
-        if key not in self._scored:
-            self._scored[key] = self._read(run)
-        return self._scored[key]
-
-    def _read(self, run: RunResult) -> "_ScoredRun":
-        found = None if run.path is None else RunPredictions.read(run.path, self.dataset.names)
-        if found is None:
+        if run.path is None:
             return self._from_records(run)
-        out = self._left_out(run)
+        if run.path not in self._scored:
+            found = RunPredictions.read(run.path, self.dataset.names)
+            self._scored[run.path] = (
+                self._from_records(run) if found is None else self._from_logits(run, found)
+            )
+        return self._scored[run.path]
+
+    def _from_logits(self, run: RunResult, found: RunPredictions) -> "_ScoredRun":
+        out = {fold.name: found.of(fold.domains) for fold in self._left_out(run)}
+        scores = {name: self.measure.score(*_pair(mine)) for name, mine in out.items()}
+        if len(out) > 1:
+            return _ScoredRun(scores=scores)
         trained = [name for name in self.dataset.names if name not in run.test_domains]
-        scores, first = {}, None
-        for fold in out:
-            mine = found.of(fold.domains)
-            scores[fold.name] = self.measure.score(np.exp(mine.log_probabilities), mine.labels)
-            first = first or mine
         held_out = [found.of([name], [HELD_OUT]) for name in trained]
         held_out = [one for one in held_out if len(one.labels)]
-        inside = [self.measure.score(np.exp(p.log_probabilities), p.labels) for p in held_out]
+        mine = next(iter(out.values()), None)
         return _ScoredRun(
             scores=scores,
-            calibration_error=math.nan
-            if first is None
-            else calibration_error(np.exp(first.log_probabilities), first.labels),
-            inside=_mean(inside),
+            calibration_error=math.nan if mine is None else calibration_error(*_pair(mine)),
+            inside=_mean([self.measure.score(*_pair(one)) for one in held_out]),
             learned=_learned(held_out),
-            predictions=first,
+            predictions=mine,
         )
 
     def _from_records(self, run: RunResult) -> "_ScoredRun":
@@ -224,16 +220,29 @@ class RunEstimates:
             for fold in self.folds
         }
 
-    def _guess(self, fold: Fold) -> float:
-        """Return the score without a model: of the class frequencies of the other folds."""
-        others = [labels for name, labels in self._labels.items() if name != fold.name]
-        shares = class_shares(np.concatenate(others), len(self.dataset.classes))
-        return constant_score(self.measure, shares, self._labels[fold.name])
+    @cached_property
+    def _guess(self) -> dict[str, float]:
+        """The scores without a model: of the class frequencies of the other folds."""
+        found = {}
+        for name, labels in self._labels.items():
+            others = [its for one, its in self._labels.items() if one != name]
+            shares = class_shares(np.concatenate(others), len(self.dataset.classes))
+            found[name] = constant_score(self.measure, shares, labels)
+        return found
 
-    def _majority(self, fold: Fold) -> float:
-        labels = self._labels[fold.name]
-        shares = class_shares(labels, len(self.dataset.classes))
-        return constant_score(self.measure, shares, labels)
+    @cached_property
+    def _majority(self) -> dict[str, float]:
+        """The scores of each fold's own class frequencies."""
+        classes = len(self.dataset.classes)
+        return {
+            name: constant_score(self.measure, class_shares(labels, classes), labels)
+            for name, labels in self._labels.items()
+        }
+
+    @cached_property
+    def _chance(self) -> dict[str, float]:
+        classes = len(self.dataset.classes)
+        return {name: self.measure.chance(labels, classes) for name, labels in self._labels.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,27 +250,39 @@ class _ScoredRun:
     """The scores of a run.
 
     Args:
-        scores: by the name of each fold that it left out.
-        calibration_error: on the first of them.
+        scores: by the name of each fold that it left out; of two folds, the rest is not known.
+        calibration_error: on the fold.
         inside: on held-out examples of the training domains.
-        learned: whether it does better there than always giving one answer; None if unknown.
-        predictions: on the first fold; None if they were not written.
+        learned: whether it has learned anything of them; None if unknown.
+        predictions: on the fold; None if they were not written.
     """
 
     scores: Mapping[str, float]
-    calibration_error: float
-    inside: float
+    calibration_error: float = math.nan
+    inside: float = math.nan
     learned: bool | None = None
     predictions: Predictions | None = None
 
 
+def _pair(mine: Predictions) -> tuple[Array, Labels]:
+    return np.exp(mine.log_probabilities), mine.labels
+
+
 def _learned(held_out: Sequence[Predictions]) -> bool | None:
-    """Return whether a run is right more often than the most frequent class of its own domains."""
+    """Return whether a run does no worse on its own domains than always giving one answer.
+
+    It may be right less often than the most frequent class, if it finds the other classes better.
+    """
     if not held_out:
         return None
     labels = np.concatenate([one.labels for one in held_out])
-    right = np.concatenate([one.log_probabilities.argmax(1) == one.labels for one in held_out])
-    return bool(right.mean() >= np.bincount(labels).max() / len(labels))
+    probabilities = np.exp(np.concatenate([one.log_probabilities for one in held_out]))
+    most = np.bincount(labels).max() / len(labels)
+    error = math.sqrt(most * (1 - most) / len(labels))
+    if METRICS["accuracy"].score(probabilities, labels) >= most - CLEAR * error:
+        return True
+    one_answer = 1 / len(np.unique(labels))
+    return METRICS["balanced"].score(probabilities, labels) > one_answer
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -8,10 +8,11 @@ out, for an expectation that is nested; then further splits.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
+from statistics import median_low
 
 import numpy as np
 
@@ -20,8 +21,8 @@ from ..runs.run import Run
 from ..sweeps.plan import folder_of
 from ..training.watcher import Progress
 from .candidates import Recipe
-from .choice import judged
-from .decision import domain_weights, make_decision
+from .choice import choose_candidate, judged
+from .decision import domain_weights
 from .estimates import Estimates
 from .folds import Fold
 from .paired import standard_error
@@ -32,8 +33,6 @@ PRICE, PAIRS, TRIALS = "price", "pairs", "trials"
 # Candidates that get further runs: so many of the best, if they are within so many paired standard
 # errors of the best one.
 GOOD, ERRORS = 4, 2.0
-# What a run is taken to need whose candidate was not tried yet, in times of the slowest so far.
-UNKNOWN = 2.0
 # Time for the final run, in runs: it has more domains to train on. And for the files after it.
 LAST, FILES = 1.3, 6.0
 # No run to train.
@@ -101,11 +100,9 @@ def plan_blocks(
     singles = [fold.domains for fold in folds]
     usual = [one for one in recipes if one.key == one.base]
     others = [one for one in recipes if one.key != one.base]
-    found = list[Block]()
-    for one in usual:
-        found.append(block(FIRST, one, singles, 0))
-        if one.fitted and make_split_run is not None:
-            found.append(block_of(SPLIT, one, (make_split_run(one),)))
+    found = [block(FIRST, one, singles, 0) for one in usual]
+    if make_split_run is not None:
+        found += [block_of(SPLIT, one, (make_split_run(one),)) for one in usual if one.fitted]
     found += [block(SETTINGS, one, singles, 0) for one in others]
     if make_price_run is not None:
         found += [block(PRICE, one, singles, 0, make_price_run) for one in recipes]
@@ -196,17 +193,18 @@ class Schedule:
         self.out, self.blocks, self.budget, self.estimates = out, blocks, budget, estimates
         self.runs = [run for block in blocks for run in block.runs]
         self._number = {run.identity: k for k, run in enumerate(self.runs)}
-        self._key = {run.identity: block.key for block in blocks for run in block.runs}
-        self._title = {block.key: block.title for block in blocks}
+        self._block = {run.identity: block for block in blocks for run in block.runs}
         self._base = {block.key: block.base for block in blocks}
-        self._given_up: set[int] = set()
+        self._pairs = {block.key: k for k, block in enumerate(blocks) if block.stage == PAIRS}
         self._current: int | None = None
-        self._seconds: dict[str, float] = {}
+        self._given_up: set[int] = set()
         self._done: set[str] = set()
-        self._failed: set[str] = set()
-        self._failures: list[Run] = []
+        self._failed: dict[str, Run] = {}
+        # Of a candidate's runs: what a finished one took, and what the first one seems to take.
+        self._seconds: dict[str, float] = {}
+        self._pace: dict[str, float] = {}
         self._earlier = 0.0
-        self._known: tuple[int, Estimates] | None = None
+        self._known: tuple[int, _Standing] | None = None
         for run in self.runs:
             self._look(run)
 
@@ -217,27 +215,24 @@ class Schedule:
                 self._current = self._pick()
             if self._current is None:
                 return END
-            block = self.blocks[self._current]
-            waiting = [run for run in block.runs if run.identity not in self._done]
-            if not waiting or block.key in self._failed:
-                self._current = None
-            elif not self._fits(block, waiting):
+            waiting = self._waiting(self._current)
+            if waiting and not self._has_failed(self._current):
+                if self._fits(self._together(self._current)):
+                    return self._number[waiting[0].identity]
                 self._given_up.add(self._current)
-                self._current = None
-            else:
-                return self._number[waiting[0].identity]
+            self._current = None
 
     def ended(self, run: Run, seconds: float) -> None:
         """Take note that a run has ended, done or failed, after so many seconds of this command."""
         self._look(run)
-        key = self._key[run.identity]
+        key = self._block[run.identity].key
         if run.identity in self._done and key in self._seconds:
             # Its own timing has no time for files.
             self._seconds[key] = max(self._seconds[key], min(seconds, 2 * self._seconds[key]))
 
     def title_of(self, run: Run) -> str:
         """Return the title of a run's candidate."""
-        return self._title[self._key[run.identity]]
+        return self._block[run.identity].title
 
     @property
     def counted(self) -> list[tuple[str, Run]]:
@@ -259,62 +254,58 @@ class Schedule:
     @property
     def failed(self) -> list[tuple[str, Run]]:
         """The failed runs, each with the key of its candidate."""
-        return [(self._key[run.identity], run) for run in self._failures]
+        return [(self._block[one].key, run) for one, run in self._failed.items()]
 
     @property
     def more_seconds(self) -> float | None:
         """The time in which the rest of the candidates could be compared; None if unknown."""
-        waiting = [
-            block.key
-            for block in self.blocks
-            if block.stage == FIRST and block.key not in self._failed
-            for run in block.runs
-            if run.identity not in self._done
-        ]
-        if not waiting or not self._seconds:
+        first = [k for k, block in enumerate(self.blocks) if block.stage == FIRST]
+        rest = {self.blocks[k].key: len(self._waiting(k)) for k in first if not self._has_failed(k)}
+        if not any(rest.values()) or not self._times:
             return None
-        return sum(map(self._expected, waiting))
+        slowest = max(self._times.values())
+        return sum(count * (self._measured(key) or slowest) for key, count in rest.items())
 
     def progress(self, run: Run, progress: Progress | None) -> FitProgress:
         """Return the progress of the fit, given that of the current run; None: it begins."""
-        key = self._key[run.identity]
-        rest = progress.seconds_left if progress is not None else None
+        key = self._block[run.identity].key
         if progress is not None and progress.seconds_left and progress.done:
-            whole = progress.seconds_left / (1 - progress.done / progress.steps)
-            self._seconds.setdefault(key, whole)
-        ahead = self._ahead()
-        expected = [self._expected(self._key[one.identity]) for one in ahead if one is not run]
-        if not self._seconds:
-            return FitProgress(len(self._done), len(self._done) + len(ahead), None)
-        mine = self._expected(key) if rest is None else rest
-        left = mine + sum(expected) + self._last()
+            self._pace[key] = progress.seconds_left / (1 - progress.done / progress.steps)
+        seconds, runs = self._ahead()
+        done, total = len(self._done), len(self._done) + runs
+        if not self._times:
+            return FitProgress(done, total, None)
+        mine = rest = self._expected(key)
+        if progress is not None and progress.seconds_left is not None:
+            rest = progress.seconds_left
+        left = seconds - mine + rest + self._last()
         if self.budget.seconds is not None:
-            left = min(left, max(self._time_left() + self._last(), mine))
-        return FitProgress(len(self._done), len(self._done) + len(ahead), left)
+            left = min(left, max(self._time_left() + self._last(), rest))
+        return FitProgress(done, total, left)
 
-    def _ahead(self) -> list[Run]:
-        """Return the runs of the current block and of those of its stage that are to come."""
+    def _ahead(self) -> tuple[float, int]:
+        """Return the seconds and the number of runs to come, if nothing changes any more."""
         if self._current is None:
-            return []
-        stage = self.blocks[self._current].stage
-        found = list[Run]()
-        for number, block in enumerate(self.blocks):
-            if block.stage == stage and number >= self._current and number not in self._given_up:
-                waiting = [run for run in block.runs if run.identity not in self._done]
-                if number == self._current or self._fits(block, [*found, *waiting]):
-                    found += waiting
-        return found
+            return 0.0, 0
+        found = {self._current}
+        seconds, runs = self._cost(found)
+        for number in range(len(self.blocks)):
+            if number not in found and self._may_begin(number):
+                more = set(self._together(number)) - found
+                if self._fits(more, seconds, runs):
+                    cost = self._cost(more)
+                    found |= more
+                    seconds, runs = seconds + cost[0], runs + cost[1]
+        return seconds, runs
 
     def _look(self, run: Run) -> None:
         """Read whether a run is done or has failed, and its time."""
         if run.identity in self._done:
             return
         folder = folder_of(self.out, run)
-        key = self._key[run.identity]
         if not (folder / DONE).exists():
             if failure_of(folder) is not None:
-                self._failed.add(key)
-                self._failures.append(run)
+                self._failed[run.identity] = run
             return
         self._done.add(run.identity)
         timing = read_timing(folder)
@@ -322,74 +313,134 @@ class Schedule:
             return
         if (folder / DONE).stat().st_mtime < self.budget.began_at:
             self._earlier += timing.seconds
-        seconds = _whole(run, timing)
+        key, seconds = self._block[run.identity].key, _whole(run, timing)
         # The fastest: on a GPU, the first run also compiles.
         self._seconds[key] = min(seconds, self._seconds.get(key, seconds))
 
+    def _waiting(self, number: int) -> list[Run]:
+        return [run for run in self.blocks[number].runs if run.identity not in self._done]
+
+    def _has_failed(self, number: int) -> bool:
+        runs = self.blocks[number].runs if self._failed else ()
+        return any(run.identity in self._failed for run in runs)
+
+    @property
+    def _times(self) -> dict[str, float]:
+        """The seconds that a run of a candidate takes, by key, as far as known."""
+        return self._pace | self._seconds
+
+    def _measured(self, key: str) -> float | None:
+        times = self._times
+        return times.get(key, times.get(self._base[key]))
+
     def _expected(self, key: str) -> float:
-        """Return the seconds that a run of a candidate is expected to take."""
-        if key in self._seconds:
-            return self._seconds[key]
-        if self._base[key] in self._seconds:
-            return self._seconds[self._base[key]]
-        return UNKNOWN * max(self._seconds.values(), default=0.0)
+        """Return the seconds of a run; of a candidate that was not tried yet, as of most others."""
+        measured = self._measured(key)
+        return median_low(self._times.values() or [0.0]) if measured is None else measured
 
     def _last(self) -> float:
         """Return the seconds of the final run and of the files written after it."""
-        best = self._good() or list(self._seconds)
+        best = self._standing.good or self._times
         return LAST * max(map(self._expected, best), default=0.0) + FILES
 
     def _time_left(self) -> float:
         left = self.budget.seconds_left
         return math.inf if left is None else left - self._earlier - self._last()
 
-    def _fits(self, block: Block, waiting: Sequence[Run]) -> bool:
-        """Return whether time and number of runs allow these runs."""
-        if self.budget.runs is not None and len(self._done) + len(waiting) > self.budget.runs:
+    def _cost(self, numbers: Collection[int]) -> tuple[float, int]:
+        """Return the seconds and the number of the runs that wait in these blocks."""
+        waiting = [(len(self._waiting(k)), self.blocks[k].key) for k in numbers]
+        seconds = sum(count * self._expected(key) for count, key in waiting)
+        return seconds, sum(count for count, _ in waiting)
+
+    def _fits(self, numbers: Collection[int], seconds: float = 0.0, runs: int = 0) -> bool:
+        """Return whether time and number of runs allow these blocks, after other runs."""
+        cost = self._cost(numbers)
+        seconds, runs = seconds + cost[0], runs + cost[1]
+        if self.budget.runs is not None and len(self._done) + runs > self.budget.runs:
             return False
-        return sum(self._expected(self._key[run.identity]) for run in waiting) <= self._time_left()
+        if any(self._measured(self.blocks[k].key) is None for k in numbers):
+            # After its first run it is known what a block takes; that one may be slow.
+            seconds = max(seconds, max(self._times.values(), default=0.0))
+        return seconds <= self._time_left()
 
     def _pick(self) -> int | None:
         """Return the number of the next block that is worth its time; None if there is none."""
-        for number, block in enumerate(self.blocks):
-            if number in self._given_up or block.key in self._failed:
-                continue
-            waiting = [run for run in block.runs if run.identity not in self._done]
-            if not waiting:
-                continue
-            if self._worth(block) and self._fits(block, waiting):
-                return number
-            if block.stage == FIRST:
-                self._given_up.add(number)
-        return None
+        numbers = range(len(self.blocks))
+        fitting = (k for k in numbers if self._may_begin(k) and self._fits(self._together(k)))
+        return next(fitting, None)
 
-    def _worth(self, block: Block) -> bool:
-        if block.stage == FIRST:
-            return True
+    def _may_begin(self, number: int) -> bool:
+        """Return whether a block has runs to train, and they are of use."""
+        if self._is_over(number) or not self._waiting(number):
+            return False
+        block, now = self.blocks[number], self._standing
         if block.stage == SPLIT:
-            return any(one.key == block.key for one in self._estimates().complete)
+            return block.key in now.complete
         if block.stage == SETTINGS:
-            return block.base in self._good()
+            return block.base in now.good
         if block.stage == TRIALS:
-            return block.key in self._good()
+            return block.key in now.good
         if block.stage == PRICE:
-            estimates = self._estimates()
-            return bool(estimates.complete) and block.key == make_decision(estimates).deploy
-        # An expectation is nested only if all candidates have left out all pairs.
-        complete = {one.key for one in self._estimates().complete}
-        pairs = [one for one in self.blocks if one.stage == PAIRS and one.key in complete]
-        waiting = [run for one in pairs for run in one.runs if run.identity not in self._done]
-        return block.key in complete and self._fits(block, waiting)
+            return block.key == now.deploy
+        if block.stage == PAIRS:
+            return block.key in now.complete and not any(map(self._is_over, self._together(number)))
+        return True
 
-    def _good(self) -> list[str]:
-        """Return the candidates that are near the best one, the best first."""
-        return good_candidates(self._estimates()) if self._done else []
+    def _is_over(self, number: int) -> bool:
+        return number in self._given_up or self._has_failed(number)
 
-    def _estimates(self) -> Estimates:
-        """Return the estimates so far, made anew only if a run was added."""
+    def _together(self, number: int) -> list[int]:
+        """Return the blocks that are of use only together with this one, and itself.
+
+        An expectation is nested only if all candidates that are compared have left out all pairs.
+        """
+        block, now = self.blocks[number], self._standing
+        if block.stage == PAIRS:
+            return [self._pairs[key] for key in now.complete]
+        if block.stage == SETTINGS and now.nested and block.key in self._pairs:
+            return [number, self._pairs[block.key]]
+        return [number]
+
+    @property
+    def _standing(self) -> "_Standing":
+        """What the results so far say, found anew only if a run was added."""
         if self._known is None or self._known[0] != len(self._done):
-            self._known = len(self._done), self.estimates(self.counted)
+            counted = self.counted
+            found = _Standing.of(self.estimates(counted)) if counted else _Standing()
+            self._known = len(self._done), found
         return self._known[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Standing:
+    """What results say of candidates.
+
+    Args:
+        complete: the keys of those that have left out every fold.
+        good: of those near the best one, the best first.
+        deploy: of the one that would be deployed.
+        nested: whether all that are complete have left out all pairs of folds.
+    """
+
+    complete: frozenset[str] = frozenset()
+    good: tuple[str, ...] = ()
+    deploy: str | None = None
+    nested: bool = False
+
+    @staticmethod
+    def of(estimates: Estimates) -> "_Standing":
+        if not estimates.complete or len(estimates.domains) < 2:
+            return _Standing()
+        gains, weights = estimates.measure.sign * estimates.table(), domain_weights(estimates)
+        chosen = choose_candidate(gains, weights, estimates.judge, estimates.simplicity)
+        keys = [one.key for one in estimates.complete]
+        return _Standing(
+            complete=frozenset(keys),
+            good=tuple(good_candidates(estimates)),
+            deploy=keys[chosen.deploy],
+            nested=estimates.nested,
+        )
 
 
 def good_candidates(estimates: Estimates) -> list[str]:
