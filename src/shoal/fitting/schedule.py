@@ -104,6 +104,8 @@ def plan_blocks(
     if make_split_run is not None:
         found += [block_of(SPLIT, one, (make_split_run(one),)) for one in usual if one.fitted]
     found += [block(SETTINGS, one, singles, 0) for one in others]
+    if make_split_run is not None:
+        found += [block_of(SPLIT, one, (make_split_run(one),)) for one in others if one.fitted]
     if make_price_run is not None:
         found += [block(PRICE, one, singles, 0, make_price_run) for one in recipes]
     if nested and len(folds) > 2:
@@ -259,6 +261,8 @@ class Schedule:
     @property
     def more_seconds(self) -> float | None:
         """The time in which the rest of the candidates could be compared; None if unknown."""
+        if self.budget.seconds is None:
+            return None
         first = [k for k, block in enumerate(self.blocks) if block.stage == FIRST]
         rest = {self.blocks[k].key: len(self._waiting(k)) for k in first if not self._has_failed(k)}
         if not any(rest.values()) or not self._times:
@@ -376,7 +380,7 @@ class Schedule:
             return False
         block, now = self.blocks[number], self._standing
         if block.stage == SPLIT:
-            return block.key in now.complete
+            return block.key in now.complete and block.key in (block.base, now.deploy)
         if block.stage == SETTINGS:
             return block.base in now.good
         if block.stage == TRIALS:
