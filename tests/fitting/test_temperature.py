@@ -6,7 +6,12 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 from shoal.fitting.estimates import Predictions
-from shoal.fitting.temperature import fit_temperature, measure_temperature, scaled
+from shoal.fitting.temperature import (
+    Temperature,
+    fit_temperature,
+    measure_temperature,
+    scaled,
+)
 from shoal.results.metrics import calibration_error, log_loss
 
 
@@ -80,6 +85,23 @@ def test_its_effect_is_measured_on_domains_that_had_no_part_in_it() -> None:
             for o in domains.values()
         ]
     )
-    assert found.helps is (found.log_loss_after < 0.99 * found.log_loss_before)
+    lower = found.log_loss_after < 0.99 * found.log_loss_before
+    flatter = found.calibration_error_after <= found.calibration_error_before + 0.01
+    assert found.helps is (lower and flatter)
     with pytest.raises(ValueError, match="two domains or more, got 1"):
         measure_temperature({"a": domains["a"]})
+
+
+@pytest.mark.parametrize(
+    ("loss", "error", "helps"),
+    [(0.98, 0.1, True), (0.995, 0.05, False), (0.8, 0.105, True), (0.8, 0.12, False)],
+)
+def test_a_temperature_must_help_and_not_harm(loss: float, error: float, helps: bool) -> None:
+    found = Temperature(
+        value=2.0,
+        log_loss_before=1.0,
+        log_loss_after=loss,
+        calibration_error_before=0.1,
+        calibration_error_after=error,
+    )
+    assert found.helps is helps

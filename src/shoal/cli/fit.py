@@ -117,10 +117,10 @@ def _add_training(group: Any) -> None:
     )
     group.add_argument(
         "--train",
-        choices=("auto", "all", "head"),
+        choices=("auto", "all", "head", "both"),
         default="auto",
-        help="train all weights, or only a head on frozen features, which takes minutes on a CPU "
-        "(default: all on a GPU, head on a CPU)",
+        help="train all weights, only a head on frozen features, which takes minutes on a CPU, or "
+        "both: heads first, then whole networks (default: all on a GPU, head on a CPU)",
     )
     group.add_argument(
         "--steps",
@@ -331,6 +331,11 @@ def print_plan(plan: Any) -> None:
         )
     elif setup.frozen:
         print(f"Training only a head on frozen features of {setup.backbone}, {updates}.")
+    elif setup.trained == "both":
+        print(
+            f"Training heads on frozen features of {setup.backbone} first, then all weights, "
+            f"{updates}."
+        )
     else:
         print(f"Training all weights of {setup.backbone}, {updates} (change with --steps).")
     within = f" within {_round_duration(budget.seconds)}" if budget.seconds else ""

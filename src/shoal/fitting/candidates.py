@@ -24,6 +24,8 @@ class Recipe:
         draw: the place in a baseline's grid.
         settings: hyperparameters that differ from the defaults, as text.
         base: the key of the candidate with the defaults; that of this one, if it has them.
+        setup: of its runs.
+        head: the key of the head that stands for it until there is time for the whole network.
         fitted: whether it is a baseline, which is fitted at once to all rows.
         random: whether another trial is another model.
     """
@@ -33,6 +35,8 @@ class Recipe:
     draw: int = 0
     settings: Mapping[str, str]
     base: str
+    setup: FitSetup
+    head: str | None = None
     fitted: bool = False
     random: bool = True
 
@@ -46,27 +50,42 @@ def recipes_of(methods: Mapping[str, MethodChoice], setup: FitSetup) -> tuple[Re
 
     What the user has set is not varied.
     """
-    found = []
-    for name, method in methods.items():
-        kind, family = method[0], family_of(name, setup.frozen)
-        fitted = issubclass(kind, Baseline)
-        grid = _grid(method, setup) if setup.searches else [{}]
-        for place, settings in enumerate(grid):
-            key = "".join([name, *(f" {one}={value}" for one, value in settings.items())])
-            told = ", ".join(f"{one} {value}" for one, value in settings.items())
-            title = f"{title_of(name)} ({told})" if told else title_of(name)
-            found.append(
-                Recipe(
-                    candidate=Candidate(key, title, family),
-                    method=name,
-                    draw=place if fitted else 0,
-                    settings=settings,
-                    base=name,
-                    fitted=fitted,
-                    random=not issubclass(kind, Baseline) or kind.random,
-                )
-            )
+    found = [
+        recipe
+        for part in setup.parts
+        for name, method in methods.items()
+        if part.frozen or part.kind == "table" or not issubclass(method[0], Baseline)
+        for recipe in _recipes(name, method, part, after_heads=part is not setup.parts[0])
+    ]
     return tuple(sorted(found, key=lambda one: by_simplicity(one.candidate)))
+
+
+def _recipes(name: str, method: MethodChoice, setup: FitSetup, after_heads: bool) -> list[Recipe]:
+    """Return the recipes of a method, the one with its defaults first."""
+    kind, family = method[0], family_of(name, setup.frozen)
+    fitted = issubclass(kind, Baseline)
+    base, usual = name, title_of(name)
+    if after_heads:
+        base, usual = f"{name} whole", f"{usual}, whole network"
+    found = []
+    for place, settings in enumerate(_grid(method, setup) if setup.searches else [{}]):
+        told = ", ".join(f"{one} {value}" for one, value in settings.items())
+        key = "".join([base, *(f" {one}={value}" for one, value in settings.items())])
+        title = f"{usual} ({told})" if told else usual
+        found.append(
+            Recipe(
+                candidate=Candidate(key, title, family),
+                method=name,
+                draw=place if fitted else 0,
+                settings=settings,
+                base=base,
+                setup=setup,
+                head=name if after_heads else None,
+                fitted=fitted,
+                random=not issubclass(kind, Baseline) or kind.random,
+            )
+        )
+    return found
 
 
 def family_of(name: str, frozen: bool) -> str:

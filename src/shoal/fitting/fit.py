@@ -30,8 +30,9 @@ from ..datasets.cache import ImageCache, build, cache_folder
 from ..datasets.domain_columns import DomainColumns, as_list
 from ..distributed import first_rank_first, processes, rank
 from ..networks.registry import backbone_name, check_network
+from ..results.averages import average_folder
 from ..results.metrics import METRICS
-from ..results.records import CARD, Record, RunResult
+from ..results.records import CARD, MODEL, Record, RunResult
 from ..runs import model as models
 from ..runs.machine import Machine
 from ..runs.model import check_saving
@@ -181,8 +182,9 @@ def fit(
     budget = Budget(time or (None if runs else FIT_SECONDS), runs)
     machine = _choose_machine(device_of(device))
     kind = "table" if data.is_file() and is_table(data) else "images"
-    frozen = kind == "images" and trained_part(train, kind, out, machine.device) == "head"
-    methods = _choose_methods(algorithms, only, data, kind, frozen, version_of(out))
+    trained = trained_part(train, kind, out, machine.device)
+    heads = kind == "images" and trained != "all"
+    methods = _choose_methods(algorithms, only, data, kind, heads, version_of(out))
 
     # Check first what would otherwise fail after hours of training.
     check_saving()
@@ -232,14 +234,15 @@ def fit(
         settings=settings,
         balanced=balanced,
     )
-    if setup.frozen:
+    if heads:
         for name, (chosen, _) in methods.items():
             check_frozen(name, chosen)
     folds = folds_of(inspected.dataset)
     _check_runs(runs, folds)
     shortest = 0.0
     if steps is None and saved_setup(out) is None:
-        workspace = FitWorkspace(methods, inspected.dataset, None, machine)
+        networks = {name: one for name, one in methods.items() if name not in BASELINES}
+        workspace = FitWorkspace(networks, inspected.dataset, None, machine)
         setup, shortest = choose_length(setup, workspace, budget.seconds_left, watcher)
     recipes = recipes_of(methods, setup)
     usual = [one for one in recipes if one.key == one.base]
@@ -285,15 +288,18 @@ def fit(
         data: DomainDataset, recipe: Recipe, tests: tuple[str, ...], trial: int, split: bool = False
     ) -> Run:
         name, method = recipe.method, methods[recipe.method]
-        return setup.run(
+        return recipe.setup.run(
             data, name, method, tests, trial, recipe.draw, recipe.settings, split=split
         )
 
+    def inputs_of(recipe: Recipe) -> DomainDataset:
+        return workspace.inputs(recipe.setup.frozen)
+
     def with_all(recipe: Recipe, tests: tuple[str, ...], trial: int) -> Run:
-        return make_run(workspace.dataset, recipe, tests, trial)
+        return make_run(inputs_of(recipe), recipe, tests, trial)
 
     def without_unstable(recipe: Recipe, tests: tuple[str, ...], trial: int) -> Run:
-        data = workspace.dataset if stable is None else stable.dataset_without(tests)
+        data = inputs_of(recipe) if stable is None else stable.dataset_without(tests)
         return make_run(data, recipe, tests, trial)
 
     # Who is judged by the worst domain leaves unstable columns out; others hear their price.
@@ -305,7 +311,7 @@ def fit(
         trials,
         without_unstable if policy else with_all,
         nested=setup.searches,
-        make_split_run=lambda recipe: make_run(workspace.dataset, recipe, (), 0, split=True),
+        make_split_run=lambda recipe: make_run(inputs_of(recipe), recipe, (), 0, split=True),
         make_price_run=without_unstable if flagged and not policy else None,
     )
     results = _Results(
@@ -344,7 +350,7 @@ def fit(
         if verdict is None:
             return None
 
-        write_model(out, final, method, setup, deployed, verdict)
+        write_model(out, final, method, deploy.setup, deployed, verdict)
         # A file can name every method but a user's own.
         own = None if issubclass(method[0], Baseline) else method[0]
         watcher.note(write_checked_onnx(out, own, deployed))
@@ -509,7 +515,8 @@ def _prepare_workspace(
 
     if setup.kind == "table":
         return FitWorkspace(methods, data.dataset, None, machine)
-    if setup.frozen and setup.backbone is not None:
+    found = FitWorkspace(methods, data.dataset, None, machine)
+    if setup.trained != "all" and setup.backbone is not None:
         vectors = frozen_features(
             data.dataset,
             decode,
@@ -518,8 +525,12 @@ def _prepare_workspace(
             out / FEATURES,
             lambda *at: watcher.amount("features", *at),
         )
-        return FitWorkspace(methods, vectors, None, machine)
-    return FitWorkspace(methods, data.dataset, decode(), machine)
+        if setup.trained == "head":
+            return replace(found, dataset=vectors)
+        vectors = replace(vectors, name=f"{vectors.name} features")
+        found = replace(found, others={vectors.name: vectors})
+    averages = (setup.average,) if setup.average else ()
+    return replace(found, cache=decode(), averages=averages)
 
 
 def _train(out: Path, run: Run, title: str, workspace: FitWorkspace, watcher: FitWatcher) -> None:
@@ -543,7 +554,10 @@ def write_model(
     verdict: Verdict,
 ) -> None:
     """Write the model of ``run``, which was trained on all domains, and its card to ``out``."""
-    trained = models.load(folder_of(out, run), torch.device("cpu"), method[0])
+    folder = average_folder(folder_of(out, run), setup.average)
+    if not (folder / MODEL).exists():  # there was too little memory to average
+        folder = folder_of(out, run)
+    trained = models.load(folder, torch.device("cpu"), method[0])
     algorithm, card = trained.algorithm, trained.card
     record = Record.from_json(card)
     shape: tuple[int, ...] = tuple(card["shape"])

@@ -43,12 +43,17 @@ class RunPredictions:
     by_split: Mapping[tuple[str, str], Predictions]
 
     @staticmethod
-    def read(folder: Path, domains: Iterable[str], weights: str = LAST) -> "RunPredictions | None":
-        """Return the predictions of a run on these domains; None if it wrote none."""
+    def read(folder: Path, domains: Iterable[str], average: str = "") -> "RunPredictions | None":
+        """Return the predictions of a run on these domains; None if it wrote none.
+
+        Args:
+            average: of the weights; the last ones count if the run did not record it.
+        """
         path = folder / LOGITS
         if not path.exists():
             return None
         tensors = read_safetensors(path)
+        weights = average if any(key.startswith(f"{average}/") for key in tensors) else LAST
         found = {}
         for domain in domains:
             for split in (KEPT, HELD_OUT):
@@ -90,6 +95,7 @@ class RunEstimates:
     ) -> None:
         self.dataset, self.folds, self.recipes = dataset, folds, tuple(recipes)
         self.metric, self.judge, self.measure = metric, judge, METRICS[metric]
+        self._average = {one.key: one.setup.average for one in recipes}
         self._scored: dict[Path, _ScoredRun] = {}
 
     def __call__(
@@ -110,7 +116,7 @@ class RunEstimates:
         learned: dict[str, list[bool]] = {}
         predictions: dict[str, dict[str, Predictions]] = {}
         for key, run in runs:
-            out, found = self._left_out(run), self._score(run)
+            out, found = self._left_out(run), self._score(run, self._average[key])
             if len(out) == 2:
                 for one, other in (out, out[::-1]):
                     pairs.setdefault(key, {})[one.name, other.name] = found.scores[other.name]
@@ -154,11 +160,11 @@ class RunEstimates:
     def _left_out(self, run: RunResult | Run) -> list[Fold]:
         return [fold for fold in self.folds if fold.domains[0] in run.test_domains]
 
-    def _score(self, run: RunResult) -> "_ScoredRun":
+    def _score(self, run: RunResult, average: str) -> "_ScoredRun":
         if run.path is None:
             return self._from_records(run)
         if run.path not in self._scored:
-            found = RunPredictions.read(run.path, self.dataset.names)
+            found = RunPredictions.read(run.path, self.dataset.names, average)
             self._scored[run.path] = (
                 self._from_records(run) if found is None else self._from_logits(run, found)
             )

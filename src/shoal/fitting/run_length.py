@@ -12,6 +12,8 @@ from .setup import FitSetup, FitWorkspace
 # Numbers of updates to choose from, from those that the methods' defaults are meant for down to the
 # fewest that still learn: a penalty that starts late in a short run hardly helps before it ends.
 LENGTHS = (5000, 4000, 3000, 2500, 2000, 1500, 1000, 700, 500, 300)
+# Updates from which on a second method is worth more than a longer run of the first.
+ENOUGH = 1000
 # The share of the time for holding each domain out once and training the model. The rest is for
 # decoding images and for errors of the estimate.
 SHARE = 0.7
@@ -30,6 +32,9 @@ def length_within(seconds: float, setup: FitSetup, workspace: FitWorkspace) -> t
         return setup.steps, 0.0
     (rates,) = found.values()
     steps = longest(SHARE * seconds, rates, setup, workspace)
+    if steps < ENOUGH:
+        # Better one method at a useful length than several that are too short.
+        steps = min(ENOUGH, longest(SHARE * seconds, rates, setup, erm_only))
     return steps, _seconds(rates, replace(setup, steps=steps), erm_only)
 
 

@@ -35,6 +35,8 @@ PRICE, PAIRS, TRIALS = "price", "pairs", "trials"
 GOOD, ERRORS = 4, 2.0
 # Time for the final run, in runs: it has more domains to train on. And for the files after it.
 LAST, FILES = 1.3, 6.0
+# Methods that train whole networks after their heads.
+WHOLE = 2
 # No run to train.
 END = -1
 
@@ -53,6 +55,7 @@ class Block:
         stage: what for.
         key, title: of the candidate.
         base: the key of the candidate with the defaults.
+        head: the key of the head that stands for a whole network.
     """
 
     stage: str
@@ -60,6 +63,7 @@ class Block:
     title: str
     base: str
     runs: tuple[Run, ...]
+    head: str | None = None
 
 
 def plan_blocks(
@@ -94,13 +98,20 @@ def plan_blocks(
 
     def block_of(stage: str, recipe: Recipe, runs: tuple[Run, ...]) -> Block:
         return Block(
-            stage=stage, key=recipe.key, title=recipe.candidate.title, base=recipe.base, runs=runs
+            stage=stage,
+            key=recipe.key,
+            title=recipe.candidate.title,
+            base=recipe.base,
+            runs=runs,
+            head=recipe.head,
         )
 
     singles = [fold.domains for fold in folds]
     usual = [one for one in recipes if one.key == one.base]
     others = [one for one in recipes if one.key != one.base]
-    found = [block(FIRST, one, singles, 0) for one in usual]
+    # Heads take seconds, whole networks minutes.
+    quick = sorted(usual, key=lambda one: one.head is not None)
+    found = [block(FIRST, one, singles, 0) for one in quick]
     if make_split_run is not None:
         found += [block_of(SPLIT, one, (make_split_run(one),)) for one in usual if one.fitted]
     found += [block(SETTINGS, one, singles, 0) for one in others]
@@ -379,6 +390,8 @@ class Schedule:
         if self._is_over(number) or not self._waiting(number):
             return False
         block, now = self.blocks[number], self._standing
+        if block.stage == FIRST and block.head is not None:
+            return block.head in self._best_heads()
         if block.stage == SPLIT:
             return block.key in now.complete and block.key in (block.base, now.deploy)
         if block.stage == SETTINGS:
@@ -390,6 +403,13 @@ class Schedule:
         if block.stage == PAIRS:
             return block.key in now.complete and not any(map(self._is_over, self._together(number)))
         return True
+
+    def _best_heads(self) -> list[str]:
+        """Return the heads whose methods train whole networks: the best of those that can."""
+        heads = {block.head for block in self.blocks if block.head is not None}
+        ranked = [key for key in self._standing.ranked if key in heads]
+        # A head that was not measured says nothing against its method.
+        return ranked[:WHOLE] + sorted(heads - set(ranked))
 
     def _is_over(self, number: int) -> bool:
         return number in self._given_up or self._has_failed(number)
@@ -423,12 +443,14 @@ class _Standing:
     Args:
         complete: the keys of those that have left out every fold.
         good: of those near the best one, the best first.
+        ranked: of all that are complete, the best first.
         deploy: of the one that would be deployed.
         nested: whether all that are complete have left out all pairs of folds.
     """
 
     complete: frozenset[str] = frozenset()
     good: tuple[str, ...] = ()
+    ranked: tuple[str, ...] = ()
     deploy: str | None = None
     nested: bool = False
 
@@ -439,9 +461,11 @@ class _Standing:
         gains, weights = estimates.measure.sign * estimates.table(), domain_weights(estimates)
         chosen = choose_candidate(gains, weights, estimates.judge, estimates.simplicity)
         keys = [one.key for one in estimates.complete]
+        values = judged(gains, weights, estimates.judge)
         return _Standing(
             complete=frozenset(keys),
             good=tuple(good_candidates(estimates)),
+            ranked=tuple(keys[k] for k in np.argsort(-values, kind="stable")),
             deploy=keys[chosen.deploy],
             nested=estimates.nested,
         )

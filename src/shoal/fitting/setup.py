@@ -25,7 +25,7 @@ from ..sweeps.plan import RUNS, LoadedData, MethodChoice
 from .baselines import CLASSES, Baseline
 from .inspection import FitData
 
-TRAINED = ("all", "head")
+TRAINED = ("all", "head", "both")
 # Default number of updates: of a whole network, of a head on frozen features.
 STEPS = {"all": 1000, "head": 600}
 # The number of updates that the methods' default hyperparameters are meant for.
@@ -52,7 +52,8 @@ class FitSetup:
     Args:
         dataset, fingerprint: of the user's data.
         kind: "images" or "table".
-        trained: "all" weights of the network, or only the "head" on frozen features.
+        trained: "all" weights of the network, only the "head" on frozen features, or "both": heads
+            first, then whole networks.
         backbone: the network for images; None for tables.
         steps: updates of every run.
         precision: as in ``Protocol``.
@@ -76,6 +77,23 @@ class FitSetup:
 
     def __post_init__(self) -> None:
         choose("part of the network to train", self.trained, TRAINED)
+
+    @property
+    def parts(self) -> tuple["FitSetup", ...]:
+        """The setups of the runs: of heads and of whole networks, if both are trained."""
+        if self.trained != "both":
+            return (self,)
+        head = replace(self, trained="head", steps=STEPS["head"], precision="float32")
+        return head, replace(self, trained="all")
+
+    @property
+    def average(self) -> str:
+        """The average of the weights that a run ends with, "" for its last weights.
+
+        A whole network does better on a new domain with the mean of the second half of its run.
+        """
+        averaged = self.kind == "images" and not self.frozen and self.version > FIRST_VERSION
+        return "half" if averaged else ""
 
     @property
     def frozen(self) -> bool:
@@ -107,12 +125,14 @@ class FitSetup:
             weights="imagenet",
             precision=self.precision,
             balanced=self.balanced,
+            start="linear-probe" if self.version > FIRST_VERSION else "network",
         )
 
     @property
     def searches(self) -> bool:
         """Whether other settings than the defaults are tried: where runs take seconds."""
-        return (self.kind == "table" or self.frozen) and self.version > FIRST_VERSION
+        quick = self.kind == "table" or self.frozen
+        return quick and self.version > FIRST_VERSION
 
     def hparams(
         self, method: MethodChoice, settings: Mapping[str, str] | None = None
@@ -208,6 +228,7 @@ class FitWorkspace:
 
     Args:
         others: further data sets by name, such as the table without some of its columns.
+        averages: of the weights, which every run records.
     """
 
     methods: Mapping[str, MethodChoice]
@@ -215,16 +236,23 @@ class FitWorkspace:
     cache: ImageCache | None
     on: Machine
     others: Mapping[str, DomainDataset] = field(default_factory=dict)
+    averages: tuple[str, ...] = ()
 
     def method(self, name: str) -> MethodChoice:
         return self.methods[name]
 
+    def inputs(self, frozen: bool) -> DomainDataset:
+        """Return the data set of the runs: if heads and whole networks are trained, one of two."""
+        vectors = [one for one in self.others.values() if self.cache is not None]
+        return vectors[0] if frozen and vectors else self.dataset
+
     def data(self, name: str, trial: int) -> LoadedData:
-        return self.others.get(name, self.dataset), self.cache
+        found = self.others.get(name)
+        return (self.dataset, self.cache) if found is None else (found, None)
 
     def machine(self) -> Machine:
         # The report page shows the errors, so every run writes its predictions.
-        return replace(self.on, predictions=True)
+        return replace(self.on, predictions=True, averages=self.averages)
 
 
 def saved_setup(out: Path) -> dict[str, Any] | None:
@@ -260,7 +288,7 @@ def choose_setup(
     before = saved_setup(out) or {}
     gpu = device.type == "cuda"
     trained = trained_part(train, data.kind, out, device)
-    default_steps = STEPS[trained]
+    default_steps = STEPS["head" if trained == "head" else "all"]
     if data.kind == "table":
         default_steps = table_length([len(domain) for domain in data.dataset.domains])
     return FitSetup(
@@ -270,7 +298,7 @@ def choose_setup(
         trained=trained,
         backbone=backbone_name(backbone) if data.kind == "images" else None,
         steps=steps or before.get("steps", default_steps),
-        precision=before.get("precision", "bf16" if gpu and trained == "all" else "float32"),
+        precision=before.get("precision", "bf16" if gpu and trained != "head" else "float32"),
         settings=settings,
         examples=sum(map(len, data.dataset.domains)),
         version=version_of(out),

@@ -19,7 +19,8 @@ Array = NDArray[np.float64]
 # 1/T is searched between these; the loss hardly changes beyond them.
 COLDEST, HOTTEST = 1 / 50, 50.0
 STEPS = 200
-# The share of the log-loss that it must take away to be used.
+# The share of the log-loss that it must take away to be used, and what the calibration error may
+# rise by.
 MATTERS = 0.01
 # Log-probabilities below that of 2.2e-16 count as it: trees give probabilities of zero.
 LOWEST = float(np.log(np.finfo(np.float64).eps))
@@ -44,8 +45,13 @@ class Temperature:
 
     @property
     def helps(self) -> bool:
-        """Whether it lowers the log-loss on domains that had no part in it by more than noise."""
-        return self.log_loss_after < (1 - MATTERS) * self.log_loss_before
+        """Whether it lowers the log-loss on domains that had no part in it by more than noise.
+
+        The calibration error must not rise for it: a few hard domains can ask for a temperature
+        that is far too high for the others.
+        """
+        lower = self.log_loss_after < (1 - MATTERS) * self.log_loss_before
+        return lower and self.calibration_error_after <= self.calibration_error_before + MATTERS
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"helps": self.helps}
