@@ -52,10 +52,10 @@ def recipes_of(methods: Mapping[str, MethodChoice], setup: FitSetup) -> tuple[Re
     """
     found = [
         recipe
-        for part in setup.parts
+        for number, part in enumerate(setup.parts)
         for name, method in methods.items()
         if part.frozen or part.kind == "table" or not issubclass(method[0], Baseline)
-        for recipe in _recipes(name, method, part, after_heads=part is not setup.parts[0])
+        for recipe in _recipes(name, method, part, after_heads=number > 0)
     ]
     return tuple(sorted(found, key=lambda one: by_simplicity(one.candidate)))
 

@@ -83,7 +83,8 @@ class FitSetup:
         """The setups of the runs: of heads and of whole networks, if both are trained."""
         if self.trained != "both":
             return (self,)
-        head = replace(self, trained="head", steps=STEPS["head"], precision="float32")
+        steps = min(self.steps, STEPS["head"])
+        head = replace(self, trained="head", steps=steps, precision="float32")
         return head, replace(self, trained="all")
 
     @property
