@@ -554,9 +554,10 @@ def write_model(
     verdict: Verdict,
 ) -> None:
     """Write the model of ``run``, which was trained on all domains, and its card to ``out``."""
-    folder = average_folder(folder_of(out, run), setup.average)
-    if not (folder / MODEL).exists():  # there was too little memory to average
-        folder = folder_of(out, run)
+    average, folder = setup.average, folder_of(out, run)
+    if not (average_folder(folder, average) / MODEL).exists():
+        average = ""  # there was too little memory for it
+    folder = average_folder(folder, average)
     trained = models.load(folder, torch.device("cpu"), method[0])
     algorithm, card = trained.algorithm, trained.card
     record = Record.from_json(card)
@@ -574,6 +575,8 @@ def write_model(
         "notes": data.notes,
         "estimate": verdict.as_json(),
     }
+    if average:
+        about["average"] = average
     temperature = verdict.decision.temperature
     if temperature is not None and temperature.helps:
         about["temperature"] = temperature.value
