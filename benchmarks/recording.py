@@ -55,16 +55,17 @@ def options(description: str) -> argparse.ArgumentParser:
 
 def _command() -> str:
     """Return the command without its output folder, and with DIR for other folders."""
-    words = iter(sys.argv[1:])
-    kept = []
-    for word in words:
-        if word in ("--out", "--commit", "--records", "--figure"):
-            next(words, None)
+    kept: list[str] = []
+    option = ""  # whose values are read
+    for word in sys.argv[1:]:
+        option = word if word.startswith("--") else option
+        if option in ("--out", "--commit", "--records", "--figure"):
             continue
+        if option in ("--data", "--cache", "--work", "--beside", "--model") and word != option:
+            word = "DIR" if kept[-1] == option else "..."
+            if kept[-1] == word:
+                continue
         kept.append(word)
-        if word in ("--data", "--cache", "--work", "--beside", "--model"):
-            next(words, None)
-            kept.append("DIR")
     return " ".join([f"python -m benchmarks.{Path(sys.argv[0]).stem}", *kept])
 
 

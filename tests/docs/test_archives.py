@@ -24,10 +24,10 @@ ARCHIVES = sorted((ROOT / "docs" / "results").rglob("*.tar.gz"))
 
 @dataclass(frozen=True)
 class Archived:
-    """A sweep in an archive: finished runs by the names of their folders, and all names."""
+    """A sweep in an archive: finished runs and planned ones, by the names of their folders."""
 
     runs: dict[str, Run] = field(default_factory=dict)
-    plan: set[str] = field(default_factory=set)
+    plan: dict[str, Run] = field(default_factory=dict)
 
 
 @cache
@@ -43,7 +43,8 @@ def read(path: Path) -> dict[str, Archived]:
                 continue
             sweep = found.setdefault(place.parts[0], Archived())
             if place.name == "plan.json":
-                sweep.plan.update(name_of(Run.from_json(values)) for values in json.load(content))
+                planned = map(Run.from_json, json.load(content))
+                sweep.plan.update({name_of(run): run for run in planned})
             elif place.name == "run.json":
                 sweep.runs[place.parent.name] = Run.from_json(json.load(content))
             if place.parts[1] == "runs" and member.size + (place.name == "done"):
@@ -73,7 +74,7 @@ def test_every_run_keeps_the_name_of_its_folder(path: Path, folder: str) -> None
     sweep = read(path)[folder]
     for name, run in sweep.runs.items():
         assert name_of(run) == name
-    assert sweep.runs.keys() <= sweep.plan
+    assert sweep.runs.keys() <= sweep.plan.keys()
 
 
 def commands_for(path: Path, folder: str) -> list[str]:
@@ -82,6 +83,17 @@ def commands_for(path: Path, folder: str) -> list[str]:
     lines = [line for line in text.splitlines() if line.startswith(f"| {path.name} |")]
     found = re.findall(r"`(shoal [^`]+)`", "\n".join(lines))
     return [command for command in found if command.endswith(f"--out out/{folder}")]
+
+
+def domains_of(sweep: Archived) -> tuple[str, ...]:
+    """Return the domains that a sweep leaves out, one after the other."""
+    return tuple(dict.fromkeys(run.test_domains[0] for run in sweep.plan.values()))
+
+
+def folder_at(path: str, dataset: Any) -> Any:
+    """Return a data set in the place of the folder at ``path``, which must have its name."""
+    assert Path(path).name == dataset.name
+    return dataset
 
 
 class Planned(Exception):
@@ -93,7 +105,7 @@ def plan(options: Any, runs: Sequence[Run], workspace: Any) -> int:
 
 
 @cache
-def data_set(name: str, trial: int, fingerprint: str | None) -> Any:
+def data_set(name: str, trial: int, fingerprint: str | None, domains: tuple[str, ...]) -> Any:
     """Return as much of a data set as a plan needs.
 
     Args:
@@ -103,8 +115,8 @@ def data_set(name: str, trial: int, fingerprint: str | None) -> Any:
     return SimpleNamespace(
         name=name,
         fingerprint=fingerprint or found.fingerprint,
-        names=FACTS[name].domains,
-        domains=[SimpleNamespace(name=domain) for domain in FACTS[name].domains],
+        names=domains,
+        domains=[SimpleNamespace(name=domain) for domain in domains],
         classes=("one", "other"),
         in_memory=found is not None,
     )
@@ -114,12 +126,21 @@ def data_set(name: str, trial: int, fingerprint: str | None) -> Any:
 def test_the_commands_beside_an_archive_find_every_run_done(
     path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = read(path)[folder].runs
+    sweep = read(path)[folder]
+    runs = sweep.runs
     (name,) = {run.dataset for run in runs.values()}
-    embedded = FACTS[name].scale == "small"
+    published = name in FACTS
+    embedded = published and FACTS[name].scale == "small"
     (fingerprint,) = {None if embedded else run.fingerprint for run in runs.values()}
-    light = {trial: data_set(name, trial, fingerprint) for trial in range(3)}
-    monkeypatch.setitem(DATASETS, name, lambda root, trial: light[trial])
+    domains = FACTS[name].domains if published else domains_of(sweep)
+    light = {trial: data_set(name, trial, fingerprint, domains) for trial in range(3)}
+    if published:
+        monkeypatch.setitem(DATASETS, name, lambda root, trial: light[trial])
+    else:
+        monkeypatch.setattr(
+            "shoal.datasets.load_dataset", lambda text, root, trial=0: folder_at(text, light[trial])
+        )
+        monkeypatch.setattr("shoal.datasets.folders.empty_folders", lambda path: [])
     for module in ("sweep", "ablations"):
         monkeypatch.setattr(f"shoal.cli.{module}.run_sweep", plan)
     asked = commands_for(path, folder)
