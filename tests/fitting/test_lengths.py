@@ -10,9 +10,11 @@ import torch
 from shoal.algorithms import find
 from shoal.cli.fit import print_plan
 from shoal.datasets import Domain, DomainDataset
-from shoal.fitting import budget, fit
-from shoal.fitting.budget import Budget, FitPlan, length_within, longest
+from shoal.fitting import fit, run_length
+from shoal.fitting.folds import Fold
 from shoal.fitting.leave_one_out import FitWatcher
+from shoal.fitting.run_length import LENGTHS, SHARE, length_within, longest
+from shoal.fitting.schedule import Budget, FitPlan
 from shoal.fitting.setup import FitSetup, FitWorkspace, table_length
 from shoal.runs.machine import Machine
 from shoal.sweeps.cost import Rates
@@ -58,34 +60,39 @@ def test_small_tables_are_not_seen_too_often(rows: list[int], steps: int) -> Non
     assert table_length(rows) == steps
 
 
-@pytest.mark.parametrize("steps", budget.LENGTHS)
+@pytest.mark.parametrize("steps", LENGTHS)
 def test_the_longest_that_fits(steps: int, workspace: FitWorkspace) -> None:
     rates = Rates(0.01, 0.0005, 2.0, domains=3)
     enough = seconds_of_a_round(steps, rates)
     assert longest(enough * 1.0001, rates, SETUP, workspace) == steps
-    shorter = [length for length in budget.LENGTHS if length < steps] or [steps]
+    shorter = [length for length in LENGTHS if length < steps] or [steps]
     assert longest(enough * 0.9999, rates, SETUP, workspace) == shorter[0]
 
 
-def test_a_probe_of_erm_tells(monkeypatch: pytest.MonkeyPatch, workspace: FitWorkspace) -> None:
+@pytest.mark.parametrize("names", [("fishr", "erm"), ("fishr", "coral")])
+def test_a_probe_of_erm_or_of_the_first_method_tells(
+    names: tuple[str, str], monkeypatch: pytest.MonkeyPatch, workspace: FitWorkspace
+) -> None:
     rates = Rates(0.01, 0.0, 0.0, domains=3)
     seen: list[Any] = []
+    workspace = replace(workspace, methods={name: (find(name), {}) for name in names})
+    probed_name = "erm" if "erm" in names else "fishr"
 
     def probe_rates(runs: Any, probed: FitWorkspace, dataset: Any) -> Any:
         seen.append([run.algorithm for run in runs])
-        assert list(probed.methods) == ["erm"]  # what else there is may not go to a process
+        assert list(probed.methods) == [probed_name]  # what else there is may not go to a process
         assert dataset("x", 0) is workspace.dataset
-        return {("here", ("x", "erm")): rates}
+        return {("here", ("x", probed_name)): rates}
 
-    monkeypatch.setattr(budget, "probe_rates", probe_rates)
-    needed = seconds_of_a_round(2000, rates) / budget.SHARE
+    monkeypatch.setattr(run_length, "probe_rates", probe_rates)
+    needed = seconds_of_a_round(2000, rates) / SHARE
     assert length_within(needed * 1.0001, SETUP, workspace)[0] == 2000
     assert length_within(needed * 0.9999, SETUP, workspace)[0] == 1500
-    assert seen == [["erm"], ["erm"]]
+    assert seen == [[probed_name], [probed_name]]
 
 
 def test_where_nothing_is_found(monkeypatch: pytest.MonkeyPatch, workspace: FitWorkspace) -> None:
-    monkeypatch.setattr(budget, "probe_rates", lambda *_: {})
+    monkeypatch.setattr(run_length, "probe_rates", lambda *_: {})
     assert length_within(1e9, SETUP, workspace) == (SETUP.steps, 0.0)
 
 
@@ -93,9 +100,9 @@ def test_a_time_that_is_too_short_is_told(
     monkeypatch: pytest.MonkeyPatch, workspace: FitWorkspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rates = Rates(1.0, 0.0, 0.0, domains=3)
-    monkeypatch.setattr(budget, "probe_rates", lambda *_: {("here", ("x", "erm")): rates})
-    # Two methods without each of two domains, and the model; not the third domain.
-    least = 5 * 300 * 1.0
+    monkeypatch.setattr(run_length, "probe_rates", lambda *_: {("here", ("x", "erm")): rates})
+    # ERM without each of three domains, which is the least for a verdict, and the model.
+    least = 4 * 300 * 1.0
 
     def printed(seconds: float) -> str:
         lines = Lines()
@@ -104,8 +111,9 @@ def test_a_time_that_is_too_short_is_told(
         assert lines.lines == ["timing a few updates to choose the length of the runs"]
         plan = FitPlan(
             setup=setup,
-            methods=("erm", "fishr"),
-            domains=3,
+            candidates=("ERM", "Fishr"),
+            variants=0,
+            folds=tuple(Fold(name, (name,)) for name in "abc"),
             trials=3,
             budget=Budget(seconds),
             shortest=shortest,
@@ -117,7 +125,7 @@ def test_a_time_that_is_too_short_is_told(
     assert "too short" not in printed(least * 1.01)
     line = printed(60.0)
     assert (
-        "takes about 25 min 0 s even with 300 updates in each run, but 1 min 0 s are left" in line
+        "takes about 20 min 0 s even with 300 updates in each run, but 1 min 0 s are left" in line
     )
     assert "a longer --time, --train head, or fewer --steps" in line
 

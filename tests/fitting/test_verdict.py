@@ -254,11 +254,58 @@ def test_a_candidate_without_some_domain_is_not_compared() -> None:
     )
     assert found.deploy == "erm"
     assert set(found.decision.differences) == {"coral"}
-    assert found.sentences[-1] == "Not compared, because domains are missing: Fishr (2 of 3)."
-    assert found.as_json()["methods"]["fishr"]["worst"] is None
+    assert found.sentences[-1] == "Not enough time or runs to compare Fishr."
+    assert set(found.as_json()["methods"]) == {"erm", "coral"}
     # Without the simplest, the simplest of the others is compared with.
     found = decide(estimates({"erm": [0.8, None], "fishr": [0.9, 0.9], "coral": [0.7, 0.6]}))
     assert (found.deploy, found.as_json()["baseline"]) == ("fishr", "fishr")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "more"),
+    [
+        (1.0, "5 seconds"),
+        (41.0, "45 seconds"),
+        (56.0, "1 minute"),
+        (61.0, "2 minutes"),  # what is told must be enough
+        (301.0, "6 minutes"),
+    ],
+)
+def test_what_more_time_would_buy(seconds: float, more: str) -> None:
+    found = decide(
+        estimates(
+            {"erm": [0.8, 0.7, 0.75], "fishr": [0.9, None, 0.9], "coral": [None, None, None]},
+            more_seconds=seconds,
+        )
+    )
+    assert found.sentences[-1] == (
+        "Not enough time or runs to compare Fishr, CORAL. The same command with about "
+        f"{more} more would compare them."
+    )
+
+
+def test_why_candidates_are_not_compared() -> None:
+    scores = {
+        "erm": [0.8, 0.7, 0.75],
+        "fishr": [0.9, None, 0.9],
+        "coral": [0.99, 0.99, 0.99],
+    }
+    found = decide(
+        estimates(
+            scores,
+            failed=frozenset({("fishr", "b")}),
+            collapsed=frozenset({"coral"}),
+            inside={"coral": 0.413},
+            more_seconds=20.0,
+        )
+    )
+    assert found.deploy == "erm"
+    assert found.sentences[-2:] == (
+        "CORAL is not compared: it did not learn even the domains that it trained on (41.3 % "
+        "there).",
+        "Not compared, because runs failed: Fishr.",
+    )
+    assert "is the only candidate" in " ".join(found.sentences)
 
 
 def test_unequal_trials_have_an_average_a_worst_and_a_calibration_error() -> None:

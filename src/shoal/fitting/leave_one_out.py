@@ -6,8 +6,8 @@ and a second command on the same folder shares the work.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +27,9 @@ from .setup import FitWorkspace
 
 # Seconds between two looks at a run that another command trains.
 LOOK = 1.0
+# Time between two additions to the plan, in multiples of the time that one takes: a plan can have
+# thousands of runs that take a moment each.
+SPARING = 20
 # Returns the forecast of the whole fit, from the current run and its progress.
 Forecast = Callable[[Run, Progress | None], FitProgress]
 
@@ -90,13 +93,41 @@ def train_in_turn(
     In several processes all must call it, and the schedule of the first decides.
     """
     worker = Worker(out, workspace)
-    while (number := broadcast_int(schedule.next)) != END:
-        run = schedule.runs[number]
-        begin = time.monotonic()
-        if rank() == 0:
-            write_plan(out, [run])
-        run_group(worker, [run], schedule.title_of(run), watcher, schedule.progress)
-        schedule.ended(run, time.monotonic() - begin)
+    with _planning(out, schedule.done) as plan:
+        while (number := broadcast_int(schedule.next)) != END:
+            run = schedule.runs[number]
+            begin = time.monotonic()
+            plan(run)
+            run_group(worker, [run], schedule.title_of(run), watcher, schedule.progress)
+            schedule.ended(run, time.monotonic() - begin)
+
+
+@contextmanager
+def _planning(out: Path, done: Sequence[Run]) -> Iterator[Callable[[Run], None]]:
+    """Yield a function that adds a run to the plan in ``out``, at the latest in the end.
+
+    Args:
+        done: runs of earlier commands, of which one that was killed may have added none.
+    """
+    waiting, due = list(done), 0.0
+
+    def write() -> None:
+        nonlocal due
+        if waiting and rank() == 0:
+            begin = time.monotonic()
+            write_plan(out, waiting)
+            due = time.monotonic() + SPARING * (time.monotonic() - begin)
+        waiting.clear()
+
+    def add(run: Run) -> None:
+        waiting.append(run)
+        if time.monotonic() >= due:
+            write()
+
+    try:
+        yield add
+    finally:
+        write()
 
 
 def run_group(

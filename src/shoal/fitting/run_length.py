@@ -22,20 +22,25 @@ SHARE = 0.7
 def length_within(seconds: float, setup: FitSetup, workspace: FitWorkspace) -> tuple[int, float]:
     """Return the number of updates for each run, and the least seconds that the fit then takes.
 
-    A short probe times ERM on this machine; all methods are assumed to cost the same, as most do.
-    If the probe fails, return the setup's number of updates and 0 seconds.
+    A short probe times ERM on this machine, or the first method if ERM is not compared; all are
+    assumed to cost the same, as most do. If the probe fails, return the setup's number of updates
+    and 0 seconds.
     """
-    only = {PLAIN: workspace.methods.get(PLAIN, next(iter(workspace.methods.values())))}
-    erm_only = replace(workspace, methods=only, cache=None)
-    found = probe_rates(_round(setup, erm_only)[:1], erm_only, lambda *_: workspace.dataset)
+    name = PLAIN if PLAIN in workspace.methods else next(iter(workspace.methods))
+    alone = replace(workspace, methods={name: workspace.methods[name]}, cache=None)
+    found = probe_rates(_round(setup, alone)[:1], alone, lambda *_: workspace.dataset)
     if not found:
         return setup.steps, 0.0
     (rates,) = found.values()
     steps = longest(SHARE * seconds, rates, setup, workspace)
+<<<<<<< HEAD
     if steps < ENOUGH:
         # Better one method at a useful length than several that are too short.
         steps = min(ENOUGH, longest(SHARE * seconds, rates, setup, erm_only))
     return steps, _seconds(rates, replace(setup, steps=steps), erm_only)
+=======
+    return steps, _seconds(rates, replace(setup, steps=steps), alone)
+>>>>>>> fittests
 
 
 def longest(seconds: float, rates: Rates, setup: FitSetup, workspace: FitWorkspace) -> int:

@@ -21,7 +21,7 @@ from ..runs.run import Run
 from ..sweeps.plan import folder_of
 from ..training.watcher import Progress
 from .candidates import Recipe
-from .choice import choose_candidate, judged
+from .choice import ROUNDING, choose_candidate, judged
 from .decision import domain_weights
 from .estimates import Estimates
 from .folds import Fold
@@ -242,6 +242,11 @@ class Schedule:
         if run.identity in self._done and key in self._seconds:
             # Its own timing has no time for files.
             self._seconds[key] = max(self._seconds[key], min(seconds, 2 * self._seconds[key]))
+
+    @property
+    def done(self) -> list[Run]:
+        """The finished runs."""
+        return [run for run in self.runs if run.identity in self._done]
 
     def title_of(self, run: Run) -> str:
         """Return the title of a run's candidate."""
@@ -480,7 +485,7 @@ def good_candidates(estimates: Estimates) -> list[str]:
     values = judged(gains, weights, estimates.judge)
     best = int(values.argmax())
     error = np.nan_to_num(standard_error(gains[best] - gains, weights), posinf=0.0)
-    near = values[best] - values <= ERRORS * error
+    near = values[best] - values <= ERRORS * error + ROUNDING
     order = [k for k in np.argsort(-values, kind="stable") if near[k]][:GOOD]
     return [estimates.complete[k].key for k in order]
 

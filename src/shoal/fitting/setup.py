@@ -38,10 +38,15 @@ BATCH = 64
 # The default weight decay of an MLP, times the rows of the table: a prior weighs the same however
 # many rows there are. And the number of records from which its weights are chosen.
 DECAY, RECORDS = 3.0, 20
+# How λ of Fishr comes in when whole networks are trained, in updates: docs/results/averages.md has
+# what it gains over a jump.
+RISING = {"warmup_steps": "300", "ramp_steps": "600", "reset": "none"}
 # How a fit is made. A fit that an earlier version began goes on as it began.
 # 1: ERM and Fishr are compared; an MLP has no weight decay and ends with its last update.
 # 2: on a table the baselines and more methods are compared as well; an MLP has a weight decay and
-#    ends with the weights that are best on held-out rows of the training domains.
+#    ends with the weights that are best on held-out rows of the training domains. A whole network
+#    starts from a linear probe, and ends with the mean of its weights over the second half of the
+#    run; Fishr's λ rises.
 FIRST_VERSION, VERSION = 1, 2
 
 
@@ -145,7 +150,7 @@ class FitSetup:
         """
         scale = "large" if self.kind == "images" and not self.frozen else "small"
         given = {**(settings or {}), **_known(method, self.settings)}
-        return hparams_for(method, scale, self.steps, given, self._usual())
+        return hparams_for(method, scale, self.steps, given, self._usual(method))
 
     def run(
         self,
@@ -188,11 +193,14 @@ class FitSetup:
             protocol=protocol,
         )
 
-    def _usual(self) -> dict[str, str]:
-        """Return the hyperparameters that have other defaults on a table."""
-        if self.kind != "table" or self.version == FIRST_VERSION or not self.examples:
+    def _usual(self, method: MethodChoice) -> dict[str, str]:
+        """Return the hyperparameters of a method that have other defaults in a fit."""
+        if self.version == FIRST_VERSION:
             return {}
-        return {"weight_decay": f"{DECAY / self.examples:.2g}"}
+        if self.kind == "table" and self.examples:
+            return {"weight_decay": f"{DECAY / self.examples:.2g}"}
+        rises = not self.frozen and "ramp_steps" in {f.name for f in fields(method[0].Hparams)}
+        return RISING if rises else {}
 
     def save(self, out: Path) -> None:
         """Write the setup to ``out``; raise if there are runs of another one."""
@@ -375,7 +383,7 @@ def hparams_for(
     shorter = {}
     if warmup is not None and warmup.default:
         shorter = {"warmup_steps": str(round(warmup.default * steps / USUAL))}
-    found = draw(kind.Hparams, scale, 0, 0, {**(usual or {}), **shorter, **settings, **given})
+    found = draw(kind.Hparams, scale, 0, 0, {**shorter, **(usual or {}), **settings, **given})
     always = {name: getattr(found, name) for name in ALWAYS_WRITTEN if hasattr(found, name)}
     return values_for_run(found) | always
 

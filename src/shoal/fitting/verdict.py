@@ -1,5 +1,6 @@
 """Verdict: the candidate to deploy, how certain that is and what to expect, in plain sentences."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -376,10 +377,10 @@ def _not_compared(estimates: Estimates) -> list[str]:
 
 
 def _minutes(seconds: float) -> str:
-    """Return a time as it is given to ``--time``."""
-    if seconds < 55:
-        return f"{max(5, 5 * round(seconds / 5))} seconds"
-    minutes = max(1, round(seconds / 60))
+    """Return a time as it is given to ``--time``, rounded up so that it is enough."""
+    if seconds <= 55:
+        return f"{5 * math.ceil(seconds / 5)} seconds"
+    minutes = math.ceil(seconds / 60)
     return "1 minute" if minutes == 1 else f"{minutes} minutes"
 
 

@@ -6,7 +6,7 @@ Free of torch, so that plans can be read without it.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,7 +156,7 @@ class Run:
             "hparams": dict(self.hparams),
             "protocol": self.protocol.canonical(),
         }
-        return asdict(self) | plain | {"schema": SCHEMA}
+        return {f.name: getattr(self, f.name) for f in fields(self)} | plain | {"schema": SCHEMA}
 
     def result(self, records: Sequence[Record], path: Path) -> RunResult:
         """Return the run with its records so far, as selection and reports see it."""

@@ -3,7 +3,7 @@
 Reading a plan loads no torch.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
@@ -168,12 +168,16 @@ def _write_set_hparams(out: Path, runs: Sequence[Run]) -> None:
 
 def superseded(runs: Sequence[Run]) -> list[Run]:
     """Return the runs that a later run repeats on changed data."""
-    last = {_identity_without_data(run): run.fingerprint for run in runs}
-    return [run for run in runs if last[_identity_without_data(run)] != run.fingerprint]
+    # Hashes would take most of the time that a plan of thousands of runs takes.
+    keys = [_without_data(run) for run in runs]
+    last = {key: run.fingerprint for key, run in zip(keys, runs, strict=True)}
+    return [run for key, run in zip(keys, runs, strict=True) if last[key] != run.fingerprint]
 
 
-def _identity_without_data(run: Run) -> str:
-    return replace(run, fingerprint="").identity
+def _without_data(run: Run) -> Hashable:
+    """Return everything of a run but the fingerprint of its data."""
+    hparams = repr(sorted(run.hparams.items()))
+    return run.dataset, run.algorithm, run.test_domains, run.trial, run.draw, hparams, run.protocol
 
 
 def read_plan(out: Path) -> list[Run]:
