@@ -20,10 +20,12 @@ from shoal.fitting.verdict import decide
 from shoal.results.records import Record, RunResult
 from shoal.runs.run import Run
 from shoal.storage import write_safetensors
+from tests.fitting.made import table_setup
 
 SIZES = {"a": 10, "b": 20, "c": 40}
 FOLDS = tuple(Fold(name, (name,)) for name in SIZES)
 METHODS = ("erm", "fishr")
+SETUP = table_setup()
 
 
 def dataset(sizes: Mapping[str, int] = SIZES, classes: int = 4) -> DomainDataset:
@@ -38,7 +40,7 @@ def recipe(key: str) -> Recipe:
     """Return a recipe; "fishr λ=1" is another setting of "fishr"."""
     base = key.partition(" ")[0]
     candidate = Candidate(key, key.capitalize(), "erm" if base == "erm" else "penalty")
-    return Recipe(candidate=candidate, method=base, settings={}, base=base)
+    return Recipe(candidate=candidate, method=base, settings={}, base=base, setup=SETUP)
 
 
 def estimator(

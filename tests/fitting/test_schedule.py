@@ -30,14 +30,16 @@ from shoal.runs.run import Protocol, Run
 from shoal.sweeps.plan import folder_of
 from shoal.training.watcher import Progress
 from tests.fitting.estimated import estimates
+from tests.fitting.made import table_setup
 
 FOLDS = tuple(Fold(name, (name,)) for name in "abc")
+SETUP = table_setup()
 
 
 def recipe(key: str, **more: Any) -> Recipe:
     """Return a recipe; "erm lr=1" is another setting of "erm"."""
     candidate, base = Candidate(key, key.upper(), "penalty"), key.partition(" ")[0]
-    return Recipe(candidate=candidate, method=key, settings={}, base=base, **more)
+    return Recipe(candidate=candidate, method=key, settings={}, base=base, setup=SETUP, **more)
 
 
 def make_run(one: Recipe, tests: tuple[str, ...], trial: int, data: str = "x") -> Run:
