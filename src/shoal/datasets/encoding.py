@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
@@ -152,6 +153,14 @@ class Encoding:
         if wrong := self.mismatch(table, where):
             raise ValueError(wrong)
         return torch.cat([column.encode(table[column.name]) for column in self.columns], 1)
+
+    def positions(self) -> dict[str, range]:
+        """Return the places of every column in a vector."""
+        ends = list(accumulate(column.width for column in self.columns))
+        return {
+            column.name: range(end - column.width, end)
+            for column, end in zip(self.columns, ends, strict=True)
+        }
 
     def mismatch(self, names: Iterable[str], where: str) -> str | None:
         """Return a message that names all missing and unknown columns; None if there are none.
