@@ -33,14 +33,10 @@ def length_within(seconds: float, setup: FitSetup, workspace: FitWorkspace) -> t
         return setup.steps, 0.0
     (rates,) = found.values()
     steps = longest(SHARE * seconds, rates, setup, workspace)
-<<<<<<< HEAD
     if steps < ENOUGH:
         # Better one method at a useful length than several that are too short.
-        steps = min(ENOUGH, longest(SHARE * seconds, rates, setup, erm_only))
-    return steps, _seconds(rates, replace(setup, steps=steps), erm_only)
-=======
+        steps = min(ENOUGH, longest(SHARE * seconds, rates, setup, alone))
     return steps, _seconds(rates, replace(setup, steps=steps), alone)
->>>>>>> fittests
 
 
 def longest(seconds: float, rates: Rates, setup: FitSetup, workspace: FitWorkspace) -> int:
