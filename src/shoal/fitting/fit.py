@@ -528,8 +528,7 @@ def _prepare_workspace(
         )
         if setup.trained == "head":
             return replace(found, dataset=vectors)
-        vectors = replace(vectors, name=f"{vectors.name} features")
-        found = replace(found, others={vectors.name: vectors})
+        found = replace(found, features=replace(vectors, name=f"{vectors.name} features"))
     averages = (setup.average,) if setup.average else ()
     return replace(found, cache=decode(), averages=averages)
 

@@ -303,14 +303,12 @@ def _effects(stability: ColumnStability | None, domains: Sequence[str]) -> list[
     """Return the effects of the unstable columns by domain."""
     if stability is None:
         return []
-    names = [domains[k] for k in stability.domains]
     return [
         {
             "name": ", ".join(one.names),
-            "turns": one.turns,
             "rows": [
-                {"domain": name, "effect": effect, "error": error}
-                for name, effect, error in zip(names, one.effects, one.errors, strict=True)
+                {"domain": domains[k], "effect": effect, "error": one.errors[k]}
+                for k, effect in one.effects.items()
             ],
         }
         for one in stability.groups

@@ -237,6 +237,7 @@ class FitWorkspace:
 
     Args:
         others: further data sets by name, such as the table without some of its columns.
+        features: of the images, if heads are trained as well as whole networks.
         averages: of the weights, which every run records.
     """
 
@@ -245,19 +246,20 @@ class FitWorkspace:
     cache: ImageCache | None
     on: Machine
     others: Mapping[str, DomainDataset] = field(default_factory=dict)
+    features: DomainDataset | None = None
     averages: tuple[str, ...] = ()
 
     def method(self, name: str) -> MethodChoice:
         return self.methods[name]
 
     def inputs(self, frozen: bool) -> DomainDataset:
-        """Return the data set of the runs: if heads and whole networks are trained, one of two."""
-        vectors = [one for one in self.others.values() if self.cache is not None]
-        return vectors[0] if frozen and vectors else self.dataset
+        """Return the data set of a run: features for a head, if both are trained."""
+        return self.features if frozen and self.features is not None else self.dataset
 
     def data(self, name: str, trial: int) -> LoadedData:
-        found = self.others.get(name)
-        return (self.dataset, self.cache) if found is None else (found, None)
+        if self.features is not None and name == self.features.name:
+            return self.features, None
+        return self.others.get(name, self.dataset), self.cache
 
     def machine(self) -> Machine:
         # The report page shows the errors, so every run writes its predictions.

@@ -106,9 +106,8 @@ def describe_columns(
     """
     if stable is None or not (flagged := stable.flagged()):
         return []
-    stability = stable.stability()
-    names = [stable.dataset.names[k] for k in stability.domains]
-    reasons = [_reason(one, names) for one in stability.groups if one.flagged]
+    groups, names = stable.stability().groups, stable.dataset.names
+    reasons = [_reason(one, names) for one in groups if one.flagged]
     more = f", and {len(reasons) - NAMED} more" if len(reasons) > NAMED else ""
     found = [
         f"Unstable column{'s' * (len(flagged) > 1)}: {', '.join(reasons[:NAMED])}{more}. A new "
@@ -127,13 +126,14 @@ def _reason(group: GroupEffects, domains: Sequence[str]) -> str:
     names = " and ".join(group.names[:2])
     if len(group.names) > 2:
         names = f"{group.names[0]} and {len(group.names) - 1} like it"
-    pairs = list(zip(domains, group.effects, strict=True))
-    if not group.turns:
-        low, high = min(abs(one) for one in group.effects), max(abs(one) for one in group.effects)
-        return f"{names} (its effect is between {low:.1f} and {high:.1f}, by domain)"
-    sign = 1 if sum(effect > 0 for _, effect in pairs) * 2 >= len(pairs) else -1
-    against = [repr(name) for name, effect in pairs if sign * effect < 0]
-    return f"{names} (its effect has the other sign on {', '.join(against[:3])})"
+    effects = {domains[k]: effect for k, effect in group.effects.items()}
+    positive = [name for name, effect in effects.items() if effect > 0]
+    negative = [name for name, effect in effects.items() if effect < 0]
+    fewer = min(positive, negative, key=len)
+    if fewer:
+        return f"{names} (its effect has the other sign on {', '.join(map(repr, fewer[:3]))})"
+    sizes = [abs(effect) for effect in effects.values()]
+    return f"{names} (its effect is between {min(sizes):.1f} and {max(sizes):.1f}, by domain)"
 
 
 def _price_sentence(price: Price, metric: Metric) -> str:

@@ -1,36 +1,36 @@
 """Unstable columns: the columns of a table whose effect on the class differs between domains.
 
-All domains share one logistic regression with a ridge. For row i of domain e
+All domains share one regression (``pooled_regression``). A column is tested where it has no effects
+of its own, so no model is fitted to a domain. From the scores and informations of all domains, the
+intercepts, the scales and the effects of other columns are eliminated. What is left are scores
+u ``[E m]`` of the column's own effects, and their information V ``[E m, E m]``. If all domains
+have the same effect,
 
-    p_i = softmax(Q (s_e B_eᵀx_i + a_e)),   B_e = B + δ_e,
-
-where Q [C, C − 1] is an orthonormal basis of the class contrasts. The intercepts a_e are free,
-because prevalence may differ. So is the scale s_e of all effects of a domain, with log s_e ~ N(0,
-SCALE²), because labels may be noisier there. δ_e is zero but for columns that are found unstable.
-
-A column is tested where it has no effects δ_e of its own, so a domain or a class that can be
-separated does no harm. To second order the log-likelihood of changes Δ_e of B_e is Σ_e U_eᵀΔ_e −
-½ Δ_eᵀI_eΔ_e, with the scores U_e = Σ_i s_e x_i ⊗ Qᵀ(y_i − p_i) and their information I_e. From
-both, the intercepts, the scales and the effects of the other columns are eliminated. What is left
-are the column's own effects β ``[E, m]`` after one Newton step, with information V ``[Em, Em]``.
-If all domains have the same effect,
-
-    Σ_ef (β_e − β̄)ᵀ V_ef (β_f − β̄),   β̄ the mean that V gives,
+    u*ᵀV*⁻¹u*,   u*, V* without the effect that all domains share,
 
 is χ² with (E − 1) m degrees of freedom. m is C − 1, and for a category times its values − 1.
 
 One unstable column disturbs the tests of the others. So columns are tested in Holm's order: the
-most significant one gets effects of its own, the others are tested again, and when none is left
-the model is fitted again.
+most significant one gets effects of its own, which are eliminated too, and the others are tested
+again. When no other one is significant, the regression is fitted again with all these effects, and
+the rest are tested again.
+
+With many rows, differences that matter to nobody are significant. So a column is flagged only if
+its effects also differ by much: their standard deviation is above a quarter of their mean, or
+their sign changes. Where own effects separate the classes, the data do not say how large they are,
+and the column is not flagged.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
+
+from .pooled_regression import RIDGE, ROUNDING, PooledRegression, contrasts, eliminate, eye, tiny
 
 # Rows of every class that a domain needs to take part, and rows in which a column must differ from
 # its most frequent value.
@@ -40,41 +40,35 @@ CORRELATION = 0.9
 # The probability that any column is significant if no effect differs.
 SIGNIFICANCE = 0.05
 # Effects differ by much if their standard deviation over the domains is above this share of their
-# mean. It must also be above LITTLE, in log-odds for one standard deviation of the column: with
-# many rows differences are significant that matter to nobody.
+# mean. It must also be above LITTLE, in log-odds for one standard deviation of the column.
 SPREAD, LITTLE = 0.25, 0.1
 # A sign changes if an effect is so many standard errors on the other side of zero.
 ERRORS = 2.0
-# More rows than this are sampled, so that the time does not grow beyond it.
+# Rows of all domains at most; of more, each domain's part is sampled.
 MOST_ROWS = 100_000
-# Numbers in the informations of all domains, at most; beyond that only the most suspicious columns
-# are tested.
+# Numbers in the informations of all domains at most; of more, only the most suspicious columns are
+# tested.
 MOST_NUMBERS = 2**23
 # Values count up to so many standard deviations from the median, robustly from the quartiles: a
 # few extreme rows would decide a test alone.
 EXTREME, NORMAL_QUARTILES = 5.0, 1.349
-# The ridge on the effects of standardised columns (scikit-learn's default, C = 1), and the standard
-# deviation of log s_e.
-RIDGE, SCALE = 1.0, 0.5
-# Fits at most to find the ridge, until its logarithm changes by less.
-RIDGES, SIMILAR = 8, 0.2
-# Fits at most, and the steps of each.
-FITS, STEPS = 5, 300
-# Shares below this are rounding.
-ROUNDING = 1e-8
+# Fits at most.
+FITS = 5
+# Halvings of the interval in which the spread is looked for.
+BISECTIONS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupEffects:
-    """The effects of a group of columns by domain, and whether they are stable.
+    """The effects of columns that count as one by domain, and whether they are stable.
 
     Args:
-        names: of the columns that count as one.
+        names: of the columns.
         p: the p-value of equal effects in all domains, after Holm.
-        effects, errors: of the domains that took part, with standard errors, for one standard
-            deviation of the first column and as if no domain had noisier labels. With two classes
-            and one position they are log-odds of the second class, otherwise sizes along the mean
-            effect.
+        effects: by domain in which the columns vary, for one standard deviation of the first one,
+            without the domain's scale. With two classes they are log-odds of the second class;
+            with more, or for a category, sizes along the mean effect.
+        errors: the standard errors of the effects.
         mean: of the effects.
         spread: the standard deviation of the effects, without what chance explains.
         turns: whether the effect has the other sign in some domain.
@@ -83,8 +77,8 @@ class GroupEffects:
 
     names: tuple[str, ...]
     p: float
-    effects: tuple[float, ...]
-    errors: tuple[float, ...]
+    effects: Mapping[int, float]
+    errors: Mapping[int, float]
     mean: float
     spread: float
     turns: bool
@@ -96,17 +90,15 @@ class ColumnStability:
     """The stability of the columns of a table.
 
     Args:
-        groups: those that were tested, in the order of the table.
-        domains: the numbers of those that took part.
-        scales: the common scale of all effects in each of these.
+        groups: the columns that were tested, in the order of the table.
+        scales: the common scale of all effects, by domain that took part.
         absent: the other domains, and why they took no part.
         note: why nothing was tested; empty if something was.
     """
 
-    groups: tuple[GroupEffects, ...]
-    domains: tuple[int, ...]
-    scales: tuple[float, ...]
-    absent: Mapping[int, str]
+    groups: tuple[GroupEffects, ...] = ()
+    scales: Mapping[int, float] = field(default_factory=dict)
+    absent: Mapping[int, str] = field(default_factory=dict)
     note: str = ""
 
     @property
@@ -115,8 +107,8 @@ class ColumnStability:
         return tuple(name for group in self.groups if group.flagged for name in group.names)
 
     def remaining(self, columns: Mapping[str, Sequence[int]]) -> list[int]:
-        """Return the positions of all columns but the unstable ones."""
-        return sorted(k for name in columns if name not in self.flagged for k in columns[name])
+        """Return the positions of all columns but the unstable ones, in their order."""
+        return [k for name, places in columns.items() if name not in self.flagged for k in places]
 
 
 def unstable_columns(
@@ -135,27 +127,31 @@ def unstable_columns(
             "vectors, labels and domains must have one entry for every row, got "
             f"{len(vectors)}, {len(labels)} and {len(domains)}"
         )
-    if len(labels) > MOST_ROWS:
-        some = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))[:MOST_ROWS]
-        vectors, labels, domains = vectors[some], labels[some], domains[some]
     taking, classes, absent, note = _taking_part(labels, domains)
     if note:
-        return ColumnStability(groups=(), domains=(), scales=(), absent=absent, note=note)
-    inside = torch.isin(domains, torch.tensor(taking)) & torch.isin(labels, torch.tensor(classes))
-    rows = inside.nonzero()[:, 0]
-    rows = rows[domains[rows].argsort(stable=True)]
-    sizes = [int((domains[rows] == e).sum()) for e in taking]
-    names, x, places = _group_columns(_standardise(vectors[rows], sizes, columns))
-    if not names:
-        note = "no column varies within the domains"
-        return ColumnStability(groups=(), domains=(), scales=(), absent=absent, note=note)
+        return ColumnStability(absent=absent, note=note)
+    counted = torch.isin(labels, torch.tensor(classes))
+    most = MOST_ROWS // len(taking)
+    parts = [_some(((domains == e) & counted).nonzero()[:, 0], most) for e in taking]
+    rows, sizes = torch.cat(parts), [len(part) for part in parts]
+    groups = _group_columns(_standardise(vectors[rows], sizes, columns))
+    if not groups:
+        return ColumnStability(absent=absent, note="no column varies within the domains")
     numbers = torch.searchsorted(torch.tensor(classes), labels[rows])
-    model = _PooledModel(x, one_hot(numbers, len(classes)).double(), sizes)
-    p_values, found = _step_down(model, places)
+    targets = one_hot(numbers, len(classes)).double()
+    model = PooledRegression(list(groups.values()), targets, sizes)
+    model.fit_ridge()
+    tested = _most_suspicious(model)
+    model.restrict(tested)
+    p_values, freed = _step_down(model)
+    effects = _own_effects(model, freed)
+    names = list(groups)
     return ColumnStability(
-        groups=tuple(_judge(names[k], p_values[k], *found[k]) for k in sorted(found)),
-        domains=tuple(taking),
-        scales=tuple(model.log_scales.exp().tolist()),
+        groups=tuple(
+            _judge(names[k], p, taking, one)
+            for k, p, one in zip(tested, p_values, effects, strict=True)
+        ),
+        scales=dict(zip(taking, model.log_scales.exp().tolist(), strict=True)),
         absent=absent,
     )
 
@@ -174,15 +170,26 @@ def _taking_part(
     present, enough = counts.sum(1) > 0, counts >= EVENTS
     counted = 2 * enough[present].sum(0) > present.sum()
     chosen = present & enough[:, counted].all(1)
-    classes: list[int] = counted.nonzero()[:, 0].tolist()
-    taking: list[int] = chosen.nonzero()[:, 0].tolist()
-    why = f"fewer than {EVENTS} rows of a class"
-    absent = dict.fromkeys((present & ~chosen).nonzero()[:, 0].tolist(), why)
+    classes, taking = _places(counted), _places(chosen)
+    absent = dict.fromkeys(_places(present & ~chosen), f"fewer than {EVENTS} rows of a class")
+    note = ""
     if len(classes) < 2:
         note = f"fewer than two classes have {EVENTS} rows in more than half of the domains"
-        return taking, classes, absent, note
-    lacking = f"fewer than two domains have {EVENTS} rows of every class"
-    return taking, classes, absent, lacking if len(taking) < 2 else ""
+    elif len(taking) < 2:
+        note = f"fewer than two domains have {EVENTS} rows of every class"
+    return taking, classes, absent, note
+
+
+def _places(mask: Tensor) -> list[int]:
+    found: list[int] = mask.nonzero()[:, 0].tolist()
+    return found
+
+
+def _some(rows: Tensor, most: int) -> Tensor:
+    """Return so many of the rows, drawn at random but always the same."""
+    if len(rows) <= most:
+        return rows
+    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:most]]
 
 
 def _standardise(
@@ -232,292 +239,129 @@ def _whiten(values: Tensor, most: int | None = None) -> Tensor:
     variances, directions = torch.linalg.eigh(values.T @ values / len(values))
     kept = (variances > ROUNDING * len(variances)).nonzero()[:, 0].flip(0)[:most]
     signs = torch.where(directions[0, kept] < 0, -1.0, 1.0)
-    return values @ (directions[:, kept] * signs / variances[kept].sqrt())
+    whitened: Tensor = values @ (directions[:, kept] * signs / variances[kept].sqrt())
+    return whitened
 
 
-def _group_columns(
-    values: Mapping[str, Tensor],
-) -> tuple[list[tuple[str, ...]], Tensor, list[slice]]:
-    """Return groups of correlated columns, a value for each group, and its places.
+def _group_columns(values: Mapping[str, Tensor]) -> dict[tuple[str, ...], Tensor]:
+    """Return the values of every group of correlated columns ``[n, q]``, by its names.
 
     Again and again, the column with the most neighbours and those neighbours become a group. So all
     columns of a group correlate with one of them, and a chain of neighbours is no group. Its value
-    is the principal component of its columns. For columns with several positions, the mean of the
-    squared canonical correlations counts.
+    is the principal component of its columns. If columns have several positions, the mean of the
+    squared canonical correlations counts, and there are as many components.
     """
     if not values:
-        return [], torch.empty(0, 0), []
+        return {}
+    names, x = list(values), torch.cat(list(values.values()), 1)
     widths = torch.tensor([one.shape[1] for one in values.values()])
-    owner = torch.arange(len(values)).repeat_interleave(widths)
-    x = torch.cat(list(values.values()), 1)
-    of_column = one_hot(owner, len(values)).double()
-    shared = of_column.T @ (x.T @ x / len(x)).square() @ of_column
+    owner = one_hot(torch.arange(len(names)).repeat_interleave(widths)).double()
+    shared = owner.T @ (x.T @ x / len(x)).square() @ owner
     near = shared > CORRELATION**2 * torch.minimum(widths[:, None], widths)
     groups = list[list[int]]()
     while near.any():
-        members: list[int] = near[near.sum(1).argmax()].nonzero()[:, 0].tolist()
-        near[members] = False
-        near[:, members] = False
+        members = _places(near[near.sum(1).argmax()])
+        near[members], near[:, members] = False, False
         groups.append(members)
-    groups.sort()
-    names = list(values)
-    whitened = [
-        _whiten(torch.cat([values[names[k]] for k in group], 1), int(widths[group].max()))
-        for group in groups
-    ]
-    ends = torch.tensor([one.shape[1] for one in whitened]).cumsum(0).tolist()
-    places = [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)]
-    return [tuple(names[k] for k in group) for group in groups], torch.cat(whitened, 1), places
-
-
-class _PooledModel:
-    """The logistic regression that all domains share, fitted to standardised rows.
-
-    Args:
-        x: values ``[n, K]``, sorted by domain.
-        targets: 1 at the class of each row ``[n, C]``.
-        sizes: the number of rows of each domain.
-    """
-
-    def __init__(self, x: Tensor, targets: Tensor, sizes: Sequence[int]) -> None:
-        self.x, self.targets, self.sizes = x, targets, sizes
-        self.basis = _contrasts(targets.shape[1])
-        contrasts = self.basis.shape[1]
-        self.shared = x.new_zeros(x.shape[1], contrasts)  # B
-        self.own = x.new_zeros(len(sizes), x.shape[1], contrasts)  # δ
-        self.intercepts = x.new_zeros(len(sizes), contrasts)
-        self.log_scales = x.new_zeros(len(sizes))
-        self.ridge = RIDGE
-
-    def effects(self) -> Tensor:
-        """Return B_e of all domains ``[E, K, C − 1]``."""
-        return self.shared + self.own
-
-    def fit(self, freed: Tensor, *, scaled: bool) -> None:
-        """Minimise −ℓ + ½ RIDGE (‖B‖² + ‖δ‖²) + ½ ‖log s‖² / SCALE².
-
-        Args:
-            freed: which values have effects of their own in every domain ``[K]``.
-            scaled: whether the scales are fitted too; otherwise they stay as they are.
-        """
-        # In these coordinates the Hessian is near the identity.
-        weight = 1 / self.targets.shape[1]
-        root = torch.linalg.cholesky(
-            weight * self.x.T @ self.x + self.ridge * _eye(self.x.shape[1])
+    found = dict[tuple[str, ...], Tensor]()
+    for group in sorted(groups):
+        whole = torch.cat([values[names[k]] for k in group], 1)
+        found[tuple(names[k] for k in group)] = (
+            whole if len(group) == 1 else _whiten(whole, int(widths[group].max()))
         )
-        units = (weight * torch.tensor(self.sizes, dtype=torch.float64) + RIDGE).sqrt()
-        shared = root.T @ self.shared
-        own = units[:, None, None] * self.own[:, freed]
-        intercepts = units[:, None] * self.intercepts
-        log_scales = self.log_scales.clone()
-        parameters = [shared, own, intercepts, *[log_scales] * scaled]
-        for each in parameters:
-            each.requires_grad_()
-        optimiser = torch.optim.LBFGS(
-            parameters, max_iter=STEPS, tolerance_grad=1e-3, line_search_fn="strong_wolfe"
-        )
-
-        def update() -> None:
-            self.shared = torch.linalg.solve_triangular(root.T, shared, upper=True)
-            self.own = self.own.new_zeros(self.own.shape)
-            self.own[:, freed] = own / units[:, None, None]
-            self.intercepts = intercepts / units[:, None]
-            self.log_scales = log_scales - log_scales.mean()  # B has the common scale
-
-        def loss() -> Tensor:
-            optimiser.zero_grad()
-            update()
-            penalty = self.ridge * self.shared.square().sum() + RIDGE * self.own.square().sum()
-            penalty = penalty + self.log_scales.square().sum() / SCALE**2
-            found = penalty / 2 - (self.targets * self.log_probabilities()).sum()
-            found.backward()
-            return found
-
-        optimiser.step(loss)
-        with torch.no_grad():
-            update()
-
-    def fit_ridge(self) -> None:
-        """Fit the model without own effects and scales, with the ridge of the largest evidence.
-
-        At its optimum the ridge is γ/‖B‖², where γ is the number of coefficients that the data
-        determine (MacKay). With few rows for so many columns, a smaller one makes probabilities
-        too extreme, and then tests find too much.
-        """
-        curvature = torch.linalg.eigvalsh(self.x.T @ self.x).clamp(min=0)
-        none = torch.zeros(self.x.shape[1], dtype=torch.bool)
-        for _ in range(RIDGES):
-            self.fit(none, scaled=False)
-            p = self.log_probabilities().exp()
-            known = (1 - p.square().sum(1)).mean() / self.basis.shape[1] * curvature
-            determined = self.basis.shape[1] * (known / (known + self.ridge)).sum()
-            best = float(determined / self.shared.square().sum().clamp(min=ROUNDING))
-            before, self.ridge = self.ridge, min(max(best, RIDGE), float(len(self.x)))
-            if abs(math.log(self.ridge / before)) < SIMILAR:
-                break
-
-    def log_probabilities(self) -> Tensor:
-        """Return log p ``[n, C]``."""
-        effects = self.effects() * self.log_scales.exp()[:, None, None]
-        parts = zip(self.x.split(self.sizes), effects, self.intercepts, strict=True)
-        logits = torch.cat([x @ effect + intercept for x, effect, intercept in parts])
-        return (logits @ self.basis.T).log_softmax(1)
-
-    def scores_and_informations(self) -> tuple[Tensor, Tensor]:
-        """Return U ``[E, D]`` and I ``[E, D, D]`` without intercepts and scales; D is K (C − 1)."""
-        probabilities = self.log_probabilities().exp()
-        residuals = (self.targets - probabilities) @ self.basis
-        scores, informations = [], []
-        for x, p, residual, effect, log_scale in zip(
-            self.x.split(self.sizes),
-            probabilities.split(self.sizes),
-            residuals.split(self.sizes),
-            self.effects(),
-            self.log_scales,
-            strict=True,
-        ):
-            design = torch.cat([x * log_scale.exp(), x.new_ones(len(x), 1)], 1)
-            score, information = _score_and_information(design, residual, p, self.basis)
-            score, information = _eliminate(
-                score, information, slice(len(score) - residual.shape[1], None)
-            )
-            # The score of log s_e is that of all effects of the domain in proportion.
-            u, v = score[: effect.numel()], information[: effect.numel(), : effect.numel()]
-            along = v @ effect.reshape(-1)
-            own = effect.reshape(-1) @ along + SCALE**-2
-            scores.append(u - along * (u @ effect.reshape(-1) - log_scale / SCALE**2) / own)
-            informations.append(v - along[:, None] * along / own)
-        return torch.stack(scores), torch.stack(informations)
-
-
-def _score_and_information(
-    design: Tensor, residuals: Tensor, p: Tensor, basis: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return Σ_i x_i ⊗ Qᵀ(y_i − p_i) and Σ_i x_i x_iᵀ ⊗ Qᵀ(diag p_i − p_i p_iᵀ)Q."""
-    columns, contrasts = design.shape[1], basis.shape[1]
-    projected = p @ basis
-    found = design.new_empty(columns, contrasts, columns, contrasts)
-    for a in range(contrasts):
-        for b in range(a + 1):
-            weight = p @ (basis[:, a] * basis[:, b]) - projected[:, a] * projected[:, b]
-            found[:, a, :, b] = (design * weight[:, None]).T @ design
-            found[:, b, :, a] = found[:, a, :, b]
-    return (design.T @ residuals).reshape(-1), found.reshape(columns * contrasts, -1)
-
-
-def _eliminate(score: Tensor, information: Tensor, place: slice) -> tuple[Tensor, Tensor]:
-    """Return scores ``[…, D]`` and informations ``[…, D, D]`` if parameters are free; theirs are 0."""
-    size = information[..., place, place].shape[-1]
-    corner = information[..., place, place] + _tiny(information) * _eye(size)
-    share = torch.linalg.solve(corner, information[..., place, :]).mT
-    score = score - (share @ score[..., place, None])[..., 0]
-    information = information - share @ information[..., place, :]
-    score[..., place], information[..., place], information[..., place, :] = 0, 0, 0
-    return score, information
-
-
-def _tiny(information: Tensor) -> Tensor:
-    """Return information that counts as none, beside the mean of a diagonal."""
-    return ROUNDING * information.diagonal(dim1=-2, dim2=-1).mean().clamp(min=ROUNDING)
-
-
-def _eye(size: int) -> Tensor:
-    return torch.eye(size, dtype=torch.float64)
-
-
-def _contrasts(number: int) -> Tensor:
-    """Return an orthonormal basis of the vectors that sum to zero, ``[number, number − 1]``."""
-    found = torch.zeros(number, number - 1, dtype=torch.float64)
-    for k in range(1, number):
-        found[:k, k - 1] = -1 / math.sqrt(k * (k + 1))
-        found[k, k - 1] = k / math.sqrt(k * (k + 1))
     return found
 
 
-class _DomainScores:
-    """Scores and informations of all domains, from which own effects of columns are taken."""
+def _most_suspicious(model: PooledRegression) -> list[int]:
+    """Return as many groups as ``MOST_NUMBERS`` allows, those whose own scores differ most."""
+    num_domains, width = model.intercepts.shape
+    most = math.isqrt(MOST_NUMBERS // num_domains) // width
+    differ = model.differences()
+    suspicion = [float(differ[place].max()) for place in model.places]
+    order = sorted(range(len(suspicion)), key=lambda k: -suspicion[k])
+    used = accumulate(model.values[k].shape[1] for k in order)
+    return sorted(k for k, total in zip(order, used, strict=True) if total <= most)
+
+
+class DomainScores:
+    """Scores and informations of all domains, with what groups of columns say alone.
+
+    Args:
+        scores: U ``[E, D]``.
+        informations: I ``[E, D, D]``.
+    """
 
     def __init__(self, scores: Tensor, informations: Tensor) -> None:
         self.scores, self.informations = scores, informations
         total = informations.sum(0)
-        self.inverse = torch.linalg.inv(total + _tiny(total) * _eye(len(total)))
+        self.inverse = torch.linalg.inv(total + tiny(total) * eye(len(total)))
 
-    def without(self, place: slice) -> "_DomainScores":
-        """Return those left if the effects at a place are free in every domain."""
-        return _DomainScores(*_eliminate(self.scores, self.informations, place))
+    def without(self, place: slice) -> "DomainScores":
+        """Return those that are left if the effects at a place are free in every domain."""
+        return DomainScores(*eliminate(self.scores, self.informations, place))
 
-    def at(self, place: slice) -> tuple[Tensor, Tensor]:
-        """Return u ``[E m]`` and V ``[E m, E m]`` of own effects, if the others are shared."""
-        own = self.informations[:, place, place]
+    def own(self, place: slice) -> tuple[Tensor, Tensor]:
+        """Return u ``[E m]`` and V ``[E m, E m]`` of own effects, if all others are shared."""
         cross = self.informations[:, :, place].permute(1, 0, 2).flatten(1).clone()  # [D, E m]
-        pooled = self.scores.sum(0)
-        cross[place], pooled[place] = 0, 0
-        # H_rr − H_rg H_gg⁻¹ H_gr is the inverse of the information without the place g.
-        solved = self.inverse @ torch.cat([cross, pooled[:, None]], 1)
-        solved = solved - self.inverse[:, place] @ torch.linalg.solve(
-            self.inverse[place, place], solved[place]
-        )
-        v = torch.block_diag(*own) - cross.T @ solved[:, :-1]
+        shared = self.scores.sum(0)
+        cross[place], shared[place] = 0, 0
+        # With H the inverse, that without the place g is H_rr − H_rg H_gg⁻¹ H_gr.
+        solved = self.inverse @ torch.cat([cross, shared[:, None]], 1)
+        corner = torch.linalg.solve(self.inverse[place, place], solved[place])
+        solved = solved - self.inverse[:, place] @ corner
+        v = torch.block_diag(*self.informations[:, place, place]) - cross.T @ solved[:, :-1]
         return self.scores[:, place].reshape(-1) - cross.T @ solved[:, -1], (v + v.T) / 2
 
+    def heterogeneity(self, place: slice) -> tuple[float, int]:
+        """Return χ² of equal effects in all domains, and its degrees of freedom: the rank of V*."""
+        u, v = self.own(place)
+        units = v.diagonal().clamp(min=tiny(v)).rsqrt()
+        same = eye(len(u) // len(self.scores)).repeat(len(self.scores), 1)
+        along = v @ same
+        share = along @ torch.linalg.pinv(same.T @ along, hermitian=True)
+        u = (u - share @ (same.T @ u)) * units
+        values, directions = torch.linalg.eigh((v - share @ along.T) * units[:, None] * units)
+        informed = values > math.sqrt(ROUNDING)
+        squares = (directions.T @ u).square()[informed] / values[informed]
+        return float(squares.sum()), int(informed.sum())
 
-def _heterogeneity(u: Tensor, v: Tensor, num_domains: int) -> tuple[float, int]:
-    """Return χ² of equal effects in all domains, and its degrees of freedom: the rank of V − 1."""
-    units = v.diagonal().clamp(min=_tiny(v)).rsqrt()
-    common = _eye(len(u) // num_domains).repeat(num_domains, 1)
-    along = v @ common
-    share = along @ torch.linalg.pinv(common.T @ along, hermitian=True)
-    u = (u - share @ (common.T @ u)) * units
-    values, directions = torch.linalg.eigh((v - share @ along.T) * units[:, None] * units)
-    informed = values > math.sqrt(ROUNDING)
-    squares = (directions.T @ u).square()[informed] / values[informed]
-    return float(squares.sum()), int(informed.sum())
 
+def _step_down(model: PooledRegression) -> tuple[list[float], list[int]]:
+    """Return the p-values of all groups after Holm, and the significant groups.
 
-def _step_down(
-    model: _PooledModel, places: Sequence[slice]
-) -> tuple[list[float], dict[int, tuple[Tensor, Tensor]]]:
-    """Return the p-values of all groups after Holm, and their effects with their covariances."""
-    num_domains, contrasts = model.intercepts.shape
-    flat = [slice(one.start * contrasts, one.stop * contrasts) for one in places]
+    The regression is left with own effects of these.
+    """
+    places = _flat_places(model)
     p_values, freed, lowest = [1.0] * len(places), list[int](), 0.0
-    for step in range(FITS):
-        chosen = torch.zeros(model.x.shape[1], dtype=torch.bool)
+    for _ in range(FITS):
+        model.fit(freed)
+        tests = DomainScores(*model.scores_and_informations())
         for k in freed:
-            chosen[places[k]] = True
-        # Until unstable columns have effects of their own, they look like scales.
-        model.fit(chosen, scaled=True) if step else model.fit_ridge()
-        whole = tests = _DomainScores(*model.scores_and_informations())
-        for k in freed:
-            tests = tests.without(flat[k])
-        left, new = [k for k in range(len(places)) if k not in freed], list[int]()
+            tests = tests.without(places[k])
+        left, before = [k for k in range(len(places)) if k not in freed], len(freed)
         while left:
-            found = torch.tensor([_heterogeneity(*tests.at(flat[k]), num_domains) for k in left])
-            statistic, freedom = found.double().T
+            statistic, freedom = torch.tensor(
+                [tests.heterogeneity(places[k]) for k in left], dtype=torch.float64
+            ).T
             p = torch.special.gammaincc(freedom.clamp(min=1) / 2, statistic / 2)
-            adjusted = (len(left) * p).clamp(min=lowest, max=1.0).tolist()
+            adjusted: list[float] = (len(left) * p).clamp(min=lowest, max=1.0).tolist()
             for k, value in zip(left, adjusted, strict=True):
                 p_values[k] = value
             best = int(_as_normal(statistic, freedom).argmax())
             if adjusted[best] > SIGNIFICANCE:
                 break
             lowest = adjusted[best]
-            new.append(left.pop(best))
-            tests = tests.without(flat[new[-1]])
-        freed += new
-        if step and not new:
+            freed.append(left.pop(best))
+            tests = tests.without(places[freed[-1]])
+        if len(freed) == before:
             break
-    effects = {}
-    for k, place in enumerate(flat):
-        tests = whole
-        for other in freed:
-            tests = tests.without(flat[other]) if other != k else tests
-        u, v = tests.at(place)
-        own = model.own[:, places[k]].reshape(-1)
-        covariance = torch.linalg.inv(v + RIDGE * _eye(len(v)))
-        values = model.effects()[:, places[k]].reshape(-1) + covariance @ (u - RIDGE * own)
-        effects[k] = values.reshape(num_domains, -1), covariance
-    return p_values, effects
+    return p_values, freed
+
+
+def _flat_places(model: PooledRegression) -> list[slice]:
+    """Return the places of every group among (value, class contrast)."""
+    width = model.basis.shape[1]
+    return [slice(place.start * width, place.stop * width) for place in model.places]
 
 
 def _as_normal(statistic: Tensor, freedom: Tensor) -> Tensor:
@@ -527,32 +371,67 @@ def _as_normal(statistic: Tensor, freedom: Tensor) -> Tensor:
     return torch.where(freedom > 0, normal, -torch.inf)
 
 
-def _judge(names: tuple[str, ...], p: float, effects: Tensor, covariance: Tensor) -> GroupEffects:
-    """Return the judgement of a group's effects ``[E, m]``.
+@dataclass(frozen=True)
+class OwnEffects:
+    """The effects of a group by domain, after one Newton step with own effects.
 
     Args:
-        covariance: of the effects ``[E m, E m]``.
+        values: ``[E, m]``.
+        covariance: ``[E, m, E, m]``.
+        informed: the domains in which the columns vary.
     """
-    # A coefficient of two classes is b and −b, their log-odds 2b, and its norm √2 b.
-    effects, covariance = math.sqrt(2) * effects, 2 * covariance
-    num_domains, width = effects.shape
+
+    values: Tensor
+    covariance: Tensor
+    informed: list[int]
+
+
+def _own_effects(model: PooledRegression, freed: Sequence[int]) -> list[OwnEffects]:
+    """Return the effects of every group, if the ``freed`` ones have own effects too."""
+    whole, places, found = DomainScores(*model.scores_and_informations()), _flat_places(model), []
+    num_domains = len(model.sizes)
+    for k, place in enumerate(places):
+        tests = whole
+        for other in freed:
+            tests = tests if other == k else tests.without(places[other])
+        u, v = tests.own(place)
+        fitted, own = (each[:, model.places[k]].flatten(1) for each in (model.effects(), model.own))
+        covariance = torch.linalg.inv(v + RIDGE * eye(len(v)))
+        values = fitted + (covariance @ (u - RIDGE * own.flatten())).reshape(fitted.shape)
+        known = v.diagonal().reshape(fitted.shape).sum(1)
+        informed = _places(known > ROUNDING * known.max())
+        # The coefficients of two classes are b and −b: their norm is √2 b, the log-odds are 2 b.
+        shape = (num_domains, fitted.shape[1]) * 2
+        found.append(OwnEffects(math.sqrt(2) * values, 2 * covariance.reshape(shape), informed))
+    return found
+
+
+def _judge(
+    names: tuple[str, ...], p: float, domains: Sequence[int], own: OwnEffects
+) -> GroupEffects:
+    """Return the judgement of a group; ``domains`` are the numbers of those that took part."""
+    effects = own.values[own.informed]
+    covariance = own.covariance[own.informed][:, :, own.informed]
     spread = _spread(effects, covariance)
-    blocks = covariance.reshape(num_domains, width, num_domains, width).diagonal(dim1=0, dim2=2)
-    weights = 1 / (spread**2 + blocks.diagonal().sum(1))
+    blocks = torch.einsum("epeq->epq", covariance)
+    weights = 1 / (spread**2 + torch.einsum("epp->e", blocks))
     mean = weights @ effects / weights.sum()
     size = mean.norm().clamp(min=ROUNDING)
     direction = mean / size
-    errors = torch.einsum("p,pqe,q->e", direction, blocks, direction).sqrt()
-    along = effects @ direction
+    along, errors = (
+        effects @ direction,
+        torch.einsum("p,epq,q->e", direction, blocks, direction).sqrt(),
+    )
     turns = bool((along < -ERRORS * errors).any())
     much = spread > LITTLE and (turns or spread > SPREAD * float(size))
     # With one position and two classes an effect has a sign of its own.
-    sign = -1 if width == 1 and direction[0] < 0 else 1
+    sign = -1 if len(direction) == 1 and direction[0] < 0 else 1
+    numbers = [domains[e] for e in own.informed]
     return GroupEffects(
         names=names,
         p=p,
-        effects=tuple((sign * along).tolist()),
-        errors=tuple(errors.tolist()),
+        effects=dict(zip(numbers, (sign * along).tolist(), strict=True)),
+        errors=dict(zip(numbers, errors.tolist(), strict=True)),
         mean=sign * float(size),
         spread=spread,
         turns=turns,
@@ -561,18 +440,19 @@ def _judge(names: tuple[str, ...], p: float, effects: Tensor, covariance: Tensor
 
 
 def _spread(effects: Tensor, covariance: Tensor) -> float:
-    """Return τ, the standard deviation of the effects without what chance explains.
+    """Return τ, the standard deviation of the effects ``[E, m]`` without what chance explains.
 
     It is Paule and Mandel's: if effects have the covariance τ²/m beside their errors, Cochran's Q
     is as large as its degrees of freedom. With equal errors and m = 1, τ² is the variance of the
     effects, with E − 1 in the denominator, minus the squared error.
     """
     num_domains, width = effects.shape
-    between = math.sqrt(width) * torch.kron(_contrasts(num_domains).T.contiguous(), _eye(width))
+    between = torch.kron(contrasts(num_domains).T.contiguous(), math.sqrt(width) * eye(width))
+    covariance = covariance.reshape(num_domains * width, -1)
     errors, directions = torch.linalg.eigh(between @ covariance @ between.T)
-    squares = (directions.T @ (between @ effects.reshape(-1))).square()
+    squares = (directions.T @ (between @ effects.flatten())).square()
     low, high = 0.0, float(squares.sum())
-    for _ in range(60):
+    for _ in range(BISECTIONS):
         middle = (low + high) / 2
         if (squares / (errors.clamp(min=ROUNDING**2) + middle)).sum() > len(squares):
             low = middle
