@@ -48,6 +48,12 @@ FEW: dict[str, dict[str, Any]] = {
     "extra-trees": {"n_estimators": 9, "min_samples_leaf": 1},
     "gradient-boosting": {"learning_rate": 0.2, "max_iter": 12, "max_leaf_nodes": 6},
 }
+OTHERS: dict[str, dict[str, Any]] = {
+    "logistic-regression": {"C": 0.05},
+    "random-forest": {"n_estimators": 8},
+    "extra-trees": {"n_estimators": 8},
+    "gradient-boosting": {"max_iter": 11},
+}
 
 
 def sklearn_probabilities(
@@ -151,7 +157,7 @@ def test_a_fit_that_scikit_learn_keeps_in_another_way_is_refused(
 @pytest.fixture
 def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, settings in FEW.items():
-        monkeypatch.setattr(CLASSES[name], "grid", (settings, {**settings, "random_state": 1}))
+        monkeypatch.setattr(CLASSES[name], "grid", (settings, settings | OTHERS[name]))
 
 
 def vectors(lonely: bool = False) -> DomainDataset:
@@ -167,8 +173,9 @@ def vectors(lonely: bool = False) -> DomainDataset:
 
 def attempt(out: Path, data: DomainDataset, name: str, **changes: Any) -> tuple[Run, RunState]:
     method = (CLASSES.get(name) or find(name), {})
+    tests, split = changes.get("tests", ("c",)), changes.get("split", False)
     run = table_setup(steps=4).run(
-        data, name, method, changes.get("tests", ("c",)), 0, changes.get("draw", 0)
+        data, name, method, tests, 0, changes.get("draw", 0), split=split
     )
     machine = Machine(device=CPU, step="eager")
     workspace = FitWorkspace({name: method}, data, None, machine)
@@ -189,25 +196,29 @@ def test_a_run_leaves_the_files_of_any_run(tmp_path: Path, name: str) -> None:
     (line,) = (mine / "records.jsonl").read_text().splitlines()
     record = json.loads(line)
     last = json.loads((its / "records.jsonl").read_text().splitlines()[-1])
+    # It needs no held-out rows, and is measured on all rows of the domain left out.
     for key in ("accuracy", "calibration_error"):
-        shape = {domain: sorted(parts) for domain, parts in record[key].items()}
-        assert shape == {domain: sorted(parts) for domain, parts in last[key].items()}
+        assert {domain: list(parts) for domain, parts in record[key].items()} == {"c": ["kept"]}
+        assert set(last[key]["c"]) == {"kept", "held_out"}
     assert record["accuracy"]["c"]["kept"] > 0.6
     logits, theirs = (load_file(one / "logits.safetensors") for one in (mine, its))
-    assert {key: one.shape for key, one in logits.items()} == {
-        key: one.shape for key, one in theirs.items()
+    assert {key: list(one.shape) for key, one in logits.items()} == {
+        "labels/c/kept": [30],
+        "last/c/kept": [30, 2],
     }
+    assert set(logits) <= set(theirs)
 
-    # The logits are the logarithms of what scikit-learn says of the rows that were not fitted.
-    parts = splits(data, 0)
-    kept = [(data[one].tensor[parts[one].kept], data[one].labels[parts[one].kept]) for one in "ab"]
-    X, y = (torch.cat(both) for both in zip(*kept, strict=True))
+    # The logits are the logarithms of what scikit-learn says, fitted to all rows of the others.
+    order = {one: splits(data, 0, 0.0)[one].kept for one in "abc"}
+    X, y = (
+        torch.cat([getattr(data[one], what)[order[one]] for one in "ab"])
+        for what in ("tensor", "labels")
+    )
     seed = {"random_state": run_seed(run)} if name != "logistic-regression" else {}
     expected = CLASSES[name].fit_rows(run.hparams, X, y, 2, seed.get("random_state", 0))
-    held_out = data["c"].tensor[parts["c"].held_out]
     np.testing.assert_allclose(
-        logits["last/c/held_out"].float().softmax(-1),
-        expected(held_out).softmax(-1),
+        logits["last/c/kept"].float().softmax(-1),
+        expected(data["c"].tensor[order["c"]]).softmax(-1),
         atol=2e-3,  # they are kept in half precision
     )
     timing = json.loads((mine / "timing.json").read_text())
@@ -218,8 +229,23 @@ def test_a_run_leaves_the_files_of_any_run(tmp_path: Path, name: str) -> None:
     loaded = models.load(mine, CPU)
     assert type(loaded.algorithm) is Fitted
     measured = models.measure(loaded, data, None, ["c"])["c"]["accuracy"]
-    whole = record["accuracy"]["c"]
-    assert measured == pytest.approx(0.8 * whole["kept"] + 0.2 * whole["held_out"])
+    assert measured == pytest.approx(record["accuracy"]["c"]["kept"])
+
+
+@pytest.mark.usefixtures("few_trees")
+def test_an_ordinary_split_is_measured_by_one_run_on_all_domains(tmp_path: Path) -> None:
+    data = vectors()
+    run, state = attempt(tmp_path, data, "random-forest", tests=(), split=True)
+    last, _ = attempt(tmp_path, data, "random-forest", tests=())
+    assert state is RunState.DONE and run.identity != last.identity
+    found, of_last = (
+        json.loads((folder_of(tmp_path, one) / "records.jsonl").read_text()) for one in (run, last)
+    )
+    parts = {domain: list(parts) for domain, parts in found["accuracy"].items()}
+    assert parts == {domain: ["held_out"] for domain in "abc"}
+    assert of_last["accuracy"] == {}
+    logits = load_file(folder_of(tmp_path, run) / "logits.safetensors")
+    assert list(logits["last/a/held_out"].shape) == [6, 2]
 
 
 def run_seed(run: Run) -> int:
@@ -263,8 +289,8 @@ def test_a_single_class_is_a_failure_that_is_told(tmp_path: Path) -> None:
     data = vectors(lonely=True)
     run, state = attempt(tmp_path, data, "logistic-regression")
     assert state is RunState.FAILED
-    (line,) = leave_one_out.failures(tmp_path, [run])
-    assert "Logistic regression, c held out, split 1: " in line
+    (line,) = leave_one_out.failures(tmp_path, [("Logistic regression (C 1)", run)])
+    assert line.startswith("Logistic regression (C 1), c held out: ")
     assert "all rows of the training domains are of one class" in line
 
 
@@ -330,8 +356,8 @@ def test_a_baseline_is_deployed(name: str, capsys: pytest.CaptureFixture[str]) -
     assert main(["fit", "t.csv", "--out", "out", "--only", name, "--trials", "1"]) == 0
     out, err = capsys.readouterr()
     assert f"Deploy {BASELINES[name]}." in out
-    assert f"{BASELINES[name]}, hospital_a held out, split 1: fitted, " in err
-    assert "on seen domains\n  (1 of 3 runs" in err
+    assert f"{BASELINES[name]}, hospital_a held out: fitted (1 of 3 runs)\n" in err
+    assert f"{BASELINES[name]} on all domains: fitted, " in err
     assert "checked model.onnx: probabilities match" in err
     assert "update" not in out + err
     card = json.loads(Path("out/model.json").read_text())
@@ -368,16 +394,28 @@ def test_what_is_compared() -> None:
     data, photos = write_table(Path("t.csv")), Path("photos")
     by_default = [*BASELINES, "erm", "fishr", "irm", "vrex", "groupdro", "coral"]
 
-    def chosen(*given: Any) -> list[str]:
-        return list(fit._choose_methods(*given))
+    def chosen(*given: Any, version: int = VERSION) -> list[str]:
+        return list(fit._choose_methods(*given, version))
 
-    assert chosen((), (), data, VERSION) == by_default
-    assert chosen(("mmd", "erm"), (), data, VERSION) == [*by_default, "mmd"]
-    assert chosen((), ("erm", "extra-trees"), data, VERSION) == ["erm", "extra-trees"]
-    assert chosen(("mmd",), ("erm",), data, VERSION) == ["erm", "mmd"]
-    # Images, and fits that an earlier version began, have what they had.
-    assert chosen((), (), photos, VERSION) == ["erm", "fishr"]
-    assert chosen((), (), data, FIRST_VERSION) == ["erm", "fishr"]
+    table, heads, whole = (
+        (data, "table", False),
+        (photos, "images", True),
+        (photos, "images", False),
+    )
+    assert chosen((), (), *table) == by_default
+    assert chosen(("mmd", "erm"), (), *table) == [*by_default, "mmd"]
+    assert chosen((), ("erm", "extra-trees"), *table) == ["erm", "extra-trees"]
+    assert chosen(("mmd",), ("erm",), *table) == ["erm", "mmd"]
+    # Features of images have the simplest baseline, and whole networks none.
+    assert chosen((), (), *heads) == ["logistic-regression", "erm", "fishr"]
+    assert chosen((), (), *whole) == ["erm", "fishr"]
+    # Fits that an earlier version began have what they had.
+    for kind in (table, heads, whole):
+        assert chosen((), (), *kind, version=FIRST_VERSION) == ["erm", "fishr"]
+    with pytest.raises(ValueError, match="random-forest is for tables, and photos holds images"):
+        chosen((), ("random-forest",), *heads)
+    with pytest.raises(ValueError, match=r"is for tables and for frozen features \(--train head\)"):
+        chosen((), ("logistic-regression",), *whole)
 
 
 def test_an_mlp_on_a_table_is_regularised_and_stopped() -> None:

@@ -25,10 +25,10 @@ from shoal.cli.fit import print_plan
 from shoal.datasets.cache import build
 from shoal.datasets.reading import AS_STORED
 from shoal.fitting import fit, leave_one_out, page_content
-from shoal.fitting.budget import Budget, FitPlan, FitProgress
 from shoal.fitting.frozen_features import frozen_features, pretrained
 from shoal.fitting.inspection import inspect_data
 from shoal.fitting.onnx_export import describe_onnx
+from shoal.fitting.schedule import Budget, FitPlan, FitProgress
 from shoal.fitting.setup import saved_setup
 from shoal.runs import model as models
 from shoal.runs.model import measure

@@ -10,7 +10,7 @@ import pytest
 from shoal.cli import main
 from shoal.cli.progress import FitProgressBars, fit_progress
 from shoal.fitting import inspection, leave_one_out
-from shoal.fitting.budget import FitProgress
+from shoal.fitting.schedule import FitProgress
 from shoal.results.records import Record
 from shoal.runs.run import Run
 from shoal.training.loop import Progress

@@ -38,8 +38,9 @@ SETUP = table_setup()
 
 def recipe(key: str, **more: Any) -> Recipe:
     """Return a recipe; "erm lr=1" is another setting of "erm"."""
-    candidate, base = Candidate(key, key.upper(), "penalty"), key.partition(" ")[0]
-    return Recipe(candidate=candidate, method=key, settings={}, base=base, setup=SETUP, **more)
+    given = {"base": key.partition(" ")[0]} | more
+    candidate = Candidate(key, key.upper(), "penalty")
+    return Recipe(candidate=candidate, method=key, settings={}, setup=SETUP, **given)
 
 
 def make_run(one: Recipe, tests: tuple[str, ...], trial: int, data: str = "x") -> Run:
@@ -123,7 +124,8 @@ class MadeUp:
             elif run.test_domains:
                 one, other = run.test_domains
                 pairs[key] |= {(one, other): value[other], (other, one): value[one]}
-        tried = [key for key in keys if " " not in key or len(scores[key]) == 3]
+        base = {block.key: block.base for block in self.blocks}
+        tried = [key for key in keys if key == base[key] or len(scores[key]) == 3]
         flat = dict.fromkeys("abc", 0.5)
         return Estimates(
             candidates=tuple(Candidate(key, key.upper(), "penalty") for key in tried),
@@ -190,7 +192,8 @@ def short(runs: Sequence[Run]) -> list[str]:
 
 
 def test_the_order_of_stages(made: MadeUp) -> None:
-    made.begin(blocks_of("erm", "irm", "irm λ=1", trials=2, nested=True))
+    made.begin(blocks_of("erm", "irm", "irm λ=1", trials=2, nested=True), 1e6)
+    assert made.schedule.more_seconds is None  # nobody knows
     assert short(made.rest()) == [
         "erm: a b c",
         "irm: a b c",
@@ -205,7 +208,7 @@ def test_the_order_of_stages(made: MadeUp) -> None:
     assert [(key, run.algorithm) for key, run in made.schedule.counted[::3]] == [
         (name, name) for name in 3 * ("erm", "irm", "irm λ=1")
     ]
-    assert made.schedule.more_seconds is None
+    assert made.schedule.more_seconds is None  # nothing is left
     assert made.schedule.title_of(made.schedule.runs[0]) == "ERM"
 
 
@@ -236,10 +239,46 @@ def test_what_is_fitted_has_one_ordinary_split_and_may_have_no_trials() -> None:
         ("first", "erm"),
         ("split", "lr"),
         ("settings", "lr C=1"),
+        ("split", "lr C=1"),
         ("trials", "lr C=1"),
         ("trials", "erm"),
     ]
     assert [run.dataset for run in found[2].runs] == ["s"]
+
+
+def test_other_settings_have_an_ordinary_split_if_they_are_deployed(made: MadeUp) -> None:
+    some = [recipe("lr", fitted=True), recipe("lr C=1", fitted=True), recipe("lr C=2", fitted=True)]
+    made.scores = {"lr C=2": (0.9, 0.9, 0.9)}
+    made.begin(
+        plan_blocks(
+            some, FOLDS, 1, make_run, nested=False, make_split_run=lambda one: make_run(one, (), 0)
+        )
+    )
+    assert short(made.rest()) == ["lr: a b c -", "lr C=1: a b c", "lr C=2: a b c -"]
+
+
+def test_heads_come_first_and_choose_whole_networks(made: MadeUp) -> None:
+    heads = {"erm": 0.8, "irm": 0.9, "vrex": 0.7}
+    made.scores = {key: (one, one, one) for key, one in heads.items()}
+    some = [recipe(f"{key} whole", base=f"{key} whole", head=key) for key in heads]
+    some = [some[0], recipe("lr"), some[1], *(recipe(key) for key in heads), some[2]]
+    made.begin(plan_blocks(some, FOLDS, 1, make_run, nested=False))
+    assert short(made.rest()) == [
+        "lr: a b c",
+        "erm: a b c",
+        "irm: a b c",
+        "vrex: a b c",
+        # Of the two best heads, the simplest first.
+        "erm whole: a b c",
+        "irm whole: a b c",
+    ]
+
+
+def test_a_whole_network_of_a_head_that_failed(made: MadeUp) -> None:
+    made.fails = ["erm b"]
+    some = [recipe("erm"), recipe("erm whole", base="erm whole", head="erm")]
+    made.begin(plan_blocks(some, FOLDS, 1, make_run, nested=False))
+    assert short(made.rest()) == ["erm: a b", "erm whole: a b c"]
 
 
 # Time and number of runs
@@ -290,6 +329,7 @@ def test_no_more_runs_than_were_asked_for(tmp_path: Path, clock: Clock) -> None:
         made = MadeUp(tmp_path / str(runs), clock)
         made.begin(blocks_of("erm", "irm", "vrex"), runs=runs)
         assert short(made.rest()) == trained
+        assert made.schedule.more_seconds is None  # more time would not buy more
 
 
 def test_a_cheaper_candidate_takes_the_place_of_one_that_does_not_fit(
@@ -358,7 +398,7 @@ def test_files_of_a_run_take_time_too(made: MadeUp, clock: Clock) -> None:
     blocks = blocks_of("erm")
     for waited, seconds in ((13.0, 13.0), (300.0, 20.0), (8.0, 10.0)):
         out = made.out / str(waited)
-        found = Schedule(out, blocks, Budget(), made.estimates)
+        found = Schedule(out, blocks, Budget(1e6, None, clock.now), made.estimates)
         made.blocks = blocks
         done(out, blocks[0].runs[0], 10.0, clock)
         found.ended(blocks[0].runs[0], waited)
@@ -370,7 +410,7 @@ def test_files_of_a_run_take_time_too(made: MadeUp, clock: Clock) -> None:
 
 def test_a_candidate_that_fails_is_left(made: MadeUp) -> None:
     made.fails = ["irm b"]
-    made.begin(blocks_of("erm", "irm", "irm λ=1", "vrex", trials=2, nested=True))
+    made.begin(blocks_of("erm", "irm", "irm λ=1", "vrex", trials=2, nested=True), 1e6)
     assert short(made.rest()) == [
         "erm: a b c",
         "irm: a b",

@@ -322,7 +322,9 @@ def print_plan(plan: Any) -> None:
     """Print the network, the number of runs and the time; warn if the time is too short."""
     setup, budget = plan.setup, plan.budget
     updates = f"{setup.steps:,} update{'s' * (setup.steps != 1)} in each run"
-    if setup.kind == "table":
+    if not plan.networks:
+        pass  # what is fitted at once has no updates
+    elif setup.kind == "table":
         print(f"Networks are MLPs, {updates}.")
     elif plan.without_gpu:
         print(

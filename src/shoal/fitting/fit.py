@@ -256,6 +256,7 @@ def fit(
             budget=budget,
             shortest=shortest,
             without_gpu=setup.frozen and train == "auto" and machine.device.type == "cpu",
+            networks=not all(one.fitted for one in recipes),
         )
     )
     if plan_only:

@@ -162,6 +162,7 @@ class FitPlan:
         trials: maximum number of random splits.
         shortest: seconds that the fit takes at least; 0 if unknown.
         without_gpu: whether only a head is trained because there is no GPU.
+        networks: whether networks are trained, and not only baselines fitted.
     """
 
     setup: FitSetup
@@ -172,6 +173,7 @@ class FitPlan:
     budget: Budget
     shortest: float
     without_gpu: bool
+    networks: bool = True
 
 
 @dataclass(frozen=True)
