@@ -162,6 +162,24 @@ class Encoding:
             for column, end in zip(self.columns, ends, strict=True)
         }
 
+    def values_of(self, vector: Tensor) -> dict[str, str]:
+        """Return the values of a row as text, by column; an unknown category is "other"."""
+        found = {}
+        for column, places in zip(self.columns, self.positions().values(), strict=True):
+            numbers = vector[places.start : places.stop].tolist()
+            if column.values is None:
+                found[column.name] = "missing" if math.isnan(numbers[0]) else f"{numbers[0]:.6g}"
+            else:
+                named = [value for value, one in zip(column.values, numbers, strict=True) if one]
+                found[column.name] = (named[0] or "missing") if named else "other"
+        return found
+
+    def without(self, names: Collection[str]) -> "Encoding":
+        """Return the encoding without these columns, which then are ignored in a table."""
+        kept = tuple(column for column in self.columns if column.name not in names)
+        ignored = None if self.ignored is None else (*self.ignored, *names)
+        return replace(self, columns=kept, ignored=ignored)
+
     def mismatch(self, names: Iterable[str], where: str) -> str | None:
         """Return a message that names all missing and unknown columns; None if there are none.
 
