@@ -6,8 +6,8 @@ scikit-learn that are fitted to the same rows. Nothing of the place itself is us
     python -m benchmarks.new_places gas-drift.parquet --domain batch --label gas --time 2min
     python -m benchmarks.new_places spurious --time 2min --fit-options="--judge worst"
 
-The table is a file, or a name of ``benchmarks.tables``. The result also says how long the fits took,
-what they deployed, and what they expected.
+The table is a file, or a name of ``benchmarks.tables``. The result also says how long the fits
+took, what they deployed, and what they expected.
 """
 
 import csv
