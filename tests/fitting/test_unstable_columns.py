@@ -384,6 +384,13 @@ def test_of_very_many_columns_the_most_suspicious_are_tested(
     found = unstable_columns(x, labels, domains, {name: [k] for k, name in enumerate("cab")})
     assert len(found.groups) == 2
     assert found.flagged == ("c",)
+    # One that is too wide by itself keeps no other out.
+    wide = {"wide": [0, 1], "narrow": [2]}
+    monkeypatch.setattr(module, "MOST_NUMBERS", 4)
+    found = unstable_columns(x, labels.int(), domains, wide)
+    assert [group.names for group in found.groups] == [("narrow",)]
+    found = unstable_columns(x, labels, domains, {"wide": [0, 1]})
+    assert found.note.startswith("there are too many") and not found.groups
 
 
 def test_the_spread_is_that_of_the_effects_without_their_errors() -> None:

@@ -24,7 +24,6 @@ and the column is not flagged.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -33,7 +32,7 @@ from torch.nn.functional import one_hot
 from .pooled_regression import RIDGE, ROUNDING, PooledRegression, contrasts, eliminate, eye, tiny
 
 # Rows of every class that a domain needs to take part, and rows in which a column must differ from
-# its most frequent value.
+# its median.
 EVENTS = 10
 # Columns that correlate more than this within the domains count as one.
 CORRELATION = 0.9
@@ -127,6 +126,7 @@ def unstable_columns(
             "vectors, labels and domains must have one entry for every row, got "
             f"{len(vectors)}, {len(labels)} and {len(domains)}"
         )
+    labels, domains = labels.long(), domains.long()
     taking, classes, absent, note = _taking_part(labels, domains)
     if note:
         return ColumnStability(absent=absent, note=note)
@@ -142,6 +142,9 @@ def unstable_columns(
     model = PooledRegression(list(groups.values()), targets, sizes)
     model.fit_ridge()
     tested = _most_suspicious(model)
+    if not tested:
+        note = "there are too many domains and classes, or too many values of a category"
+        return ColumnStability(absent=absent, note=note)
     model.restrict(tested)
     p_values, freed = _step_down(model)
     effects = _own_effects(model, freed)
@@ -278,9 +281,12 @@ def _most_suspicious(model: PooledRegression) -> list[int]:
     most = math.isqrt(MOST_NUMBERS // num_domains) // width
     differ = model.differences()
     suspicion = [float(differ[place].max()) for place in model.places]
-    order = sorted(range(len(suspicion)), key=lambda k: -suspicion[k])
-    used = accumulate(model.values[k].shape[1] for k in order)
-    return sorted(k for k, total in zip(order, used, strict=True) if total <= most)
+    chosen = list[int]()
+    for k in sorted(range(len(suspicion)), key=lambda k: -suspicion[k]):
+        if model.values[k].shape[1] <= most:
+            chosen.append(k)
+            most -= model.values[k].shape[1]
+    return sorted(chosen)
 
 
 class DomainScores:
