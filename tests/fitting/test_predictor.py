@@ -62,7 +62,7 @@ def test_a_temperature_of_the_card_scales_the_logits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), "warm", True, None])
 def test_a_temperature_that_is_none_is_refused(value: object) -> None:
-    with pytest.raises(ValueError, match="temperature in model.json must be a number above 0"):
+    with pytest.raises(ValueError, match=r"temperature in model\.json must be a number above 0"):
         small(temperature=value)
 
 
