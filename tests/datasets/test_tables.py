@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.datasets.encoding import Column, Encoding, SeenRange, infer_column
+from shoal.datasets.encoding import Column, Encoding, SeenRange, infer_column, infer_encoding
 from shoal.datasets.tables import read_table, table_data
 
 TEXT = """site,age,dose,colour,id,class
@@ -45,6 +45,17 @@ def test_an_encoding_survives_json_and_knows_no_new_category(tmp_path: Path) -> 
     torch.testing.assert_close(again(table, "t"), encoding(table, "t"), equal_nan=True)
     new = {"age": ["1"], "dose": ["2"], "colour": ["green"]}
     assert again(new, "t").tolist() == [[1, 0, 2, 0, 0, 0, 0]]
+
+
+def test_the_positions_of_a_column_are_those_of_its_vectors() -> None:
+    table = {"size": [1, 7, None], "kind": ["a", "b", "c"], "age": [3, 4, 9]}
+    encoding = infer_encoding(table)
+    places = encoding.positions()
+    assert places == {"size": range(2), "kind": range(2, 5), "age": range(5, 6)}
+    vectors = encoding(table, "a table")
+    for column in encoding.columns:
+        mine = column.encode(table[column.name])
+        assert torch.equal(vectors[:, list(places[column.name])].nan_to_num(), mine.nan_to_num())
 
 
 def test_a_text_that_names_the_row_is_left_out(tmp_path: Path) -> None:

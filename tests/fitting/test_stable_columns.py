@@ -26,7 +26,7 @@ SITES = ("a", "b", "c", "d")
 
 
 def write(path: Path, rows: int = 200, turned: str = "d") -> Path:
-    """Write a table: x0 helps everywhere, x1 agrees with the class but for one site; z is a text."""
+    """Write a table: x0 helps everywhere, x1 agrees with the class but for one site."""
     random = np.random.default_rng(0)
     lines = ["site,class,x0,z,x1"]
     for site in SITES:
