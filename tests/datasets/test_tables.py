@@ -286,3 +286,20 @@ def test_a_field_may_hold_any_sign(tmp_path: Path) -> None:
     text = numbered({k: "a\u2028b" if k % 2 else "c\x0bd" for k in range(40)})
     values = table_data("t", write(tmp_path / "t.csv", text)).encoding.columns[0].values
     assert values == ("a\u2028b", "c\x0bd")
+
+
+def test_values_of_a_row_and_encodings_without_columns() -> None:
+    table = {"age": ["1.5", ""], "colour": ["red", "blue"], "size": ["3", "4"]}
+    whole = infer_encoding(table, ["class"])
+    vectors = whole(table, "it")
+    assert whole.positions() == {"age": range(2), "colour": range(2, 4), "size": range(4, 5)}
+    assert [whole.values_of(row) for row in vectors] == [
+        {"age": "1.5", "colour": "red", "size": "3"},
+        {"age": "missing", "colour": "blue", "size": "4"},
+    ]
+    unknown = whole({"age": ["2"], "colour": ["green"], "size": ["1"]}, "it")[0]
+    assert whole.values_of(unknown)["colour"] == "other"
+    less = whole.without(["colour"])
+    assert torch.equal(less(table, "it")[:, -1], vectors[:, -1])
+    assert less.ignored == ("class", "colour")
+    assert less.positions() == {"age": range(2), "size": range(2, 3)}
