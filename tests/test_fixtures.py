@@ -281,7 +281,8 @@ def test_a_stopped_fit_goes_on(written: Written, capsys: Output) -> None:
     others = [str(path) for path in Path("stopped-fit/runs").iterdir() if path != run]
     before, until_then = state(*others), records(run)
 
-    assert written.again("stopped-fit") == 0
+    # There are two methods and three domains, and each is left out before there is a verdict.
+    assert written.again("stopped-fit", "--runs", "6") == 0
     assert "it is ignored" not in capsys.readouterr().err
     assert state(*others) == before
     assert (run / "done").is_file()
@@ -300,6 +301,6 @@ def test_a_stopped_fit_goes_on(written: Written, capsys: Output) -> None:
 
     # The run on all domains, which had not begun, has the name that it had there.
     names, those = ({path.name for path in one.parent.iterdir()} for one in (run, whole))
-    assert names == those
+    assert names >= those and len(names) == 6 + 1
     stored = written.expected["predictions"]["table-fit"]
     check_predictions("stopped-fit", "new.csv", stored, ROUGH, capsys)

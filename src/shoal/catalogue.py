@@ -155,6 +155,8 @@ RECORD_EVERY = {"small": 100, "large": 300, "domainnet": 1000}
 FIT_BACKBONE = "efficientnet-lite0"
 FIT_TRIALS = 3
 FIT_SECONDS = 600.0
+# What it compares candidates by; ``results.metrics`` has the metrics themselves.
+FIT_METRICS = ("accuracy", "balanced", "f1", "auroc", "log-loss")
 # What decides between its candidates: their mean over the domains left out, or their worst domain.
 JUDGES = ("mean", "worst")
 # What it compares on a table, where a method costs seconds.

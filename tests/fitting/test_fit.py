@@ -25,6 +25,7 @@ from shoal.cli.fit import print_plan
 from shoal.datasets.cache import build
 from shoal.datasets.reading import AS_STORED
 from shoal.fitting import fit, leave_one_out, page_content
+from shoal.fitting.folds import Fold
 from shoal.fitting.frozen_features import frozen_features, pretrained
 from shoal.fitting.inspection import inspect_data
 from shoal.fitting.onnx_export import describe_onnx
@@ -102,8 +103,10 @@ def test_a_table(
     assert main(list(TABLE)) == 0
     assert {run.identity: _changed(run) for run in runs} == before
     # Finished runs count, also for a command that would have had time for fewer.
-    assert main([*TABLE[:-1], "4"]) == 0
-    assert json.loads(Path("out/estimate.json").read_text())["complete"]
+    told = json.loads(Path("out/estimate.json").read_text())
+    assert main([*TABLE[:-1], "3"]) == 0
+    again = json.loads(Path("out/estimate.json").read_text())
+    assert again["complete"] and again["methods"] == told["methods"]
     capsys.readouterr()
     write_table(Path("t.csv"), rows=30)
     told = refused(capsys, *TABLE)
@@ -211,35 +214,74 @@ def test_an_option_of_the_other_kind_of_data_is_refused(
     assert re.search(wrong, capsys.readouterr().err)
 
 
+PLAN = FitPlan(
+    setup=table_setup(),
+    candidates=("ERM", "Fishr"),
+    variants=4,
+    folds=tuple(Fold(name, (name,)) for name in "abcd"),
+    trials=3,
+    budget=Budget(),
+    shortest=0.0,
+    without_gpu=False,
+)
+GROUPS = (Fold("a and 1 more", ("a", "d")), Fold("b", ("b",)), Fold("c", ("c",)))
+MORE = "other settings of the best, two domains left out at a time, up to 3 splits"
+
+
 @pytest.mark.parametrize(
-    ("runs", "seconds", "planned"),
+    ("changes", "planned", "more"),
     [
-        (6, None, "up to 6 training runs (2 methods × 3 of 4 domains held out).\n"),
-        (8, None, "up to 8 of 24 training runs (2 methods × 4 held-out domains × 3 splits).\n"),
+        ({}, "each of 4 domains left out once", MORE),
         (
-            None,
-            90.0,
-            "up to 24 training runs (2 methods × 4 held-out domains × 3 splits) within about "
-            "1 min 30 s.\n",
+            {"budget": Budget(runs=1200)},
+            "each of 4 domains left out once with at most 1,200 runs",
+            MORE,
+        ),
+        (
+            {"budget": Budget(90.0), "trials": 1},
+            "each of 4 domains left out once within 1 min 30 s",
+            MORE.removesuffix(", up to 3 splits"),
+        ),
+        (
+            {"budget": Budget(600.0, 6), "variants": 0},
+            "each of 4 domains left out once within 10 minutes with at most 6 runs",
+            "up to 3 splits",
+        ),
+        (
+            {"folds": GROUPS, "trials": 1, "variants": 0},
+            "each of 4 domains left out once, in 3 groups",
+            "",
+        ),
+        (
+            {"folds": PLAN.folds[:2]},
+            "each of 2 domains left out once",
+            "other settings of the best, up to 3 splits",
         ),
     ],
 )
 def test_the_plan_is_printed(
-    runs: int | None, seconds: float | None, planned: str, capsys: Output
+    changes: dict[str, Any], planned: str, more: str, capsys: Output
 ) -> None:
-    plan = FitPlan(
-        setup=table_setup(),
-        methods=("erm", "fishr"),
-        domains=4,
-        trials=3,
-        budget=Budget(seconds, runs),
-        shortest=0.0,
-        without_gpu=False,
-    )
-    print_plan(plan)
-    assert capsys.readouterr().out == (
-        f"Network: an MLP, 40 updates in each run.\nComparing methods: {planned}"
-    )
+    print_plan(replace(PLAN, **changes))
+    expected = ["Networks are MLPs, 40 updates in each run.", f"Comparing ERM, Fishr: {planned}."]
+    expected += [f"If there is time: {more}."] * bool(more)
+    assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_a_plan_without_networks_has_no_updates(capsys: Output) -> None:
+    print_plan(replace(PLAN, candidates=("Random forest",), networks=False))
+    assert "update" not in capsys.readouterr().out
+
+
+def test_only_the_plan(capsys: Output) -> None:
+    write_table(Path("t.csv"))
+    assert main([*TABLE, "--plan-only"]) == 0
+    out = capsys.readouterr().out
+    assert "t: 120 rows, 3 domains, 2 classes" in out
+    assert "Comparing ERM, Fishr: each of 3 domains left out once with at most 6 runs." in out
+    assert "Written" not in out
+    assert not Path("out/runs").exists() and not Path("out/fit.json").exists()
+    assert main([*TABLE, "--plan-only"]) == 0  # nothing is in the way
 
 
 def test_what_an_onnx_file_of_images_takes() -> None:
@@ -373,10 +415,10 @@ def test_options_that_make_no_sense(capsys: Output) -> None:
         capsys, *TABLE, "--set", "lrr=1"
     )
     assert "lr: expected a number" in refused(capsys, *TABLE, "--set", "lr=much")
-    assert "--runs must be 6 or more, to hold out two domains for each of erm, fishr, coral" in (
-        refused(capsys, *TABLE[:-1], "5", "--algorithms", "coral")
+    assert "--runs must be 3 or more, to leave out each of 3 domains once, got 2" in (
+        refused(capsys, *TABLE[:-1], "2", "--algorithms", "coral")
     )
-    assert not Path("out").exists()
+    assert not Path("out/runs").exists()
     assert "unknown algorithm 'corall'" in refused(capsys, *TABLE, "--algorithms", "corall")
     with pytest.raises(SystemExit):
         main([*TABLE, "--time", "soon"])
@@ -458,7 +500,8 @@ def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> Non
     assert found["hospital_a"]["accuracy"] > 0.8
 
     # The head on features, which the runs have seen, says the same as the whole network.
-    (last,) = [run for run in read_plan(Path("out")) if not run.test_domains]
+    last = read_plan(Path("out"))[-1]
+    assert not last.test_domains
     head = models.load(folder_of(Path("out"), last), torch.device("cpu"))
     vectors = frozen_features(
         dataset,
@@ -567,5 +610,5 @@ def test_a_run_that_another_command_is_at_is_waited_for_in_the_end(
     monkeypatch.setattr(leave_one_out, "LOOK", 0.0)
     worker: Any = SimpleNamespace(attempt=attempt)
     forecast = FitProgress(0, 3, None)
-    leave_one_out.run_group(worker, runs, leave_one_out.FitWatcher(), lambda *_: forecast)
+    leave_one_out.run_group(worker, runs, "X", leave_one_out.FitWatcher(), lambda *_: forecast)
     assert tried == ["erm", "fishr", "coral", "erm"]

@@ -18,8 +18,9 @@ from tests.fitting.made import write_images, write_table
 
 Output = pytest.CaptureFixture[str]
 TABLE = ("fit", "t.csv", "--out", "out", "--steps", "20", "--only", "erm", "fishr")
-TABLE += ("--trials", "1", "--runs", "4")
-IMAGES = ("fit", "data", "--out", "out", "--cache", "cache", "--runs", "4", "--steps", "20")
+TABLE += ("--trials", "1", "--runs", "6")
+IMAGES = ("fit", "data", "--out", "out", "--cache", "cache", "--runs", "6", "--steps", "20")
+IMAGES += ("--only", "erm", "fishr")
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +47,8 @@ def test_an_interrupted_fit(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> 
     told = capsys.readouterr().err
     assert "already" not in told
     assert re.search(
-        r"^ERM, hospital_a held out, split 1: 20 updates, [\d.]+ % on seen domains\n"
-        r"  \(1 of 4 runs; about .+ left\)$",
+        r"^ERM, hospital_a held out: 20 updates, [\d.]+ % on seen domains\n"
+        r"  \(1 of 6 runs; about .+ left\)$",
         told,
         re.MULTILINE,
     )
@@ -207,8 +208,11 @@ def test_a_run_of_a_table_s_fit_is_measured_where_it_lies(capsys: Output) -> Non
     assert main(list(TABLE)) == 0
     assert main(["status", "out"]) == 0
     assert "more may follow" not in capsys.readouterr().out  # it has ended
-    run = next(path.parent for path in Path("out/runs").glob("*/model.safetensors"))
-    (test,) = json.loads((run / "run.json").read_text())["test_domains"]
+    tests = {
+        path.parent: json.loads(path.read_text())["test_domains"]
+        for path in Path("out/runs").glob("*/run.json")
+    }
+    run, (test,) = next((path, some) for path, some in tests.items() if some)
     last = json.loads((run / "records.jsonl").read_text().splitlines()[-1])["accuracy"][test]
     capsys.readouterr()
     for model in (run, run / "model.safetensors"):
@@ -296,7 +300,7 @@ def test_progress_shows_the_accuracy_on_seen_domains() -> None:
 
     class Listening(leave_one_out.FitWatcher):
         def run(self, title: str, progress: Progress | None, forecast: FitProgress) -> None:
-            assert title == "ERM, c held out, split 1"
+            assert title == "ERM (lr 0.1), c held out"
             told.append(forecast)
 
     accuracy = {
@@ -304,7 +308,9 @@ def test_progress_shows_the_accuracy_on_seen_domains() -> None:
         "b": {"kept": 0.9, "held_out": 0.7},
         "c": {"kept": 0.1, "held_out": 0.1},
     }
-    follows = leave_one_out._RunWatcher(run, 0, Listening(), lambda *_: FitProgress(1, 3, 4.0))
+    follows = leave_one_out._RunWatcher(
+        run, "ERM (lr 0.1)", 0, Listening(), lambda *_: FitProgress(1, 3, 4.0)
+    )
     for progress in (
         None,
         at(5, 4.0),

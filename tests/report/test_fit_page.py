@@ -5,7 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from shoal.report.fit_page import chart, fit_page
+from shoal.report.fit_page import chart, effects_chart, fit_page
 from tests.report.browser import Browser
 
 EVIL = "<script>alert('x')</script>&"
@@ -28,10 +28,20 @@ def content(**changes: Any) -> dict[str, Any]:
             "inside": 96.0,
             "calibration": 0.05,
             "difference": difference,
+            "drawn": True,
         }
 
     gain = {"mean": 2.5, "error": 0.5, "wins": 5, "pairs": 6}
-    wrong = {"label": "cat", "prediction": EVIL, "probability": 0.987, "what": EVIL}
+    wrong = {"label": "cat", "prediction": EVIL, "probability": 0.987, "what": EVIL, "row": ""}
+
+    def by_class(name: str, recall: float) -> dict[str, Any]:
+        shares = {"recall": recall, "precision": None, "auroc": 0.875}
+        return {"name": name, "examples": 1234, **shares, "recalls": [recall, None, 1.0]}
+
+    effects = [
+        {"domain": name, "effect": effect, "error": 0.1}
+        for name, effect in zip(domains, (1.5, 1.2, -0.9), strict=True)
+    ]
     return {
         "title": f"data {EVIL}",
         "kind": "images",
@@ -51,6 +61,12 @@ def content(**changes: Any) -> dict[str, Any]:
             "worst": cell(41.5, None),
             "beaten": True,
         },
+        "classes": {
+            "domains": domains,
+            "rows": [by_class("cat", 0.815), by_class(EVIL, 0.25)],
+            "confusion": [[1000, 234], [0, 1234]],
+        },
+        "unstable": [{"name": f"x1, {EVIL}", "rows": effects}],
         "data": {
             "classes": ["cat", EVIL, *(f"class {k}" for k in range(45))],
             "rows": [
@@ -105,7 +121,7 @@ def test_numbers_and_verdict_are_there() -> None:
 
 def test_the_guess_stands_below_the_methods() -> None:
     page = fit_page(content())
-    row = re.findall(r"<tr[^>]*>.*?</tr>", page.partition('id="mistakes"')[0], re.DOTALL)[-1]
+    row = re.findall(r"<tr[^>]*>.*?</tr>", page.partition('id="unstable"')[0], re.DOTALL)[-1]
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", row)).strip()
     assert text == "most frequent class 42.5 – 41.5 – – 41.5 43.5 –"
     assert "verdict useless" not in page
@@ -133,7 +149,7 @@ def test_scores_that_are_no_percentages() -> None:
     page = fit_page(made)
     assert "<h2>AUROC on an unseen domain</h2>" in page
     assert "<td>0.725</td>" in page
-    ticks = re.findall(r'class="tick"[^>]*>([^<]+)<', page)
+    ticks = re.findall(r'class="tick"[^>]*>([^<]+)<', chart(made))
     assert {"0.5", "1"} <= set(ticks) and not any("%" in tick for tick in ticks)
     made["metric"] = {"title": "log-loss", "unit": "", "digits": 3, "most": None}
     xs = [float(x) for x in re.findall(r'cx="([\d.]+)"', chart(made))]
@@ -144,9 +160,11 @@ def test_a_table_shows_rows_and_columns() -> None:
     made = content(kind="table")
     made["data"] |= {"columns": ["age (number)"], "left_out": ["id"], "broken_count": 0}
     for one in made["mistakes"]:
-        one["shown"] = [shown | {"picture": None, "what": "row 7"} for shown in one["shown"]]
+        change = {"picture": None, "what": "row 7", "row": f"age 41, {EVIL}"}
+        one["shown"] = [shown | change for shown in one["shown"]]
     page = fit_page(made)
     assert "row 7: cat" in page
+    assert page.count("age 41, &lt;script&gt;") == 14
     assert "age (number)" in page
     assert "different in nearly every row: id" in page
     assert "<img" not in page
@@ -179,6 +197,51 @@ def test_many_methods_are_told_apart() -> None:
     assert min(ys[12:24]) - max(ys[:12]) > 5
 
 
+def test_other_settings_stand_in_the_table_alone() -> None:
+    made = content()
+    other = made["methods"][1] | {"name": "fishr (λ 9)", "drawn": False}
+    page = fit_page(made | {"methods": [*made["methods"], other]})
+    assert chart(made | {"methods": [*made["methods"], other]}) == chart(made)
+    assert page.count("fishr (λ 9)") == 1
+
+
+def test_without_any_score_nothing_is_drawn() -> None:
+    made = content()
+    guess = made["guess"] | {"cells": [], "beaten": None}
+    empty = content(domains=[], methods=[], guess=guess, classes=None, unstable=[], mistakes=[])
+    assert chart(empty) == ""
+    page = fit_page(empty)
+    assert "<svg" not in page and 'id="classes"' not in page and 'id="unstable"' not in page
+
+
+def test_classes_have_their_scores() -> None:
+    page = fit_page(content()).partition('id="classes"')[2].partition("</section>")[0]
+    rows = [
+        re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", row)).strip()
+        for row in re.findall(r"<tr>.*?</tr>", page, re.DOTALL)
+    ]
+    assert "cat 1,234 81.5 – 0.875 81.5 – 100.0" in rows
+    assert "cat 1,000 234" in rows
+    assert '<td class="right">1,000</td>' in page and '<td class="none">0</td>' in page
+    many = content(classes=content()["classes"] | {"confusion": None})
+    assert "Confusion" not in fit_page(many)
+
+
+def test_unstable_columns_are_drawn_by_domain() -> None:
+    wide, narrow = re.findall(r"<svg.*?</svg>", effects_chart(content()["unstable"][0]))
+    for drawing, left, right in ((wide, 170, 760), (narrow, 96, 330)):
+        xs = [float(x) for x in re.findall(r'cx="([\d.]+)"', drawing)]
+        assert len(xs) == 3 and xs[0] > xs[1] > xs[2]
+        assert all(left < x < right for x in xs)
+        (zero,) = re.findall(r'class="zero" x1="([\d.]+)"', drawing)
+        assert xs[1] > float(zero) > xs[2]
+        # Two errors to each side: 0.4 of the 2.4 between the first and the last.
+        bar = re.findall(r'x1="([\d.]+)" x2="([\d.]+)"[^>]*stroke-width="2"', drawing)[0]
+        width = float(bar[1]) - float(bar[0])
+        assert abs(width - 0.4 / 2.4 * (xs[0] - xs[2])) < 0.5
+    assert "&lt;script&gt;" in wide
+
+
 def test_it_fits_the_window(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(fit_page(content()))
@@ -189,7 +252,7 @@ def test_it_fits_the_window(tmp_path: Path) -> None:
             assert browser.value("document.documentElement.scrollWidth") <= width
             shown = "[...document.querySelectorAll('.chart svg')].map(e => e.clientWidth)"
             drawn = [one for one in browser.value(shown) if one]
-            assert len(drawn) == 1 and drawn[0] <= width
+            assert len(drawn) == 2 and max(drawn) <= width  # scores, and a column's effects
             assert browser.value("document.querySelectorAll('figure img').length") == 14
         assert browser.errors == []
     finally:

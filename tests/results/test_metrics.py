@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn import metrics as oracle
 
+from shoal.catalogue import FIT_METRICS
 from shoal.results.metrics import (
     METRICS,
     accuracy,
@@ -151,3 +152,7 @@ def test_numbers_as_text() -> None:
 def test_what_cannot_be_scored(p: np.ndarray, y: list[int], wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         accuracy(p, y)
+
+
+def test_the_command_line_knows_all_metrics() -> None:
+    assert tuple(METRICS) == FIT_METRICS

@@ -7,8 +7,15 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from ..catalogue import BASELINES, FIT_BACKBONE, FIT_SECONDS, FIT_TRIALS, JUDGES, ON_TABLES
-from ..results.metrics import METRICS
+from ..catalogue import (
+    BASELINES,
+    FIT_BACKBONE,
+    FIT_METRICS,
+    FIT_SECONDS,
+    FIT_TRIALS,
+    JUDGES,
+    ON_TABLES,
+)
 from .loading import add_cache_folder
 from .options import add_device, add_settings, device, name_domains, positive, settings
 from .progress import FitProgressBars, fit_progress
@@ -72,7 +79,7 @@ def _add_comparison(group: Any) -> None:
     )
     group.add_argument(
         "--metric",
-        choices=tuple(METRICS),
+        choices=FIT_METRICS,
         default="accuracy",
         help="what is compared on the domains left out (default: %(default)s)",
     )

@@ -44,13 +44,16 @@ class ChartFrame(NamedTuple):
 def chart(content: Mapping[str, Any]) -> str:
     """Return SVG drawings with a line for every domain and one for their average.
 
-    One is for wide screens and one for narrow ones; the style sheet shows one of them.
+    One is for wide screens and one for narrow ones; the style sheet shows one of them. Without any
+    score there is nothing to draw.
     """
     methods = [method for method in content["methods"] if method["drawn"]]
     lines: Lines = [
         (domain, [method["cells"][k] for method in methods])
         for k, domain in enumerate(content["domains"])
     ]
+    if not lines or not methods:
+        return ""
     if len(lines) > 1:
         lines.append(("average", [method["average"] for method in methods]))
     metric = content["metric"]
