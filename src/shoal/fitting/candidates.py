@@ -1,13 +1,15 @@
-"""Candidates: what a fit compares, each method with its defaults and a few other settings."""
+"""Candidates: what a fit compares, each method with its defaults and other settings; its runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..catalogue import BASELINES, title_of
+from ..runs.run import Run
 from ..sweeps.plan import MethodChoice
 from .baselines import Baseline
 from .estimates import Candidate, by_simplicity
-from .setup import FitSetup
+from .setup import FitSetup, FitWorkspace
+from .stable_columns import StableColumns
 
 PLAIN = "erm"
 LOGISTIC_REGRESSION = "logistic-regression"
@@ -114,3 +116,45 @@ def _grid(method: MethodChoice, setup: FitSetup) -> list[dict[str, str]]:
         return [{}]
     values = [float(f"{factor * defaults[varied]:.3g}") for factor in FACTORS[varied]]
     return [{}, *({varied: f"{value:g}"} for value in values)]
+
+
+@dataclass(frozen=True)
+class RunMaker:
+    """Makes the runs of candidates.
+
+    Args:
+        stable: finds the unstable columns of a table; None for images.
+        policy: whether these are left out of every run, found anew for the domains it trains on.
+    """
+
+    workspace: FitWorkspace
+    stable: StableColumns | None
+    policy: bool
+
+    def run(self, recipe: Recipe, tests: tuple[str, ...], trial: int) -> Run:
+        """Return the run of a candidate that leaves these domains out."""
+        return self._make(recipe, tests, trial, self.policy)
+
+    def without_unstable(self, recipe: Recipe, tests: tuple[str, ...], trial: int) -> Run:
+        """Return the same run without the unstable columns, whatever the policy."""
+        return self._make(recipe, tests, trial, True)
+
+    def split(self, recipe: Recipe) -> Run:
+        """Return the run of a baseline on an ordinary split of all domains."""
+        return self._make(recipe, (), 0, self.policy, split=True)
+
+    def _make(
+        self,
+        recipe: Recipe,
+        tests: tuple[str, ...],
+        trial: int,
+        without: bool,
+        split: bool = False,
+    ) -> Run:
+        data = self.workspace.inputs(recipe.setup.frozen)
+        if without and self.stable is not None:
+            data = self.stable.dataset_without(tests)
+        method = self.workspace.methods[recipe.method]
+        return recipe.setup.run(
+            data, recipe.method, method, tests, trial, recipe.draw, recipe.settings, split=split
+        )

@@ -43,7 +43,7 @@ from ..sweeps.worker import Worker
 from ..training.pillow import exact_evaluation
 from ..training.watcher import Progress
 from .baselines import Baseline, import_sklearn, sklearn_missing
-from .candidates import Recipe, recipes_of
+from .candidates import Recipe, RunMaker, recipes_of
 from .decision import make_decision
 from .estimates import Estimates
 from .folds import Fold, folds_of
@@ -156,7 +156,8 @@ def fit(
         runs: maximum number of training runs for the comparison.
         trials: maximum number of random splits.
         settings: hyperparameters as text, by name.
-        train: "all" weights, only the "head" on frozen features, or "auto": the head on a CPU.
+        train: "all" weights, only the "head" on frozen features, "both" one after the other, or
+            "auto": all on a GPU, the head on a CPU.
         backbone: the network for images.
         steps: updates of each run; by default as many as the kind of data and the time allow.
         device: by default a GPU if there is one.
@@ -285,40 +286,20 @@ def fit(
         stable = StableColumns(workspace.dataset, inspected.table.encoding)
         workspace = replace(workspace, others=stable.datasets)
 
-    def make_run(
-        data: DomainDataset, recipe: Recipe, tests: tuple[str, ...], trial: int, split: bool = False
-    ) -> Run:
-        name, method = recipe.method, methods[recipe.method]
-        return recipe.setup.run(
-            data, name, method, tests, trial, recipe.draw, recipe.settings, split=split
-        )
-
-    def inputs_of(recipe: Recipe) -> DomainDataset:
-        return workspace.inputs(recipe.setup.frozen)
-
-    def with_all(recipe: Recipe, tests: tuple[str, ...], trial: int) -> Run:
-        return make_run(inputs_of(recipe), recipe, tests, trial)
-
-    def without_unstable(recipe: Recipe, tests: tuple[str, ...], trial: int) -> Run:
-        data = inputs_of(recipe) if stable is None else stable.dataset_without(tests)
-        return make_run(data, recipe, tests, trial)
-
     # Who is judged by the worst domain leaves unstable columns out; others hear their price.
     policy = judge == "worst"
     flagged = () if stable is None else stable.flagged()
+    make = RunMaker(workspace, stable, policy)
     blocks = plan_blocks(
         recipes,
         folds,
         trials,
-        without_unstable if policy else with_all,
+        make.run,
         nested=setup.searches,
-        make_split_run=lambda recipe: make_run(inputs_of(recipe), recipe, (), 0, split=True),
-        make_price_run=without_unstable if flagged and not policy else None,
+        make_split_run=make.split,
+        make_price_run=make.without_unstable if flagged and not policy else None,
     )
-    results = _Results(
-        out,
-        RunEstimates(workspace.dataset, folds, recipes, metric, judge),
-    )
+    results = _Results(out, RunEstimates(workspace.dataset, folds, recipes, metric, judge))
     schedule = Schedule(out, blocks, budget, results)
     if done := len(schedule.counted):
         count = "1 run is" if done == 1 else f"{done} runs are"
@@ -339,7 +320,7 @@ def fit(
             price = _price(schedule, results, found, flagged)
             verdict = decide(found, describe_columns(stable, policy, found, price))
         deploy = recipes[broadcast_int(lambda: _place(recipes, verdict.deploy) if verdict else 0)]
-        final = (without_unstable if policy else with_all)(deploy, (), 0)
+        final = make.run(deploy, (), 0)
         deployed = without_columns(inspected, stable) if policy and stable else inspected
         method = methods[deploy.method]
         if verdict is not None:
