@@ -29,7 +29,7 @@ def lines(page: str) -> list[str]:
 
 @pytest.fixture
 def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The files that the guides use, small, and few updates and trees per run."""
+    """The files that the guides use, small, few methods, and few updates and trees per run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(fit_options, "FIT_TRIALS", 1)
@@ -37,6 +37,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(fit, "onnx_missing", lambda: "onnx")
     monkeypatch.setattr(setup, "STEPS", {"all": 2, "head": 5})
     monkeypatch.setattr(setup, "MOST", 5)
+    monkeypatch.setattr(fit, "ON_TABLES", ("logistic-regression", "random-forest", "erm", "fishr"))
     monkeypatch.setattr(baselines.Forest, "grid", ({"n_estimators": 5},))
     write_images(tmp_path / "photos", each=2, domains=DOMAINS[:2])
     for number, path in enumerate(sorted((tmp_path / "photos/hospital_a").rglob("*.png")), 1):

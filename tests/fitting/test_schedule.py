@@ -274,6 +274,23 @@ def test_heads_come_first_and_choose_whole_networks(made: MadeUp) -> None:
     ]
 
 
+def test_a_probe_says_what_a_whole_network_takes(tmp_path: Path, clock: Clock) -> None:
+    some = [recipe("erm"), recipe("erm whole", base="erm whole", head="erm")]
+    blocks = plan_blocks(some, FOLDS, 1, make_run, nested=False)
+    needed = 3 + 3 * 60 + LAST + FILES
+    for probed, spare, trained in (
+        ({}, -100, ["erm: a b c", "erm whole: a"]),  # nothing is known, so it is tried
+        ({"erm whole": 60.0}, -0.1, ["erm: a b c"]),
+        ({"erm whole": 60.0}, 0.1, ["erm: a b c", "erm whole: a"]),
+    ):
+        made = MadeUp(tmp_path / f"{spare}", clock, {"erm": 1.0, "erm whole": 70.0})
+        made.blocks = blocks
+        budget = Budget(needed + spare, None, clock.now)
+        made.schedule = Schedule(made.out, blocks, budget, made.estimates, probed)
+        # It takes more than the probe said, which is known after its first run.
+        assert short(made.rest()) == trained
+
+
 def test_a_whole_network_of_a_head_that_failed(made: MadeUp) -> None:
     made.fails = ["erm b"]
     some = [recipe("erm"), recipe("erm whole", base="erm whole", head="erm")]

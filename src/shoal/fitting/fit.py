@@ -300,7 +300,10 @@ def fit(
         make_price_run=make.without_unstable if flagged and not policy else None,
     )
     results = _Results(out, RunEstimates(workspace.dataset, folds, recipes, metric, judge))
-    schedule = Schedule(out, blocks, budget, results)
+    # A whole network takes longer than any head before it; the probe has timed one.
+    whole = [one.key for one in recipes if shortest and one.setup.average]
+    probed = dict.fromkeys(whole, shortest / (len(folds) + 1))
+    schedule = Schedule(out, blocks, budget, results, probed)
     if done := len(schedule.counted):
         count = "1 run is" if done == 1 else f"{done} runs are"
         watcher.note(f"{count} already done and not repeated")

@@ -8,7 +8,7 @@ out, for an expectation that is nested; then further splits.
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -196,6 +196,7 @@ class Schedule:
     Args:
         blocks: from ``plan_blocks``.
         estimates: returns the estimates from finished runs, each with the key of its candidate.
+        probed: the seconds of a run by a probe, by candidate; the first run says better.
     """
 
     def __init__(
@@ -204,6 +205,7 @@ class Schedule:
         blocks: Sequence[Block],
         budget: Budget,
         estimates: Callable[[Sequence[tuple[str, Run]]], Estimates],
+        probed: Mapping[str, float] | None = None,
     ) -> None:
         self.out, self.blocks, self.budget, self.estimates = out, blocks, budget, estimates
         self.runs = [run for block in blocks for run in block.runs]
@@ -218,6 +220,7 @@ class Schedule:
         # Of a candidate's runs: what a finished one took, and what the first one seems to take.
         self._seconds: dict[str, float] = {}
         self._pace: dict[str, float] = {}
+        self._probed = probed or {}
         self._earlier = 0.0
         self._known: tuple[int, _Standing] | None = None
         for run in self.runs:
@@ -353,7 +356,7 @@ class Schedule:
 
     def _measured(self, key: str) -> float | None:
         times = self._times
-        return times.get(key, times.get(self._base[key]))
+        return times.get(key, times.get(self._base[key], self._probed.get(key)))
 
     def _expected(self, key: str) -> float:
         """Return the seconds of a run; of a candidate that was not tried yet, as of most others."""
