@@ -244,10 +244,11 @@ def test_all_pairs_make_it_nested(runs: Runs) -> None:
 
 
 def test_inside_is_of_held_out_examples_of_training_domains(runs: Runs) -> None:
-
     wrong = torch.zeros(2, 4).half()
     wrong[:, 0] = 1
     changed = {"last/a/held_out": wrong}
+    # What was trained on says nothing.
+    changed |= {"last/c/kept": wrong.clone(), "labels/c/kept": torch.ones(2, dtype=torch.long)}
     key, one = runs("erm", "b", trial=1, right=0.0, inside=1.0, logits=changed)
     labels = runs.logits[one.path or Path()]["labels/a/held_out"]
     expected = (float((labels == 0).double().mean()) + 1.0) / 2  # domains count alike

@@ -1,7 +1,7 @@
 """Schedule: which run of a fit comes next, so that what is compared was tried on every domain.
 
 A block is the runs that count only together, such as a candidate with every fold left out once. It
-is begun if there is time to end it, and given up if it turns out that there is not. First come all
+is begun if there is time to end it, and left if it turns out that there is not. First come all
 candidates, the simplest first; then other settings of the good ones; then runs with two folds left
 out, for an expectation that is nested; then further splits.
 """
@@ -214,7 +214,6 @@ class Schedule:
         self._base = {block.key: block.base for block in blocks}
         self._pairs = {block.key: k for k, block in enumerate(blocks) if block.stage == PAIRS}
         self._current: int | None = None
-        self._given_up: set[int] = set()
         self._done: set[str] = set()
         self._failed: dict[str, Run] = {}
         # Of a candidate's runs: what a finished one took, and what the first one seems to take.
@@ -234,10 +233,9 @@ class Schedule:
             if self._current is None:
                 return END
             waiting = self._waiting(self._current)
-            if waiting and not self._has_failed(self._current):
-                if self._fits(self._together(self._current)):
-                    return self._number[waiting[0].identity]
-                self._given_up.add(self._current)
+            goes_on = waiting and not self._has_failed(self._current)
+            if goes_on and self._fits(self._together(self._current)):
+                return self._number[waiting[0].identity]
             self._current = None
 
     def ended(self, run: Run, seconds: float) -> None:
@@ -397,7 +395,7 @@ class Schedule:
 
     def _may_begin(self, number: int) -> bool:
         """Return whether a block has runs to train, and they are of use."""
-        if self._is_over(number) or not self._waiting(number):
+        if self._has_failed(number) or not self._waiting(number):
             return False
         block, now = self.blocks[number], self._standing
         if block.stage == FIRST and block.head is not None:
@@ -411,7 +409,8 @@ class Schedule:
         if block.stage == PRICE:
             return block.key == now.deploy
         if block.stage == PAIRS:
-            return block.key in now.complete and not any(map(self._is_over, self._together(number)))
+            failed = any(map(self._has_failed, self._together(number)))
+            return block.key in now.complete and not failed
         return True
 
     def _best_heads(self) -> list[str]:
@@ -420,9 +419,6 @@ class Schedule:
         ranked = [key for key in self._standing.ranked if key in heads]
         # A head that was not measured says nothing against its method.
         return ranked[:WHOLE] + sorted(heads - set(ranked))
-
-    def _is_over(self, number: int) -> bool:
-        return number in self._given_up or self._has_failed(number)
 
     def _together(self, number: int) -> list[int]:
         """Return the blocks that are of use only together with this one, and itself.
