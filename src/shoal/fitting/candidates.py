@@ -76,7 +76,7 @@ def _recipes(name: str, method: MethodChoice, setup: FitSetup, after_heads: bool
         title = f"{usual} ({told})" if told else usual
         found.append(
             Recipe(
-                candidate=Candidate(key, title, family),
+                candidate=Candidate(key, title, family, variant=bool(settings)),
                 method=name,
                 draw=place if fitted else 0,
                 settings=settings,

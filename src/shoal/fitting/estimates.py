@@ -32,11 +32,13 @@ class Candidate:
         key: its name in files.
         title: its name in text.
         family: one of ``FAMILIES``.
+        variant: whether it has other settings than the defaults of its method.
     """
 
     key: str
     title: str
     family: str
+    variant: bool = False
 
 
 def by_simplicity(candidate: Candidate) -> int:

@@ -95,10 +95,11 @@ def _metric(metric: Metric) -> dict[str, Any]:
 
 def _method(row: CandidateRow, domains: Sequence[str], decision: Decision) -> dict[str, Any]:
     one, scale = decision.differences.get(row.key), decision.estimates.measure.scale
+    variants = {each.key for each in decision.estimates.candidates if each.variant}
     return {
         **_scores(row, domains, decision),
         # Other settings of a method stand in the table alone.
-        "drawn": "(" not in row.title or row.key == decision.deploy,
+        "drawn": row.key not in variants or row.key == decision.deploy,
         "inside": None if row.inside is None else scale * row.inside,
         "calibration": row.calibration_error,
         "difference": None
