@@ -1,4 +1,4 @@
-"""``shoal fit`` on images of PACS: the whole command, from folders to a model.
+"""``shoal fit`` on folders of images: the whole command, from images to a model.
 
 On all images, or with ``--images N`` on N, evenly from all domains and classes. The command can be
 stopped and repeated with the same ``--work``: times add up.
@@ -21,7 +21,7 @@ def main() -> None:
         "--data",
         type=Path,
         required=True,
-        help="the folder PACS itself, with one folder per domain",
+        help="the data set itself, such as the folder PACS, with one folder per domain",
     )
     parser.add_argument(
         "--work", type=Path, required=True, help="folder for images, cache and model"

@@ -54,7 +54,7 @@ def options(description: str) -> argparse.ArgumentParser:
 
 
 def _command() -> str:
-    """Return the command without its output folder, and with DIR for other folders."""
+    """Return the command without its output folder, with DIR for other folders, and files by name."""
     kept: list[str] = []
     option = ""  # whose values are read
     for word in sys.argv[1:]:
@@ -65,7 +65,7 @@ def _command() -> str:
             word = "DIR" if kept[-1] == option else "..."
             if kept[-1] == word:
                 continue
-        kept.append(word)
+        kept.append(Path(word).name if Path(word).is_absolute() else word)
     return " ".join([f"python -m benchmarks.{Path(sys.argv[0]).stem}", *kept])
 
 

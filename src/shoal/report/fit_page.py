@@ -63,8 +63,10 @@ def chart(content: Mapping[str, Any]) -> str:
     )
     frames = ChartFrame("wide", 760, 170, 20, *axis), ChartFrame("narrow", 330, 96, 10, *axis)
     label = f"{metric['title']} on each held-out domain, by method"
-    drawings = "".join(_drawing(lines, frame, escape(label)) for frame in frames)
-    return f'{drawings}<p class="legend">{_legend([method["name"] for method in methods])}</p>'
+    names = [method["name"] for method in methods]
+    strong = names.index(content["deploy"]) if content["deploy"] in names else None
+    drawings = "".join(_drawing(lines, frame, escape(label), strong) for frame in frames)
+    return f'{drawings}<p class="legend">{_legend(names, strong)}</p>'
 
 
 def effects_chart(column: Mapping[str, Any]) -> str:
@@ -87,9 +89,12 @@ def _row(methods: int) -> float:
     return max(ROW, BESIDE * methods + 14)
 
 
-def _drawing(lines: Lines, frame: ChartFrame, label: str, zero: bool = False) -> str:
+def _drawing(
+    lines: Lines, frame: ChartFrame, label: str, strong: int | None = None, zero: bool = False
+) -> str:
+    """Return a drawing; the marks of method ``strong`` are larger, and the others fainter."""
     height = TOP + _row(len(lines[0][1])) * len(lines) + 26
-    bands, marks = _lines(lines, frame)
+    bands, marks = _lines(lines, frame, strong)
     if zero:
         x = f"{frame.x(0):.1f}"
         marks.append(f'<line class="zero" x1="{x}" x2="{x}" y1="{TOP}" y2="{height - 22}"/>')
@@ -100,7 +105,7 @@ def _drawing(lines: Lines, frame: ChartFrame, label: str, zero: bool = False) ->
     )
 
 
-def _lines(lines: Lines, frame: ChartFrame) -> tuple[list[str], list[str]]:
+def _lines(lines: Lines, frame: ChartFrame, strong: int | None) -> tuple[list[str], list[str]]:
     """Return bands behind every other line, to be drawn first, and the names and marks."""
     bands, parts = [], []
     for number, (name, cells) in enumerate(lines):
@@ -115,11 +120,15 @@ def _lines(lines: Lines, frame: ChartFrame) -> tuple[list[str], list[str]]:
         parts.append(f"<text {place}{bold}>{escape(short)}</text>")
         for k, cell in enumerate(cells):
             if cell is not None:
-                parts.append(_mark(cell, k, y + BESIDE * (k - (len(cells) - 1) / 2), frame))
+                mark = _mark(cell, k, y + BESIDE * (k - (len(cells) - 1) / 2), frame, k == strong)
+                faint = strong is not None and k != strong
+                parts.append(f'<g class="faint">{mark}</g>' if faint else mark)
     return bands, parts
 
 
-def _mark(cell: Mapping[str, Any], k: int, y: float, frame: ChartFrame) -> str:
+def _mark(
+    cell: Mapping[str, Any], k: int, y: float, frame: ChartFrame, strong: bool = False
+) -> str:
     colour, x = COLOURS[k % len(COLOURS)], frame.x(cell["mean"])
     bar = ""
     if cell["error"] is not None:
@@ -131,7 +140,8 @@ def _mark(cell: Mapping[str, Any], k: int, y: float, frame: ChartFrame) -> str:
             f'<line x1="{ends[0]:.1f}" x2="{ends[1]:.1f}" y1="{y:.1f}" y2="{y:.1f}" '
             f'stroke="{colour}" stroke-width="2"/>'
         )
-    return f'{bar}<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{colour}"/>'
+    size = 7 if strong else 5
+    return f'{bar}<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" fill="{colour}"/>'
 
 
 def _grid(frame: ChartFrame, height: float) -> list[str]:
@@ -148,9 +158,10 @@ def _grid(frame: ChartFrame, height: float) -> list[str]:
     return parts
 
 
-def _legend(names: Sequence[str]) -> str:
+def _legend(names: Sequence[str], strong: int | None) -> str:
     return "".join(
-        f'<span><i style="background:{COLOURS[k % len(COLOURS)]}"></i>{escape(name)}</span>'
+        f"<span{' class=strong' if k == strong else ''}>"
+        f'<i style="background:{COLOURS[k % len(COLOURS)]}"></i>{escape(name)}</span>'
         for k, name in enumerate(names)
     )
 
