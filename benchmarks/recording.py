@@ -54,7 +54,7 @@ def options(description: str) -> argparse.ArgumentParser:
 
 
 def _command() -> str:
-    """Return the command without its output folder, with DIR for other folders, and files by name."""
+    """Return the command without its output folder, DIR for other folders, files by name."""
     kept: list[str] = []
     option = ""  # whose values are read
     for word in sys.argv[1:]:
