@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import json
+import math
 import os
 import random
 import re
@@ -238,12 +239,12 @@ MORE = "other settings of the best, two domains left out at a time, up to 3 spli
             MORE,
         ),
         (
-            {"budget": Budget(90.0), "trials": 1},
+            {"budget": Budget(90.0, _begun=math.inf), "trials": 1},
             "each of 4 domains left out once within 1 min 30 s",
             MORE.removesuffix(", up to 3 splits"),
         ),
         (
-            {"budget": Budget(600.0, 6), "variants": 0},
+            {"budget": Budget(600.0, 6, _begun=math.inf), "variants": 0},
             "each of 4 domains left out once within 10 minutes with at most 6 runs",
             "up to 3 splits",
         ),

@@ -350,7 +350,7 @@ def print_plan(plan: Any) -> None:
     within = f" within {_round_duration(budget.seconds)}" if budget.seconds else ""
     if budget.runs:
         within += f" with at most {budget.runs:,} runs"
-    count, folds = len(plan.candidates), len(plan.folds)
+    folds = len(plan.folds)
     left_out = f"each of {folds} domains left out once"
     if any(len(fold.domains) > 1 for fold in plan.folds):
         number = sum(len(fold.domains) for fold in plan.folds)
@@ -362,7 +362,7 @@ def print_plan(plan: Any) -> None:
         more += [f"up to {plan.trials} splits"] * (plan.trials > 1)
         print(f"If there is time: {', '.join(more)}.")
     left = budget.seconds_left
-    if count and left is not None and plan.shortest > left:
+    if left is not None and plan.shortest > max(left, 0):
         print(
             f"The time is too short: to leave out every domain once takes about "
             f"{format_duration(plan.shortest)} even with {updates}, but "
