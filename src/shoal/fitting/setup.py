@@ -182,6 +182,8 @@ class FitSetup:
                 hparams["class_weight"] = "balanced"
         else:
             hparams = self.hparams(method, settings)
+            if kind.extra_channels or kind.predicts_batchwise:  # a probe cannot start it
+                protocol = replace(protocol, start="network")
         return Run(
             dataset=dataset.name,
             fingerprint=dataset.fingerprint,
