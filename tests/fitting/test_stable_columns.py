@@ -133,6 +133,9 @@ def test_sentences(path: Path) -> None:
     assert describe_columns(found, True, made("worst"), None)[1] == (
         "The model does not use it, because the worst domain judges."
     )
+    assert describe_columns(found, False, made(), None)[1] == (
+        "There was no time to measure the model without it; --judge worst leaves such columns out."
+    )
     assert describe_columns(None, False, made(), None) == []
     less = _price_sentence(replace(price, differences={"a": -0.1, "b": 0.02}), METRICS["log-loss"])
     assert "+0.020 on 'b', -0.100 on 'a'" in less  # of a loss, less is better: the cost is first

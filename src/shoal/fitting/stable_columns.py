@@ -113,11 +113,16 @@ def describe_columns(
         f"Unstable column{'s' * (len(flagged) > 1)}: {', '.join(reasons[:NAMED])}{more}. A new "
         "domain may differ again."
     ]
+    them = "it" if len(flagged) == 1 else "them"
     if policy:
-        them = "it" if len(flagged) == 1 else "them"
         found.append(f"The model does not use {them}, because the worst domain judges.")
     elif price is not None:
         found.append(_price_sentence(price, estimates.measure))
+    else:
+        found.append(
+            f"There was no time to measure the model without {them}; --judge worst leaves such "
+            "columns out."
+        )
     return found
 
 
