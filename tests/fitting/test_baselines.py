@@ -458,3 +458,12 @@ def test_baselines_are_for_tables(capsys: pytest.CaptureFixture[str]) -> None:
     Path("photos").mkdir()
     assert main(["fit", "photos", "--only", "random-forest", "erm"]) == 2
     assert "random-forest is for tables, and photos holds images" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--only", "--algorithms"])
+def test_a_misspelt_baseline_is_answered_with_its_name(
+    tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = str(write_table(tmp_path / "t.csv"))
+    assert main(["fit", data, option, "logistic-regresion", "--out", str(tmp_path / "o")]) == 2
+    assert "did you mean 'logistic-regression'?" in capsys.readouterr().err

@@ -14,8 +14,10 @@ from ..catalogue import (
     FIT_SECONDS,
     FIT_TRIALS,
     JUDGES,
+    METHODS,
     ON_TABLES,
 )
+from ..choices import choose, nearest
 from .loading import add_cache_folder
 from .options import add_device, add_settings, device, name_domains, positive, settings
 from .progress import FitProgressBars, fit_progress
@@ -58,8 +60,9 @@ def _add_comparison(group: Any) -> None:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="methods to compare besides the default ones, which are erm and fishr for images, and "
-        f"{', '.join(ON_TABLES)} for tables; see 'shoal list algorithms'",
+        help="methods to compare besides the default ones, which are erm and fishr for images "
+        "(on frozen features also logistic-regression), and for tables "
+        f"{', '.join(ON_TABLES)}; see 'shoal list algorithms'",
     )
     group.add_argument(
         "--only",
@@ -235,6 +238,8 @@ def _methods(names: Sequence[str]) -> dict[str, Any]:
 
     found = {}
     for text in names:
+        if text not in METHODS and nearest(text, (*BASELINES, *METHODS)) in BASELINES:
+            choose("method", text, BASELINES)
         method = find_candidate(text) if text in BASELINES else with_settings(text)
         found[name_of(text, method[0])] = method
     return found

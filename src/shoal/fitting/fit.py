@@ -153,8 +153,9 @@ def fit(
         data: a folder of images, a manifest of images, or a table.
         out: by default ``out/NAME-fit``.
         algorithms: methods to compare besides the default ones: names of the registry, or classes
-            with settings by the name that their runs get. By default images have ERM and Fishr, and
-            tables scikit-learn's baselines and six methods (``catalogue.ON_TABLES``).
+            with settings by the name that their runs get. By default images have ERM and Fishr, on
+            frozen features also logistic regression, and tables scikit-learn's baselines and six
+            methods (``catalogue.ON_TABLES``).
         only: methods and baselines to compare instead of all those, given in the same way.
         time: seconds for the whole fit, a target; 600 by default, unless ``runs`` is given.
         runs: maximum number of training runs for the comparison.

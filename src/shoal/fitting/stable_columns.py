@@ -60,8 +60,7 @@ class StableColumns:
             return self.dataset
         name = f"{self.dataset.name} without {', '.join(flagged)}"
         if name not in self.datasets:
-            places = self.encoding.positions()
-            kept = [k for one, mine in places.items() if one not in flagged for k in mine]
+            kept = self.stability(left_out).remaining(self.encoding.positions())
             domains = [
                 replace(one, images=one.tensor[:, kept].contiguous())
                 for one in self.dataset.domains
