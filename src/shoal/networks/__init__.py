@@ -1,12 +1,14 @@
 """Networks f_θ = w_ω ∘ Φ_φ with ``.features`` and ``.classifier``, and smaller parts of methods."""
 
-from .backbones import backbone, from_module, resnet
+from .backbones import backbone, from_module
 from .base import Dropout, Network, Preprocessing, draw_weights, dropout, head_sizes
 from .efficientnet_lite import efficientnet_lite0
 from .registry import NETWORKS, for_data
+from .resnets import resnet
 from .small import (
     MLP,
     Standardise,
+    WithRanks,
     context_net,
     fold_standardisation,
     measure_inputs,
@@ -23,6 +25,7 @@ __all__ = [
     "Network",
     "Preprocessing",
     "Standardise",
+    "WithRanks",
     "backbone",
     "context_net",
     "draw_weights",

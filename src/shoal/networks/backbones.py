@@ -17,8 +17,6 @@ from .weights import load_weights
 ForwardRunner = Callable[[nn.Module, Tensor], Tensor]
 # A network without its head, the number of its features, and its preprocessing.
 LoadedBackbone = tuple[nn.Module, int, Preprocessing]
-# Depths of ``resnet``.
-DEPTHS = (18, 50)
 
 
 @contextmanager
@@ -215,10 +213,8 @@ def _load_from_torchvision(
     name: str, weights: str | Path | None, generator: torch.Generator
 ) -> LoadedBackbone:
     models, version = _find_in_torchvision(name, weights)
-    build = _fetch_or_explain(
-        name, f"{torch.hub.get_dir()}/checkpoints", lambda: models.get_model(name, weights=version)
-    )
-    network = build_seeded(build, generator)
+    with explain_fetch_errors(name, f"{torch.hub.get_dir()}/checkpoints"):
+        network = build_seeded(lambda: models.get_model(name, weights=version), generator)
     if getattr(network, "aux_logits", False):
         raise ValueError(f"torchvision:{name} has more than one head, which cannot be replaced")
     linear = [where for where, part in network.named_modules() if isinstance(part, nn.Linear)]
@@ -228,7 +224,7 @@ def _load_from_torchvision(
     network.set_submodule(linear[-1], nn.Identity())
     if weights is not None and version is None:
         load_weights(network, weights, linear[-1:])
-    return network, int(head.in_features), IMAGENET  # type: ignore[arg-type]
+    return network, int(head.in_features), IMAGENET
 
 
 def _find_in_torchvision(name: str, weights: str | Path | None) -> tuple[Any, str | None]:
@@ -244,10 +240,10 @@ def _load_from_timm(
 ) -> LoadedBackbone:
     timm, cache = _find_in_timm(name, weights)
     own = weights == "imagenet"
-    build = _fetch_or_explain(
-        name, cache, lambda: timm.create_model(name, pretrained=own, num_classes=0)
-    )
-    network: Any = build_seeded(build, generator)
+    with explain_fetch_errors(name, cache):
+        network: Any = build_seeded(
+            lambda: timm.create_model(name, pretrained=own, num_classes=0), generator
+        )
     expected = network.pretrained_cfg
     if weights is not None and not own:
         heads = expected["classifier"]  # a name, or those of several
@@ -303,26 +299,21 @@ def _version(name: str, weights: str | Path | None, versions: Iterable[str]) -> 
     return str(weights) if weights in known else None
 
 
-def _fetch_or_explain(
-    name: str, cache: str, build: Callable[[], nn.Module]
-) -> Callable[[], nn.Module]:
-    """Return ``build`` with an error that says what to do if the weights cannot be fetched.
+@contextmanager
+def explain_fetch_errors(name: str, cache: Path | str) -> Iterator[None]:
+    """Say what to do if the weights of a network cannot be fetched inside.
 
     Args:
-        cache: the folder of the weights that the package has fetched.
+        cache: the folder of weights that were fetched.
     """
-
-    def fetch() -> nn.Module:
-        try:
-            return build()
-        except OSError as error:
-            raise ConnectionError(
-                f"the weights of {name} could not be fetched ({error}); build it once on a machine "
-                f"with internet access and copy {cache} from there, or give a weight file "
-                "(weights=…, --weights of 'shoal train')"
-            ) from error
-
-    return fetch
+    try:
+        yield
+    except OSError as error:
+        raise ConnectionError(
+            f"the weights of {name} could not be fetched ({error}); build it once on a machine "
+            f"with internet access and copy {cache} from there, or give a weight file "
+            "(weights=…, --weights of 'shoal train')"
+        ) from error
 
 
 def _check_model(package: str, name: str, names: Iterable[str]) -> None:
@@ -334,33 +325,3 @@ def _check_model(package: str, name: str, names: Iterable[str]) -> None:
     hint = f"did you mean {package}:{near}? " if near else ""
     listed = f"{package}.models.list_models()" if package == "torchvision" else "timm.list_models()"
     raise ValueError(f"unknown model {package}:{name}; {hint}All {len(known)}: {listed}")
-
-
-def resnet(
-    depth: int,
-    channels: int,
-    classes: int,
-    dropout: float = 0.0,
-    weights: str | Path | None = None,
-    frozen_statistics: bool = True,
-    *,
-    generator: torch.Generator,
-) -> Network:
-    """Return torchvision's ResNet of 18 (512 features) or 50 layers (2048), with a new head.
-
-    Batch norm keeps the statistics of the weights, while its weight and bias are trained. The
-    arguments are those of ``backbone``.
-    """
-    if depth not in DEPTHS:
-        raise ValueError(
-            f"depth must be 18 or 50, got {depth}; for others call backbone('torchvision:resnet…')"
-        )
-    return backbone(
-        f"torchvision:resnet{depth}",
-        channels,
-        classes,
-        dropout,
-        weights,
-        frozen_statistics,
-        generator=generator,
-    )

@@ -7,9 +7,10 @@ from pathlib import Path
 import torch
 
 from ..choices import choose, nearest
-from .backbones import PACKAGES, backbone, check_backbone, resnet, split_name
+from .backbones import PACKAGES, backbone, check_backbone, split_name
 from .base import Network
-from .efficientnet_lite import efficientnet_lite0, import_packages
+from .efficientnet_lite import efficientnet_lite0, import_package
+from .resnets import check_weights_of, resnet
 from .small import linear, mnist_cnn, standardised_mlp, vector_mlp, wide_resnet
 
 # Names and their inputs; models of other packages come on top.
@@ -113,9 +114,9 @@ def check_network(
     if not here:
         return
     if name == "efficientnet-lite0":
-        import_packages()
-    elif name not in DRAWN:
-        check_backbone(f"torchvision:{name}" if name in NETWORKS else name, weights)
+        import_package()
+    elif name not in NETWORKS:
+        check_backbone(name, weights)
 
 
 def _by_shape(shape: Sequence[int]) -> str:
@@ -137,6 +138,8 @@ def _check_weights(name: str, weights: str | Path | None) -> None:
             f"the network {name} begins with drawn weights and has no others, got "
             f"{str(weights)!r}; drop --weights, or give --weights none (None in Python)"
         )
+    if name.startswith("resnet"):
+        check_weights_of(int(name.removeprefix("resnet")), weights)
     if name == "efficientnet-lite0" and weights not in (None, "imagenet"):
         raise ValueError(f"efficientnet-lite0 has no weights but 'imagenet', got {str(weights)!r}")
 

@@ -6,6 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from .base import Dropout, Network, draw_weights
+from .gpu_kernels import relu_group_norm
+
+# Quantiles of a column between which ranks are read off.
+KNOTS = 32
 
 
 class MLP(Network):
@@ -60,9 +64,22 @@ def mnist_cnn(channels: int, classes: int, generator: torch.Generator) -> Networ
             layers += [nn.GroupNorm(8, outputs)]
         layers += [nn.Conv2d(128, 128, 3, 1, 1), nn.ReLU(), nn.GroupNorm(8, 128)]
         layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-        return Network(nn.Sequential(*layers), nn.Linear(128, classes))
+        return Network(GroupNormed(*layers), nn.Linear(128, classes))
 
     return draw_weights(build, generator)
+
+
+class GroupNormed(nn.Sequential):
+    """Layers one after the other, each ``nn.ReLU`` together with the group norm that follows it."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found = inputs
+        for k, layer in enumerate(self):
+            if isinstance(layer, nn.ReLU):
+                found = relu_group_norm(layer, self[k + 1], found)  # type: ignore[arg-type]
+            elif not isinstance(layer, nn.GroupNorm):
+                found = layer(found)
+        return found
 
 
 def perceptron(inputs: int, outputs: int, width: int, depth: int, dropout: float) -> nn.Sequential:
@@ -116,6 +133,51 @@ class Standardise(nn.Module):
         return torch.where(found.isnan(), 0.0, found)
 
 
+class WithRanks(nn.Module):
+    """Append the rank of every value in its column, as a normal score; a missing one stays missing.
+
+    A rank r of n becomes Φ⁻¹(r / n), which outliers and skewed columns cannot stretch. It is read
+    off a line through the column's quantiles, as ``measure`` found them, and flat beyond the first
+    and the last. A column of one or two values has no ranks of use, and gets zeros.
+    """
+
+    knots: Tensor  # [d, K], increasing
+    heights: Tensor  # [d, K], their normal scores
+
+    def __init__(self, columns: int, knots: int = KNOTS) -> None:
+        super().__init__()
+        self.register_buffer("knots", torch.arange(knots).float().repeat(columns, 1))
+        self.register_buffer("heights", torch.zeros(columns, knots))
+
+    def measure(self, inputs: Tensor) -> None:
+        """Take the quantiles of every column of ``[n, d]``, ignoring missing values."""
+        size = self.knots.shape[1]
+        shares = (torch.arange(size, dtype=torch.float64) + 0.5) / size
+        for column, values in enumerate(inputs.double().T):
+            values = values[~values.isnan()].sort().values
+            n = len(values)
+            if n == 0 or len(values.unique()) < 3:
+                continue
+            knots = values[(shares * n).long()].unique()
+            # Equal values share the middle of their ranks.
+            first, after = (torch.searchsorted(values, knots, right=side) for side in (False, True))
+            heights = torch.special.ndtri((first + after) / (2 * n))
+            # Fewer knots than there is room for: the last one goes on, flat.
+            room = size - len(knots)
+            beyond = knots[-1] + (1 + knots[-1].abs()) * torch.arange(1, room + 1)
+            self.knots[column] = torch.cat([knots, beyond])
+            self.heights[column] = torch.cat([heights, heights[-1:].expand(room)])
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        values = inputs.to(self.knots.dtype)
+        last = self.knots.shape[1] - 1
+        place = torch.searchsorted(self.knots, values.T.contiguous(), right=True).clamp(1, last)
+        low, high = (self.knots.gather(1, at) for at in (place - 1, place))
+        below, above = (self.heights.gather(1, at) for at in (place - 1, place))
+        share = ((values.T - low) / (high - low)).clamp(0, 1)
+        return torch.cat([values, (below + share * (above - below)).T], 1)
+
+
 def linear(inputs: int, classes: int, generator: torch.Generator) -> Network:
     """Return a linear head on standardised features."""
 
@@ -133,10 +195,16 @@ def standardised_mlp(inputs: int, classes: int, generator: torch.Generator) -> N
 
 
 def measure_inputs(module: nn.Module, inputs: Tensor) -> None:
-    """Measure means and deviations of ``inputs`` for every ``Standardise`` of a network."""
+    """Measure quantiles, means and deviations of ``inputs`` for the layers that need them.
+
+    These layers are the first of a network. What follows ``WithRanks`` measures its output.
+    """
     for part in module.modules():
-        if isinstance(part, Standardise):
-            part.measure(inputs.to(part.mean.device))
+        if isinstance(part, (WithRanks, Standardise)):
+            inputs = inputs.to(next(part.buffers()).device)
+            part.measure(inputs)
+            if isinstance(part, WithRanks):
+                inputs = part(inputs)
 
 
 def fold_standardisation(network: Network) -> tuple[Tensor, Tensor]:

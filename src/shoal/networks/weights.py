@@ -8,16 +8,26 @@ import torch
 from torch import Tensor, nn
 
 
-def load_weights(module: nn.Module, path: str | Path, heads: Iterable[str] = ()) -> None:
+def load_weights(
+    module: nn.Module,
+    path: str | Path,
+    heads: Iterable[str] = (),
+    renamed: Mapping[str, str] | None = None,
+) -> None:
     """Load the state dict at ``path`` into ``module``; nothing changes if it does not fit.
 
     Args:
         module: the network, its heads removed.
         path: a file of ``torch.save(model.state_dict(), path)``, or a .safetensors file.
         heads: names of the removed heads; their weights in the file are ignored.
+        renamed: names in the file that are other names in the module.
     """
     removed = tuple(f"{head}." for head in heads)
-    found = {k: value for k, value in _read(Path(path)).items() if not k.startswith(removed)}
+    found = {
+        (renamed or {}).get(name, name): value
+        for name, value in _read(Path(path)).items()
+        if not name.startswith(removed)
+    }
     wanted = module.state_dict()
     # Files from before torch 0.4.1 have no count of batches, and nothing here needs it.
     missing = [

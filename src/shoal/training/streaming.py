@@ -16,6 +16,7 @@ from ..datasets.decoded import Ragged
 from ..datasets.reading import AS_STORED, Reading
 from ..randomness import Draws
 from .augmentation import augment, draw_parameters, gather
+from .augmentation_kernels import augment_resident, kernels_apply
 from .batches import BatchSource, Sampler, scaled
 from .pillow import exact_training
 
@@ -118,8 +119,10 @@ Name = Sequence[str | int]
 def _view(images: Ragged, indices: Tensor, largest: tuple[int, int], draws: Draws) -> Tensor:
     """Return augmented crops of these images, in 0 … 1."""
     frames = images.frames[indices]
-    pixels = gather(images, indices, *largest)
-    return augment(pixels, frames, draw_parameters(frames, draws))
+    parameters = draw_parameters(frames, draws)
+    if kernels_apply(images):
+        return augment_resident(images, indices, largest, parameters)
+    return augment(gather(images, indices, *largest), frames, parameters)
 
 
 class ResidentCrops(BatchSource):

@@ -1,0 +1,622 @@
+"""GPU kernels: strided depthwise convolutions, and norms with their activations, in Triton.
+
+Torch copies images to pad one side more than the other, runs norm and activation one after the
+other, and is slow in their gradients. These kernels read every operand once or little more, add up
+in float32, and give the same bits in every run.
+
+``padded_depthwise``, ``norm_activation`` and ``relu_group_norm`` take layers. Where the kernels do
+not apply, the layers run as they are: on a CPU, in another memory layout, with hooks, under
+``vmap``, in a forward that is differentiated twice, and in compiled code.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # torch brings it along for GPUs on Linux
+    triton = None
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# Pixels and channels of a tile, of a norm and of a convolution (a part of one row of an image).
+PIXELS, CHANNELS = 32, 32
+COLUMNS, WIDE = 16, 128
+# Elements of one group of channels that a program can hold.
+LARGEST = 16_384
+# Programs that share a sum over all pixels: enough to fill a large GPU, few enough to add up.
+PROGRAMS = 1024
+
+
+def padded_depthwise(layers: nn.Sequential, inputs: Tensor) -> Tensor:
+    """Return the output of ``nn.ZeroPad2d`` and a depthwise ``nn.Conv2d`` without a bias."""
+    padding: Any
+    convolution: Any
+    padding, convolution = layers
+    if not _apply_to(inputs, layers, padding, convolution):
+        found: Tensor = layers(inputs)
+        return found
+    device = inputs.device.type
+    if torch.is_autocast_enabled(device):
+        inputs = inputs.to(torch.get_autocast_dtype(device))
+    shape = DepthwiseShape.of(inputs, padding, convolution)
+    found = _PaddedDepthwise.apply(inputs, convolution.weight, shape)
+    return found
+
+
+def norm_activation(
+    norm: nn.BatchNorm2d,
+    activation: nn.Module | None,
+    inputs: Tensor,
+    added: Tensor | None = None,
+) -> Tensor:
+    """Return the activation of the norm's output, plus ``added``.
+
+    Args:
+        activation: ``nn.ReLU``, ``nn.ReLU6`` or None.
+    """
+    alike = added is None or (added.dtype == inputs.dtype and added.stride() == inputs.stride())
+    if norm.training or not alike or not _apply_to(inputs, norm, activation):
+        found: Tensor = norm(inputs)
+        found = found if added is None else found + added
+        return found if activation is None else activation(found)
+    found = _NormActivation.apply(
+        inputs,
+        added,
+        norm.weight,
+        norm.bias,
+        norm.running_mean,
+        norm.running_var,
+        norm.eps,
+        _limit(activation),
+    )
+    return found
+
+
+def relu_group_norm(relu: nn.ReLU, norm: nn.GroupNorm, inputs: Tensor) -> Tensor:
+    """Return the output of ``relu`` and then of ``norm``."""
+    size = inputs[0].numel() // norm.num_groups
+    if size > LARGEST or not _apply_to(inputs, relu, norm, layout=torch.contiguous_format):
+        found: Tensor = norm(relu(inputs))
+        return found
+    # Autocast runs a group norm in float32.
+    cast = torch.is_autocast_enabled(inputs.device.type)
+    dtype = torch.float32 if cast else inputs.dtype
+    found = _ReLUGroupNorm.apply(inputs, norm.weight, norm.bias, norm.num_groups, norm.eps, dtype)
+    return found
+
+
+def _apply_to(
+    inputs: Tensor,
+    *layers: nn.Module | None,
+    layout: torch.memory_format = torch.channels_last,
+) -> bool:
+    """Return whether the kernels can stand in for these layers."""
+    return (
+        triton is not None
+        and inputs.is_cuda
+        and inputs.dtype in DTYPES
+        and inputs.is_contiguous(memory_format=layout)
+        and not torch.compiler.is_compiling()
+        # Replaced operations (``twice_differentiable``), and the transforms of torch.func.
+        and torch._C._len_torch_function_stack() == 0
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and not any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers if layer)
+    )
+
+
+def _limit(activation: nn.Module | None) -> float | None:
+    """Return the value from which the activation is flat; None for no activation."""
+    if activation is None:
+        return None
+    return 6.0 if isinstance(activation, nn.ReLU6) else float("inf")
+
+
+class DepthwiseShape(NamedTuple):
+    """The sizes of a padded depthwise convolution."""
+
+    images: int
+    channels: int
+    height: int
+    width: int
+    out_height: int
+    out_width: int
+    top: int
+    left: int
+    taps: int  # along one side of the filter
+    stride: int
+
+    @staticmethod
+    def of(inputs: Tensor, padding: nn.ZeroPad2d, convolution: nn.Conv2d) -> "DepthwiseShape":
+        """Return the sizes for these inputs and layers."""
+        images, channels, height, width = inputs.shape
+        left, right, top, bottom = padding.padding
+        taps, stride = convolution.kernel_size[0], convolution.stride[0]
+        return DepthwiseShape(
+            images=images,
+            channels=channels,
+            height=height,
+            width=width,
+            out_height=(height + top + bottom - taps) // stride + 1,
+            out_width=(width + left + right - taps) // stride + 1,
+            top=top,
+            left=left,
+            taps=taps,
+            stride=stride,
+        )
+
+
+class _PaddedDepthwise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, shape: DepthwiseShape) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.shape = s = shape
+        sides = s.images, s.channels, s.out_height, s.out_width
+        y = torch.empty(sides, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+        grid = _grid(s.images * s.out_height, s.out_width, s.channels)
+        _depthwise[grid](x, w, y, *s[1:], COLUMNS=COLUMNS, CHANNELS=WIDE)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, w = ctx.saved_tensors
+        s: DepthwiseShape = ctx.shape
+        dy = dy.contiguous(memory_format=torch.channels_last)
+        dx = dw = None
+        if ctx.needs_input_grad[0]:
+            dx = torch.empty_like(x)
+            grid = _grid(s.images * s.height, s.width, s.channels)
+            _depthwise_input_gradient[grid](dy, w, dx, *s[1:], COLUMNS=COLUMNS, CHANNELS=WIDE)
+        if ctx.needs_input_grad[1]:
+            blocks, lines = triton.cdiv(s.channels, CHANNELS), s.images * s.out_height
+            shares = min(max(PROGRAMS // (blocks * s.taps), 1), lines)
+            parts = torch.empty(shares, s.taps**2, s.channels, device=x.device)
+            _depthwise_weight_gradient[shares, blocks, s.taps](
+                x,
+                dy,
+                parts,
+                lines,
+                *s[1:],
+                TAPS=triton.next_power_of_2(s.taps),
+                COLUMNS=COLUMNS,
+                CHANNELS=CHANNELS,
+            )
+            dw = parts.sum(0).T.reshape(w.shape).to(w.dtype)
+        return dx, dw, None
+
+
+class _NormActivation(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        added: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        mean: Tensor,
+        var: Tensor,
+        eps: float,
+        limit: float | None,
+    ) -> Tensor:
+        y = torch.empty_like(x)
+        # What was added is not kept: where the activation is flat, the output shows it, too.
+        shown = y if added is not None and limit is not None else None
+        ctx.save_for_backward(x, shown, weight, bias, mean, var)
+        ctx.eps, ctx.limit, ctx.adds = eps, limit, added is not None
+        shares, blocks = _shares(x)
+        _norm_activation[shares, blocks](
+            x,
+            x if added is None else added,
+            y,
+            weight,
+            bias,
+            mean,
+            var,
+            eps,
+            limit or 0.0,
+            x.numel() // x.shape[1],
+            x.shape[1],
+            ADDED=added is not None,
+            ACTIVE=limit is not None,
+            PIXELS=PIXELS,
+            CHANNELS=CHANNELS,
+        )
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, shown, weight, bias, mean, var = ctx.saved_tensors
+        dy = dy.contiguous(memory_format=torch.channels_last)
+        dx = torch.empty_like(x)
+        # Without an activation, what comes back to the added tensor is dy itself.
+        d_added = torch.empty_like(dy) if shown is not None else dy
+        shares, blocks = _shares(x)
+        parts = torch.empty(shares, 2, x.shape[1], device=x.device)
+        _norm_activation_gradient[shares, blocks](
+            x,
+            x if shown is None else shown,
+            dy,
+            dx,
+            d_added,
+            parts,
+            weight,
+            bias,
+            mean,
+            var,
+            ctx.eps,
+            ctx.limit or 0.0,
+            x.numel() // x.shape[1],
+            x.shape[1],
+            SHOWN=shown is not None,
+            ACTIVE=ctx.limit is not None,
+            PIXELS=PIXELS,
+            CHANNELS=CHANNELS,
+        )
+        d_weight, d_bias = parts.sum(0)
+        back = d_added if ctx.adds else None
+        return dx, back, d_weight.to(weight.dtype), d_bias.to(bias.dtype), None, None, None, None
+
+
+class _ReLUGroupNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        groups: int,
+        eps: float,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        images, channels = x.shape[:2]
+        y = torch.empty_like(x, dtype=dtype)
+        moments = torch.empty(images * groups, 2, device=x.device)
+        shape = channels // groups, x[0, 0].numel()
+        _relu_group_norm[(images * groups,)](
+            x, y, moments, weight, bias, eps, groups, *shape, **_group_tile(*shape)
+        )
+        ctx.save_for_backward(x, moments, weight)
+        ctx.groups, ctx.shape = groups, shape
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, moments, weight = ctx.saved_tensors
+        dx = torch.empty_like(x)
+        parts = torch.empty(2, *x.shape[:2], device=x.device)
+        _relu_group_norm_gradient[(len(moments),)](
+            x,
+            dy.contiguous(),
+            dx,
+            moments,
+            parts[0],
+            parts[1],
+            weight,
+            ctx.groups,
+            *ctx.shape,
+            **_group_tile(*ctx.shape),
+        )
+        d_weight, d_bias = parts.sum(1).to(weight.dtype)
+        return dx, d_weight, d_bias, None, None, None
+
+
+def _group_tile(channels: int, pixels: int) -> dict[str, int]:
+    """Return the sizes of a tile that holds a group of channels, and the warps for it."""
+    sizes = triton.next_power_of_2(channels), triton.next_power_of_2(pixels)
+    warps = min(max(sizes[0] * sizes[1] // 1024, 1), 8)
+    return {"CHANNELS": sizes[0], "PIXELS": sizes[1], "num_warps": warps}
+
+
+def _grid(lines: int, columns: int, channels: int) -> tuple[int, int, int]:
+    """Return the programs of a convolution: rows of images, parts of a row, groups of channels."""
+    return lines, triton.cdiv(columns, COLUMNS), triton.cdiv(channels, WIDE)
+
+
+def _shares(x: Tensor) -> tuple[int, int]:
+    """Return the programs of a norm: shares of the pixels, and groups of channels."""
+    blocks = triton.cdiv(x.shape[1], CHANNELS)
+    pixels = triton.cdiv(x.numel() // x.shape[1], PIXELS)
+    return min(max(PROGRAMS // blocks, 1), pixels), blocks
+
+
+if triton is not None:
+
+    @triton.jit
+    def _depthwise(
+        x,
+        w,
+        y,
+        channels,
+        height,
+        width,
+        out_height,
+        out_width,
+        top,
+        left,
+        taps: tl.constexpr,
+        stride: tl.constexpr,
+        COLUMNS: tl.constexpr,
+        CHANNELS: tl.constexpr,
+    ):
+        """y[n, i, j, c] = Σ_km x[n, i s + k − top, j s + m − left, c] w[c, k, m]."""
+        line = tl.program_id(0)
+        image, row = (line // out_height).to(tl.int64), line % out_height
+        column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
+        inside, there = channel < channels, column < out_width
+        total = tl.zeros((COLUMNS, CHANNELS), tl.float32)
+        for k in tl.static_range(taps):
+            i = row * stride + k - top
+            if (i >= 0) & (i < height):
+                begin = x + (image * height + i) * width * channels
+                for m in tl.static_range(taps):
+                    j = column * stride + m - left
+                    mask = (there & (j >= 0) & (j < width))[:, None] & inside[None, :]
+                    value = tl.load(begin + (j * channels)[:, None] + channel[None, :], mask, 0.0)
+                    tap = tl.load(w + channel * (taps * taps) + (k * taps + m), inside, 0.0)
+                    total += value.to(tl.float32) * tap.to(tl.float32)[None, :]
+        begin = y + line.to(tl.int64) * out_width * channels
+        mask = there[:, None] & inside[None, :]
+        place = begin + (column * channels)[:, None] + channel[None, :]
+        tl.store(place, total.to(y.dtype.element_ty), mask)
+
+    @triton.jit
+    def _depthwise_input_gradient(
+        dy,
+        w,
+        dx,
+        channels,
+        height,
+        width,
+        out_height,
+        out_width,
+        top,
+        left,
+        taps: tl.constexpr,
+        stride: tl.constexpr,
+        COLUMNS: tl.constexpr,
+        CHANNELS: tl.constexpr,
+    ):
+        """dx[n, i, j, c] = Σ_km dy[n, (i + top − k) / s, (j + left − m) / s, c] w[c, k, m]."""
+        line = tl.program_id(0)
+        image, row = (line // height).to(tl.int64), line % height
+        column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
+        inside, there = channel < channels, column < width
+        total = tl.zeros((COLUMNS, CHANNELS), tl.float32)
+        for k in tl.static_range(taps):
+            i = row + top - k
+            if (i >= 0) & (i % stride == 0) & (i // stride < out_height):
+                begin = dy + (image * out_height + i // stride) * out_width * channels
+                for m in tl.static_range(taps):
+                    j = column + left - m
+                    seen = there & (j >= 0) & (j % stride == 0) & (j // stride < out_width)
+                    mask = seen[:, None] & inside[None, :]
+                    place = begin + (j // stride * channels)[:, None] + channel[None, :]
+                    value = tl.load(place, mask, 0.0)
+                    tap = tl.load(w + channel * (taps * taps) + (k * taps + m), inside, 0.0)
+                    total += value.to(tl.float32) * tap.to(tl.float32)[None, :]
+        begin = dx + line.to(tl.int64) * width * channels
+        mask = there[:, None] & inside[None, :]
+        place = begin + (column * channels)[:, None] + channel[None, :]
+        tl.store(place, total.to(dx.dtype.element_ty), mask)
+
+    @triton.jit
+    def _depthwise_weight_gradient(
+        x,
+        dy,
+        parts,
+        lines,
+        channels,
+        height,
+        width,
+        out_height,
+        out_width,
+        top,
+        left,
+        taps: tl.constexpr,
+        stride: tl.constexpr,
+        TAPS: tl.constexpr,
+        COLUMNS: tl.constexpr,
+        CHANNELS: tl.constexpr,
+    ):
+        """parts[p, km, c] = Σ_nij x[n, i s + k − top, j s + m − left, c] dy[n, i, j, c], a share.
+
+        A program has one row k of the filter and all its columns m, padded to TAPS.
+        """
+        share, shares = tl.program_id(0), tl.num_programs(0)
+        channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+        k, tap = tl.program_id(2), tl.arange(0, TAPS)
+        inside, used = channel < channels, (tap < taps)[:, None]
+        total = tl.zeros((TAPS, COLUMNS, CHANNELS), tl.float32)
+        for line in range(share, lines, shares):
+            image, row = tl.cast(line // out_height, tl.int64), line % out_height
+            i = row * stride + k - top
+            if (i >= 0) & (i < height):
+                slopes = dy + tl.cast(line, tl.int64) * out_width * channels
+                begin = x + (image * height + i) * width * channels
+                for start in range(0, out_width, COLUMNS):
+                    column = start + tl.arange(0, COLUMNS)
+                    there = column < out_width
+                    place = slopes + (column * channels)[:, None] + channel[None, :]
+                    slope = tl.load(place, there[:, None] & inside[None, :], 0.0)
+                    j = (column * stride - left)[None, :] + tap[:, None]
+                    seen = used & there[None, :] & (j >= 0) & (j < width)
+                    place = begin + (j * channels)[:, :, None] + channel[None, None, :]
+                    value = tl.load(place, seen[:, :, None] & inside[None, None, :], 0.0)
+                    total += value.to(tl.float32) * slope.to(tl.float32)[None, :, :]
+        place = ((share * taps + k) * taps + tap)[:, None] * channels + channel[None, :]
+        tl.store(parts + place, tl.sum(total, 1), used & inside[None, :])
+
+    @triton.jit
+    def _norm_activation(
+        x,
+        added,
+        y,
+        weight,
+        bias,
+        mean,
+        var,
+        eps,
+        limit,
+        pixels,
+        channels,
+        ADDED: tl.constexpr,
+        ACTIVE: tl.constexpr,
+        PIXELS: tl.constexpr,
+        CHANNELS: tl.constexpr,
+    ):
+        """y = min(max((x − mean) / √(var + eps) weight + bias + added, 0), limit)."""
+        share, shares = tl.program_id(0), tl.num_programs(0)
+        channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+        inside = channel < channels
+        rate = 1 / tl.sqrt(tl.load(var + channel, inside, 1.0) + eps)
+        centre, factor = (
+            tl.load(mean + channel, inside, 0.0),
+            tl.load(weight + channel, inside, 0.0),
+        )
+        shift = tl.load(bias + channel, inside, 0.0)
+        for start in range(share * PIXELS, pixels, shares * PIXELS):
+            pixel = start + tl.arange(0, PIXELS)
+            mask = (pixel < pixels)[:, None] & inside[None, :]
+            place = (pixel.to(tl.int64) * channels)[:, None] + channel[None, :]
+            value = (tl.load(x + place, mask, 0.0).to(tl.float32) - centre[None, :]) * rate[None, :]
+            value = value * factor[None, :] + shift[None, :]
+            if ADDED:
+                value += tl.load(added + place, mask, 0.0).to(tl.float32)
+            if ACTIVE:
+                value = tl.minimum(tl.maximum(value, 0.0), limit)
+            tl.store(y + place, value.to(y.dtype.element_ty), mask)
+
+    @triton.jit
+    def _norm_activation_gradient(
+        x,
+        shown,
+        dy,
+        dx,
+        d_added,
+        parts,
+        weight,
+        bias,
+        mean,
+        var,
+        eps,
+        limit,
+        pixels,
+        channels,
+        SHOWN: tl.constexpr,
+        ACTIVE: tl.constexpr,
+        PIXELS: tl.constexpr,
+        CHANNELS: tl.constexpr,
+    ):
+        """With g = dy where the activation is not flat: dx, and over a share Σ g x̂ and Σ g.
+
+        SHOWN: something was added before the activation. Its gradient is g, and the output shows
+        where the activation is flat.
+        """
+        share, shares = tl.program_id(0), tl.num_programs(0)
+        channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+        inside = channel < channels
+        rate = 1 / tl.sqrt(tl.load(var + channel, inside, 1.0) + eps)
+        centre, factor = (
+            tl.load(mean + channel, inside, 0.0),
+            tl.load(weight + channel, inside, 0.0),
+        )
+        shift = tl.load(bias + channel, inside, 0.0)
+        by_weight = tl.zeros((PIXELS, CHANNELS), tl.float32)
+        by_bias = tl.zeros((PIXELS, CHANNELS), tl.float32)
+        for start in range(share * PIXELS, pixels, shares * PIXELS):
+            pixel = start + tl.arange(0, PIXELS)
+            mask = (pixel < pixels)[:, None] & inside[None, :]
+            place = (pixel.to(tl.int64) * channels)[:, None] + channel[None, :]
+            value = (tl.load(x + place, mask, 0.0).to(tl.float32) - centre[None, :]) * rate[None, :]
+            slope = tl.load(dy + place, mask, 0.0).to(tl.float32)
+            if ACTIVE:
+                if SHOWN:
+                    out = tl.load(shown + place, mask, 0.0).to(tl.float32)
+                else:
+                    out = value * factor[None, :] + shift[None, :]
+                slope = tl.where((out > 0) & (out < limit), slope, 0.0)
+                if SHOWN:
+                    tl.store(d_added + place, slope.to(d_added.dtype.element_ty), mask)
+            by_weight += slope * value
+            by_bias += slope
+            tl.store(dx + place, (slope * (factor * rate)[None, :]).to(dx.dtype.element_ty), mask)
+        begin = parts + share * 2 * channels + channel
+        tl.store(begin, tl.sum(by_weight, 0), inside)
+        tl.store(begin + channels, tl.sum(by_bias, 0), inside)
+
+    @triton.jit
+    def _relu_group_norm(
+        x,
+        y,
+        moments,
+        weight,
+        bias,
+        eps,
+        groups,
+        channels,
+        pixels,
+        CHANNELS: tl.constexpr,
+        PIXELS: tl.constexpr,
+    ):
+        """With a = max(x, 0): y = (a − mean a) / √(var a + eps) weight + bias, by group."""
+        group = tl.program_id(0)
+        channel, pixel = tl.arange(0, CHANNELS), tl.arange(0, PIXELS)
+        mask = (channel < channels)[:, None] & (pixel < pixels)[None, :]
+        place = group.to(tl.int64) * channels * pixels
+        place += channel[:, None] * pixels + pixel[None, :]
+        value = tl.maximum(tl.load(x + place, mask, 0.0).to(tl.float32), 0.0)
+        count = channels * pixels
+        mean = tl.sum(value) / count
+        value = tl.where(mask, value - mean, 0.0)
+        rate = 1 / tl.sqrt(tl.sum(value * value) / count + eps)
+        tl.store(moments + 2 * group, mean)
+        tl.store(moments + 2 * group + 1, rate)
+        at = (group % groups) * channels + channel
+        factor = tl.load(weight + at, channel < channels, 0.0)[:, None]
+        shift = tl.load(bias + at, channel < channels, 0.0)[:, None]
+        value = value * rate * factor + shift
+        tl.store(y + place, value.to(y.dtype.element_ty), mask)
+
+    @triton.jit
+    def _relu_group_norm_gradient(
+        x,
+        dy,
+        dx,
+        moments,
+        by_weight,
+        by_bias,
+        weight,
+        groups,
+        channels,
+        pixels,
+        CHANNELS: tl.constexpr,
+        PIXELS: tl.constexpr,
+    ):
+        """With g = dy weight: da = (g − mean g − x̂ mean(g x̂)) / σ, and dx = da where x > 0."""
+        group = tl.program_id(0)
+        channel, pixel = tl.arange(0, CHANNELS), tl.arange(0, PIXELS)
+        mask = (channel < channels)[:, None] & (pixel < pixels)[None, :]
+        place = group.to(tl.int64) * channels * pixels
+        place += channel[:, None] * pixels + pixel[None, :]
+        value = tl.load(x + place, mask, 0.0).to(tl.float32)
+        slope = tl.load(dy + place, mask, 0.0).to(tl.float32)
+        mean, rate = tl.load(moments + 2 * group), tl.load(moments + 2 * group + 1)
+        scaled = tl.where(mask, (tl.maximum(value, 0.0) - mean) * rate, 0.0)
+        # Images come one after the other, and in each its groups.
+        at = group * channels + channel
+        tl.store(by_weight + at, tl.sum(slope * scaled, 1), channel < channels)
+        tl.store(by_bias + at, tl.sum(slope, 1), channel < channels)
+        factor = tl.load(weight + (group % groups) * channels + channel, channel < channels, 0.0)
+        slope = slope * factor[:, None]
+        count = channels * pixels
+        slope -= tl.sum(slope) / count + scaled * (tl.sum(slope * scaled) / count)
+        slope = tl.where(value > 0, slope * rate, 0.0)
+        tl.store(dx + place, slope.to(dx.dtype.element_ty), mask)

@@ -1,0 +1,195 @@
+"""Kernels for a GPU: equal to torch's layers, value and gradient; used only where they apply."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shoal.gradients.double_backward import twice_differentiable
+from shoal.networks import efficientnet_lite0, resnet
+from shoal.networks.gpu_kernels import norm_activation, padded_depthwise, relu_group_norm
+from shoal.randomness import stream
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+# Side of the filter, padding (left, right, top, bottom), channels, height and width: one tile and
+# several, with channels and columns that do not fill them.
+CONVOLUTIONS = [
+    (3, (0, 1, 0, 1), 96, 12, 14),
+    (5, (1, 2, 1, 2), 144, 35, 70),
+    (3, (2, 1, 0, 1), 33, 9, 8),
+]
+ACTIVATIONS = [nn.ReLU6(), nn.ReLU(), None]
+KERNELS = ("_NormActivationBackward", "_PaddedDepthwiseBackward", "_ReLUGroupNormBackward")
+
+
+def images(*shape: int) -> Tensor:
+    found = torch.randn(*shape, generator=stream("kernels", *shape)).cuda()
+    return found.contiguous(memory_format=torch.channels_last).requires_grad_()
+
+
+def random_norm(channels: int) -> nn.BatchNorm2d:
+    norm, draws = nn.BatchNorm2d(channels), stream("norm", channels)
+    with torch.no_grad():
+        norm.weight.uniform_(-2, 2, generator=draws)
+        norm.bias.normal_(generator=draws)
+        norm.running_mean.normal_(generator=draws)
+        norm.running_var.uniform_(0.2, 3, generator=draws)
+    return norm.cuda().eval()
+
+
+def padded(side: int, padding: tuple[int, ...], channels: int) -> nn.Sequential:
+    layer = nn.Conv2d(channels, channels, side, 2, groups=channels, bias=False)
+    return nn.Sequential(nn.ZeroPad2d(padding), layer).cuda()
+
+
+def kernel_of(output: Tensor) -> bool:
+    """Return whether the output comes from a kernel of ours."""
+    return type(output.grad_fn).__name__ in KERNELS
+
+
+def compare(ours: Tensor, plain: Tensor, weights: list[Tensor]) -> None:
+    """Compare values and gradients; in float64 the plain ones are the truth."""
+    torch.testing.assert_close(ours.double(), plain, rtol=1e-5, atol=1e-5)
+    slopes = torch.randn(ours.shape, generator=stream("slopes")).cuda()
+    found = torch.autograd.grad(ours, weights, slopes)
+    truth = torch.autograd.grad(plain, weights, slopes.double())
+    for ours, plain in zip(found, truth, strict=True):
+        assert ours.dtype == torch.float32
+        error = torch.linalg.vector_norm(ours - plain) / torch.linalg.vector_norm(plain)
+        assert error < 1e-6
+
+
+@needs_gpu
+@pytest.mark.parametrize(("side", "padding", "channels", "height", "width"), CONVOLUTIONS)
+def test_a_padded_depthwise_convolution(
+    side: int, padding: tuple[int, ...], channels: int, height: int, width: int
+) -> None:
+    x, layers = images(3, channels, height, width), padded(side, padding, channels)
+    ours = padded_depthwise(layers, x)
+    assert kernel_of(ours) and ours.is_contiguous(memory_format=torch.channels_last)
+    weight = layers[1].weight
+    pad = torch.nn.functional.pad(x.double(), padding)
+    plain = torch.nn.functional.conv2d(pad, weight.double(), stride=2, groups=channels)
+    compare(ours, plain, [x, weight])
+
+
+@needs_gpu
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
+@pytest.mark.parametrize(("channels", "side"), [(36, 5), (32, 40), (1, 3)])
+def test_a_frozen_norm_with_its_activation(
+    channels: int, side: int, activation: nn.Module | None, adds: bool
+) -> None:
+    x, norm = images(4, channels, side, side + 1), random_norm(channels)
+    added = 3 * images(4, channels, side, side + 1).detach().roll(1, 0) if adds else None
+    if added is not None:
+        added = added.contiguous(memory_format=torch.channels_last).requires_grad_()
+    ours = norm_activation(norm, activation, x, added)
+    assert kernel_of(ours)
+    shape = (1, -1, 1, 1)
+    rate = (norm.running_var.double() + norm.eps).rsqrt()
+    plain = (x.double() - norm.running_mean.view(shape)) * rate.view(shape)
+    plain = plain * norm.weight.double().view(shape) + norm.bias.double().view(shape)
+    plain = plain if added is None else plain + added.double()
+    plain = plain if activation is None else activation(plain)
+    compare(ours, plain, [x, norm.weight, norm.bias, *([] if added is None else [added])])
+
+
+@needs_gpu
+@pytest.mark.parametrize(("channels", "groups", "side"), [(64, 8, 28), (128, 8, 14), (24, 3, 5)])
+def test_a_relu_with_its_group_norm(channels: int, groups: int, side: int) -> None:
+    norm, draws = nn.GroupNorm(groups, channels), stream("group norm", channels)
+    with torch.no_grad():
+        norm.weight.uniform_(-2, 2, generator=draws)
+        norm.bias.normal_(generator=draws)
+    norm.cuda()
+    x = images(5, channels, side, side).detach().contiguous().requires_grad_()
+    ours = relu_group_norm(nn.ReLU(), norm, x)
+    assert kernel_of(ours)
+    weight, bias = norm.weight.double(), norm.bias.double()
+    plain = nn.functional.group_norm(x.double().relu(), groups, weight, bias, norm.eps)
+    compare(ours, plain, [x, norm.weight, norm.bias])
+    with torch.autocast("cuda", torch.bfloat16):
+        half = relu_group_norm(nn.ReLU(), norm, x.bfloat16())
+    assert half.dtype == torch.float32 and kernel_of(half)
+    last = images(5, channels, side, side)
+    assert not kernel_of(relu_group_norm(nn.ReLU(), norm, last))
+
+
+@needs_gpu
+def test_where_they_do_not_apply_the_layers_run_themselves() -> None:
+    x, norm, layers = images(2, 8, 6, 6), random_norm(8), padded(3, (0, 1, 0, 1), 8)
+
+    def used(inputs: Tensor = x) -> list[bool]:
+        found = norm_activation(norm, nn.ReLU6(), inputs), padded_depthwise(layers, inputs)
+        return [kernel_of(output) for output in found]
+
+    assert used() == [True, True]
+    assert used(x.detach().contiguous().requires_grad_()) == [False, False]
+    norm.double(), layers.double()
+    assert used(x.double()) == [False, False]
+    norm.float(), layers.float()
+    with twice_differentiable(layers):
+        assert used() == [False, False]
+    norm.train()
+    assert used() == [False, True]
+    norm.eval()
+    handles = [part.register_forward_hook(lambda *_: None) for part in (norm, layers[1])]
+    assert used() == [False, False]
+    for handle in handles:
+        handle.remove()
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        total = norm_activation(norm, None, x).square().sum()
+        (slope,) = torch.autograd.grad(total, x, create_graph=True)
+        slope.sum().backward()
+
+
+def gradient(network: nn.Module, images: Tensor, half: bool = False) -> Tensor:
+    """Return the gradient of all weights, one after the other."""
+    device = images.device.type
+    with torch.autocast(device, torch.bfloat16, enabled=half):
+        logits = network(images)
+    labels = torch.arange(len(images), device=device) % 5
+    loss = nn.functional.cross_entropy(logits.to(images.dtype), labels)
+    found = torch.autograd.grad(loss, list(network.parameters()))
+    return torch.cat([one.flatten() for one in found]).double().cpu()
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", ["efficientnet-lite0", "resnet50"])
+def test_a_whole_network(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32 and in bf16 as near to float64 on a CPU as the layers of torch are."""
+    if name == "resnet50":
+        network = resnet(50, 3, 5, generator=stream("whole"))
+    else:
+        network = efficientnet_lite0(5, pretrained=False, generator=stream("whole"))
+        for part in network.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                part.running_var.fill_(0.05)  # so that images still differ at the end
+    inputs = torch.randn(6, 3, 64, 64, generator=stream("inputs"))
+    truth = gradient(deepcopy(network).double(), inputs.double())
+    network = network.cuda().to(memory_format=torch.channels_last)
+    inputs = inputs.cuda().contiguous(memory_format=torch.channels_last)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    ours = [gradient(network, inputs, half) for half in (False, True)]
+    monkeypatch.setattr("shoal.networks.gpu_kernels.triton", None)
+    plain = [gradient(network, inputs, half) for half in (False, True)]
+    for mine, theirs in zip(ours, plain, strict=True):
+        assert not torch.equal(mine, theirs)
+        errors = [torch.linalg.vector_norm(one - truth) for one in (mine, theirs)]
+        assert errors[0] < 1.5 * errors[1] < 0.2 * torch.linalg.vector_norm(truth)
+
+
+@needs_gpu
+def test_the_same_bits_every_time() -> None:
+    x, norm, layers = images(64, 32, 56, 56), random_norm(32), padded(3, (0, 1, 0, 1), 32)
+
+    def gradients() -> list[Tensor]:
+        out = padded_depthwise(layers, norm_activation(norm, nn.ReLU6(), x))
+        weights = [x, norm.weight, norm.bias, layers[1].weight]
+        return list(torch.autograd.grad(out.square().sum(), weights))
+
+    first = gradients()
+    assert all(map(torch.equal, first, gradients()))
