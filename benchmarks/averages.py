@@ -150,7 +150,7 @@ def measure(
     memory.restart()
     machine = Machine(device=device, step=kind)  # type: ignore[arg-type]
     placed, update = prepare(run, method, data, None, machine)
-    evaluate = evaluation_of_run(update, placed.parts, kind == "compiled")
+    evaluate = evaluation_of_run(update, placed.parts, machine.step)
     begin = time.perf_counter()
     step = Step(update, machine.step, print)
     evaluate.warm_up()

@@ -7,6 +7,7 @@ import torch
 
 from shoal.runs import machine
 from shoal.runs.machine import (
+    choose_step,
     hardware_for,
     hardware_of,
     installed_gpus,
@@ -63,3 +64,22 @@ def test_gpus_that_cannot_be_used_are_none(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(torch.cuda, "get_device_name", broken)
     assert usable_gpus() == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "scale", "network", "updates", "kind"),
+    [
+        ("compiled", "cpu", "small", None, 1, "compiled"),
+        ("auto", "cpu", "large", None, 10**6, "eager"),
+        ("auto", "cuda", "large", None, 10**6, "graph"),
+        ("auto", "cuda", "large", "efficientnet-lite0", 10**6, "graph"),
+        ("auto", "cuda", "large", "timm:vit_small_patch16_224", 5001, "graph"),
+        ("auto", "cuda", "large", "timm:vit_small_patch16_224", 10_000, "compiled"),
+        ("auto", "cuda", "small", None, 5001, "graph"),
+        ("auto", "cuda", "small", None, 10**6, "compiled"),
+    ],
+)
+def test_a_step_is_compiled_only_if_that_pays(
+    asked: str, device: str, scale: str, network: str | None, updates: int, kind: str
+) -> None:
+    assert choose_step(asked, torch.device(device), scale, network, updates) == kind

@@ -17,7 +17,15 @@ from shoal.networks.base import Dropout
 from shoal.randomness import stream
 from shoal.runs.prepare import evaluation_of_run
 from shoal.training.batches import Batches, Normalise, scaled
-from shoal.training.evaluation import ALONE, BINS, TOGETHER, Evaluation, EvaluationSet, Outcome
+from shoal.training.evaluation import (
+    ALONE,
+    BINS,
+    TOGETHER,
+    CapturedCall,
+    Evaluation,
+    EvaluationSet,
+    Outcome,
+)
 from shoal.training.step import Update
 from tests.algorithms.test_contract import CHANNELS, CLASSES, SIDE, make
 
@@ -196,7 +204,7 @@ def test_the_mode_is_restored_after_an_error() -> None:
     def fail(images: Tensor) -> Tensor:
         raise ValueError("of the images")
 
-    evaluate.prepare = fail
+    evaluate = Evaluation(update.algorithm, evaluate.parts, fail, nullcontext)
     with pytest.raises(ValueError, match="of the images"):
         evaluate()
     assert update.algorithm.training
@@ -247,7 +255,7 @@ def test_compiled_batches_have_one_size(monkeypatch: pytest.MonkeyPatch) -> None
     algorithm = make("erm", dtype=torch.float32)
     parts = {("a", "kept"): part(37), ("b", "kept"): part(3)}
     plain = Evaluation(algorithm, parts, scaled, nullcontext)()
-    evaluate = Evaluation(algorithm, parts, scaled, nullcontext, compiled=True)
+    evaluate = Evaluation(algorithm, parts, scaled, nullcontext, "compiled")
     evaluate.warm_up()
     assert seen == [16]
     found = evaluate()
@@ -257,7 +265,7 @@ def test_compiled_batches_have_one_size(monkeypatch: pytest.MonkeyPatch) -> None
         torch.testing.assert_close(found[place].confidences, plain[place].confidences)
     # Where images matter to each other nothing may be added.
     seen.clear()
-    together = Evaluation(make("arm", dtype=torch.float32), parts, scaled, nullcontext, True)
+    together = Evaluation(make("arm", dtype=torch.float32), parts, scaled, nullcontext, "compiled")
     together.warm_up()
     together()
     assert not seen
@@ -277,7 +285,7 @@ def test_one_compiled_judgement_serves_all_runs_of_a_process(
         algorithm = make(method, dtype=torch.float32)
         normalise = Normalise(None, False, torch.device("cpu"))
         evaluate = evaluation_of_run(
-            Update(algorithm, Batches([], normalise), "float32"), parts, True
+            Update(algorithm, Batches([], normalise), "float32"), parts, "compiled"
         )
         evaluate.warm_up()
         found = evaluate()["a", "kept"]
@@ -319,7 +327,29 @@ def test_an_error_of_reading_arrives() -> None:
 def test_micro_batches_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether they were asked for, or memory ran out after the evaluation was made."""
     algorithm = make("erm", dtype=torch.float32)
-    evaluate = Evaluation(algorithm, {("a", "kept"): part(37)}, scaled, nullcontext, compiled=True)
+    evaluate = Evaluation(algorithm, {("a", "kept"): part(37)}, scaled, nullcontext, "compiled")
     monkeypatch.setattr(torch, "compile", lambda _: pytest.fail("compiled"))
     algorithm.micro_batch = 4
     evaluate.warm_up()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_captured_evaluation_follows_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALONE, "cuda", (16, 16))
+    cuda = torch.device("cuda")
+    algorithm = make("erm", dtype=torch.float32).to(cuda)
+    parts = {}
+    for name, size in (("a", 37), ("b", 3)):
+        one = part(size)
+        parts[name, "kept"] = EvaluationSet(one.images.to(cuda), one.indices.to(cuda), one.labels)
+    captured = Evaluation(algorithm, parts, scaled, nullcontext, "graph")
+    captured.warm_up()
+    plain = Evaluation(algorithm, parts, scaled, nullcontext)
+    assert isinstance(captured._classify, CapturedCall)
+    for _ in range(2):
+        for found, expected in zip(captured().values(), plain().values(), strict=True):
+            assert torch.equal(found.predictions, expected.predictions)
+            torch.testing.assert_close(found.confidences, expected.confidences)
+        with torch.no_grad():
+            for weight in algorithm.parameters():
+                weight.mul_(-1.5)

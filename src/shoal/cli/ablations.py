@@ -131,7 +131,9 @@ def _run(name: str, options: argparse.Namespace) -> int:
         draws=options.draws,
         protocol=protocol,
     )
-    workspace = workspace_of(options, {row: row for row in rows}, {dataset: dataset})
+    workspace = workspace_of(
+        options, {row: row for row in rows}, {dataset: dataset}, options.network
+    )
     domains = [domain.name for domain in workspace.dataset(dataset, 0).domains]
     asked = options.test_domains or (["-90%"] if dataset == "colored-mnist" else domains)
     for domain in asked:

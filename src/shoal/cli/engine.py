@@ -12,7 +12,7 @@ from typing import Any
 
 from ..catalogue import STEP_KINDS, scale_of
 from ..results.records import DONE
-from ..runs.machine import Machine, hardware_for
+from ..runs.machine import COMPILING_PAYS, Machine, choose_step, hardware_for
 from ..runs.run import Run
 from ..sweeps.cost import read_rates, remaining_work, runs_to_probe, write_rates
 from ..sweeps.plan import LoadedData, MethodChoice, Shard, folder_of, write_plan
@@ -80,8 +80,8 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--step",
         choices=("auto", *STEP_KINDS),
         default="auto",
-        help="how an update runs, as in 'shoal train' (default: auto: compiled on a GPU, "
-        "otherwise eager)",
+        help="how an update runs, as in 'shoal train' (default: auto: on a GPU compiled, "
+        "or graph for networks with kernels of their own; on a CPU eager)",
     )
     add_log(group)
     add_keep_best(group)
@@ -113,7 +113,10 @@ def check_engine(options: argparse.Namespace) -> None:
 
 
 def workspace_of(
-    options: argparse.Namespace, methods: dict[str, str], datasets: dict[str, str]
+    options: argparse.Namespace,
+    methods: dict[str, str],
+    datasets: dict[str, str],
+    network: str | None = None,
 ) -> "CommandWorkspace":
     """Return the workspace of these methods and data sets, by their names in runs."""
     return CommandWorkspace(
@@ -123,6 +126,7 @@ def workspace_of(
         cache_folder=options.cache,
         device=options.device,
         step=options.step,
+        network=network,
         log=options.log,
         keep_best=tuple(options.keep_best),
         averages=averages_of(options.average),
@@ -291,6 +295,7 @@ class CommandWorkspace:
     cache_folder: Path
     device: str
     step: str
+    network: str | None = None
     log: str | None = None
     keep_best: tuple[str, ...] = ()
     averages: tuple[str, ...] = ()
@@ -331,13 +336,11 @@ class CommandWorkspace:
     def machine(self) -> Machine:
         """Return the machine of a worker."""
         on = device(self.device)
-        # What is compiled once serves all runs of a worker.
-        kind: Any = self.step
-        if kind == "auto":
-            kind = "compiled" if on.type == "cuda" else "eager"
+        # What is compiled once serves all runs of a worker, of which a sweep usually has many.
+        scale = "small" if "small" in map(scale_of, self.datasets) else "large"
         return Machine(
             device=on,
-            step=kind,
+            step=choose_step(self.step, on, scale, self.network, COMPILING_PAYS[scale]),
             log=self.log,
             keep_best=self.keep_best,
             averages=self.averages,

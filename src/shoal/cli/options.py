@@ -333,8 +333,8 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         choices=("auto", *STEP_KINDS),
         default="auto",
         help="how an update runs: compiled (by torch.compile, in a CUDA graph), graph (a CUDA "
-        "graph) or eager (default: auto: on a GPU compiled for large networks and graph for "
-        "small ones, on a CPU eager)",
+        "graph) or eager (default: auto: on a GPU graph, or compiled if the run is long enough to "
+        "pay for it; on a CPU eager)",
     )
     group.add_argument(
         "--place",

@@ -46,7 +46,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     from ..networks.registry import check_network
     from ..runs.execute import execute
     from ..runs.folder import RunFolder, open_run_folder
-    from ..runs.machine import Machine
+    from ..runs.machine import Machine, choose_step
     from ..runs.run import Run
     from ..runs.start import check_start
     from ..sweeps.plan import check_classes
@@ -76,7 +76,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     check_network(dataset.input_shape, options.network, weights, here=not RunFolder(out).done)
     machine = Machine(
         device=on,
-        step=_step_kind(options.step, on, scale),
+        step=choose_step(options.step, on, scale, options.network, options.steps),
         place=options.place,
         weights=weights,
         checkpoint_every=options.checkpoint_every,
@@ -87,6 +87,8 @@ def _train(options: argparse.Namespace, on: Any) -> int:
         micro_batch=options.micro_batch,
     )
     first = rank() == 0
+    if first and on.type == "cuda":
+        print(_describe_step(machine.step), file=sys.stderr)
     with (
         _advise_after_interrupt(options, RunFolder(out)),
         open_run_folder(out, run) if first else nullcontext(RunFolder(out)) as folder,
@@ -139,14 +141,18 @@ def _protocol(options: argparse.Namespace, dataset: Any, scale: str) -> tuple[An
     from ..catalogue import RECORD_EVERY
     from ..networks.registry import DRAWN
     from ..runs.run import Protocol
+    from ..sweeps.plan import HEAD
 
+    network = options.network
+    if dataset.kind == "vectors":
+        network = network or HEAD
     pretrained = not dataset.in_memory and options.network not in DRAWN
     weights, named = _weights(options.weights, pretrained)
     protocol = Protocol(
         steps=options.steps,
         record_every=options.record_every or RECORD_EVERY[scale],
         holdout=options.holdout,
-        network=options.network,
+        network=network,
         weights=named,
         precision=options.precision,
         images="exact" if options.exact else "cached",
@@ -178,12 +184,18 @@ def _weights(asked: str | None, pretrained: bool) -> tuple[str | Path | None, st
     return asked, asked
 
 
-def _step_kind(asked: str, on: Any, scale: str) -> Any:
-    if asked != "auto":
-        return asked
-    if on.type != "cuda":
-        return "eager"
-    return "graph" if scale == "small" else "compiled"
+def _describe_step(kind: str) -> str:
+    """Return a line on how updates run on a GPU."""
+    from ..compiled_code import bound_compiled_code, code_folder
+
+    if kind != "compiled":
+        how = "as a CUDA graph" if kind == "graph" else "one operation at a time"
+        return f"Updates run {how}."
+    size = bound_compiled_code() / 1e6
+    return (
+        "Updates are compiled first, which takes a minute or two, or seconds if the code is at "
+        f"hand ({size:,.0f} MB in {code_folder()})."
+    )
 
 
 def _folder_name(run: Any) -> str:

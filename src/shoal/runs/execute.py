@@ -33,7 +33,7 @@ from .best_weights import WeightKeeper
 from .diagnosis import Diagnoses, Gaps
 from .fitted import Fitted
 from .folder import CONFUSION, LOGITS, PREDICTIONS, RunFolder
-from .machine import Machine, about_machine
+from .machine import Machine, about_machine, one_thread
 from .prepare import cautions_for, evaluation_of_run, prepare
 from .run import Run
 from .start import begin
@@ -55,6 +55,21 @@ def execute(
     Args:
         method: the class that ``run.algorithm`` names.
     """
+    # A small network on vectors is faster on one core of a CPU: threads wait for each other.
+    small = dataset.kind == "vectors" and machine.device.type == "cpu"
+    with one_thread() if small else nullcontext():
+        return _execute(run, method, dataset, cache, folder, machine, watcher)
+
+
+def _execute(
+    run: Run,
+    method: type[Algorithm],
+    dataset: DomainDataset,
+    cache: ImageCache | None,
+    folder: RunFolder,
+    machine: Machine,
+    watcher: Watcher,
+) -> RunResult:
     writes = rank() == 0
     checkpoints = Checkpoints(folder.checkpoints, run.identity, machine.checkpoint_every, writes)
 
@@ -89,7 +104,7 @@ def execute(
     before = time.perf_counter()
     begin(run, update, placed, folder.path, watcher if writes else SILENT)
     beginning = time.perf_counter() - before
-    evaluate = evaluation_of_run(update, placed.parts, machine.step == "compiled")
+    evaluate = evaluation_of_run(update, placed.parts, machine.step)
     averaging = _averaging(run, update, evaluate, machine)
     writer = _RecordWriter(folder, keepers, checkpoints, averaging, watcher)
     records, timing = train(
@@ -255,7 +270,7 @@ def _extra_metrics(
     kinds: dict[str, Callable[[Evaluation], Callable[[], Mapping[str, Any]]]]
     kinds = {"gaps": Gaps, "diagnosis": Diagnoses}
     kind = kinds[choose("log", machine.log, LOGS)]
-    return kind(evaluation_of_run(update, placed.samples, False))
+    return kind(evaluation_of_run(update, placed.samples))
 
 
 def _averaging(

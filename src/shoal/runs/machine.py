@@ -5,11 +5,11 @@ Free of torch until a device is used, so that the status of a sweep can be read 
 
 import platform
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..catalogue import StepKind
 
@@ -51,6 +51,44 @@ class Machine:
     keep_best: tuple[str, ...] = ()
     averages: tuple[str, ...] = ()
     micro_batch: int | None = None
+
+
+# Networks with kernels of their own for a GPU: compiling them gains nothing.
+WITH_KERNELS = ("efficientnet-lite0", "resnet18", "resnet50")
+# Updates from which on compiling pays: it takes two minutes for a large network and half a minute
+# for a small one, and halves the time of an update.
+COMPILING_PAYS = {"large": 10_000, "small": 20_000}
+
+
+def choose_step(
+    asked: str, device: "torch.device", scale: str, network: str | None, updates: int
+) -> StepKind:
+    """Return the kind of step: the one that was asked for, or for "auto" the one to be done first.
+
+    Args:
+        scale: of the data set's images, "large" or "small".
+        network: its name; None for the default of the data.
+        updates: those that one process will make.
+    """
+    if asked != "auto":
+        return cast(StepKind, asked)
+    if device.type != "cuda":
+        return "eager"
+    kernels = scale == "large" and (network or "resnet50") in WITH_KERNELS
+    return "graph" if kernels or updates < COMPILING_PAYS[scale] else "compiled"
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run every torch operation inside on one core."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def processor() -> str:

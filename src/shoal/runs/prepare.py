@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ..algorithms.base import Algorithm
-from ..catalogue import STARTS
+from ..catalogue import STARTS, StepKind
 from ..datasets import DomainDataset, splits
 from ..datasets.cache import ImageCache
 from ..distributed import processes
@@ -108,12 +108,16 @@ def _frozen_statistics(network: nn.Module) -> bool:
 
 
 def evaluation_of_run(
-    update: Update, parts: dict[SplitKey, EvaluationSet], compiled: bool
+    update: Update, parts: dict[SplitKey, EvaluationSet], kind: StepKind = "eager"
 ) -> Evaluation:
-    """Return the evaluation of the update's method on these parts of its data."""
-    compiled = compiled and processes() == 1
+    """Return the evaluation of the update's method on these parts of its data.
+
+    Args:
+        kind: as in ``Evaluation``; several processes evaluate eagerly.
+    """
+    kind = kind if processes() == 1 else "eager"
     normalise = update.batches.normalise
     precision = partial(precision_context, update.precision, update.algorithm.device)
     return Evaluation(
-        update.algorithm, parts, lambda images: normalise(scaled(images)), precision, compiled
+        update.algorithm, parts, lambda images: normalise(scaled(images)), precision, kind
     )

@@ -68,7 +68,7 @@ def _fit(run: Run, update: Update, placed: RunData) -> LinearProbe:
         if split == HELD_OUT and domain not in run.test_domains
     }
     trained, validation = (
-        list(head_passes(evaluation_of_run(update, parts, compiled=False)).values())
+        list(head_passes(evaluation_of_run(update, parts)).values())
         for parts in (placed.trained, held_out)
     )
     classes = plain_head(update.algorithm).out_features

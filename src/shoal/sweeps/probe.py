@@ -139,7 +139,7 @@ def probe(subject: ProbeSubject, method: type[Algorithm], machine: Machine) -> R
         sized = replace(run, hparams={**run.hparams, "batch_size": size})
         placed, update = prepare(sized, method, few, None, machine)
         times[size * trained] = _mean_seconds(partial(_update, Step(update, kind)), cuda)
-    evaluate = evaluation_of_run(update, placed.parts, False)
+    evaluate = evaluation_of_run(update, placed.parts)
     images = sum(map(len, placed.parts.values()))
     per_image = _mean_seconds(lambda _: evaluate(), cuda) / images
     recorded = subject.evaluated + (subject.sampled if machine.log else 0)

@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..algorithms.base import Algorithm
+from ..catalogue import StepKind
 from ..results.records import Record
 
 # Images in a batch: DomainBed's number for a method that predicts a batch as a whole; otherwise
@@ -76,6 +78,33 @@ class Outcome:
 
 
 Images = Callable[[Tensor], Tensor]
+# Returns the probability of each prediction, and the prediction.
+Classify = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+class CapturedCall:
+    """Call to replay a function of one tensor, captured in a CUDA graph, on other values.
+
+    It follows changes of weights in place.
+    """
+
+    def __init__(self, function: Classify, inputs: Tensor) -> None:
+        self._inputs = inputs.clone()
+        warming = torch.cuda.Stream(inputs.device)
+        warming.wait_stream(torch.cuda.current_stream(inputs.device))
+        with torch.cuda.stream(warming):
+            for _ in range(2):
+                function(self._inputs)
+        torch.cuda.current_stream(inputs.device).wait_stream(warming)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._found = function(self._inputs)
+
+    def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        self._inputs.copy_(inputs)
+        self._graph.replay()
+        first, second = self._found
+        return first.clone(), second.clone()  # the next call writes over them
 
 
 class Evaluation:
@@ -84,7 +113,8 @@ class Evaluation:
     Args:
         prepare: turns uint8 images on the device into the network's inputs.
         precision: returns the context in which the network runs.
-        compiled: whether to compile everything from images to predictions, for one batch size.
+        kind: how a batch goes from images to predictions, as in ``Step``: "compiled", as a CUDA
+            "graph", or "eager". The first two are for one batch size.
     """
 
     def __init__(
@@ -93,13 +123,13 @@ class Evaluation:
         parts: Mapping[SplitKey, EvaluationSet],
         prepare: Images,
         precision: Callable[[], AbstractContextManager[object]],
-        compiled: bool = False,
+        kind: StepKind = "eager",
     ) -> None:
         self.parts = parts
         self.algorithm, self.prepare, self._precision = algorithm, prepare, precision
         self._device = algorithm.device
-        self._compiled = compiled and not algorithm.predicts_batchwise
-        self._classify = _classify
+        self._kind: StepKind = "eager" if algorithm.predicts_batchwise else kind
+        self._classify: Classify = partial(_classify, algorithm, prepare)
 
     def __call__(self) -> dict[SplitKey, Outcome]:
         with eval_mode(self.algorithm):
@@ -118,24 +148,34 @@ class Evaluation:
                     yield self.algorithm.predict(self.prepare(images))
 
     def warm_up(self) -> None:
-        """Compile everything that a call needs."""
+        """Compile or capture what a call needs."""
+        captures = self._device.type == "cuda" and self.algorithm.capture != "eager"
         # With micro-batches, a call holds the network many times and would compile each of them.
-        self._compiled = self._compiled and self.algorithm.micro_batch is None
-        if self._compiled:
-            self._classify = torch.compile(_classify)
+        if self.algorithm.micro_batch is not None or (self._kind == "graph" and not captures):
+            self._kind = "eager"
+        if self._kind == "compiled":
+            self._classify = partial(torch.compile(_classify), self.algorithm, self.prepare)
         with eval_mode(self.algorithm):
             for part in list(self.parts.values())[:1]:
-                self._classify_batch(next(self.batches(part)))
+                images = next(self.batches(part))
+                self._classify_batch(images)
+                if self._kind == "graph":
+                    with self._precision():
+                        self._classify = CapturedCall(self._classify, self._filled(images))
 
     def _classify_batch(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the probability of each prediction, and the prediction."""
-        n, size = len(images), self.size(images)
-        if self._compiled and n < size:
-            # One size for all: the last batch is filled with images that do not count.
-            images = images[torch.arange(size, device=images.device) % n]
+        n = len(images)
         with self._precision():
-            confidences, predictions = self._classify(self.algorithm, self.prepare, images)
+            confidences, predictions = self._classify(self._filled(images))
         return confidences[:n], predictions[:n]
+
+    def _filled(self, images: Tensor) -> Tensor:
+        """Return images of the one batch size, where it must be one; the last ones do not count."""
+        n, size = len(images), self.size(images)
+        if self._kind == "eager" or n == size:
+            return images
+        return images[torch.arange(size, device=images.device) % n]
 
     def batches(self, part: EvaluationSet) -> Iterator[Tensor]:
         """Yield the part's images on the method's device."""

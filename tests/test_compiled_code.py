@@ -1,0 +1,58 @@
+"""Compiled code is kept between processes, in a folder of bounded size."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from shoal.compiled_code import FOLDERS, bound_compiled_code, code_folder, keep_compiled_code
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "cache"))
+    for variable in FOLDERS:
+        monkeypatch.delenv(variable, raising=False)
+    return tmp_path / "cache"
+
+
+def write(entry: Path, size: int, age: float) -> None:
+    path = entry / "kernel.bin"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(size))
+    os.utime(path, (1e9 - age, 1e9 - age))
+
+
+def test_torch_keeps_it_in_our_cache(cache: Path) -> None:
+    keep_compiled_code()
+    for variable, name in FOLDERS.items():
+        assert os.environ[variable] == str(cache / "compiled" / name)
+    assert not cache.exists()  # a command that compiles nothing leaves nothing behind
+
+
+def test_what_the_user_has_chosen_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")
+    keep_compiled_code()
+    assert os.environ["TRITON_CACHE_DIR"] == "elsewhere"
+
+
+def test_a_cache_that_cannot_be_written_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "file"))
+    keep_compiled_code()
+    assert not set(FOLDERS) & set(os.environ)
+    assert bound_compiled_code() == 0
+
+
+def test_the_oldest_code_goes_first() -> None:
+    old, new = code_folder() / "triton" / "old", code_folder() / "inductor" / "new"
+    newest = code_folder() / "triton" / "newest"
+    for age, entry in enumerate((newest, new, old)):
+        write(entry, 100, age)
+    assert bound_compiled_code(300) == 300
+    assert bound_compiled_code(250) == 200
+    assert not old.exists() and new.exists() and newest.exists()
+    assert bound_compiled_code(50) == 0
+    assert not new.exists() and not newest.exists()
