@@ -375,8 +375,7 @@ def test_data_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     ("given", "wrong"),
     [
         (["--network", "resnet5O", "--plan-only"], "did you mean 'resnet50'"),
-        (["--network", "resnet18"], "torchvision:resnet18 needs torchvision"),
-        (["--weights", "none"], "torchvision:resnet50 needs torchvision"),
+        (["--network", "torchvision:resnet34"], "torchvision:resnet34 needs torchvision"),
         (
             ["--network", "mnist-cnn", "--weights", "imagenet"],
             "mnist-cnn begins with drawn weights",

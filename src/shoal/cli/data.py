@@ -3,9 +3,18 @@
 import argparse
 import json
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .loading import add_data_folder, add_places, decode_with_progress, load_and_report
+from ..catalogue import FIT_BACKBONE
+from .loading import (
+    add_data_folder,
+    add_places,
+    decode_with_progress,
+    features_with_progress,
+    load_and_report,
+)
+from .options import add_device, device
 from .progress import amounts
 from .terminal import table
 
@@ -27,6 +36,7 @@ def add(commands: Any) -> None:
     _add_download(actions)
     _add_verify(actions)
     _add_cache(actions)
+    _add_features(actions)
 
 
 def _add_list(actions: Any) -> None:
@@ -75,6 +85,36 @@ def _add_cache(actions: Any) -> None:
     parser.add_argument("dataset", metavar="PATH_OR_NAME", help=WHICH)
     add_places(parser)
     parser.set_defaults(run=_cache, after_interrupt="finished domains are kept")
+
+
+def _add_features(actions: Any) -> None:
+    parser = actions.add_parser(
+        "features",
+        help="compute the features of a network for every image, as a data set of vectors",
+        description="Run every image through a network with ImageNet weights once, and write "
+        "its features. The file is a data set for 'shoal sweep' and 'shoal train', which "
+        "train linear heads on it in seconds.",
+    )
+    parser.add_argument("name", metavar="NAME", help=WHICH)
+    add_places(parser)
+    parser.add_argument("--network", metavar="NAME", help=f"the network (default: {FIT_BACKBONE})")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="a .safetensors file to write"
+    )
+    add_device(parser)
+    parser.set_defaults(run=_features, after_interrupt="nothing was written")
+
+
+def _features(options: argparse.Namespace) -> int:
+    if options.out.suffix != ".safetensors":
+        raise ValueError(f"--out must be a .safetensors file, got {options.out}")
+    dataset = load_and_report(options.name, options.data)
+    if dataset.in_memory:
+        raise ValueError(f"{dataset.name} is in memory; only image files have features to compute")
+    on = device(options.device)
+    features_with_progress(dataset, options.network, on, options.cache, options.out)
+    print(f"wrote {options.out}: {sum(map(len, dataset.domains)):,} images")
+    return 0
 
 
 def _list(options: argparse.Namespace) -> int:

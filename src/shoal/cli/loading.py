@@ -75,6 +75,41 @@ def decode_with_progress(dataset: Any, root: Path) -> Any:
         return open_or_build_cache(dataset, root, partial(shown, f"decoding {dataset.name}"))
 
 
+def features_with_progress(
+    dataset: Any, network: str | None, device: Any, cache: Path, out: Path | None = None
+) -> Path:
+    """Return the feature file of a data set's images, computed if there is none.
+
+    Args:
+        network: with ImageNet weights, as in ``--backbone`` of ``shoal fit``.
+        cache: the folder of decoded images and feature files.
+        out: the file; by default one in the cache, for these images and this network.
+    """
+    from ..catalogue import FIT_BACKBONE
+    from ..datasets.cache import cache_folder
+    from ..datasets.features import SUFFIX, write_features
+    from ..fitting.frozen_features import compute_features
+    from ..networks.registry import backbone_name
+
+    backbone = backbone_name(network or FIT_BACKBONE)
+    name = f"{dataset.name}-{backbone.replace(':', '-')}"
+    folder = cache_folder(dataset, cache)
+    path = out or folder.with_name(f"{folder.name}-{backbone.replace(':', '-')}{SUFFIX}")
+    if out is None and path.exists():
+        return path
+    with amounts("images") as shown:
+        found = compute_features(
+            dataset,
+            lambda: decode_with_progress(dataset, cache),
+            backbone,
+            device,
+            partial(shown, f"features of {dataset.name}"),
+        )
+    domains = tuple(replace(one, images=found[one.name]) for one in dataset.domains)
+    write_features(path, replace(dataset, name=name, domains=domains))
+    return path
+
+
 def add_columns(parser: Any) -> None:
     """Add the names of a table's columns."""
     parser.add_argument(

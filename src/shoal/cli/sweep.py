@@ -3,10 +3,18 @@
 import argparse
 from typing import Any
 
-from ..catalogue import TEST_DOMAINS
+from ..catalogue import FIT_BACKBONE, TEST_DOMAINS
 from .engine import add_engine_options, check_engine, run_sweep, workspace_of
 from .loading import add_places
-from .options import add_precision, add_search, add_settings, add_start, positive, settings
+from .options import (
+    add_precision,
+    add_search,
+    add_settings,
+    add_start,
+    device,
+    positive,
+    settings,
+)
 
 
 def add(commands: Any) -> None:
@@ -31,7 +39,8 @@ def add(commands: Any) -> None:
         nargs="+",
         required=True,
         metavar="NAME",
-        help="names from 'shoal data list', folders of domain/class/file, or manifests",
+        help="names from 'shoal data list', folders of domain/class/file, manifests, or feature "
+        "files of 'shoal data features'",
     )
     add_places(what)
     what.add_argument(
@@ -80,6 +89,14 @@ def add(commands: Any) -> None:
         choices=("imagenet", "none"),
         help="initial weights of a large network (default: imagenet, if it has such weights)",
     )
+    what.add_argument(
+        "--train",
+        choices=("all", "head"),
+        default="all",
+        help="head: train only linear heads, on features of the network with ImageNet weights "
+        f"(default network: {FIT_BACKBONE}) that are computed once; no published number is "
+        "comparable (default: %(default)s weights)",
+    )
     add_start(what)
     add_precision(what)
     add_engine_options(parser)
@@ -99,7 +116,7 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
     from ..networks.registry import DRAWN, check_name
     from ..runs.run import Protocol
     from ..sweeps.plan import Sweep
-    from .loading import load_and_report
+    from .loading import features_with_progress, load_and_report
     from .methods import name_of, with_settings
 
     if options.network is not None:
@@ -107,7 +124,12 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
     methods = {name_of(asked, with_settings(asked)[0]): asked for asked in options.algorithms}
     names: dict[str, str] = {}
     for asked in dict.fromkeys(options.datasets):
-        name = load_and_report(asked, options.data).name
+        dataset = load_and_report(asked, options.data)
+        if options.train == "head" and not dataset.in_memory:
+            on = device(options.device)
+            asked = str(features_with_progress(dataset, options.network, on, options.cache))
+            dataset = load_and_report(asked, options.data)
+        name = dataset.name
         if name in names:
             raise ValueError(
                 f"{names[name]} and {asked} have the same name, {name!r}, and a sweep knows data "
@@ -134,4 +156,4 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
         protocol=protocol,
         record_every=options.record_every,
     )
-    return sweep, workspace_of(options, methods, names)
+    return sweep, workspace_of(options, methods, names, options.network)

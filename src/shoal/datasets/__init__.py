@@ -12,6 +12,7 @@ from .. import catalogue
 from ..catalogue import module_of
 from ..choices import choose
 from .base import Domain, DomainDataset, Split, split, splits
+from .features import is_feature_file, load_features
 from .folders import folder_name, image_folders
 from .images import Published, Verification, decode, verify
 from .manifest import image_manifest, is_manifest
@@ -63,7 +64,7 @@ def find(name: str) -> Loader:
 
 
 def load_dataset(text: str, root: Path | None, trial: int = 0) -> DomainDataset:
-    """Return a published data set, a folder of ``domain/class/file``, or the images of a manifest.
+    """Return a published data set, or one of a folder, a manifest of images or a feature file.
 
     Args:
         text: a name of ``DATASETS``, or a path; a folder that has such a name is ``./name``.
@@ -73,13 +74,15 @@ def load_dataset(text: str, root: Path | None, trial: int = 0) -> DomainDataset:
     path = Path(text)
     if is_manifest(path):
         return image_manifest(path.stem, path)
+    if is_feature_file(path):
+        return load_features(path)
     if is_folder(text):
         return image_folders(folder_name(path), path)
     return find(text)(root, trial)
 
 
 def is_folder(text: str) -> bool:
-    """Return whether ``load_dataset`` reads a text as a folder, not as a name or a manifest."""
-    if is_manifest(Path(text)):
+    """Return whether ``load_dataset`` reads a text as a folder, not as a name or a file."""
+    if is_manifest(Path(text)) or is_feature_file(Path(text)):
         return False
     return "/" in text or (Path(text).is_dir() and text not in DATASETS)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ..datasets.cache import ImageCache
 
 PLAN, LOCK, RUNS = "plan.json", "plan.lock", "runs"
+# The network on vectors: a linear head on features.
+HEAD = "linear"
 
 # A method, and the hyperparameters that its name sets.
 MethodChoice = tuple["type[Algorithm]", Mapping[str, str]]
@@ -40,8 +42,8 @@ class Sweep:
             leave-one-domain-out selection needs.
         search: of the hyperparameters: "domainbed", or "mild" as in ``search_settings``.
         settings: hyperparameters as text, by name, as in ``draw``; they win over the search.
-        protocol: of all runs; its network and weights apply to large images, small ones have
-            their own.
+        protocol: of all runs; its network and weights apply to large images. Small ones have
+            their own, and features get a linear head.
         record_every: updates between records; None for DomainBed's of each data set.
     """
 
@@ -114,6 +116,8 @@ def runs_of(
 
 def _protocol_for(dataset: "DomainDataset", sweep: Sweep, every: int) -> Protocol:
     protocol = replace(sweep.protocol, record_every=every)
+    if dataset.kind == "vectors":
+        return replace(protocol, network=HEAD, weights=None)
     return replace(protocol, network=None, weights=None) if dataset.in_memory else protocol
 
 
