@@ -175,6 +175,8 @@ def test_runs_of_a_fit_are_not_for_shoal_sweep(
     sweep: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (sweep / "fit.json").write_text("{}")
-    assert main(["report", str(sweep)]) == 0
+    assert main(["report", str(sweep)]) == 2
+    assert "is the folder of a fit" in capsys.readouterr().err
+    assert main(["report", str(sweep / "runs")]) == 0
     told = capsys.readouterr().out
     assert "2 of IRM: too hot" in told and "shoal sweep" not in told

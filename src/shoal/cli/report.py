@@ -143,10 +143,18 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from ..report.views import FORMATS
+    from ..results.records import FIT_SETUP
     from ..storage import write_text
 
     if options.published == bool(options.folders):
         raise ValueError("give either folders or --published")
+    for folder in options.folders:
+        if (folder / FIT_SETUP).exists():
+            raise ValueError(
+                f"{folder} is the folder of a fit, which compares methods in another way than a "
+                f"benchmark: open {folder / 'report.html'}, or give the same 'shoal fit' again, "
+                "which prints its table and trains nothing that is done"
+            )
     if options.format == "html":
         text, out = _page(options), options.out or Path(PAGE)
     else:

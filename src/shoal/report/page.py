@@ -15,12 +15,14 @@ from typing import Any
 
 from ..catalogue import in_order, method_and_average, title_of
 from ..results.averages import without_averages
+from ..results.best_of_n import best_of_n
 from ..results.records import Failure, Record, RunResult, RunTiming, timing_of
 from ..results.selection import WORDS, choose_runs
 from .grid import BASELINE, Grid, GridEntry
 from .sweep import (
     FURTHER,
     PAIRED,
+    SEARCHED,
     RuleReport,
     against_each,
     domains_of,
@@ -135,6 +137,7 @@ def page_data(
         "domains": domains_of(runs),
         "further": FURTHER,
         "differences": PAIRED,
+        "searched": SEARCHED,
         "chapters": shown,
         "runs": curves,
         "steps": steps,
@@ -164,9 +167,29 @@ def _chapter(found: RuleReport, runs: Sequence[RunResult]) -> dict[str, Any]:
         "paired": {name: _grid(table) for name, table in against_each(found.choices).items()},
         "about": found.about,
         "cautions": found.cautions,
+        "best_of_n": _best_of_n(found),
         "readings": readings,
         "chosen": chosen,
     }
+
+
+def _best_of_n(found: RuleReport) -> list[dict[str, Any]]:
+    """Return the curves of each data set with several draws."""
+    curves = best_of_n(found.choices)
+    return [
+        {
+            "dataset": dataset,
+            "curves": [
+                {
+                    "method": curve.algorithm,
+                    "values": [accuracy(cell.mean) for cell in curve.accuracies],
+                }
+                for curve in curves
+                if curve.dataset == dataset
+            ],
+        }
+        for dataset in dict.fromkeys(curve.dataset for curve in curves)
+    ]
 
 
 def _readings(rule: str, runs: Sequence[RunResult]) -> list[list[int | None] | None]:
@@ -243,6 +266,7 @@ SCRIPTS = (
     "sweep_charts.js",
     "sweep_runs.js",
     "sweep_gaps.js",
+    "sweep_search.js",
     "sweep_page.js",
 )
 

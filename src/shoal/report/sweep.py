@@ -1,7 +1,7 @@
 """The report of a sweep: for each selection rule its tables, differences and notes."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..catalogue import by_method, in_order, title_of
@@ -15,6 +15,7 @@ from ..results.aggregation import (
     rows_of,
 )
 from ..results.averages import without_averages
+from ..results.best_of_n import BestOfN, best_of_n, shown_numbers
 from ..results.records import Failure, RunResult
 from ..results.selection import Choice, Selection, select
 from .comparable import find_departures, not_compared_lines
@@ -53,6 +54,11 @@ PAIRED = (
     "trial) that both methods have, – if there are fewer than two; p is from the sign test. Over "
     "domains, the trials of a domain are averaged first: they are no new domains, so this is the "
     "error for a domain that was never seen"
+)
+SEARCHED = (
+    "If the search had n draws: the accuracy to expect of the draw that the rule chooses among n "
+    "random ones of these, the mean over test domains ± the standard error over trials. Where it "
+    "still rises at the end, more draws would help"
 )
 HEADINGS = ("Difference", "Pairs", "Won", "Lost", "p", "Over domains", "Domains")
 
@@ -148,6 +154,7 @@ class RuleReport:
             ours, if there are any.
         paired: the table of differences between methods, if there are several; ``pairs`` are these
             methods.
+        best_of_n: by data set, if there are several draws.
         lines: notes. They begin with those of ``about``: what was trained, why something is not
             compared with published cells, and averages.
         cautions: notes to read before the tables.
@@ -158,6 +165,7 @@ class RuleReport:
     tables: tuple[Grid, ...]
     by_domain: tuple[Grid, ...]
     paired: tuple[Grid, ...]
+    best_of_n: tuple[Grid, ...]
     lines: tuple[str, ...]
     cautions: tuple[str, ...]
     about: tuple[str, ...]
@@ -168,7 +176,7 @@ class RuleReport:
     @property
     def all_tables(self) -> tuple[Grid, ...]:
         """All tables, in reading order."""
-        return (*self.tables, *self.by_domain, *self.paired)
+        return (*self.tables, *self.by_domain, *self.paired, *self.best_of_n)
 
 
 def rule_reports(
@@ -239,19 +247,50 @@ def _rule_report(
     about += no_average_lines(rows)
     about += _without_colored_mnist(whole)
     pairs = _pairs(rows, compared)
+    searched = best_of_n(choices)
     cautions = [*doubled_lines(both), *uneven_lines(choices, selected.undecided), *lacking]
     return RuleReport(
         rule=rule,
         tables=tuple(tables),
         by_domain=tuple(by_domain),
         paired=(paired(choices, pairs, f"tab:{rule}-paired"),) if pairs else (),
-        lines=(*about, FURTHER, *([PAIRED] if pairs else [])),
+        best_of_n=tuple(best_of_n_grids(searched)),
+        lines=(*about, FURTHER, *([PAIRED] if pairs else []), *([SEARCHED] if searched else [])),
         cautions=(*cautions, *by_chance_lines(choices)),
         about=tuple(about),
         choices=tuple(choices),
         rows=tuple(rows),
         pairs=tuple(pairs),
     )
+
+
+def best_of_n_grids(curves: Sequence[BestOfN]) -> Iterator[Grid]:
+    """Yield a table for each data set: the accuracy of every method if it had n draws."""
+    for dataset in dict.fromkeys(curve.dataset for curve in curves):
+        mine = [curve for curve in curves if curve.dataset == dataset]
+        numbers = shown_numbers(max(len(curve.accuracies) for curve in mine))
+        lines = tuple(
+            GridLine(
+                name=title_of(curve.algorithm),
+                key=curve.algorithm,
+                cells=tuple(_best_entry(curve, n) for n in numbers),
+            )
+            for curve in mine
+        )
+        yield Grid(
+            title=f"{dataset}, if the search had n draws",
+            label=f"tab:{dataset}-best-of-n",
+            columns=tuple(f"n = {n}" for n in numbers),
+            lines=lines,
+        )
+
+
+def _best_entry(curve: BestOfN, n: int) -> GridEntry:
+    if n > len(curve.accuracies):
+        return GridEntry()
+    cell = curve.accuracies[n - 1]
+    error = one_decimal(100 * cell.error) if cell.trials > 1 else ""
+    return GridEntry(one_decimal(100 * cell.mean), error)
 
 
 def _ordered(choices: Sequence[Choice], domains: Mapping[str, Sequence[str]]) -> list[Choice]:

@@ -112,7 +112,7 @@ function lineChart(box, label, series, height, options) {
     box.replaceChildren(make("p", { class: "empty" }, options.empty || "No numbers were recorded."));
     return;
   }
-  const plot = frame(box, label, "step", height, options.names ? 40 : 10);
+  const plot = frame(box, label, options.xName || "step", height, options.names ? 40 : 10);
   const x = numericScale(steps, false, plot.left, plot.right, Math.max(2, Math.floor(plot.width / 110)));
   x.marks = x.marks.filter(([, name]) => Number(name) >= 0);
   const y = numericScale(values, options.logarithmic && spansDecades(values), plot.bottom, plot.top, height / 50);

@@ -88,6 +88,7 @@ function showRule() {
   gridTables($("published"), "published", chapter.published);
   gridTables($("domains-tables"), "domains", chapter.by_domain);
   showPaired();
+  showSearch();
   showSelection();
   curveChooser.forget("Draw");
   scatterChooser.update();
@@ -131,9 +132,11 @@ function start() {
   $("paired-other").addEventListener("change", showPaired);
   $("further").textContent = `${data.further}.`;
   $("differences").textContent = `${data.differences}.`;
+  $("search-words").textContent = `${data.searched}.`;
   $("filter").addEventListener("input", () => {
     filter();
     gapChooser.update();
+    showSearch();
   });
   NARROW.addEventListener("change", showRule);
   let width = window.innerWidth;
@@ -143,6 +146,7 @@ function start() {
     scatterChooser.update();
     curveChooser.update();
     gapChooser.update();
+    showSearch();
   });
   showCosts();
   showFailures();

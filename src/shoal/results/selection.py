@@ -22,6 +22,15 @@ NEAR = 0.005
 DECIMALS = 9
 
 
+@dataclass(frozen=True)
+class DrawScore:
+    """What a rule reads of one draw: its score, and the accuracy that it would report."""
+
+    draw: int
+    score: float
+    accuracy: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """The run and the step that a rule chose for one test domain in one trial.
@@ -31,6 +40,8 @@ class Choice:
         accuracy, calibration_error: on the kept images of the test domain.
         draws: how many draws the rule had; ``failed`` of them gave no result.
         candidates: the runs of the other draws; more than one per draw if a draw ran twice.
+        by_draw: of each draw with a score; none for a rule that compares draws with each other
+            before it scores them.
     """
 
     run: RunResult
@@ -41,6 +52,7 @@ class Choice:
     draws: int
     failed: int = 0
     candidates: tuple[RunResult, ...] = ()
+    by_draw: tuple[DrawScore, ...] = ()
 
     @property
     def dataset(self) -> str:
@@ -200,7 +212,8 @@ def select(runs: Iterable[RunResult], rule: str, lost: Iterable[Failure] = ()) -
                 draws = {run.draw for run in tried} | given_up
                 found.undecided[key[0], key[1], domain, key[2]] = len(draws)
             else:
-                found.choices.append(_choice(best, tried, given_up))
+                by_draw = () if rule == CALIBRATED else _by_draw(scored)
+                found.choices.append(_choice(best, tried, given_up, by_draw))
     return found
 
 
@@ -250,7 +263,24 @@ def _draws_lost(failed: Iterable[Failure], domain: str, rule: str) -> set[int]:
     return {one.draw for one in failed if one.test_domains == (domain,)}
 
 
-def _choice(best: Scored, candidates: tuple[RunResult, ...], lost: set[int]) -> Choice:
+def _by_draw(scored: Sequence[Scored]) -> tuple[DrawScore, ...]:
+    """Return what is read of each draw; of a draw that ran twice, the better run."""
+    found: dict[int, DrawScore] = {}
+    for score, run, measured in scored:
+        before = found.get(run.draw)
+        if math.isnan(score) or (before is not None and before.score >= score):
+            continue
+        accuracy = measured.of(run.test_domains[0], KEPT)
+        found[run.draw] = DrawScore(run.draw, score, accuracy)
+    return tuple(found.values())
+
+
+def _choice(
+    best: Scored,
+    candidates: tuple[RunResult, ...],
+    lost: set[int],
+    by_draw: tuple[DrawScore, ...],
+) -> Choice:
     score, run, measured = best
     test = run.test_domains[0]
     tried = {one.draw for one in candidates}
@@ -263,6 +293,7 @@ def _choice(best: Scored, candidates: tuple[RunResult, ...], lost: set[int]) -> 
         draws=len(tried | lost),
         failed=len(lost - tried),
         candidates=candidates,
+        by_draw=by_draw,
     )
 
 
