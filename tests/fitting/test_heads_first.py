@@ -13,7 +13,14 @@ from shoal.fitting.estimates import Estimates
 from shoal.fitting.folds import Fold
 from shoal.fitting.run_estimates import RunPredictions
 from shoal.fitting.schedule import FIRST, Block, Budget, Schedule, plan_blocks
-from shoal.fitting.setup import FIRST_VERSION, RISING, FitSetup, FitWorkspace, find_candidate
+from shoal.fitting.setup import (
+    FIRST_VERSION,
+    RISING,
+    FitSetup,
+    FitWorkspace,
+    find_candidate,
+    trained_part,
+)
 from shoal.runs.machine import Machine
 from shoal.runs.run import Run
 from shoal.storage import write_safetensors
@@ -72,6 +79,20 @@ def test_the_penalty_of_fishr_rises_in_whole_networks_alone() -> None:
     given = replace(whole, settings={"ramp_steps": "50"})
     assert given.hparams(METHODS["fishr"])["ramp_steps"] == 50
     assert "ramp_steps" not in whole.hparams(METHODS["erm"])
+
+
+def test_a_method_that_cannot_train_a_head_trains_the_whole_network_alone() -> None:
+    found = recipes_of({name: find_candidate(name) for name in ("erm", "arm")}, BOTH)
+    usual = {(one.method, one.setup.trained) for one in found if one.key == one.base}
+    assert usual == {("erm", "head"), ("erm", "all"), ("arm", "all")}
+
+
+def test_by_default_a_gpu_trains_both(tmp_path: Path) -> None:
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert trained_part("auto", "images", tmp_path, gpu) == "both"
+    assert trained_part("auto", "images", tmp_path, cpu) == "head"
+    assert trained_part("auto", "table", tmp_path, gpu) == "all"
+    assert trained_part("all", "images", tmp_path, cpu) == "all"
 
 
 def test_heads_and_whole_networks_are_candidates_of_their_own() -> None:

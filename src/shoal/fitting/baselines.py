@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..catalogue import BASELINES
-from ..networks import Network, Standardise
+from ..networks import Network, measure_inputs
 from ..networks.trees import TreeNodes, Trees, boosted_trees, forest
 from ..randomness import domainbed_hash
 from ..runs.fitted import Fitted, linear_model
@@ -31,7 +31,7 @@ class Baseline(Fitted):
     """One of scikit-learn's classifiers; its runs need no updates.
 
     Args:
-        network: its name in a run.
+        network: its name in a run, as ``network_name`` completes it.
         grid: arguments of the classifier for each draw; draw 0 is the defaults.
         random: whether its seed matters, so that another trial is another model.
     """
@@ -39,6 +39,11 @@ class Baseline(Fitted):
     network: ClassVar[str]
     grid: ClassVar[tuple[Mapping[str, Any], ...]]
     random: ClassVar[bool] = False
+
+    @classmethod
+    def network_name(cls, settings: Mapping[str, Any]) -> str:
+        """Return the name of the network that these settings give."""
+        return f"{cls.network}-ranks" if settings.get("ranks") else cls.network
 
     @classmethod
     def fit_network(cls, run: Run, inputs: Tensor, labels: Tensor, classes: int) -> Network:
@@ -59,10 +64,14 @@ class Baseline(Fitted):
 
 
 class LogisticRegression(Baseline):
-    """Multinomial logistic regression with an L2 penalty, on standardised columns."""
+    """Multinomial logistic regression with an L2 penalty, on standardised columns.
+
+    On a table every column also enters by the ranks of its values: a line through the values alone
+    is at the mercy of outliers and of scales that drift.
+    """
 
     network = "linear"
-    grid = ({"C": 1.0}, {"C": 0.1}, {"C": 0.01})
+    grid = tuple({"C": C, "ranks": True} for C in (1.0, 0.1, 0.01))
 
     @classmethod
     def fit_rows(
@@ -71,26 +80,25 @@ class LogisticRegression(Baseline):
         from sklearn import linear_model as sklearn_linear
         from threadpoolctl import threadpool_limits
 
-        network = linear_model(inputs.shape[1], classes)
-        standardise, head = network.features, network.classifier
-        if not isinstance(standardise, Standardise) or not isinstance(head, torch.nn.Linear):
-            raise TypeError("a linear model has standardised columns and a linear head")
-        standardise.measure(inputs)
+        settings = dict(settings)
+        network = linear_model(inputs.shape[1], classes, settings.pop("ranks", False))
+        features, head = network.features, network.classifier
+        measure_inputs(features, inputs)
         model = sklearn_linear.LogisticRegression(max_iter=1000, random_state=seed, **settings)
         with threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a fit that could be a little closer is good enough
-            model.fit(standardise(inputs).numpy(), labels.numpy())
+            model.fit(features(inputs).numpy(), labels.numpy())
         weight, bias = torch.from_numpy(model.coef_), torch.from_numpy(model.intercept_)
         if len(weight) == 1:  # of two classes it has the score of the second
             weight, bias = (torch.cat([torch.zeros_like(one), one]) for one in (weight, bias))
         known = torch.from_numpy(model.classes_)
-        head.weight.zero_()
-        head.bias.fill_(ABSENT)
-        head.weight[known], head.bias[known] = weight, bias
+        head.weight.zero_()  # type: ignore[operator]
+        head.bias.fill_(ABSENT)  # type: ignore[operator]
+        head.weight[known], head.bias[known] = weight, bias  # type: ignore[operator]
         check_same(
             network,
             inputs,
-            lambda rows: model.predict_proba(standardise(torch.from_numpy(rows)).numpy()),
+            lambda rows: model.predict_proba(features(torch.from_numpy(rows)).numpy()),
             model.classes_,
         )
         return network

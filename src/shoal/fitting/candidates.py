@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..algorithms.base import Algorithm
 from ..catalogue import BASELINES, title_of
 from ..runs.run import Run
 from ..sweeps.plan import MethodChoice
 from .baselines import Baseline
 from .estimates import Candidate, by_simplicity
+from .frozen_features import works_frozen
 from .setup import FitSetup, FitWorkspace
 from .stable_columns import StableColumns
 
@@ -56,10 +58,17 @@ def recipes_of(methods: Mapping[str, MethodChoice], setup: FitSetup) -> tuple[Re
         recipe
         for number, part in enumerate(setup.parts)
         for name, method in methods.items()
-        if part.frozen or part.kind == "table" or not issubclass(method[0], Baseline)
+        if _trains(method[0], part)
         for recipe in _recipes(name, method, part, after_heads=number > 0)
     ]
     return tuple(sorted(found, key=lambda one: by_simplicity(one.candidate)))
+
+
+def _trains(method: type[Algorithm], setup: FitSetup) -> bool:
+    """Return whether a method can be trained in this part of a fit."""
+    if setup.frozen:
+        return works_frozen(method)
+    return setup.kind == "table" or not issubclass(method, Baseline)
 
 
 def _recipes(name: str, method: MethodChoice, setup: FitSetup, after_heads: bool) -> list[Recipe]:

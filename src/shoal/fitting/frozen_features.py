@@ -53,7 +53,7 @@ def frozen_features(
     # Files of older versions do not list the times at which images changed.
     before = f"{dataset.fingerprint} {backbone}"
     if kept.get("about") not in (about, before):
-        found = _compute_features(dataset, cache, backbone, device, progress)
+        found = compute_features(dataset, cache, backbone, device, progress)
         kept = {"about": about, "features": found}
         save_tensors(path, kept)
     vectors = kept["features"]
@@ -61,13 +61,14 @@ def frozen_features(
     return replace(dataset, domains=tuple(domains))
 
 
-def _compute_features(
+def compute_features(
     dataset: DomainDataset,
     open_cache: Callable[[], ImageCache],
     backbone: str,
     device: torch.device,
     progress: Callable[[int, int], object],
 ) -> dict[str, Tensor]:
+    """Return the features of every domain's images, float32 ``[n, p]``."""
     # Before images are decoded, which takes long: its weights may not be available.
     network = pretrained(backbone, len(dataset.classes), device)
     cache = open_cache()
@@ -101,9 +102,14 @@ def pretrained(backbone: str, classes: int, device: torch.device) -> Network:
     return network.eval()
 
 
+def works_frozen(method: type[Algorithm]) -> bool:
+    """Return whether a method predicts with its network alone, and so can train a head."""
+    return issubclass(method, UpdateAlgorithm) and not method.extra_channels
+
+
 def check_frozen(name: str, method: type[Algorithm]) -> None:
-    """Raise if a method predicts with more than its network."""
-    if not issubclass(method, UpdateAlgorithm) or method.extra_channels:
+    """Raise if a method cannot train a head on frozen features."""
+    if not works_frozen(method):
         raise ValueError(
             f"{name} does not work on frozen features, because it predicts with more than its "
             "network; drop it, or train the whole network: --train all"

@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..networks import Standardise
 from ..networks.trees import SMALLEST, LogShares, Trees
 from ..runs.fitted import Fitted
 
@@ -58,9 +57,10 @@ Parts = tuple[Nodes, dict[str, Tensor], int]
 
 def _linear(network: Any, temperature: float) -> Parts:
     """Return nodes, constants and the number of classes of a linear model, all in float64."""
-    standardise, head = network.features, network.classifier
-    if not isinstance(standardise, Standardise) or not isinstance(head, nn.Linear):
-        raise TypeError(f"{type(standardise).__name__} is no part of a linear model")
+    *ranks, standardise = (
+        network.features if isinstance(network.features, nn.Sequential) else [network.features]
+    )
+    head = network.classifier
     constants = {
         "mean": standardise.mean,
         "std": standardise.std,
@@ -68,9 +68,13 @@ def _linear(network: Any, temperature: float) -> Parts:
         "weight": (head.weight.detach() / temperature).T.contiguous(),
         "bias": head.bias.detach() / temperature,
     }
-    nodes: Nodes = [
-        ("Cast", ["rows"], "exact", {"to": 11}),
-        ("Sub", ["exact", "mean"], "centred", {}),
+    nodes: Nodes = [("Cast", ["rows"], "exact" if ranks else "columns", {"to": 11})]
+    for layer in ranks:
+        more, needed = _with_ranks(layer)
+        nodes += more
+        constants |= needed
+    nodes += [
+        ("Sub", ["columns", "mean"], "centred", {}),
         ("Div", ["centred", "std"], "scaled", {}),
         ("IsNaN", ["scaled"], "missing", {}),
         ("Where", ["missing", "zero", "scaled"], "known", {}),
@@ -80,6 +84,35 @@ def _linear(network: Any, temperature: float) -> Parts:
         ("Cast", ["shares"], "probabilities", {"to": 1}),
     ]
     return nodes, constants, len(head.bias)
+
+
+def _with_ranks(layer: Any) -> tuple[Nodes, dict[str, Tensor]]:
+    """Return nodes from "exact" to "columns", and their constants.
+
+    A line through knots k and heights h is h₀ + Σᵢ (hᵢ₊₁ − hᵢ) cᵢ with (x − kᵢ) / (kᵢ₊₁ − kᵢ),
+    limited to 0 … 1, as cᵢ. Zero times x is added, so that what is missing stays missing.
+    """
+    constants = {
+        "knots": layer.knots[:, :-1].contiguous(),
+        "gaps": layer.knots.diff().contiguous(),
+        "rises": layer.heights.diff().contiguous(),
+        "lowest": layer.heights[:, 0].contiguous(),
+        "one": torch.ones((), dtype=torch.float64),
+        "last_axis": torch.tensor([2]),
+    }
+    nodes: Nodes = [
+        ("Unsqueeze", ["exact", "last_axis"], "each", {}),
+        ("Sub", ["each", "knots"], "beyond", {}),
+        ("Div", ["beyond", "gaps"], "part", {}),
+        ("Max", ["part", "zero"], "positive_part", {}),
+        ("Min", ["positive_part", "one"], "share_of_gap", {}),
+        ("Mul", ["share_of_gap", "rises"], "risen", {}),
+        ("ReduceSum", ["risen", "last_axis"], "height", {"keepdims": 0}),
+        ("Mul", ["exact", "zero"], "nothing", {}),
+        ("Sum", ["height", "lowest", "nothing"], "ranks", {}),
+        ("Concat", ["exact", "ranks"], "columns", {"axis": 1}),
+    ]
+    return nodes, constants
 
 
 def _trees(network: Any, temperature: float) -> Parts:

@@ -176,8 +176,11 @@ class FitSetup:
         kind, protocol = method[0], self.protocol
         if issubclass(kind, Baseline):
             holdout = protocol.holdout if split else 0.0
-            protocol = Protocol(steps=1, record_every=1, holdout=holdout, network=kind.network)
             hparams = dict(kind.grid[draw])
+            if self.frozen:  # what is put onto a network must be linear in its features
+                hparams.pop("ranks", None)
+            network = kind.network_name(hparams)
+            protocol = Protocol(steps=1, record_every=1, holdout=holdout, network=network)
             if self.balanced:
                 hparams["class_weight"] = "balanced"
         else:
@@ -295,7 +298,7 @@ def choose_setup(
     """Return the setup for this data; choices of an earlier command on ``out`` are kept.
 
     Args:
-        train: one of ``TRAINED``, or "auto": all weights on a GPU, the head on a CPU.
+        train: one of ``TRAINED``, or "auto": both on a GPU, the head on a CPU.
         steps: None for the default number of updates.
     """
     before = saved_setup(out) or {}
@@ -323,7 +326,7 @@ def trained_part(train: str, kind: str, out: Path, device: torch.device) -> str:
     """Return what is trained, one of ``TRAINED``; an earlier command on ``out`` may have chosen."""
     if train != "auto":
         return train
-    usual = "all" if device.type == "cuda" or kind == "table" else "head"
+    usual = "all" if kind == "table" else "both" if device.type == "cuda" else "head"
     found: str = (saved_setup(out) or {}).get("trained", usual)
     return found
 

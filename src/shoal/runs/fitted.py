@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ..algorithms.base import UpdateAlgorithm
 from ..algorithms.forward import Batch
 from ..choices import choose
-from ..networks import Network, Standardise
+from ..networks import Network, Standardise, WithRanks
 from ..networks.trees import Trees, boosted_trees, forest
 from .run import Run
 
@@ -31,9 +31,13 @@ class Fitted(UpdateAlgorithm):
         raise TypeError(f"{type(self).__name__} is fitted at once and has no updates")
 
 
-def linear_model(columns: int, classes: int) -> Network:
-    """Return an untrained linear model on standardised columns, in float64."""
-    network = Network(Standardise(columns), nn.Linear(columns, classes)).double()
+def linear_model(columns: int, classes: int, ranks: bool = False) -> Network:
+    """Return an untrained linear model on standardised columns, and their ranks, in float64."""
+    features: nn.Module = Standardise(columns)
+    if ranks:
+        columns = 2 * columns
+        features = nn.Sequential(WithRanks(columns // 2), Standardise(columns))
+    network = Network(features, nn.Linear(columns, classes)).double()
     return network.requires_grad_(False)
 
 
@@ -75,6 +79,7 @@ def _trees(tensors: Mapping[str, Tensor], classes: int) -> Trees:
 
 NETWORKS: dict[str, Callable[[Mapping[str, Tensor], int, int], Network]] = {
     "linear": lambda tensors, columns, classes: linear_model(columns, classes),
+    "linear-ranks": lambda tensors, columns, classes: linear_model(columns, classes, ranks=True),
     "forest": lambda tensors, columns, classes: forest(_trees(tensors, classes)),
     "boosted-trees": lambda tensors, columns, classes: boosted_trees(_trees(tensors, classes)),
 }
