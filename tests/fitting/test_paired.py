@@ -16,7 +16,7 @@ from shoal.fitting.paired import (
     weighted_mean,
     weights_of,
 )
-from shoal.fitting.student import quantile, tail
+from shoal.results.student import quantile, tail
 
 
 @pytest.mark.parametrize("degrees", [0.3, 1, 1.26, 2, 4.5, 11, 1000])

@@ -67,6 +67,11 @@ def content(**changes: Any) -> dict[str, Any]:
             "confusion": [[1000, 234], [0, 1234]],
         },
         "unstable": [{"name": f"x1, {EVIL}", "rows": effects}],
+        "monitor": {
+            "used": "threshold",
+            "estimators": ["threshold", "confidence"],
+            "rows": [{"name": EVIL, "accuracy": 0.815, "estimates": [0.8, 0.95]}],
+        },
         "data": {
             "classes": ["cat", EVIL, *(f"class {k}" for k in range(45))],
             "rows": [
@@ -208,10 +213,12 @@ def test_other_settings_stand_in_the_table_alone() -> None:
 def test_without_any_score_nothing_is_drawn() -> None:
     made = content()
     guess = made["guess"] | {"cells": [], "beaten": None}
-    empty = content(domains=[], methods=[], guess=guess, classes=None, unstable=[], mistakes=[])
+    nothing: dict[str, Any] = {"classes": None, "unstable": [], "mistakes": [], "monitor": None}
+    empty = content(domains=[], methods=[], guess=guess, **nothing)
     assert chart(empty) == ""
     page = fit_page(empty)
-    assert "<svg" not in page and 'id="classes"' not in page and 'id="unstable"' not in page
+    assert "<svg" not in page
+    assert not re.search('id="(classes|unstable|monitor)"', page)
 
 
 def test_classes_have_their_scores() -> None:
@@ -225,6 +232,13 @@ def test_classes_have_their_scores() -> None:
     assert '<td class="right">1,000</td>' in page and '<td class="none">0</td>' in page
     many = content(classes=content()["classes"] | {"confusion": None})
     assert "Confusion" not in fit_page(many)
+
+
+def test_estimates_without_labels_stand_beside_the_accuracy() -> None:
+    page = fit_page(content()).partition('id="monitor"')[2].partition("</section>")[0]
+    cells = re.findall(r"<t[hd]>(.*?)</t[hd]>", page)
+    assert cells[:4] == ["Domain", "accuracy", "by threshold, used", "by confidence"]
+    assert cells[5:] == ["81.5", "80.0", "95.0"]
 
 
 def test_unstable_columns_are_drawn_by_domain() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from .._version import __version__
 from ..choices import nearest
+from ..compiled_code import keep_compiled_code
 
 # The module of each command, in the order of the help: your own data, one run, many runs, the
 # paper, and what they need.
@@ -19,6 +20,7 @@ COMMANDS = {
     "demo": "demo",
     "fit": "fit",
     "predict": "predict",
+    "monitor": "monitor",
     "train": "train",
     "eval": "evaluate",
     "diagnose": "diagnose",
@@ -54,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     _allow_any_file_name()
+    keep_compiled_code()
     try:
         with warnings.catch_warnings():
             # Pillow's, of images above 89 megapixels, for which there are notes and errors.

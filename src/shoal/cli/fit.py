@@ -130,7 +130,7 @@ def _add_training(group: Any) -> None:
         choices=("auto", "all", "head", "both"),
         default="auto",
         help="train all weights, only a head on frozen features, which takes minutes on a CPU, or "
-        "both: heads first, then whole networks (default: all on a GPU, head on a CPU)",
+        "both: heads first, then whole networks (default: both on a GPU, head on a CPU)",
     )
     group.add_argument(
         "--steps",
@@ -363,7 +363,7 @@ def print_plan(plan: Any) -> None:
     print(f"Comparing {', '.join(plan.candidates)}: {left_out}{within}.")
     if plan.variants or plan.trials > 1:
         more = ["other settings of the best"] * bool(plan.variants)
-        more += ["two domains left out at a time"] * bool(plan.variants and folds > 2)
+        more += ["two domains left out at a time"] * bool(plan.variants and folds > 3)
         more += [f"up to {plan.trials} splits"] * (plan.trials > 1)
         print(f"If there is time: {', '.join(more)}.")
     left = budget.seconds_left
@@ -412,7 +412,8 @@ def print_result(result: Any) -> None:
     files = ", ".join(name for name in names if (out / name).exists())
     written = f" Written to {out} in {format_duration(result.seconds)}: {files}"
     console.print(Text(written), soft_wrap=True)
-    predict = f"shoal predict {shlex.quote(str(out))} FILES..."
+    folder = shlex.quote(str(out))
+    predict = f"shoal predict {folder} FILES..., shoal monitor {folder} FILES..."
     look = f"look at the errors in {out / 'report.html'}, then fit again with another --out"
     console.print(Text(f" Next: {predict if verdict.useful else look}"), soft_wrap=True)
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..results.student import quantile
 from .choice import choose_candidate
 from .estimates import Estimates
 from .paired import effective_number, weighted_mean, weights_of
-from .student import quantile
 
 Array = NDArray[np.float64]
 # The probability that a new domain is inside the interval.

@@ -30,12 +30,14 @@ from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, build, cache_folder
 from ..datasets.domain_columns import DomainColumns, as_list
 from ..distributed import first_rank_first, processes, rank
+from ..monitoring.reference import ENTRY as REFERENCE
+from ..monitoring.reference import Reference, learn_reference
 from ..networks.registry import backbone_name, check_network
 from ..results.averages import average_folder
 from ..results.metrics import METRICS
 from ..results.records import CARD, MODEL, Record, RunResult
 from ..runs import model as models
-from ..runs.machine import Machine
+from ..runs.machine import Machine, one_thread
 from ..runs.model import check_saving
 from ..runs.run import Run
 from ..storage import cache_root, read_json, write_json, write_text
@@ -66,7 +68,7 @@ from .leave_one_out import (
 )
 from .onnx_export import ONNX, describe_onnx, onnx_missing, write_onnx
 from .page_content import build_page_content
-from .predictor import Predictor, device_of, load, one_thread
+from .predictor import Predictor, device_of, load
 from .run_estimates import RunEstimates
 from .run_length import length_within
 from .schedule import Budget, FitPlan, FitProgress, Schedule, plan_blocks
@@ -162,7 +164,7 @@ def fit(
         trials: maximum number of random splits.
         settings: hyperparameters as text, by name.
         train: "all" weights, only the "head" on frozen features, "both" one after the other, or
-            "auto": all on a GPU, the head on a CPU.
+            "auto": both on a GPU, the head on a CPU.
         backbone: the network for images.
         steps: updates of each run; by default as many as the kind of data and the time allow.
         device: by default a GPU if there is one.
@@ -240,7 +242,7 @@ def fit(
         settings=settings,
         balanced=balanced,
     )
-    if heads:
+    if trained == "head":
         for name, (chosen, _) in methods.items():
             check_frozen(name, chosen)
     folds = folds_of(inspected.dataset)
@@ -304,7 +306,8 @@ def fit(
         folds,
         trials,
         make.run,
-        nested=setup.searches and quick,
+        # Of three folds, pairs would leave one to train on, where no method can compare domains.
+        nested=setup.searches and quick and len(folds) > 3,
         make_split_run=make.split,
         make_price_run=make.without_unstable if flagged and not policy else None,
     )
@@ -358,6 +361,7 @@ def fit(
             failed,
             onnx,
             stable.stability() if flagged and stable else None,
+            _reference(verdict, deployed.dataset),
         )
         _write_page(out / PAGE, content)
     return FitResult(out=out, verdict=verdict, failures=tuple(failed), seconds=monotonic() - begin)
@@ -573,6 +577,9 @@ def write_model(
     temperature = verdict.decision.temperature
     if temperature is not None and temperature.helps:
         about["temperature"] = temperature.value
+    reference = _reference(verdict, data.dataset)
+    if reference is not None:
+        about[REFERENCE] = reference.as_json()
     (out / ONNX).unlink(missing_ok=True)  # it can be of another model
     models.save(
         out,
@@ -583,6 +590,22 @@ def write_model(
         domains=domains,
         record=record,
         about=about,
+    )
+
+
+def _reference(verdict: Verdict, dataset: DomainDataset) -> Reference | None:
+    """Return what ``monitor`` needs; None if predictions on a domain left out are missing."""
+    estimates = verdict.decision.estimates
+    found = estimates.predictions.get(verdict.deploy, {})
+    if len(estimates.domains) < 2 or not set(found) >= set(estimates.domains):
+        return None
+    counts = torch.cat([one.labels for one in dataset.domains]).bincount(
+        minlength=len(dataset.classes)
+    )
+    shares = (counts / counts.sum()).tolist()
+    return learn_reference(
+        {name: (found[name].log_probabilities, found[name].labels) for name in estimates.domains},
+        dict(zip(dataset.classes, shares, strict=True)),
     )
 
 

@@ -14,6 +14,8 @@ import numpy as np
 from ..catalogue import BASELINES, title_of
 from ..datasets.images import read_image
 from ..datasets.reading import Reading
+from ..monitoring.expected_accuracy import AccuracyEstimator
+from ..monitoring.reference import Reference
 from ..results.aggregation import TrialMean
 from ..results.metrics import Metric, by_class
 from ..results.records import RunResult, timing_of
@@ -44,6 +46,7 @@ def build_page_content(
     failures: Sequence[str],
     onnx: bool,
     stability: ColumnStability | None = None,
+    reference: Reference | None = None,
 ) -> dict[str, Any]:
     """Return the content for ``report.fit_page.fit_page``.
 
@@ -52,6 +55,7 @@ def build_page_content(
         failures: a line for each failed run.
         onnx: whether an ONNX file was written.
         stability: of the columns of a table.
+        reference: of ``shoal monitor``.
     """
     decision = verdict.decision
     estimates = decision.estimates
@@ -73,6 +77,7 @@ def build_page_content(
         "guess": {**_scores(decision.guess, domains, decision), "beaten": decision.beaten},
         "classes": _by_class(decision, data.dataset.classes),
         "unstable": _effects(stability, data.dataset.names),
+        "monitor": None if reference is None else _monitor(reference.accuracy),
         "data": _data(data),
         "mistakes": find_mistakes(
             [(estimates.title(key), run) for key, run in runs if key == verdict.deploy], folds, data
@@ -81,6 +86,22 @@ def build_page_content(
         "how": _how(setup, decision, [run for _, run in runs]),
         "failures": list(failures),
         "onnx": onnx,
+    }
+
+
+def _monitor(found: AccuracyEstimator) -> dict[str, Any]:
+    """Return what each estimator of accuracy without labels said of every domain left out."""
+    return {
+        "used": found.name,
+        "estimators": list(found.tried),
+        "rows": [
+            {
+                "name": domain,
+                "accuracy": accuracy,
+                "estimates": [mine[domain] for mine in found.tried.values()],
+            }
+            for domain, accuracy in found.accuracies.items()
+        ],
     }
 
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from ..randomness import stream
-from .student import tail
+from ..results.student import tail
 
 Array = NDArray[np.float64]
 # The number of examples with which a domain has half the weight of a very large one.

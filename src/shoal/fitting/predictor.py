@@ -7,7 +7,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 from pathlib import Path
@@ -22,8 +22,12 @@ from ..algorithms.base import Algorithm
 from ..datasets.encoding import Array, Encoding
 from ..datasets.reading import Reading
 from ..datasets.tables import read_table
+from ..monitoring.place import PlaceReport, report_place
+from ..monitoring.reference import ENTRY as REFERENCE
+from ..monitoring.reference import Reference
 from ..results.records import CARD, MODEL
 from ..runs import model as models
+from ..runs.machine import one_thread
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import TOGETHER, VECTORS
 from ..training.pillow import exact_evaluation
@@ -168,6 +172,40 @@ class Predictor:
         if not np.isfinite(probabilities).all():
             raise ValueError("the probabilities are not finite; X is far from all in training")
         return probabilities
+
+    def monitor(self, sources: Any, labels: Sequence[str] | None = None) -> PlaceReport:
+        """Return what to expect of this model on data from one place that it has never seen.
+
+        What is known of other places was measured by ``shoal fit``, on domains that it left out.
+        Raise if an input cannot be read.
+
+        Args:
+            sources: as in ``predict``.
+            labels: the true class of every input, if they are known. Then the expectation is
+                compared with the accuracy.
+        """
+        found = self.predict(sources)
+        for one in found:
+            if one.error is not None:
+                raise ValueError(one.error)
+        return self.report_on(found, labels)
+
+    def report_on(
+        self, found: Sequence[Prediction], labels: Sequence[str] | None = None
+    ) -> PlaceReport:
+        """Return the report of ``monitor`` on predictions, none of which has an error."""
+        if REFERENCE not in self.card:
+            raise ValueError(
+                "this model knows nothing of domains that were left out, so there is nothing to "
+                "expect at a new one; 'shoal fit' writes models that do. If this is one of an "
+                "earlier version, run the same command again: no finished run is repeated"
+            )
+        rows = [[one.probabilities[name] for name in self.classes] for one in found]
+        p = np.array(rows, dtype=np.float64).reshape(len(rows), len(self.classes))
+        # The reference was made without the temperature.
+        logs = np.log(np.maximum(p, np.finfo(np.float32).tiny)) * self.module.temperature
+        logs -= np.logaddexp.reduce(logs, axis=1, keepdims=True)
+        return report_place(Reference.from_json(self.card[REFERENCE]), self.classes, logs, labels)
 
     def predictions(self, sources: Any) -> Iterator[Prediction]:
         """Yield the predictions of ``predict`` one by one, as soon as each is known."""
@@ -360,17 +398,6 @@ def _read(name: str, source: Any, reading: Reading) -> Tensor | str:
         return f"there are no images in {name}"
     except (ValueError, OSError) as error:
         return f"{name}: {error}" if in_memory else str(error)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run every torch operation inside on one core."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def in_threads(

@@ -1,0 +1,1 @@
+"""Monitoring: what a model does at a new place, before anyone has labelled its data."""

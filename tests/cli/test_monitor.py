@@ -1,0 +1,158 @@
+"""``shoal monitor``: what it prints, its labels, and what it refuses."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shoal
+from shoal.cli import main
+from shoal.cli.monitor import _labels
+from shoal.monitoring.reference import Reference
+from shoal.storage import read_json, write_json
+
+pytest.importorskip("sklearn", reason="no scikit-learn")
+Output = pytest.CaptureFixture[str]
+
+
+def write_sites(path: Path, sites: dict[str, float], domain: bool = True) -> None:
+    """Write a table of three classes; the larger a site's number, the easier it is."""
+    rng = np.random.default_rng(0)
+    with path.open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow([*(["site"] if domain else []), "outcome", "f0", "f1", "f2"])
+        for site, ease in sites.items():
+            for y in rng.integers(0, 3, 150):
+                x = rng.normal(size=3) + ease * np.eye(3)[y]
+                out.writerow([*([site] if domain else []), "xyz"[y], *x.round(4)])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model of four sites, and a table of a fifth, which is harder."""
+    folder = tmp_path_factory.mktemp("monitor")
+    write_sites(folder / "known.csv", {"a": 2.5, "b": 2.0, "c": 1.5, "d": 2.2})
+    write_sites(folder / "new.csv", {"e": 1.0}, domain=False)
+    words = "--domain-column site --class-column outcome --only logistic-regression --runs 4"
+    arguments = [str(folder / "known.csv"), *words.split(), "--out", str(folder / "model")]
+    assert main(["fit", *arguments]) == 0
+    return folder
+
+
+def test_what_is_printed(place: Path, capsys: Output) -> None:
+    capsys.readouterr()
+    assert main(["monitor", str(place / "model"), str(place / "new.csv")]) == 0
+    said = capsys.readouterr().out
+    assert "Expected accuracy on these 150 rows" in said and "with a probability of 90 %" in said
+    assert "Measured" not in said
+    assert (
+        main(["monitor", str(place / "model"), str(place / "new.csv"), "--class-column", "outcome"])
+        == 0
+    )
+    assert "Measured accuracy, by the labels" in capsys.readouterr().out
+
+
+def test_a_harder_place_is_expected_to_be_harder(place: Path, capsys: Output) -> None:
+    capsys.readouterr()
+    words = ["monitor", str(place / "model"), str(place / "new.csv"), "--json"]
+    assert main([*words, "--class-column", "outcome"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["expected"] < found["usual"][0]
+    assert found["expected"] == pytest.approx(found["measured"], abs=0.15)
+    assert found["held"] is True
+    assert found["unsure"] == sum(len(one) > 1 for one in found["likely"])
+
+
+def test_in_python_and_as_csv_it_is_the_same(place: Path, capsys: Output) -> None:
+    capsys.readouterr()
+    assert main(["monitor", str(place / "model"), str(place / "new.csv"), "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    model = shoal.load(place / "model", "cpu")
+    found = model.monitor(place / "new.csv")
+    assert [row["likely"].split("; ") for row in rows] == [list(one) for one in found.likely]
+    assert [row["class"] for row in rows] == [one[0] for one in found.likely]
+    with pytest.raises(ValueError, match="no such file"):
+        model.monitor(place / "none.csv")
+
+
+def test_the_card_keeps_what_the_runs_found(place: Path) -> None:
+    card = read_json(place / "model" / "model.json")
+    found = Reference.from_json(card["monitor"])
+    estimate = card["estimate"]["methods"]["logistic-regression"]
+    assert len(found.accuracy.accuracies) == 4
+    for name, accuracy in found.accuracy.accuracies.items():
+        assert estimate["domains"][name]["mean"] == pytest.approx(accuracy)
+    assert sum(found.shares.values()) == pytest.approx(1.0)
+
+
+def test_a_temperature_does_not_change_the_expectation(place: Path, tmp_path: Path) -> None:
+    before = shoal.load(place / "model", "cpu").monitor(place / "new.csv")
+    copy = tmp_path / "warm"
+    copy.mkdir()
+    (copy / "model.safetensors").write_bytes((place / "model" / "model.safetensors").read_bytes())
+    card = read_json(place / "model" / "model.json")
+    write_json(copy / "model.json", {**card, "temperature": 2.5})
+    after = shoal.load(copy, "cpu").monitor(place / "new.csv")
+    assert after.expected == pytest.approx(before.expected, abs=1e-6)
+    assert after.likely == before.likely
+
+
+def test_rows_that_cannot_be_read_are_skipped(place: Path, tmp_path: Path, capsys: Output) -> None:
+    lines = (place / "new.csv").read_text().splitlines()
+    lines[2] = "x,1.0,much,2.0"
+    lines[5] = "x,1.0"
+    (tmp_path / "new.csv").write_text("\n".join(lines))
+    capsys.readouterr()
+    words = ["monitor", str(place / "model"), str(tmp_path / "new.csv")]
+    assert main([*words, "--class-column", "outcome", "--json"]) == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out)["inputs"] == 148
+    assert len(said.err.splitlines()) == 2
+    # The labels of the other rows are still theirs.
+    model = shoal.load(place / "model", "cpu")
+    good = [one for one in model.predict(tmp_path / "new.csv") if one.error is None]
+    labels = [line[0] for row, line in enumerate(lines) if row not in (0, 2, 5)]
+    right = np.mean([one.label == label for one, label in zip(good, labels, strict=True)])
+    assert json.loads(said.out)["measured"] == pytest.approx(right)
+
+
+def test_rows_unlike_all_in_training_are_counted(
+    place: Path, tmp_path: Path, capsys: Output
+) -> None:
+    lines = (place / "new.csv").read_text().splitlines()
+    lines[3] = "x,6300,0,0"
+    (tmp_path / "new.csv").write_text("\n".join(lines))
+    capsys.readouterr()
+    words = ["monitor", str(place / "model"), str(tmp_path / "new.csv")]
+    assert main(words) == 0
+    assert "1 row has numbers far from all in training" in capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unusual"] == 1
+
+
+def test_folders_with_the_names_of_classes_are_labels() -> None:
+    model: Any = SimpleNamespace(takes_rows=False, classes=("cat", "dog"))
+    files = [Path("new/cat/1.png"), Path("new/dog/2.png")]
+    assert _labels(model, files, [], None) == ["cat", "dog"]
+    assert _labels(model, [*files, Path("new/3.png")], [], None) is None
+
+
+def test_what_is_refused(place: Path, tmp_path: Path, capsys: Output) -> None:
+    model, new = str(place / "model"), str(place / "new.csv")
+    assert main(["monitor", model, new, "--class-column", "outcomes"]) == 2
+    assert "did you mean 'outcome'?" in capsys.readouterr().err
+    for name in ("model.safetensors", "model.json"):
+        (tmp_path / name).write_bytes((place / "model" / name).read_bytes())
+    card = read_json(tmp_path / "model.json")
+    write_json(tmp_path / "model.json", {**card, "monitor": {"accuracy": []}})
+    assert main(["monitor", str(tmp_path), new]) == 2
+    assert "is damaged" in capsys.readouterr().err
+    del card["monitor"]
+    write_json(tmp_path / "model.json", card)
+    assert main(["monitor", str(tmp_path), new]) == 2
+    assert "knows nothing of domains that were left out" in capsys.readouterr().err

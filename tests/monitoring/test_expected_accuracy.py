@@ -1,0 +1,158 @@
+"""Accuracy without labels: estimators against plain versions, and what they learn from domains."""
+
+import math
+
+import numpy as np
+import pytest
+
+from shoal.monitoring.expected_accuracy import (
+    ESTIMATORS,
+    LEAST,
+    AccuracyEstimator,
+    Outcomes,
+    confidence,
+    difference,
+    entropies,
+    exact_number,
+    learn_estimator,
+    threshold,
+)
+from shoal.results.student import quantile
+
+
+def outcomes(seed: int, n: int = 400, noise: float = 1.0, sharpness: float = 1.0) -> Outcomes:
+    """Return predictions whose classes are drawn from their own probabilities, if sharpness is 1.
+
+    A sharpness above 1 makes them too sure.
+    """
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(n, 4)) / noise
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    labels = np.array([rng.choice(4, p=row) for row in p])
+    z = sharpness * logits
+    logs = z - np.log(np.exp(z).sum(1, keepdims=True))
+    return Outcomes(logs, logs.argmax(1) == labels)
+
+
+def named(domains: list[Outcomes]) -> dict[str, Outcomes]:
+    return {f"domain {k}": one for k, one in enumerate(domains)}
+
+
+def test_estimators_on_three_rows_by_hand() -> None:
+    p = np.array([[0.5, 0.5], [0.9, 0.1], [0.2, 0.8]])
+    logs = np.log(p)
+    expected = [-(row * np.log(row)).sum() for row in p]
+    assert entropies(logs) == pytest.approx(expected)
+    assert confidence(logs, 0.0) == pytest.approx((0.5 + 0.9 + 0.8) / 3)
+    # At temperature 2, probabilities are as their square roots.
+    roots = np.sqrt(p)
+    assert confidence(logs, math.log(2)) == pytest.approx(
+        np.mean(roots.max(1) / roots.sum(1)), rel=1e-12
+    )
+    assert threshold(logs, math.log(0.6)) == pytest.approx(2 / 3)
+    assert threshold(logs, math.log(0.4)) == pytest.approx(1 / 3)
+    mean = (0.5 + 0.9 + 0.8) / 3
+    odds = mean / (1 - mean) * math.exp(-0.7)
+    assert difference(logs, -0.7) == pytest.approx(odds / (1 + odds))
+
+
+def test_probabilities_of_zero_have_an_entropy() -> None:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(np.array([[1.0, 0.0]]))
+        assert entropies(logs) == pytest.approx([0.0])
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("sharpness", [0.5, 1.0, 3.0])
+def test_the_exact_number_is_exactly_right(name: str, sharpness: float) -> None:
+    domain = outcomes(0, sharpness=sharpness)
+    number = exact_number(name, domain)
+    assert ESTIMATORS[name](domain.log_probabilities, number) == pytest.approx(
+        domain.accuracy, abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("right", [True, False])
+def test_all_right_or_all_wrong_is_no_failure(name: str, right: bool) -> None:
+    domain = outcomes(0, n=50)
+    alike = Outcomes(domain.log_probabilities, np.full(50, right))
+    number = exact_number(name, alike)
+    assert math.isfinite(number)
+    found = ESTIMATORS[name](domain.log_probabilities, number)
+    assert found > 0.9 if right else found < 0.4
+
+
+def test_the_temperature_of_calibrated_predictions_is_one() -> None:
+    domain = outcomes(1, n=20_000)
+    assert math.exp(exact_number("confidence", domain)) == pytest.approx(1.0, abs=0.05)
+    too_sure = outcomes(1, n=20_000, sharpness=3.0)
+    assert math.exp(exact_number("confidence", too_sure)) == pytest.approx(3.0, abs=0.15)
+
+
+def test_an_easier_place_is_expected_to_be_easier() -> None:
+    """The model is three times too sure everywhere, and places differ in how hard they are."""
+    known = [
+        outcomes(k, noise=noise, sharpness=3.0) for k, noise in enumerate((1.2, 0.8, 0.6, 0.4))
+    ]
+    found = learn_estimator(named(known))
+    for noise in (1.0, 0.5, 0.25):
+        new = outcomes(99, n=2000, noise=noise, sharpness=3.0)
+        assert found(new.log_probabilities) == pytest.approx(new.accuracy, abs=0.06)
+        interval = found.interval(new.log_probabilities)
+        assert interval is not None and interval[0] < new.accuracy < interval[1]
+    assert set(found.tried) == set(ESTIMATORS)
+
+
+def test_numbers_residuals_and_the_deviation_are_those_of_a_plain_loop() -> None:
+    known = [outcomes(k, n=100 + 50 * k, noise=0.5 + 0.2 * k, sharpness=2.0) for k in range(4)]
+
+    def logit(p: float, n: int) -> float:
+        p = min(max(p, 0.5 / n), 1 - 0.5 / n)
+        return math.log(p / (1 - p))
+
+    squares, tried = {}, {}
+    for name, estimate in ESTIMATORS.items():
+        residuals, estimates = [], []
+        for k, one in enumerate(known):
+            others = [exact_number(name, other) for j, other in enumerate(known) if j != k]
+            found = estimate(one.log_probabilities, sum(others) / 3)
+            n = len(one.right)
+            residuals.append(logit(one.accuracy, n) - logit(found, n))
+            estimates.append(found)
+        squares[name], tried[name] = np.mean(np.square(residuals)), estimates
+    best = min(squares, key=squares.__getitem__)
+    found = learn_estimator(named(known))
+    assert found.name == best
+    assert found.number == pytest.approx(np.mean([exact_number(best, one) for one in known]))
+    pooled = (squares[best] + np.mean(list(squares.values()))) / 2
+    assert found.deviation == pytest.approx(math.sqrt(pooled))
+    for name, estimates in tried.items():
+        assert list(found.tried[name].values()) == pytest.approx(estimates)
+    assert list(found.accuracies.values()) == [one.accuracy for one in known]
+    gaps = [abs(one.accuracy - guess) for one, guess in zip(known, tried[best], strict=True)]
+    assert found.error == pytest.approx(np.mean(gaps))
+
+
+def test_the_interval_by_hand() -> None:
+    logs = np.log(np.tile([0.8, 0.2], (100, 1)))
+    found = AccuracyEstimator(
+        name="difference",
+        number=0.0,
+        deviation=0.3,
+        accuracies=dict.fromkeys("abcde", 0.5),
+        tried={"difference": dict.fromkeys("abcde", 0.5)},
+    )
+    middle = math.log(4)
+    room = quantile(0.95, 4) * math.sqrt(0.3**2 + 1 / (100 * 0.8 * 0.2))
+    expected = [1 / (1 + math.exp(-(middle + side * room))) for side in (-1, 1)]
+    assert found.interval(logs) == pytest.approx(tuple(expected))
+
+
+def test_few_domains_have_no_interval_and_one_has_nothing() -> None:
+    domains = [outcomes(k) for k in range(LEAST)]
+    logs = domains[0].log_probabilities
+    assert learn_estimator(named(domains[:2])).interval(logs) is None
+    assert learn_estimator(named(domains)).interval(logs) is not None
+    with pytest.raises(ValueError, match="two domains or more, got 1"):
+        learn_estimator(named(domains[:1]))
