@@ -1,11 +1,12 @@
 """Monitoring: expected accuracy and prediction sets on domains that were left out, nested.
 
-    python -m benchmarks.monitoring ARCHIVES...
+    python -m benchmarks.monitoring ARCHIVES... --table gas-drift=gas-drift.parquet
 
 Reads archives of runs with their logits. In turn, each domain is the new place: a run left it out,
 and what is learned comes from the other runs of the same method and trial, each of which left out
 another domain. Nothing is learned from the labels of the new place; the other runs had trained on
-its examples, because no run left out two domains.
+its examples, because no run left out two domains. With the rows of a table, its columns are the
+features that agreement and distances need; the archives of images have none.
 """
 
 import json
@@ -14,24 +15,30 @@ import tarfile
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
+from shoal.datasets import DomainDataset, splits
+from shoal.datasets.base import HOLDOUT
 from shoal.fitting.expectation import prediction_interval
+from shoal.fitting.inspection import inspect_data
 from shoal.fitting.run_estimates import RunPredictions
-from shoal.fitting.temperature import scaled
+from shoal.monitoring.class_shares import estimate_shares
+from shoal.monitoring.drift import place_distance
 from shoal.monitoring.expected_accuracy import (
     ESTIMATORS,
     LEVEL,
+    Evidence,
     Outcomes,
-    exact_number,
+    at_temperature,
     learn_estimator,
 )
-from shoal.monitoring.prediction_sets import SetRule, learn_sets, limit_of
+from shoal.monitoring.known_domains import learn_known
+from shoal.monitoring.prediction_sets import SetDomain, learn_sets, limit_of, sets_of
 from shoal.runs.folder import LOGITS
 from shoal.storage import read_safetensors
 
@@ -49,16 +56,35 @@ class LeftOut:
     logs: np.ndarray
     labels: np.ndarray
     known: float
+    agreement: float | None = None
+    distance: float | None = None
 
     @property
     def outcomes(self) -> Outcomes:
-        return Outcomes(self.logs, self.logs.argmax(1) == self.labels)
+        seen = Evidence(self.logs, self.agreement, self.distance, self.known)
+        return Outcomes(seen, self.logs.argmax(1) == self.labels)
+
+
+def with_features(one: LeftOut, trial: int, holdout: float, dataset: DomainDataset) -> LeftOut:
+    """Return it with what the columns of the table say, by moments of the other domains."""
+    rows = {domain.name: domain.tensor.double().numpy() for domain in dataset.domains}
+    labels = {domain.name: domain.labels.numpy() for domain in dataset.domains}
+    part = splits(dataset, trial, holdout)[one.domain]
+    order = np.concatenate([part.kept.numpy(), part.held_out.numpy()])
+    assert (labels[one.domain][order] == one.labels).all()
+    others = {name: mine for name, mine in rows.items() if name != one.domain}
+    generator = np.random.default_rng(0)
+    known = learn_known(others, {n: labels[n] for n in others}, len(dataset.classes), generator)
+    points = known.project(rows[one.domain][order])
+    classes = known.nearest(points).classes
+    agreement = float((classes == one.logs.argmax(1)).mean())
+    return replace(one, agreement=agreement, distance=place_distance(known, points, classes))
 
 
 Groups = dict[tuple[str, str, str], dict[int, list[LeftOut]]]
 
 
-def read_archives(archives: Iterable[Path]) -> Groups:
+def read_archives(archives: Iterable[Path], tables: Mapping[str, DomainDataset]) -> Groups:
     """Return what was left out, by data set, method and weights, and by trial."""
     found: Groups = defaultdict(lambda: defaultdict(list))
     with tempfile.TemporaryDirectory() as scratch:
@@ -70,6 +96,9 @@ def read_archives(archives: Iterable[Path]) -> Groups:
             if run["algorithm"] in METHODS and len(run["test_domains"]) == 1 and not run["draw"]:
                 for weights, one in read_run(path.parent, run["test_domains"][0]):
                     key = run["dataset"], run["algorithm"], weights
+                    if (table := tables.get(run["dataset"])) is not None:
+                        holdout = run["protocol"].get("holdout", HOLDOUT)
+                        one = with_features(one, run["trial"], holdout, table)
                     found[key][run["trial"]].append(one)
     return found
 
@@ -108,30 +137,33 @@ def at_place(new: LeftOut, others: Sequence[LeftOut]) -> dict[str, Any]:
     found = learn_estimator({one.domain: one.outcomes for one in others})
     truth = new.outcomes.accuracy
     accuracies = np.array([one.accuracy for one in outcomes])
+    seen = new.outcomes.evidence
     guesses = {
-        "chosen": found(new.logs),
+        "chosen": found(seen),
         "known domains": new.known,
         "mean of the others": float(accuracies.mean()),
     }
-    for name, estimate in ESTIMATORS.items():
-        number = fmean(exact_number(name, one) for one in outcomes)
-        guesses[name] = estimate(new.logs, number)
+    for name, one in ESTIMATORS.items():
+        if one.works_with(seen):
+            guesses[name] = one.estimate(seen, fmean(one.exact(other) for other in outcomes))
     sizes = np.array([len(one.labels) for one in others])
     intervals = {
-        "chosen": found.interval(new.logs),
+        "chosen": found.interval(seen),
         "Student": prediction_interval(accuracies, sizes),
     }
-    pairs = [(one.logs, one.labels) for one in others]
-    together = [np.concatenate([pair[k] for pair in pairs]) for k in (0, 1)]
-    rules = {
-        "by domain": learn_sets(pairs),
-        "pooled": SetRule(
-            limit=limit_of(together[0], together[1]), level=LEVEL, domains=1, trust=0
-        ),
-    }
+    tried = found.tried[found.name]
+    rule = learn_sets(
+        {one.domain: SetDomain(one.logs, one.labels, tried[one.domain]) for one in others}
+    )
+    together = limit_of(
+        np.concatenate([one.logs for one in others]), np.concatenate([one.labels for one in others])
+    )
     sets = {}
-    for name, rule in rules.items():
-        held = rule(new.logs)
+    for name, held in (
+        ("by domain", rule(new.logs, guesses["chosen"])),
+        ("one temperature", sets_of(new.logs, rule.single)),
+        ("pooled", sets_of(new.logs, together)),
+    ):
         covered = held[np.arange(len(held)), new.labels].mean()
         sets[name] = {"coverage": float(covered), "size": float(held.sum(1).mean())}
     return {
@@ -164,15 +196,9 @@ def shares_of(new: LeftOut, others: Sequence[LeftOut]) -> dict[str, float]:
     def count(labels: np.ndarray) -> np.ndarray:
         return np.asarray(np.bincount(labels, minlength=classes) / len(labels))
 
-    before = np.mean([count(one.labels) for one in others], 0) + 1e-3
-    before /= before.sum()
-    number = fmean(exact_number("confidence", one.outcomes) for one in others)
-    p = scaled(new.logs, math.exp(number))
-    shares, corrected = before, p
-    for _ in range(200):
-        corrected = p * (shares / before)
-        corrected /= corrected.sum(1, keepdims=True)
-        shares = corrected.mean(0)
+    before = np.mean([count(one.labels) for one in others], 0)
+    number = fmean(ESTIMATORS["confidence"].exact(one.outcomes) for one in others)
+    shares, corrected = estimate_shares(at_temperature(new.logs, math.exp(number)), before)
     truth, counted = count(new.labels), count(new.logs.argmax(1))
     return {
         "count": float(np.abs(counted - truth).sum() / 2),
@@ -218,9 +244,15 @@ def summary(places: Sequence[Mapping[str, Any]], classes: int) -> dict[str, Any]
 def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("archives", type=Path, nargs="+")
+    parser.add_argument("--table", metavar="NAME=FILE", help="domain column batch, class gas")
     asked = parser.parse_args()
+    tables = {}
+    if asked.table:
+        name, _, path = asked.table.partition("=")
+        found = inspect_data(Path(path), class_column="gas", domain_column="batch")
+        tables[name] = found.dataset
     rows = []
-    for (dataset, method, weights), trials in sorted(read_archives(asked.archives).items()):
+    for (dataset, method, weights), trials in sorted(read_archives(asked.archives, tables).items()):
         places = list(nested(trials))
         if places:
             classes = next(iter(trials.values()))[0].logs.shape[1]

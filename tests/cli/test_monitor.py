@@ -13,7 +13,6 @@ import pytest
 import shoal
 from shoal.cli import main
 from shoal.cli.monitor import _labels
-from shoal.monitoring.reference import Reference
 from shoal.storage import read_json, write_json
 
 pytest.importorskip("sklearn", reason="no scikit-learn")
@@ -48,7 +47,10 @@ def test_what_is_printed(place: Path, capsys: Output) -> None:
     capsys.readouterr()
     assert main(["monitor", str(place / "model"), str(place / "new.csv")]) == 0
     said = capsys.readouterr().out
-    assert "Expected accuracy on these 150 rows" in said and "with a probability of 90 %" in said
+    assert (
+        "Expected accuracy on these 150 rows" in said
+        and "nine in ten such places are between" in said
+    )
     assert "Measured" not in said
     assert (
         main(["monitor", str(place / "model"), str(place / "new.csv"), "--class-column", "outcome"])
@@ -82,19 +84,26 @@ def test_in_python_and_as_csv_it_is_the_same(place: Path, capsys: Output) -> Non
 
 def test_the_card_keeps_what_the_runs_found(place: Path) -> None:
     card = read_json(place / "model" / "model.json")
-    found = Reference.from_json(card["monitor"])
+    found = shoal.load(place / "model", "cpu").reference
     estimate = card["estimate"]["methods"]["logistic-regression"]
     assert len(found.accuracy.accuracies) == 4
     for name, accuracy in found.accuracy.accuracies.items():
         assert estimate["domains"][name]["mean"] == pytest.approx(accuracy)
     assert sum(found.shares.values()) == pytest.approx(1.0)
+    assert set(found.accuracy.tried) >= {"threshold", "confidence", "difference", "agreement"}
+    features = found.features
+    assert features is not None
+    assert features.domains.names == ("a", "b", "c", "d")
+    # The vectors of a table would be its rows.
+    assert len(features.domains.vectors) == 0
 
 
 def test_a_temperature_does_not_change_the_expectation(place: Path, tmp_path: Path) -> None:
     before = shoal.load(place / "model", "cpu").monitor(place / "new.csv")
     copy = tmp_path / "warm"
     copy.mkdir()
-    (copy / "model.safetensors").write_bytes((place / "model" / "model.safetensors").read_bytes())
+    for name in ("model.safetensors", "reference.safetensors"):
+        (copy / name).write_bytes((place / "model" / name).read_bytes())
     card = read_json(place / "model" / "model.json")
     write_json(copy / "model.json", {**card, "temperature": 2.5})
     after = shoal.load(copy, "cpu").monitor(place / "new.csv")
@@ -146,7 +155,7 @@ def test_what_is_refused(place: Path, tmp_path: Path, capsys: Output) -> None:
     model, new = str(place / "model"), str(place / "new.csv")
     assert main(["monitor", model, new, "--class-column", "outcomes"]) == 2
     assert "did you mean 'outcome'?" in capsys.readouterr().err
-    for name in ("model.safetensors", "model.json"):
+    for name in ("model.safetensors", "model.json", "reference.safetensors"):
         (tmp_path / name).write_bytes((place / "model" / name).read_bytes())
     card = read_json(tmp_path / "model.json")
     write_json(tmp_path / "model.json", {**card, "monitor": {"accuracy": []}})
@@ -156,3 +165,61 @@ def test_what_is_refused(place: Path, tmp_path: Path, capsys: Output) -> None:
     write_json(tmp_path / "model.json", card)
     assert main(["monitor", str(tmp_path), new]) == 2
     assert "knows nothing of domains that were left out" in capsys.readouterr().err
+
+
+def test_a_place_unlike_all_others_is_noticed(place: Path, tmp_path: Path, capsys: Output) -> None:
+    lines = (place / "new.csv").read_text().splitlines()
+    moved = [lines[0]]
+    for line in lines[1:]:
+        outcome, *numbers = line.split(",")
+        moved.append(",".join([outcome, *(str(float(one) + 4) for one in numbers)]))
+    (tmp_path / "moved.csv").write_text("\n".join(moved))
+    capsys.readouterr()
+    said = []
+    for path in (place / "new.csv", tmp_path / "moved.csv"):
+        assert main(["monitor", str(place / "model"), str(path)]) == 0
+        said.append(capsys.readouterr().out)
+    assert "Columns outside" not in said[0]
+    assert "unlike every known domain; the nearest is" in said[1]
+    assert "Columns outside all known domains, by how many spreads: f" in said[1]
+
+
+def test_abstaining_and_corrected_shares(place: Path, capsys: Output) -> None:
+    capsys.readouterr()
+    words = ["monitor", str(place / "model"), str(place / "new.csv"), "--csv"]
+    tables = []
+    for more in ([], ["--abstain"], ["--correct-shares"]):
+        assert main([*words, *more]) == 0
+        tables.append(list(csv.DictReader(io.StringIO(capsys.readouterr().out))))
+    plain, abstained, corrected = tables
+    assert any(row["class"] == "" for row in abstained)
+    for one, other in zip(plain, abstained, strict=True):
+        several = len(one["likely"].split("; ")) > 1
+        assert other["class"] == ("" if several else one["class"])
+        assert float(one["distance"]) > 0
+    model = shoal.load(place / "model", "cpu")
+    found = model.monitor(place / "new.csv").corrected
+    assert [row["class"] for row in corrected] == [model.classes[k] for k in found.argmax(1)]
+    assert [float(row["probability"]) for row in corrected] == pytest.approx(found.max(1), abs=1e-5)
+
+
+def test_the_page_opens_offline_and_escapes_names(
+    place: Path, tmp_path: Path, capsys: Output
+) -> None:
+    lines = (place / "new.csv").read_text().splitlines()
+    lines[3] = "x,6300,0,0"
+    table = tmp_path / "<b>ward.csv"
+    table.write_text("\n".join(lines))
+    page = tmp_path / "page.html"
+    capsys.readouterr()
+    words = ["monitor", str(place / "model"), str(table), "--page", str(page), "--json"]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    text = page.read_text()
+    assert "&lt;b&gt;ward.csv" in text and "<b>ward" not in text
+    assert "http" not in text.replace("http-equiv", "") and "<script" not in text
+    assert f"{100 * found['expected']:.1f}" in text
+    for name in "abcd":
+        assert f"<th>{name}</th>" in text
+    assert "Least like anything seen" in text and "f0 6300" in text
+    assert "For a person to look at" in text

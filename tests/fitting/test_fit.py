@@ -467,7 +467,7 @@ def test_a_network_that_onnx_does_not_know_costs_nothing_else(
 
 
 def test_pictures_of_files_that_are_gone(tmp_path: Path) -> None:
-    assert page_content._picture(tmp_path / "gone.png", AS_STORED) is None
+    assert page_content.small_picture(tmp_path / "gone.png", AS_STORED) is None
 
 
 def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:

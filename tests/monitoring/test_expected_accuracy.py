@@ -9,11 +9,13 @@ from shoal.monitoring.expected_accuracy import (
     ESTIMATORS,
     LEAST,
     AccuracyEstimator,
+    Evidence,
     Outcomes,
+    agreement,
     confidence,
     difference,
+    distance,
     entropies,
-    exact_number,
     learn_estimator,
     threshold,
 )
@@ -31,7 +33,11 @@ def outcomes(seed: int, n: int = 400, noise: float = 1.0, sharpness: float = 1.0
     labels = np.array([rng.choice(4, p=row) for row in p])
     z = sharpness * logits
     logs = z - np.log(np.exp(z).sum(1, keepdims=True))
-    return Outcomes(logs, logs.argmax(1) == labels)
+    seen = Evidence(logs, agreement=0.5 + 0.4 / noise / 3, distance=1 + noise, known=0.9)
+    return Outcomes(seen, logs.argmax(1) == labels)
+
+
+DOMAINS = [outcomes(k) for k in range(3)]
 
 
 def named(domains: list[Outcomes]) -> dict[str, Outcomes]:
@@ -41,19 +47,24 @@ def named(domains: list[Outcomes]) -> dict[str, Outcomes]:
 def test_estimators_on_three_rows_by_hand() -> None:
     p = np.array([[0.5, 0.5], [0.9, 0.1], [0.2, 0.8]])
     logs = np.log(p)
+    seen = Evidence(logs, agreement=2 / 3, distance=1.5, known=0.8)
     expected = [-(row * np.log(row)).sum() for row in p]
     assert entropies(logs) == pytest.approx(expected)
-    assert confidence(logs, 0.0) == pytest.approx((0.5 + 0.9 + 0.8) / 3)
+    assert confidence(seen, 0.0) == pytest.approx((0.5 + 0.9 + 0.8) / 3)
     # At temperature 2, probabilities are as their square roots.
     roots = np.sqrt(p)
-    assert confidence(logs, math.log(2)) == pytest.approx(
+    assert confidence(seen, math.log(2)) == pytest.approx(
         np.mean(roots.max(1) / roots.sum(1)), rel=1e-12
     )
-    assert threshold(logs, math.log(0.6)) == pytest.approx(2 / 3)
-    assert threshold(logs, math.log(0.4)) == pytest.approx(1 / 3)
+    assert threshold(seen, math.log(0.6)) == pytest.approx(2 / 3)
+    assert threshold(seen, math.log(0.4)) == pytest.approx(1 / 3)
     mean = (0.5 + 0.9 + 0.8) / 3
     odds = mean / (1 - mean) * math.exp(-0.7)
-    assert difference(logs, -0.7) == pytest.approx(odds / (1 + odds))
+    assert difference(seen, -0.7) == pytest.approx(odds / (1 + odds))
+    odds = 2 * math.exp(0.3)
+    assert agreement(seen, 0.3) == pytest.approx(odds / (1 + odds))
+    odds = 4 * math.exp(-1.5 * 0.2)
+    assert distance(seen, 0.2) == pytest.approx(odds / (1 + odds))
 
 
 def test_probabilities_of_zero_have_an_entropy() -> None:
@@ -66,8 +77,8 @@ def test_probabilities_of_zero_have_an_entropy() -> None:
 @pytest.mark.parametrize("sharpness", [0.5, 1.0, 3.0])
 def test_the_exact_number_is_exactly_right(name: str, sharpness: float) -> None:
     domain = outcomes(0, sharpness=sharpness)
-    number = exact_number(name, domain)
-    assert ESTIMATORS[name](domain.log_probabilities, number) == pytest.approx(
+    number = ESTIMATORS[name].exact(domain)
+    assert ESTIMATORS[name].estimate(domain.evidence, number) == pytest.approx(
         domain.accuracy, abs=1e-6
     )
 
@@ -76,18 +87,18 @@ def test_the_exact_number_is_exactly_right(name: str, sharpness: float) -> None:
 @pytest.mark.parametrize("right", [True, False])
 def test_all_right_or_all_wrong_is_no_failure(name: str, right: bool) -> None:
     domain = outcomes(0, n=50)
-    alike = Outcomes(domain.log_probabilities, np.full(50, right))
-    number = exact_number(name, alike)
+    alike = Outcomes(domain.evidence, np.full(50, right))
+    number = ESTIMATORS[name].exact(alike)
     assert math.isfinite(number)
-    found = ESTIMATORS[name](domain.log_probabilities, number)
+    found = ESTIMATORS[name].estimate(domain.evidence, number)
     assert found > 0.9 if right else found < 0.4
 
 
 def test_the_temperature_of_calibrated_predictions_is_one() -> None:
     domain = outcomes(1, n=20_000)
-    assert math.exp(exact_number("confidence", domain)) == pytest.approx(1.0, abs=0.05)
+    assert math.exp(ESTIMATORS["confidence"].exact(domain)) == pytest.approx(1.0, abs=0.05)
     too_sure = outcomes(1, n=20_000, sharpness=3.0)
-    assert math.exp(exact_number("confidence", too_sure)) == pytest.approx(3.0, abs=0.15)
+    assert math.exp(ESTIMATORS["confidence"].exact(too_sure)) == pytest.approx(3.0, abs=0.15)
 
 
 def test_an_easier_place_is_expected_to_be_easier() -> None:
@@ -98,8 +109,8 @@ def test_an_easier_place_is_expected_to_be_easier() -> None:
     found = learn_estimator(named(known))
     for noise in (1.0, 0.5, 0.25):
         new = outcomes(99, n=2000, noise=noise, sharpness=3.0)
-        assert found(new.log_probabilities) == pytest.approx(new.accuracy, abs=0.06)
-        interval = found.interval(new.log_probabilities)
+        assert found(new.evidence) == pytest.approx(new.accuracy, abs=0.06)
+        interval = found.interval(new.evidence)
         assert interval is not None and interval[0] < new.accuracy < interval[1]
     assert set(found.tried) == set(ESTIMATORS)
 
@@ -112,11 +123,11 @@ def test_numbers_residuals_and_the_deviation_are_those_of_a_plain_loop() -> None
         return math.log(p / (1 - p))
 
     squares, tried = {}, {}
-    for name, estimate in ESTIMATORS.items():
+    for name, (estimate, exact, _) in ESTIMATORS.items():
         residuals, estimates = [], []
         for k, one in enumerate(known):
-            others = [exact_number(name, other) for j, other in enumerate(known) if j != k]
-            found = estimate(one.log_probabilities, sum(others) / 3)
+            others = [exact(other) for j, other in enumerate(known) if j != k]
+            found = estimate(one.evidence, sum(others) / 3)
             n = len(one.right)
             residuals.append(logit(one.accuracy, n) - logit(found, n))
             estimates.append(found)
@@ -124,8 +135,8 @@ def test_numbers_residuals_and_the_deviation_are_those_of_a_plain_loop() -> None
     best = min(squares, key=squares.__getitem__)
     found = learn_estimator(named(known))
     assert found.name == best
-    assert found.number == pytest.approx(np.mean([exact_number(best, one) for one in known]))
-    pooled = (squares[best] + np.mean(list(squares.values()))) / 2
+    assert found.number == pytest.approx(np.mean([ESTIMATORS[best].exact(one) for one in known]))
+    pooled = (squares[best] + np.median(list(squares.values()))) / 2
     assert found.deviation == pytest.approx(math.sqrt(pooled))
     for name, estimates in tried.items():
         assert list(found.tried[name].values()) == pytest.approx(estimates)
@@ -146,13 +157,32 @@ def test_the_interval_by_hand() -> None:
     middle = math.log(4)
     room = quantile(0.95, 4) * math.sqrt(0.3**2 + 1 / (100 * 0.8 * 0.2))
     expected = [1 / (1 + math.exp(-(middle + side * room))) for side in (-1, 1)]
-    assert found.interval(logs) == pytest.approx(tuple(expected))
+    assert found.interval(Evidence(logs)) == pytest.approx(tuple(expected))
 
 
 def test_few_domains_have_no_interval_and_one_has_nothing() -> None:
     domains = [outcomes(k) for k in range(LEAST)]
-    logs = domains[0].log_probabilities
+    logs = domains[0].evidence
     assert learn_estimator(named(domains[:2])).interval(logs) is None
     assert learn_estimator(named(domains)).interval(logs) is not None
     with pytest.raises(ValueError, match="two domains or more, got 1"):
         learn_estimator(named(domains[:1]))
+
+
+def test_what_features_do_not_tell_is_not_tried() -> None:
+    known = named(
+        [Outcomes(Evidence(one.evidence.log_probabilities), one.right) for one in DOMAINS]
+    )
+    assert set(learn_estimator(known).tried) == {"threshold", "confidence", "difference"}
+
+
+def test_agreement_is_taken_where_confidence_lies() -> None:
+    """The model is equally sure everywhere; a second classifier agrees as often as it is right."""
+    domains = {}
+    for k, right in enumerate((0.9, 0.7, 0.5, 0.8)):
+        seen = Evidence(outcomes(0).evidence.log_probabilities, right + 0.02, 1.0, 0.95)
+        domains[str(k)] = Outcomes(seen, np.arange(400) < 400 * right)
+    found = learn_estimator(domains)
+    assert found.name == "agreement"
+    new = Evidence(outcomes(0).evidence.log_probabilities, 0.62, 1.0, 0.95)
+    assert found(new) == pytest.approx(0.6, abs=0.02)

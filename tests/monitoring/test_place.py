@@ -6,10 +6,19 @@ import math
 import numpy as np
 import pytest
 
-from shoal.monitoring.expected_accuracy import Outcomes, learn_estimator
-from shoal.monitoring.place import report_place
-from shoal.monitoring.prediction_sets import learn_sets
-from shoal.monitoring.reference import Reference, learn_reference
+from shoal.monitoring.class_shares import estimate_shares
+from shoal.monitoring.drift import learn_drift
+from shoal.monitoring.expected_accuracy import Evidence, Outcomes, at_temperature, learn_estimator
+from shoal.monitoring.known_domains import learn_known
+from shoal.monitoring.place import Observed, report_place
+from shoal.monitoring.prediction_sets import SetDomain, learn_sets
+from shoal.monitoring.reference import (
+    KnownFeatures,
+    Reference,
+    as_arrays,
+    learn_reference,
+)
+from shoal.monitoring.sentences import sentences
 
 CLASSES = ("cat", "dog", "owl")
 SHARES = {"cat": 0.5, "dog": 0.3, "owl": 0.2}
@@ -22,77 +31,189 @@ def domain(seed: int, n: int = 120) -> tuple[np.ndarray, np.ndarray]:
     return z - np.log(np.exp(z).sum(1, keepdims=True)), labels
 
 
-KNOWN = {f"site {k}": domain(k) for k in range(4)}
+def features(seed: int, labels: np.ndarray, moved: float = 0.0) -> np.ndarray:
+    rng = np.random.default_rng(100 + seed)
+    return rng.normal(size=(len(labels), 5)) + 3 * np.eye(5)[labels] + moved
+
+
+def known_features() -> KnownFeatures:
+    rng = np.random.default_rng(0)
+    labels = {f"site {k}": domain(k)[1] for k in range(4)}
+    rows = {name: features(k, y, 0.1 * k) for k, (name, y) in enumerate(labels.items())}
+    known = learn_known(rows, labels, 3, rng)
+    points = {name: known.project(one) for name, one in rows.items()}
+    learned = learn_drift(known, points, labels, rng)
+    assert learned is not None
+    rule, usual = learned
+    return KnownFeatures(domains=known, drift=rule, usual=usual)
+
+
+def outcomes(k: int) -> tuple[Outcomes, np.ndarray]:
+    logs, labels = domain(k)
+    seen = Evidence(logs, agreement=0.6 + 0.05 * k, distance=1.0 + k, known=0.9)
+    return Outcomes(seen, logs.argmax(1) == labels), labels
+
+
+KNOWN = {f"site {k}": outcomes(k) for k in range(4)}
+FEATURES = known_features()
+REFERENCE = learn_reference(KNOWN, SHARES, 1.5, {"site 0": -3.0}, FEATURES)
+
+
+def arrays() -> dict[str, np.ndarray]:
+    return as_arrays(FEATURES.domains)
 
 
 def test_the_reference_is_what_its_parts_learn() -> None:
-    found = learn_reference(KNOWN, SHARES)
-    outcomes = {
-        name: Outcomes(logs, logs.argmax(1) == labels) for name, (logs, labels) in KNOWN.items()
+    accuracy = learn_estimator({name: one for name, (one, _) in KNOWN.items()})
+    assert REFERENCE.accuracy == accuracy
+    of_sets = {
+        name: SetDomain(one.evidence.log_probabilities, y, accuracy.tried[accuracy.name][name])
+        for name, (one, y) in KNOWN.items()
     }
-    assert found.accuracy == learn_estimator(outcomes)
-    assert found.sets == learn_sets(list(KNOWN.values()))
+    assert REFERENCE.sets == learn_sets(of_sets, 1.5)
+    assert REFERENCE.known == pytest.approx(0.9)
 
 
-def test_the_reference_survives_json() -> None:
-    found = learn_reference(KNOWN, SHARES)
-    assert Reference.from_json(json.loads(json.dumps(found.as_json()))) == found
+def test_the_reference_survives_json_and_arrays() -> None:
+    read = Reference.from_json(json.loads(json.dumps(REFERENCE.as_json())), arrays())
+    assert read.accuracy == REFERENCE.accuracy and read.sets == REFERENCE.sets
+    assert read.energies == REFERENCE.energies and read.known == REFERENCE.known
+    assert read.features is not None
+    assert read.features.drift == FEATURES.drift and read.features.usual == FEATURES.usual
+    assert read.features.domains.names == FEATURES.domains.names
+    for name in ("centre", "scale", "basis", "means", "counts", "columns", "vectors", "owners"):
+        one, other = getattr(read.features.domains, name), getattr(FEATURES.domains, name)
+        assert one == pytest.approx(other, rel=1e-5, abs=1e-5), name
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda card: card.pop("sets"),
-        lambda card: card["accuracy"].update(name="fortune"),
-        lambda card: card["accuracy"].update(number=math.nan),
-        lambda card: card["accuracy"].update(number=1e300),
-        lambda card: card["sets"].update(limit="much"),
-        lambda card: card["accuracy"]["accuracies"].pop("site 1"),
-        lambda card: card["accuracy"].update(tried={}),
-        lambda card: card.update(shares=[1, 2]),
+        lambda card, file: card.pop("sets"),
+        lambda card, file: card["accuracy"].update(name="fortune"),
+        lambda card, file: card["accuracy"].update(number=math.nan),
+        lambda card, file: card["accuracy"].update(number=1e300),
+        lambda card, file: card["sets"].update(limit="much"),
+        lambda card, file: card["sets"]["tried"]["site 0"].pop("decided"),
+        lambda card, file: card["accuracy"]["accuracies"].pop("site 1"),
+        lambda card, file: card["accuracy"].update(tried={}),
+        lambda card, file: card.update(shares=[1, 2]),
+        lambda card, file: card["features"]["drift"].update(thresholds=[1.0]),
+        lambda card, file: card["features"]["domains"].pop(),
+        lambda card, file: file.pop("basis"),
+        lambda card, file: file.update(means=file["means"][:, :, :1]),
+        lambda card, file: file.update(owners=file["owners"] + 9),
+        lambda card, file: file.update(vectors=np.tile(file["vectors"], (9, 1))),
     ],
 )
 def test_a_damaged_reference_is_refused(damage: object) -> None:
-    card = learn_reference(KNOWN, SHARES).as_json()
-    damage(card)  # type: ignore[operator]
-    with pytest.raises(ValueError, match="of the model's card is damaged"):
-        Reference.from_json(card)
+    card, file = json.loads(json.dumps(REFERENCE.as_json())), arrays()
+    damage(card, file)  # type: ignore[operator]
+    with pytest.raises(ValueError, match="is damaged"):
+        Reference.from_json(card, file)
+
+
+def test_an_estimator_of_features_needs_them() -> None:
+    card = json.loads(json.dumps(REFERENCE.as_json()))
+    card["accuracy"]["name"] = "agreement"
+    with pytest.raises(ValueError, match=r"agreement needs reference\.safetensors"):
+        Reference.from_json(card, None)
+    card["accuracy"]["name"] = "threshold"
+    assert Reference.from_json(card, None).features is None
 
 
 @pytest.mark.parametrize("held", [True, False])
 def test_a_report_with_labels(held: bool) -> None:
-    reference = learn_reference(KNOWN, SHARES)
+    reference = learn_reference(
+        {
+            name: (Outcomes(Evidence(one.evidence.log_probabilities), one.right), y)
+            for name, (one, y) in KNOWN.items()
+        },
+        SHARES,
+    )
     logs, labels = domain(2 if held else 7)
     names = [CLASSES[k] for k in labels]
-    found = report_place(reference, CLASSES, logs, names)
+    found = report_place(reference, CLASSES, Observed(log_probabilities=logs), names)
+    seen = Evidence(logs)
     right = (logs.argmax(1) == labels).mean()
     assert found.measured == pytest.approx(right)
-    assert found.expected == reference.accuracy(logs)
-    assert found.interval == reference.accuracy.interval(logs)
+    assert found.expected == reference.accuracy(seen)
+    assert found.interval == reference.accuracy.interval(seen)
     low, high = found.interval or (1.0, 0.0)
     assert found.held is bool(low <= right <= high) is held
     assert sum(found.shares.values()) == pytest.approx(1.0)
     assert found.shares["dog"] == pytest.approx((logs.argmax(1) == 1).mean())
-    held = reference.sets(logs)
-    assert found.unsure == (held.sum(1) > 1).sum() > 0
-    for row, mine, likely in zip(logs, held, found.likely, strict=True):
+    assert found.drift is None and found.least_like(3) == [] and not found.moved
+    sets = reference.sets(logs, found.expected)
+    assert found.unsure == (sets.sum(1) > 1).sum() > 0
+    for row, mine, likely in zip(logs, sets, found.likely, strict=True):
         assert {CLASSES.index(name) for name in likely} == set(np.flatnonzero(mine))
         assert likely[0] == CLASSES[row.argmax()]
         assert [row[CLASSES.index(name)] for name in likely] == sorted(row[mine], reverse=True)
 
 
+def test_a_report_with_features() -> None:
+    logs, labels = domain(1)
+    near, far = features(9, labels, 0.1), features(9, labels, 2.0)
+    far[5] += 1000.0
+    columns = list("abcde")
+    at_home = report_place(
+        REFERENCE, CLASSES, Observed(log_probabilities=logs, features=near, columns=columns)
+    )
+    away = report_place(
+        REFERENCE,
+        CLASSES,
+        Observed(log_probabilities=logs, features=far, columns=columns, energy=1.0),
+        temperature=1.5,
+    )
+    assert at_home.drift is not None and away.drift is not None
+    assert at_home.drift.alarm is False and away.drift.alarm is True
+    assert not at_home.moved
+    assert set(away.moved) == set(columns) and min(away.moved.values()) > 0.5
+    assert away.least_like(1) == [5]
+    known = FEATURES.domains
+    nearest = known.nearest(known.project(near)).classes
+    seen = Evidence(logs, float((nearest == logs.argmax(1)).mean()), at_home.drift.distance, 0.9)
+    assert at_home.expected == pytest.approx(REFERENCE.accuracy(seen))
+    shares, corrected = estimate_shares(
+        at_temperature(logs, 1.5), np.array([SHARES[name] for name in CLASSES])
+    )
+    assert list(away.corrected_shares.values()) == pytest.approx(shares)
+    assert away.corrected == pytest.approx(corrected)
+    said = " ".join(sentences(away, "rows", SHARES))
+    assert "unlike every known domain; the nearest is site" in said
+    assert "Columns outside all known domains" in said
+    assert "like those of site" in " ".join(sentences(at_home, "rows", SHARES))
+    plain = json.loads(json.dumps(away.as_json()))
+    assert plain["drift"]["alarm"] is True and len(plain["drift"]["distances"]) == 120
+
+
+def test_few_inputs_have_no_alarm() -> None:
+    logs, labels = domain(1, n=9)
+    found = report_place(
+        REFERENCE, CLASSES, Observed(log_probabilities=logs, features=features(9, labels, 5.0))
+    )
+    assert found.drift is not None and found.drift.alarm is None and found.drift.auroc is None
+    assert "too few images" in " ".join(sentences(found, "images", SHARES))
+
+
 def test_an_unknown_class_is_never_right() -> None:
-    reference = learn_reference(KNOWN, SHARES)
-    logs, _ = domain(7, n=10)
-    assert report_place(reference, CLASSES, logs, ["wolf"] * 10).measured == 0.0
-    assert report_place(reference, CLASSES, logs).measured is None
-    assert report_place(reference, CLASSES, logs).held is None
+    seen = Observed(log_probabilities=domain(7, n=10)[0])
+    reference = learn_reference(
+        {
+            name: (Outcomes(Evidence(one.evidence.log_probabilities), one.right), y)
+            for name, (one, y) in KNOWN.items()
+        },
+        SHARES,
+    )
+    assert report_place(reference, CLASSES, seen, ["wolf"] * 10).measured == 0.0
+    assert report_place(reference, CLASSES, seen).measured is None
+    assert report_place(reference, CLASSES, seen).held is None
 
 
 def test_nothing_and_too_few_labels_are_refused() -> None:
-    reference = learn_reference(KNOWN, SHARES)
     logs, _ = domain(7, n=10)
     with pytest.raises(ValueError, match="nothing to monitor"):
-        report_place(reference, CLASSES, logs[:0])
+        report_place(REFERENCE, CLASSES, Observed(log_probabilities=logs[:0]))
     with pytest.raises(ValueError, match="must be 10 labels, got 3"):
-        report_place(reference, CLASSES, logs, ["cat"] * 3)
+        report_place(REFERENCE, CLASSES, Observed(log_probabilities=logs), ["cat"] * 3)

@@ -144,6 +144,12 @@ def _add_training(group: Any) -> None:
         action="store_true",
         help="let all classes of a domain weigh the same in training, however rare they are",
     )
+    group.add_argument(
+        "--no-reference",
+        action="store_true",
+        help="keep only moments of the images' features in the model's folder, and none of the "
+        "features themselves, with which 'shoal monitor' compares new images",
+    )
     add_device(group)
     add_cache_folder(group)
 
@@ -223,6 +229,7 @@ def _run(options: argparse.Namespace) -> int:
                 metric=options.metric,
                 judge=options.judge,
                 balanced=options.balanced,
+                keep_vectors=not options.no_reference,
                 plan_only=options.plan_only,
                 watcher=watcher,
             )

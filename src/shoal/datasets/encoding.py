@@ -78,6 +78,13 @@ class Column:
         """The number of columns that it becomes."""
         return 1 + self.gaps if self.values is None else len(self.values)
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names of the columns that it becomes, such as "colour = red"."""
+        if self.values is not None:
+            return tuple(f"{self.name} = {value or 'missing'}" for value in self.values)
+        return (self.name, f"{self.name} = missing")[: self.width]
+
     def encode(self, column: Values) -> Tensor:
         """Return float32 ``[n, d]``; a missing number is NaN."""
         if self.values is None:

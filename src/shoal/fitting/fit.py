@@ -31,7 +31,8 @@ from ..datasets.cache import ImageCache, build, cache_folder
 from ..datasets.domain_columns import DomainColumns, as_list
 from ..distributed import first_rank_first, processes, rank
 from ..monitoring.reference import ENTRY as REFERENCE
-from ..monitoring.reference import Reference, learn_reference
+from ..monitoring.reference import FILE as REFERENCE_FILE
+from ..monitoring.reference import Reference, as_arrays
 from ..networks.registry import backbone_name, check_network
 from ..results.averages import average_folder
 from ..results.metrics import METRICS
@@ -40,7 +41,7 @@ from ..runs import model as models
 from ..runs.machine import Machine, one_thread
 from ..runs.model import check_saving
 from ..runs.run import Run
-from ..storage import cache_root, read_json, write_json, write_text
+from ..storage import cache_root, read_json, write_json, write_safetensors, write_text
 from ..sweeps.plan import MethodChoice, folder_of, write_plan
 from ..sweeps.worker import Worker
 from ..training.pillow import exact_evaluation
@@ -69,6 +70,7 @@ from .leave_one_out import (
 from .onnx_export import ONNX, describe_onnx, onnx_missing, write_onnx
 from .page_content import build_page_content
 from .predictor import Predictor, device_of, load
+from .reference import ReferenceData, make_reference
 from .run_estimates import RunEstimates
 from .run_length import length_within
 from .schedule import Budget, FitPlan, FitProgress, Schedule, plan_blocks
@@ -144,6 +146,7 @@ def fit(
     metric: str = "accuracy",
     judge: str = "mean",
     balanced: bool = False,
+    keep_vectors: bool = True,
     plan_only: bool = False,
     watcher: FitWatcher | None = None,
 ) -> FitResult | None:
@@ -178,6 +181,8 @@ def fit(
         metric: what is compared, one of ``results.metrics.METRICS``.
         judge: whether the "mean" over the domains left out decides, or the "worst" of them.
         balanced: whether all classes of a domain weigh the same in training.
+        keep_vectors: whether a few feature vectors of images are kept for ``monitor``, beside their
+            moments.
         plan_only: inspect the data and tell ``watcher`` the plan; train nothing and return None.
     """
     from ..report.fit_page import check_drawing
@@ -347,7 +352,23 @@ def fit(
         if verdict is None:
             return None
 
-        write_model(out, final, method, deploy.setup, deployed, verdict)
+        table = setup.kind == "table"
+        on_vectors = table or deploy.setup.frozen
+        reference = make_reference(
+            verdict,
+            results.known(schedule.counted),
+            folder_of(out, final),
+            ReferenceData(
+                dataset=deployed.dataset if table else workspace.inputs(deploy.setup.frozen),
+                cache=None if on_vectors else workspace.cache,
+                folds=folds,
+                method=method,
+                average=deploy.setup.average,
+                device=machine.device,
+                keep_vectors=keep_vectors and not table,  # the vectors of a table are its rows
+            ),
+        )
+        write_model(out, final, method, deploy.setup, deployed, verdict, reference)
         # A file can name every method but a user's own.
         own = None if issubclass(method[0], Baseline) else method[0]
         watcher.note(write_checked_onnx(out, own, deployed))
@@ -361,7 +382,7 @@ def fit(
             failed,
             onnx,
             stable.stability() if flagged and stable else None,
-            _reference(verdict, deployed.dataset),
+            reference,
         )
         _write_page(out / PAGE, content)
     return FitResult(out=out, verdict=verdict, failures=tuple(failed), seconds=monotonic() - begin)
@@ -549,8 +570,13 @@ def write_model(
     setup: FitSetup,
     data: FitData,
     verdict: Verdict,
+    reference: Reference | None,
 ) -> None:
-    """Write the model of ``run``, which was trained on all domains, and its card to ``out``."""
+    """Write the model of ``run``, which was trained on all domains, and its card to ``out``.
+
+    Args:
+        reference: what ``monitor`` needs.
+    """
     average, folder = setup.average, folder_of(out, run)
     if not (average_folder(folder, average) / MODEL).exists():
         average = ""  # there was too little memory for it
@@ -577,9 +603,9 @@ def write_model(
     temperature = verdict.decision.temperature
     if temperature is not None and temperature.helps:
         about["temperature"] = temperature.value
-    reference = _reference(verdict, data.dataset)
     if reference is not None:
         about[REFERENCE] = reference.as_json()
+    _write_reference(out, reference)
     (out / ONNX).unlink(missing_ok=True)  # it can be of another model
     models.save(
         out,
@@ -593,20 +619,14 @@ def write_model(
     )
 
 
-def _reference(verdict: Verdict, dataset: DomainDataset) -> Reference | None:
-    """Return what ``monitor`` needs; None if predictions on a domain left out are missing."""
-    estimates = verdict.decision.estimates
-    found = estimates.predictions.get(verdict.deploy, {})
-    if len(estimates.domains) < 2 or not set(found) >= set(estimates.domains):
-        return None
-    counts = torch.cat([one.labels for one in dataset.domains]).bincount(
-        minlength=len(dataset.classes)
-    )
-    shares = (counts / counts.sum()).tolist()
-    return learn_reference(
-        {name: (found[name].log_probabilities, found[name].labels) for name in estimates.domains},
-        dict(zip(dataset.classes, shares, strict=True)),
-    )
+def _write_reference(out: Path, reference: Reference | None) -> None:
+    """Write the moments of features beside the model; without any, there is no such file."""
+    if reference is None or reference.features is None:
+        (out / REFERENCE_FILE).unlink(missing_ok=True)
+        return
+    arrays = as_arrays(reference.features.domains)
+    tensors = {name: torch.from_numpy(one) for name, one in arrays.items()}
+    write_safetensors(out / REFERENCE_FILE, tensors)
 
 
 def write_checked_onnx(out: Path, method: type[Algorithm] | None, data: FitData) -> str:

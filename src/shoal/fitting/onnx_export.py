@@ -1,6 +1,8 @@
 """ONNX export: write the model as an ONNX file and check that both give the same probabilities."""
 
+import json
 import logging
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from ..datasets.encoding import MISSING, Column, Encoding
 from ..datasets.reading import Window
+from ..monitoring.reference import ENTRY as REFERENCE
 from ..runs.fitted import Fitted
 from ..storage import write_aside
 from .onnx_fitted import fitted_bytes
@@ -126,7 +129,8 @@ def write_onnx(path: Path, predictor: Predictor, inputs: Tensor) -> float:
             f"the ONNX file's probabilities differ from the model's by {gap:.2g}, expected "
             f"{TOLERANCE:g} or less; it was not written"
         )
-    write_aside(path, lambda file: file.write(content))
+    described = _with_metadata(content, predictor)
+    write_aside(path, lambda file: file.write(described))
     return gap
 
 
@@ -152,6 +156,25 @@ def _export(predictor: Predictor, inputs: Tensor, path: Path) -> None:
             )
     finally:
         logger.setLevel(level)
+
+
+def _with_metadata(content: bytes, predictor: Predictor) -> bytes:
+    """Return the file with what its user needs, and without the exporter's notes on its source.
+
+    The limit is of probabilities: an input may have every class that reaches it.
+    """
+    import onnx
+
+    model = onnx.load_from_string(content)
+    for node in model.graph.node:
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
+    about = {"classes": json.dumps(predictor.classes)}
+    about["temperature"] = f"{predictor.module.temperature:.6g}"
+    if REFERENCE in predictor.card:
+        about["likely_from_probability"] = f"{math.exp(-predictor.reference.sets.single):.6g}"
+    onnx.helper.set_model_props(model, {f"shoal.{name}": text for name, text in about.items()})
+    return bytes(model.SerializeToString())
 
 
 def _run(content: bytes, inputs: Tensor) -> Tensor:

@@ -275,7 +275,7 @@ def _mistake(
         return mistake | {"what": what, "row": values, "picture": None}
     path = domain.files[line["index"]]
     if path not in pictures:
-        pictures[path] = _picture(path, data.dataset.reading)
+        pictures[path] = small_picture(path, data.dataset.reading)
     return mistake | {"what": path.name, "row": "", "picture": pictures[path]}
 
 
@@ -338,7 +338,7 @@ def _effects(stability: ColumnStability | None, domains: Sequence[str]) -> list[
     ]
 
 
-def _picture(path: Path, reading: Reading) -> str | None:
+def small_picture(path: Path, reading: Reading) -> str | None:
     """Return a small square picture as a data URL; None if the file cannot be read."""
     try:
         image = read_image(path, reading)

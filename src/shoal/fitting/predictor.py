@@ -3,12 +3,14 @@
 import json
 import math
 import os
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
@@ -22,12 +24,14 @@ from ..algorithms.base import Algorithm
 from ..datasets.encoding import Array, Encoding
 from ..datasets.reading import Reading
 from ..datasets.tables import read_table
-from ..monitoring.place import PlaceReport, report_place
+from ..monitoring.place import Observed, PlaceReport, report_place
 from ..monitoring.reference import ENTRY as REFERENCE
+from ..monitoring.reference import FILE as REFERENCE_FILE
 from ..monitoring.reference import Reference
 from ..results.records import CARD, MODEL
 from ..runs import model as models
 from ..runs.machine import one_thread
+from ..storage import read_safetensors
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import TOGETHER, VECTORS
 from ..training.pillow import exact_evaluation
@@ -67,6 +71,8 @@ class Prediction:
         unseen: columns whose category did not occur in training, and is therefore ignored.
         unusual: a few words about each number that is far from all in training, so that the
             probability means little.
+        features, energy: what ``monitor`` looks at: the inputs of the network's head, or the
+            columns of a table, and −log Σ exp(logits).
     """
 
     source: str
@@ -76,6 +82,8 @@ class Prediction:
     error: str | None = None
     unseen: tuple[str, ...] = ()
     unusual: tuple[str, ...] = ()
+    features: Array | None = field(default=None, repr=False, compare=False)
+    energy: float | None = field(default=None, repr=False, compare=False)
 
 
 class Probabilities(nn.Module):
@@ -96,11 +104,29 @@ class Probabilities(nn.Module):
         return (logits.float() / self.temperature).softmax(-1)
 
 
+class HeadTap:
+    """Sees what goes into the head of a network and what comes out, in each thread on its own."""
+
+    def __init__(self, head: nn.Module) -> None:
+        self._seen = threading.local()
+        head.register_forward_hook(self._keep)
+
+    def _keep(self, head: nn.Module, given: tuple[Tensor, ...], logits: Tensor) -> None:
+        self._seen.last = given[0].flatten(1), logits
+
+    def take(self) -> tuple[Tensor, Tensor]:
+        """Return the features and logits of this thread's last pass, on the host."""
+        features, logits = self._seen.last
+        del self._seen.last
+        return features.float().cpu(), logits.float().cpu()
+
+
 class Predictor:
     """A loaded model; ``card`` describes it, ``classes`` are the names it predicts."""
 
-    def __init__(self, model: models.Model) -> None:
+    def __init__(self, model: models.Model, folder: Path | None = None) -> None:
         self.card = model.card
+        self.folder = folder
         self.classes = model.classes
         self.device = model.algorithm.device
         self._images = len(self.card["shape"]) == 3
@@ -112,7 +138,13 @@ class Predictor:
         alone = BATCH[self.device.type] if self._images else VECTORS
         self._size = TOGETHER if model.algorithm.predicts_batchwise else alone
         self.encoding = Encoding.from_card(self.card.get("inputs", {}))
-        self._reading = Reading.from_json(self.card.get("inputs", {}))
+        self.reading = Reading.from_json(self.card.get("inputs", {}))
+
+    @cached_property
+    def _tap(self) -> HeadTap | None:
+        """Sees the head of a network for images; made only if it is needed, to keep hooks away."""
+        head = getattr(self.module.algorithm.model, "classifier", None)
+        return HeadTap(head) if self._images and isinstance(head, nn.Module) else None
 
     @property
     def takes_rows(self) -> bool:
@@ -184,35 +216,62 @@ class Predictor:
             labels: the true class of every input, if they are known. Then the expectation is
                 compared with the accuracy.
         """
-        found = self.predict(sources)
+        found = list(self.predictions(sources, look=True))
         for one in found:
             if one.error is not None:
                 raise ValueError(one.error)
         return self.report_on(found, labels)
 
-    def report_on(
-        self, found: Sequence[Prediction], labels: Sequence[str] | None = None
-    ) -> PlaceReport:
-        """Return the report of ``monitor`` on predictions, none of which has an error."""
+    @cached_property
+    def reference(self) -> Reference:
+        """What is known of places, from the domains that were left out; raise if it is nothing."""
         if REFERENCE not in self.card:
             raise ValueError(
                 "this model knows nothing of domains that were left out, so there is nothing to "
                 "expect at a new one; 'shoal fit' writes models that do. If this is one of an "
                 "earlier version, run the same command again: no finished run is repeated"
             )
+        path = None if self.folder is None else self.folder / REFERENCE_FILE
+        arrays = None
+        if path is not None and path.exists():
+            arrays = {name: one.numpy() for name, one in read_safetensors(path).items()}
+        return Reference.from_json(self.card[REFERENCE], arrays)
+
+    def report_on(
+        self, found: Sequence[Prediction], labels: Sequence[str] | None = None
+    ) -> PlaceReport:
+        """Return the report of ``monitor`` on predictions that were looked at, without errors."""
+        reference = self.reference
         rows = [[one.probabilities[name] for name in self.classes] for one in found]
         p = np.array(rows, dtype=np.float64).reshape(len(rows), len(self.classes))
         # The reference was made without the temperature.
         logs = np.log(np.maximum(p, np.finfo(np.float32).tiny)) * self.module.temperature
         logs -= np.logaddexp.reduce(logs, axis=1, keepdims=True)
-        return report_place(Reference.from_json(self.card[REFERENCE]), self.classes, logs, labels)
+        features = [one.features for one in found if one.features is not None]
+        energies = [one.energy for one in found if one.energy is not None]
+        seen = Observed(
+            log_probabilities=logs,
+            features=np.stack(features) if features and len(features) == len(found) else None,
+            columns=self._parts(),
+            energy=float(np.mean(energies)) if energies else None,
+        )
+        return report_place(reference, self.classes, seen, labels, self.module.temperature)
 
-    def predictions(self, sources: Any) -> Iterator[Prediction]:
-        """Yield the predictions of ``predict`` one by one, as soon as each is known."""
+    def _parts(self) -> tuple[str, ...]:
+        """Return the names of the features of a table."""
+        columns = () if self.encoding is None else self.encoding.columns
+        return tuple(part for column in columns for part in column.parts)
+
+    def predictions(self, sources: Any, look: bool = False) -> Iterator[Prediction]:
+        """Yield the predictions of ``predict`` one by one, as soon as each is known.
+
+        Args:
+            look: whether they are for ``report_on``, with features.
+        """
         if self.encoding is not None:
-            yield from self._predict_rows(self.encoding, sources)
+            yield from self._predict_rows(self.encoding, sources, look)
         else:
-            yield from self._predict_images(sources)
+            yield from self._predict_images(sources, look)
 
     def probabilities(self, inputs: Tensor) -> Tensor:
         """Return ``[n, C]`` for uint8 images ``[n, 3, 224, 224]`` or float32 vectors ``[n, d]``."""
@@ -258,36 +317,47 @@ class Predictor:
             f"tensor [n, {shape}], as the network takes it, call probabilities()"
         )
 
-    def _predict_images(self, sources: Any) -> Iterator[Prediction]:
+    def _predict_images(self, sources: Any, look: bool) -> Iterator[Prediction]:
         if list(self.card["shape"]) != IMAGE:
             raise ValueError(
                 f"the model takes inputs of shape {self.card['shape']}, but predict() reads files "
                 f"as {IMAGE}; pass tensors to probabilities() instead"
             )
         batches = _batches(self._each(sources), self._size)
-        for found in in_threads(self._classify, batches, self.device):
+        tap = self._tap if look else None
+        for found in in_threads(partial(self._classify, tap), batches, self.device):
             yield from found
 
-    def _classify(self, sources: Sequence[tuple[str, Any]]) -> list[Prediction]:
-        read = [_read(name, one, self._reading) for name, one in sources]
+    def _classify(
+        self, tap: HeadTap | None, sources: Sequence[tuple[str, Any]]
+    ) -> list[Prediction]:
+        read = [_read(name, one, self.reading) for name, one in sources]
         good = [image for image in read if isinstance(image, Tensor)]
-        rows = iter(self._run(torch.stack(good)) if good else ())
-        return [
-            self._prediction(name, next(rows))
-            if isinstance(image, Tensor)
-            else Prediction(source=name, error=image)
-            for (name, _), image in zip(sources, read, strict=True)
-        ]
+        rows = self._run(torch.stack(good)) if good else torch.empty(0)
+        seen = tap.take() if good and tap is not None else None
+        found, number = [], 0
+        for (name, _), image in zip(sources, read, strict=True):
+            if isinstance(image, str):
+                found.append(Prediction(source=name, error=image))
+                continue
+            one = self._prediction(name, rows[number])
+            if seen is not None:
+                features, logits = seen
+                energy = -float(logits[number].logsumexp(-1))
+                one = replace(one, features=features[number].numpy(), energy=energy)
+            found.append(one)
+            number += 1
+        return found
 
-    def _predict_rows(self, encoding: Encoding, sources: Any) -> Iterator[Prediction]:
+    def _predict_rows(self, encoding: Encoding, sources: Any, look: bool) -> Iterator[Prediction]:
         for single, group in groupby(self._each(sources), is_row):
             if single:
-                yield from self._predict_single_rows(encoding, group)
+                yield from self._predict_single_rows(encoding, group, look)
             else:
                 for one in group:
-                    yield from self._predict_table(encoding, one)
+                    yield from self._predict_table(encoding, one, look)
 
-    def _predict_table(self, encoding: Encoding, source: Any) -> Iterator[Prediction]:
+    def _predict_table(self, encoding: Encoding, source: Any, look: bool) -> Iterator[Prediction]:
         file = isinstance(source, (str, Path))
         where, unread = str(source) if file else TABLE, dict[int, str]()
         try:
@@ -303,9 +373,11 @@ class Predictor:
         else:
             vectors, wrong = encoding.encode_readable(table, where, unread)
             unlike = encoding.unseen(table), encoding.unusual(table)
-            yield from self._predict_vectors(vectors, wrong, *unlike, f"{where}: ")
+            yield from self._predict_vectors(vectors, wrong, *unlike, f"{where}: ", look)
 
-    def _predict_single_rows(self, encoding: Encoding, rows: Iterable[Any]) -> Iterator[Prediction]:
+    def _predict_single_rows(
+        self, encoding: Encoding, rows: Iterable[Any], look: bool
+    ) -> Iterator[Prediction]:
         good, wrong = [], dict[int, str]()
         unseen, unusual = dict[int, tuple[str, ...]](), dict[int, tuple[str, ...]]()
         for number, row in enumerate(rows):
@@ -317,7 +389,7 @@ class Predictor:
             except ValueError as error:
                 wrong[number] = f"row {number + 1}: {error}"
         vectors = torch.cat(good) if good else torch.empty(0)
-        yield from self._predict_vectors(vectors, wrong, unseen, unusual, "")
+        yield from self._predict_vectors(vectors, wrong, unseen, unusual, "", look)
 
     def _predict_vectors(
         self,
@@ -326,6 +398,7 @@ class Predictor:
         unseen: Mapping[int, tuple[str, ...]],
         unusual: Mapping[int, tuple[str, ...]],
         where: str,
+        look: bool,
     ) -> Iterator[Prediction]:
         """Yield the predictions of a table's rows, in order.
 
@@ -334,15 +407,23 @@ class Predictor:
             wrong: why the others could not, by the number of the row.
             unseen, unusual: as in ``Prediction``, by the number of the row.
             where: text before the number of a row.
+            look: as in ``predictions``.
         """
         found = iter(self.probabilities(vectors) if len(vectors) else ())
+        features = iter(vectors.numpy())
         for row in range(len(vectors) + len(wrong)):
             source = f"{where}row {row + 1}"
             if row in wrong:
                 yield Prediction(source=source, error=wrong[row])
             else:
                 one = self._prediction(source, next(found))
-                yield replace(one, unseen=unseen.get(row, ()), unusual=unusual.get(row, ()))
+                mine = next(features) if look else None
+                yield replace(
+                    one,
+                    unseen=unseen.get(row, ()),
+                    unusual=unusual.get(row, ()),
+                    features=mine,
+                )
 
     def _prediction(self, source: str, row: Tensor) -> Prediction:
         if not row.isfinite().all():
@@ -440,7 +521,7 @@ def load(
     folder = Path(path)
     folder = folder.parent if folder.name == MODEL else folder
     _check_version(folder / CARD)
-    return Predictor(models.load(folder, device_of(device), method))
+    return Predictor(models.load(folder, device_of(device), method), folder)
 
 
 def temperature_of(card: Mapping[str, Any]) -> float:

@@ -1,17 +1,18 @@
 """Expected accuracy: how often a model is right on inputs without labels.
 
-Three estimators read it off the model's own probabilities. Each has one number, and on a domain
-that was left out it is known what this number should have been: the one with which the estimate is
-exactly right there. At a new place, the mean of these numbers is used. So an estimator needs no
-trust, only domains, and how far off it is on each of them, by the number of the others, says how
-far off it will be.
+Five estimators read it off what can be seen without labels: how sure the model is, how often a
+second classifier agrees with it, and how far the inputs are from all known domains. Each has one
+number, and on a domain that was left out it is known what this number should have been: the one
+with which the estimate is exactly right there. At a new place, the mean of these numbers is used.
+So an estimator needs no trust, only domains, and how far off it is on each of them, by the number
+of the others, says how far off it will be.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from statistics import fmean
-from typing import Any
+from statistics import fmean, median
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +31,36 @@ BISECTIONS = 60
 
 
 @dataclass(frozen=True)
-class Outcomes:
-    """Log-probabilities ``[n, C]`` on a domain that was left out, and which were right ``[n]``."""
+class Evidence:
+    """What can be seen of a model's inputs without their labels.
+
+    Args:
+        log_probabilities: ``[n, C]``.
+        agreement: the share of inputs whose nearest class among the known domains is the one that
+            the model predicts; None if their features are not known.
+        distance: of the inputs' mean from the nearest known domain, in standard deviations.
+        known: the model's accuracy on held-out examples of the domains that it was trained on.
+    """
 
     log_probabilities: Array
+    agreement: float | None = None
+    distance: float | None = None
+    known: float | None = None
+
+    def __len__(self) -> int:
+        return len(self.log_probabilities)
+
+    @property
+    def confidence(self) -> float:
+        """The mean probability of the predicted classes."""
+        return float(np.exp(self.log_probabilities.max(1)).mean())
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What was seen on a domain that was left out, and which predictions were right ``[n]``."""
+
+    evidence: Evidence
     right: NDArray[np.bool_]
 
     @property
@@ -41,20 +68,55 @@ class Outcomes:
         return float(self.right.mean())
 
 
-def confidence(log_probabilities: Array, number: float) -> float:
+def confidence(seen: Evidence, number: float) -> float:
     """Return the mean probability of the predicted classes, at temperature exp(number)."""
+    return _confidence(seen.log_probabilities, number)
+
+
+def exact_confidence(domain: Outcomes) -> float:
+    """Return the logarithm of the temperature that is exactly right."""
+    return temperature_for(domain.evidence.log_probabilities, domain.accuracy)
+
+
+def temperature_for(log_probabilities: Array, accuracy: float) -> float:
+    """Return the logarithm of the temperature at which a model is as sure as it is right."""
+    low, high = math.log(COLDEST), math.log(HOTTEST)
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        surer = _confidence(log_probabilities, middle) > accuracy
+        low, high = (middle, high) if surer else (low, middle)
+    return (low + high) / 2
+
+
+def at_temperature(log_probabilities: Array, temperature: float) -> Array:
+    """Return log softmax(log p / T)."""
+    found = log_probabilities / temperature
+    return np.asarray(found - np.logaddexp.reduce(found, axis=1, keepdims=True))
+
+
+def _confidence(log_probabilities: Array, number: float) -> float:
     scaled = log_probabilities / math.exp(number)
     scaled = scaled - scaled.max(1, keepdims=True)
     return float((1 / np.exp(scaled).sum(1)).mean())
 
 
-def threshold(log_probabilities: Array, number: float) -> float:
+def threshold(seen: Evidence, number: float) -> float:
     """Return the share of inputs whose entropy is below exp(number).
 
     Garg et al. (2022) call it average thresholded confidence; they choose the threshold on domains
     that were trained on.
     """
-    return float((entropies(log_probabilities) < math.exp(number)).mean())
+    return float((entropies(seen.log_probabilities) < math.exp(number)).mean())
+
+
+def exact_threshold(domain: Outcomes) -> float:
+    """Return the logarithm of the entropy that as many inputs are below as were right."""
+    n = len(domain.right)
+    ordered = np.sort(entropies(domain.evidence.log_probabilities)).clip(LOWEST, HIGHEST)
+    right = int(domain.right.sum())
+    below = ordered[max(right - 1, 0)]
+    above = ordered[min(right, n - 1)]
+    return float(np.log(below) + np.log(above)) / 2
 
 
 def entropies(log_probabilities: Array) -> Array:
@@ -63,39 +125,56 @@ def entropies(log_probabilities: Array) -> Array:
     return np.asarray(-np.where(p > 0, p * log_probabilities, 0.0).sum(1))
 
 
-def difference(log_probabilities: Array, number: float) -> float:
+def difference(seen: Evidence, number: float) -> float:
     """Return the mean probability of the predicted classes, moved by a number of logits."""
-    found = float(np.exp(log_probabilities.max(1)).mean())
-    return _expit(_logit(found, len(log_probabilities)) + number)
+    return _expit(_logit(seen.confidence, len(seen)) + number)
 
 
-# Each takes log-probabilities and its number.
-ESTIMATORS: dict[str, Callable[[Array, float], float]] = {
-    "threshold": threshold,
-    "confidence": confidence,
-    "difference": difference,
+def exact_difference(domain: Outcomes) -> float:
+    n = len(domain.right)
+    return _logit(domain.accuracy, n) - _logit(domain.evidence.confidence, n)
+
+
+def agreement(seen: Evidence, number: float) -> float:
+    """Return the share of inputs on which two classifiers agree, moved by a number of logits."""
+    return _expit(_logit(seen.agreement or 0.0, len(seen)) + number)
+
+
+def exact_agreement(domain: Outcomes) -> float:
+    n = len(domain.right)
+    return _logit(domain.accuracy, n) - _logit(domain.evidence.agreement or 0.0, n)
+
+
+def distance(seen: Evidence, number: float) -> float:
+    """Return the accuracy on known domains, minus a number of logits for every unit of distance."""
+    known = _logit(seen.known or 0.0, len(seen))
+    return _expit(known - number * (seen.distance or 0.0))
+
+
+def exact_distance(domain: Outcomes) -> float:
+    seen, n = domain.evidence, len(domain.right)
+    lost = _logit(seen.known or 0.0, n) - _logit(domain.accuracy, n)
+    return lost / max(seen.distance or 0.0, 1e-3)
+
+
+class Estimator(NamedTuple):
+    """An estimate from evidence and a number, and the number with which it is exactly right."""
+
+    estimate: Callable[[Evidence, float], float]
+    exact: Callable[[Outcomes], float]
+    needs: tuple[str, ...] = ()
+
+    def works_with(self, seen: Evidence) -> bool:
+        return all(getattr(seen, name) is not None for name in self.needs)
+
+
+ESTIMATORS = {
+    "threshold": Estimator(threshold, exact_threshold),
+    "confidence": Estimator(confidence, exact_confidence),
+    "difference": Estimator(difference, exact_difference),
+    "agreement": Estimator(agreement, exact_agreement, ("agreement",)),
+    "distance": Estimator(distance, exact_distance, ("distance", "known")),
 }
-
-
-def exact_number(name: str, domain: Outcomes) -> float:
-    """Return the number with which an estimator is exactly right on a domain, or nearest to it."""
-    n, accuracy = len(domain.right), domain.accuracy
-    if name == "difference":
-        found = float(np.exp(domain.log_probabilities.max(1)).mean())
-        return _logit(accuracy, n) - _logit(found, n)
-    if name == "threshold":
-        # Between the two entropies that separate as many inputs as were right from the others.
-        ordered = np.sort(entropies(domain.log_probabilities)).clip(LOWEST, HIGHEST)
-        right = int(domain.right.sum())
-        below = ordered[max(right - 1, 0)]
-        above = ordered[min(right, n - 1)]
-        return float(np.log(below) + np.log(above)) / 2
-    low, high = math.log(COLDEST), math.log(HOTTEST)
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        surer = confidence(domain.log_probabilities, middle) > accuracy
-        low, high = (middle, high) if surer else (low, middle)
-    return (low + high) / 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,12 +201,10 @@ class AccuracyEstimator:
         mine = self.tried[self.name]
         return fmean(abs(mine[name] - one) for name, one in self.accuracies.items())
 
-    def __call__(self, log_probabilities: Array) -> float:
-        return ESTIMATORS[self.name](log_probabilities, self.number)
+    def __call__(self, seen: Evidence) -> float:
+        return ESTIMATORS[self.name].estimate(seen, self.number)
 
-    def interval(
-        self, log_probabilities: Array, level: float = LEVEL
-    ) -> tuple[float, float] | None:
+    def interval(self, seen: Evidence, level: float = LEVEL) -> tuple[float, float] | None:
         """Return where the accuracy on these inputs is with probability ``level``.
 
         Besides the deviation between domains, a few inputs are right more or less often by chance.
@@ -135,7 +212,7 @@ class AccuracyEstimator:
         """
         if len(self.accuracies) < LEAST:
             return None
-        n, found = len(log_probabilities), self(log_probabilities)
+        n, found = len(seen), self(seen)
         middle = _logit(found, n)
         inside = _expit(middle)
         by_chance = 1 / (n * inside * (1 - inside))
@@ -151,21 +228,23 @@ def learn_estimator(domains: Mapping[str, Outcomes]) -> AccuracyEstimator:
     """Return the estimator that was closest on the domains that were left out.
 
     Every estimator is tried on each domain with the mean number of the others. Which one is
-    closest is partly luck, so the deviation is not its own alone: it is pooled with the others'.
+    closest is partly luck, so the deviation is not its own alone: it is pooled with that of the
+    estimator in the middle.
     """
     if len(domains) < 2:
         raise ValueError(f"an expected accuracy needs two domains or more, got {len(domains)}")
     tried: dict[str, dict[str, float]] = {}
     squares, numbers = {}, {}
-    for name, estimate in ESTIMATORS.items():
-        mine = {domain: exact_number(name, one) for domain, one in domains.items()}
+    for name, (estimate, exact, _) in ESTIMATORS.items():
+        if not all(ESTIMATORS[name].works_with(one.evidence) for one in domains.values()):
+            continue
+        mine = {domain: exact(one) for domain, one in domains.items()}
         others = {
             domain: (sum(mine.values()) - number) / (len(mine) - 1)
             for domain, number in mine.items()
         }
         tried[name] = {
-            domain: estimate(one.log_probabilities, others[domain])
-            for domain, one in domains.items()
+            domain: estimate(one.evidence, others[domain]) for domain, one in domains.items()
         }
         numbers[name] = fmean(mine.values())
         squares[name] = fmean(
@@ -177,7 +256,7 @@ def learn_estimator(domains: Mapping[str, Outcomes]) -> AccuracyEstimator:
     return AccuracyEstimator(
         name=best,
         number=numbers[best],
-        deviation=math.sqrt((squares[best] + fmean(squares.values())) / 2),
+        deviation=math.sqrt((squares[best] + median(squares.values())) / 2),
         accuracies={domain: one.accuracy for domain, one in domains.items()},
         tried=tried,
     )

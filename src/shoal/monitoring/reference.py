@@ -1,96 +1,205 @@
-"""Reference: what a model's folder keeps of the domains that were left out, for a new place."""
+"""Reference: what a model's folder keeps of its domains, to tell what it does at a new place.
+
+Numbers are an entry of the model's card; moments of the features are arrays in a file of their own.
+"""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .drift import SIZES, DriftRule
 from .expected_accuracy import ESTIMATORS, AccuracyEstimator, Outcomes, learn_estimator
-from .prediction_sets import SetRule, learn_sets
+from .known_domains import DIMENSIONS, VECTORS, KnownDomains
+from .prediction_sets import SetDomain, SetRule, SetTrial, learn_sets
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
-# Its entry in a model's card.
-ENTRY = "monitor"
+# Its entry in a model's card, and its file of arrays.
+ENTRY, FILE = "monitor", "reference.safetensors"
+ARRAYS = ("centre", "scale", "basis", "means", "counts", "columns", "vectors")
 # Numbers of estimators are logits or logarithms; larger ones are no result of a fit.
 LARGEST = 100.0
 
 
 @dataclass(frozen=True, kw_only=True)
+class KnownFeatures:
+    """The moments of the known domains, and what is usual among them.
+
+    Args:
+        usual: the squared distance from its nearest class that one in a hundred examples exceeds.
+    """
+
+    domains: KnownDomains
+    drift: DriftRule
+    usual: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reference:
-    """How to estimate the accuracy at a new place, and how to make its prediction sets.
+    """How to estimate the accuracy at a new place, its prediction sets and its distance.
 
     Args:
         shares: by class, its share of the training examples.
+        known: the accuracy on held-out examples of the domains trained on; None if not known.
+        energies: the mean of −log Σ exp(logits) on each domain; empty if the model has no logits.
+        features: None if the features of the model are not known.
     """
 
     accuracy: AccuracyEstimator
     sets: SetRule
     shares: Mapping[str, float]
+    known: float | None = None
+    energies: Mapping[str, float]
+    features: KnownFeatures | None = None
 
     def as_json(self) -> dict[str, Any]:
+        features = self.features
         return {
             "accuracy": self.accuracy.as_json(),
             "sets": self.sets.as_json(),
             "shares": dict(self.shares),
+            "known": self.known,
+            "energies": dict(self.energies),
+            "features": None
+            if features is None
+            else {
+                "domains": list(features.domains.names),
+                "drift": asdict(features.drift),
+                "usual": features.usual,
+            },
         }
 
     @staticmethod
-    def from_json(found: Any) -> "Reference":
-        """Return what ``as_json`` wrote; raise if it is something else."""
+    def from_json(found: Any, arrays: Mapping[str, Array] | None) -> "Reference":
+        """Return what ``as_json`` and ``as_arrays`` wrote; raise if it is something else.
+
+        Args:
+            arrays: None if there is no such file; then nothing is known of features.
+        """
         try:
-            accuracy, sets = found["accuracy"], found["sets"]
-            read = Reference(
-                accuracy=AccuracyEstimator(
-                    name=str(accuracy["name"]),
-                    number=_finite(accuracy["number"]),
-                    deviation=_finite(accuracy["deviation"]),
-                    accuracies=_numbers(accuracy["accuracies"]),
-                    tried={str(k): _numbers(one) for k, one in accuracy["tried"].items()},
-                ),
-                sets=SetRule(
-                    limit=_finite(sets["limit"]),
-                    level=_finite(sets["level"]),
-                    domains=int(sets["domains"]),
-                    trust=_finite(sets["trust"]),
-                ),
-                shares=_numbers(found["shares"]),
-            )
-            if read.accuracy.name not in ESTIMATORS:
-                raise ValueError(f"there is no estimator {read.accuracy.name!r}")
-            if abs(read.accuracy.number) > LARGEST or not 0 <= read.accuracy.deviation <= LARGEST:
-                raise ValueError("its numbers are too large")
-            for one in read.accuracy.tried.values():
-                if not one or one.keys() != read.accuracy.accuracies.keys():
-                    raise ValueError("it was not tried on every domain")
-            if read.accuracy.name not in read.accuracy.tried:
-                raise ValueError(f"{read.accuracy.name} was not tried")
+            return _read(found, arrays)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ValueError(
-                f"the entry {ENTRY!r} of the model's card is damaged ({error}); run the same "
-                "'shoal fit' again, which writes it anew and repeats no finished run"
+                f"the entry {ENTRY!r} of the model's card, or {FILE}, is damaged ({error}); run "
+                "the same 'shoal fit' again, which writes them anew and repeats no finished run"
             ) from error
-        return read
 
 
 def learn_reference(
-    domains: Mapping[str, tuple[Array, Labels]], shares: Mapping[str, float]
+    domains: Mapping[str, tuple[Outcomes, Labels]],
+    shares: Mapping[str, float],
+    temperature: float = 1.0,
+    energies: Mapping[str, float] | None = None,
+    features: KnownFeatures | None = None,
 ) -> Reference:
     """Return the reference that predictions on left-out domains give.
 
     Args:
-        domains: by name, log-probabilities ``[n, C]`` of a run that left the domain out, and its
-            labels; two domains or more.
-        shares: as in ``Reference``.
+        domains: by name, what a run that left the domain out did there, and its labels; two
+            domains or more.
+        shares, energies, features: as in ``Reference``.
+        temperature: that the model divides its logits by.
     """
-    outcomes = {name: Outcomes(logs, logs.argmax(1) == y) for name, (logs, y) in domains.items()}
+    known = [outcomes.evidence.known for outcomes, _ in domains.values()]
+    accuracy = learn_estimator({name: outcomes for name, (outcomes, _) in domains.items()})
+    expected = accuracy.tried[accuracy.name]
+    of_sets = {
+        name: SetDomain(outcomes.evidence.log_probabilities, labels, expected[name])
+        for name, (outcomes, labels) in domains.items()
+    }
     return Reference(
-        accuracy=learn_estimator(outcomes),
-        sets=learn_sets(list(domains.values())),
+        accuracy=accuracy,
+        sets=learn_sets(of_sets, temperature),
         shares=shares,
+        known=None if None in known else float(np.mean(np.array(known, float))),
+        energies=energies or {},
+        features=features,
+    )
+
+
+def as_arrays(known: KnownDomains) -> dict[str, NDArray[Any]]:
+    """Return the arrays of known domains by name, in single precision."""
+    arrays: dict[str, NDArray[Any]] = {
+        name: np.asarray(getattr(known, name), np.float32) for name in ARRAYS
+    }
+    return {**arrays, "owners": known.owners.astype(np.int32)}
+
+
+def _read(found: Any, arrays: Mapping[str, Array] | None) -> Reference:
+    accuracy, sets = found["accuracy"], found["sets"]
+    estimator = AccuracyEstimator(
+        name=str(accuracy["name"]),
+        number=_finite(accuracy["number"]),
+        deviation=_finite(accuracy["deviation"]),
+        accuracies=_numbers(accuracy["accuracies"]),
+        tried={str(k): _numbers(one) for k, one in accuracy["tried"].items()},
+    )
+    if estimator.name not in ESTIMATORS:
+        raise ValueError(f"there is no estimator {estimator.name!r}")
+    if abs(estimator.number) > LARGEST or not 0 <= estimator.deviation <= LARGEST:
+        raise ValueError("its numbers are too large")
+    for one in estimator.tried.values():
+        if not one or one.keys() != estimator.accuracies.keys():
+            raise ValueError("it was not tried on every domain")
+    if estimator.name not in estimator.tried:
+        raise ValueError(f"{estimator.name} was not tried")
+    described = found["features"]
+    features = None if described is None or arrays is None else _features(described, arrays)
+    if features is None and ESTIMATORS[estimator.name].needs:
+        raise ValueError(f"{estimator.name} needs {FILE}, which is missing")
+    return Reference(
+        accuracy=estimator,
+        sets=SetRule(
+            limit=_finite(sets["limit"]),
+            single=_finite(sets["single"]),
+            level=_finite(sets["level"]),
+            trust=_finite(sets["trust"]),
+            tried={
+                str(name): SetTrial(
+                    coverage=_finite(one["coverage"]),
+                    decided=_finite(one["decided"]),
+                    right=None if one["right"] is None else _finite(one["right"]),
+                )
+                for name, one in sets["tried"].items()
+            },
+        ),
+        shares=_numbers(found["shares"]),
+        known=None if found["known"] is None else _finite(found["known"]),
+        energies=_numbers(found["energies"]),
+        features=features,
+    )
+
+
+def _features(found: Any, arrays: Mapping[str, Array]) -> KnownFeatures:
+    names = tuple(map(str, found["domains"]))
+    doubles = {name: np.asarray(arrays[name], np.float64) for name in ARRAYS}
+    owners = np.asarray(arrays["owners"], np.int64)
+    p, d = doubles["basis"].shape
+    domains, classes, _ = doubles["means"].shape
+    wanted = {
+        "centre": (p,),
+        "scale": (p,),
+        "means": (len(names), classes, d),
+        "counts": (domains, classes),
+        "columns": (domains, p),
+        "vectors": (len(owners), d),
+    }
+    for name, shape in wanted.items():
+        if doubles[name].shape != shape:
+            raise ValueError(f"{name} has shape {doubles[name].shape}, not {shape}")
+    if d > DIMENSIONS or len(owners) > VECTORS or not ((owners >= 0) & (owners < domains)).all():
+        raise ValueError("it has too many coordinates or vectors, or vectors of no domain")
+    thresholds = tuple(map(_finite, found["drift"]["thresholds"]))
+    if len(thresholds) != len(SIZES):
+        raise ValueError(f"there are {len(thresholds)} thresholds, not {len(SIZES)}")
+    return KnownFeatures(
+        domains=KnownDomains(names=names, owners=owners, **doubles),
+        drift=DriftRule(thresholds=thresholds),
+        usual=_finite(found["usual"]),
     )
 
 

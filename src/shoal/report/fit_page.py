@@ -199,13 +199,14 @@ def fit_page(content: Mapping[str, Any]) -> str:
     digits = content["metric"]["digits"]
     environment.filters["score"] = lambda value: f"{value:.{digits}f}"
     environment.filters["signed"] = lambda value: f"{value:+z.{digits}f}"
-    return environment.from_string(_file("fit.html.jinja")).render(
+    return environment.from_string(page_file("fit.html.jinja")).render(
         **content,
-        style=_file("fit.css"),
+        style=page_file("fit.css"),
         chart=chart(content),
         effects=[effects_chart(column) for column in content["unstable"]],
     )
 
 
-def _file(name: str) -> str:
+def page_file(name: str) -> str:
+    """Return the text of a template or a style sheet."""
     return resources.files("shoal.report").joinpath(name).read_text("utf-8")
