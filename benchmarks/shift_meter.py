@@ -34,6 +34,8 @@ Array = np.ndarray[Any, Any]
 PUBLISHED = {"pacs": (0.66, 0.08), "colored-mnist": (0.00, 0.43)}
 LAYERS = ((), (64,), (64, 64), (64, 64, 64))
 REPEATS = 3
+# Examples of each side, of small random halves.
+SMALL = (400, 1000)
 
 
 def coloured_digits() -> DomainDataset:
@@ -78,6 +80,7 @@ def measure(dataset: DomainDataset, only: str | None, repeats: int) -> dict[str,
         "deviation_of_one_domain": _pair(runs.std(0, ddof=1).mean(0)) if repeats > 1 else None,
         "domains": {name: _pair(one) for name, one in zip(names, runs.mean(0), strict=True)},
         "random_halves": {"mean": _pair(halves.mean(0)), "most": _pair(halves.max(0))},
+        "small_random_halves": {str(n): small_halves(dataset, n, repeats) for n in SMALL},
         "notes": list(first.notes),
         "cpu_seconds_per_domain": round(seconds, 2),
     }
@@ -122,12 +125,24 @@ def sides(dataset: DomainDataset, name: str) -> tuple[Examples, Examples]:
     return others, Examples(dataset[name].tensor, dataset[name].labels)
 
 
-def random_halves(dataset: DomainDataset, repeat: int) -> tuple[Examples, Examples]:
-    """Return all examples of a data set, split at random."""
+def small_halves(dataset: DomainDataset, n: int, repeats: int) -> dict[str, dict[str, float]]:
+    """Return the shifts between random halves with n examples each."""
+    found = np.array(
+        [measure_shift(*random_halves(dataset, k, n), f"small {k}") for k in range(repeats)]
+    )
+    return {"mean": _pair(found.mean(0)), "most": _pair(found.max(0))}
+
+
+def random_halves(
+    dataset: DomainDataset, repeat: int, n: int | None = None
+) -> tuple[Examples, Examples]:
+    """Return all examples of a data set, or 2 n of them, split at random."""
     vectors = torch.cat([one.tensor for one in dataset.domains])
     labels = torch.cat([one.labels for one in dataset.domains])
     order = torch.randperm(len(labels), generator=stream("random halves", repeat))
-    first, second = (Examples(vectors[half], labels[half]) for half in order.chunk(2))
+    first, second = (
+        Examples(vectors[half], labels[half]) for half in order[: 2 * n if n else None].chunk(2)
+    )
     return first, second
 
 

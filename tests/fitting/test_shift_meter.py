@@ -302,7 +302,7 @@ def test_each_domain_against_the_others() -> None:
     assert max(correlations) == correlations[2] > 0.2
     assert found.mean.correlation == pytest.approx(sum(correlations) / 3)
     assert found.notes == (
-        "left out, with fewer than 250 examples of classes that the other domains have as well: "
+        "domains with fewer than 250 examples of classes that the others have too are left out: "
         "few",
     )
 
@@ -317,8 +317,8 @@ def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     found = measure_shifts(dataset)
     assert found is not None and list(found.domains) == [f"d{k}" for k in range(2, 14)]
     assert found.notes == (
-        "measured: the 12 largest of 14 domains",
-        "left out where they have fewer than 5 examples in the domain or in the others: rare",
+        "only the 12 largest of 14 domains are measured",
+        "classes with fewer than 5 examples in a domain or in the others are left out there: rare",
     )
 
 

@@ -112,15 +112,15 @@ def measure_shifts(dataset: DomainDataset) -> MeasuredShifts | None:
     notes = []
     if few:
         notes.append(
-            f"left out, with fewer than {LEAST} examples of classes that the other domains have "
-            f"as well: {_list(few)}"
+            f"domains with fewer than {LEAST} examples of classes that the others have too are "
+            f"left out: {_list(few)}"
         )
     if len(largest) < len(dataset.domains):
-        notes.append(f"measured: the {DOMAINS} largest of {len(dataset.domains)} domains")
+        notes.append(f"only the {DOMAINS} largest of {len(dataset.domains)} domains are measured")
     if missing:
         notes.append(
-            f"left out where they have fewer than {LEAST_OF_CLASS} examples in the domain or in "
-            f"the others: {_list([dataset.classes[k] for k in sorted(missing)])}"
+            f"classes with fewer than {LEAST_OF_CLASS} examples in a domain or in the others are "
+            f"left out there: {_list([dataset.classes[k] for k in sorted(missing)])}"
         )
     return MeasuredShifts(found, tuple(notes))
 
@@ -250,7 +250,7 @@ def train_network(
 ) -> "DomainFeatures":
     """Return a network whose features tell P from Q, given the label."""
     network = DomainFeatures(p.vectors.shape[1], classes, draws)
-    weights = list(network.parameters())
+    weights: list[Tensor] = list(network.parameters())
     mean = [torch.zeros_like(weight, requires_grad=False) for weight in weights]
     optimiser = torch.optim.SGD(weights, RATE, MOMENTUM, weight_decay=DECAY, foreach=True)
     epoch = len(p.labels) // BATCH
