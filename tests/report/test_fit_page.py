@@ -67,6 +67,11 @@ def content(**changes: Any) -> dict[str, Any]:
             "confusion": [[1000, 234], [0, 1234]],
         },
         "unstable": [{"name": f"x1, {EVIL}", "rows": effects}],
+        "shifts": {
+            "rows": [{"name": EVIL, "diversity": 0.712, "correlation": 0.034}],
+            "mean": {"diversity": 0.712, "correlation": 0.034},
+            "notes": [f"left out: {EVIL}"],
+        },
         "monitor": {
             "used": "threshold",
             "estimators": ["threshold", "confidence"],
@@ -122,6 +127,16 @@ def test_numbers_and_verdict_are_there() -> None:
     assert "1 unreadable file was skipped" in text
     assert '<section class="verdict likely">' in page
     assert page.count('<tr class="deploy">') == 1
+
+
+def test_shifts_stand_in_a_table_where_they_were_measured() -> None:
+    page = fit_page(content())
+    section = page.partition('<section id="shifts">')[2].partition("</section>")[0]
+    cells = [re.findall(r"<t[hd]>(.*?)</t[hd]>", row) for row in section.split("<tr>")[2:]]
+    assert [row[1:] for row in cells] == [["0.71", "0.03"], ["0.71", "0.03"]]
+    assert cells[0][0].startswith("&lt;script") and cells[1][0] == "average"
+    assert "IRM, V-REx and Fishr" in section and "Left out: &lt;script" in section
+    assert 'id="shifts"' not in fit_page(content(shifts=None))
 
 
 def test_the_guess_stands_below_the_methods() -> None:

@@ -88,6 +88,7 @@ from .setup import (
     trained_part,
     version_of,
 )
+from .shift_meter import measure_shifts
 from .stable_columns import Price, StableColumns, describe_columns, without_columns
 from .verdict import Verdict, decide
 
@@ -373,6 +374,7 @@ def fit(
         own = None if issubclass(method[0], Baseline) else method[0]
         watcher.note(write_checked_onnx(out, own, deployed))
         onnx = (out / ONNX).exists()
+        inputs = workspace.inputs(frozen=True)
         content = build_page_content(
             inspected,
             setup,
@@ -383,6 +385,7 @@ def fit(
             onnx,
             stable.stability() if flagged and stable else None,
             reference,
+            measure_shifts(inputs) if inputs.kind == "vectors" else None,
         )
         _write_page(out / PAGE, content)
     return FitResult(out=out, verdict=verdict, failures=tuple(failed), seconds=monotonic() - begin)

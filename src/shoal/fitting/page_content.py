@@ -25,6 +25,7 @@ from .folds import Fold
 from .inspection import FitData
 from .paired import HALF
 from .setup import FitSetup
+from .shift_meter import MeasuredShifts
 from .unstable_columns import ColumnStability
 from .verdict import Verdict
 
@@ -47,6 +48,7 @@ def build_page_content(
     onnx: bool,
     stability: ColumnStability | None = None,
     reference: Reference | None = None,
+    shifts: MeasuredShifts | None = None,
 ) -> dict[str, Any]:
     """Return the content for ``report.fit_page.fit_page``.
 
@@ -56,6 +58,7 @@ def build_page_content(
         onnx: whether an ONNX file was written.
         stability: of the columns of a table.
         reference: of ``shoal monitor``.
+        shifts: of the domains, if there are vectors to measure them on.
     """
     decision = verdict.decision
     estimates = decision.estimates
@@ -77,6 +80,7 @@ def build_page_content(
         "guess": {**_scores(decision.guess, domains, decision), "beaten": decision.beaten},
         "classes": _by_class(decision, data.dataset.classes),
         "unstable": _effects(stability, data.dataset.names),
+        "shifts": None if shifts is None else _shifts(shifts),
         "monitor": None if reference is None else _monitor(reference.accuracy),
         "data": _data(data),
         "mistakes": find_mistakes(
@@ -103,6 +107,11 @@ def _monitor(found: AccuracyEstimator) -> dict[str, Any]:
             for domain, accuracy in found.accuracies.items()
         ],
     }
+
+
+def _shifts(found: MeasuredShifts) -> dict[str, Any]:
+    rows = [{"name": name, **one._asdict()} for name, one in found.domains.items()]
+    return {"rows": rows, "mean": found.mean._asdict(), "notes": list(found.notes)}
 
 
 def _metric(metric: Metric) -> dict[str, Any]:
