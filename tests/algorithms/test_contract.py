@@ -8,7 +8,7 @@ import copy
 import inspect
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -464,6 +464,28 @@ def test_autocast_sees_the_weights_of_every_step(name: str) -> None:
         assert all(term.dtype == torch.float32 for term in terms.values())
         weights.append([p.detach() for p in algorithm.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+
+
+@pytest.fixture
+def default_dtype() -> Iterator[None]:
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@every
+def test_the_default_dtype_of_torch_changes_nothing(name: str, default_dtype: None) -> None:
+    one, other = make(name, dtype=torch.float32), make(name, dtype=torch.float32)
+    torch.set_default_dtype(torch.float64)
+    built = make(name, dtype=torch.float32)
+    built.check(train(built, range(3)))
+    train(other, range(3))
+    torch.set_default_dtype(torch.float32)
+    train(one, range(3))
+    expected, found = state(one), state(other)
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+    assert {key: t.dtype for key, t in state(built).items()} == {
+        key: t.dtype for key, t in expected.items()
+    }
 
 
 @every

@@ -266,8 +266,9 @@ class Optimiser(nn.Module):
         if not found:
             return
         # The switch of a loss scaler: if it is on, a step changes neither weights nor state.
-        stop = torch.zeros((), device=found[0].device)
-        one = torch.ones((), device=found[0].device)
+        # It takes float32 alone, whatever torch's default dtype is.
+        stop = torch.zeros((), dtype=torch.float32, device=found[0].device)
+        one = torch.ones_like(stop)
         torch._amp_foreach_non_finite_check_and_unscale_(found, stop, one)
         self.all_finite.logical_and_(stop == 0)
         fused_step(
@@ -335,7 +336,7 @@ class Optimiser(nn.Module):
 
 def _zeros(weight: Tensor, name: str) -> Tensor:
     if name == "count":  # torch counts in float32, whatever the weights are
-        return torch.zeros((), device=weight.device)
+        return torch.zeros((), dtype=torch.float32, device=weight.device)
     return torch.zeros_like(weight, requires_grad=False)
 
 
