@@ -64,6 +64,8 @@ METHODS = {
     "iga": MethodFacts("IGA", "IGA"),
     "fish": MethodFacts("Fish", "Fish"),
     "fishr": MethodFacts("Fishr", "Fishr"),
+    # Beyond the paper: matching logits, features, losses and risks.
+    "sd": MethodFacts("SD", "SD"),
 }
 
 # What ``shoal fit`` compares the methods with on a table, the simplest first. They are fitted by
