@@ -66,6 +66,8 @@ METHODS = {
     "fishr": MethodFacts("Fishr", "Fishr"),
     # Beyond the paper: matching logits, features, losses and risks.
     "sd": MethodFacts("SD", "SD"),
+    "ib-erm": MethodFacts("IB-ERM", "IB_ERM"),
+    "ib-irm": MethodFacts("IB-IRM", "IB_IRM"),
 }
 
 # What ``shoal fit`` compares the methods with on a table, the simplest first. They are fitted by

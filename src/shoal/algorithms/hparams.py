@@ -33,6 +33,7 @@ from .distributions import (
 
 __all__ = [
     "SCALES",
+    "WARMUPS",
     "Hparams",
     "Search",
     "choice",
@@ -51,6 +52,9 @@ __all__ = [
     "whole",
     "whole_power",
 ]
+
+# The hyperparameters that end a warm-up; few methods have one, and IB-IRM has both.
+WARMUPS = ("warmup_steps", "bottleneck_warmup_steps")
 
 _KINDS = {"bool": bool, "int": int, "float": float, "str": str}
 _EXPECTED: dict[type, tuple[type, str]] = {

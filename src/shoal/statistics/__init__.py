@@ -2,6 +2,7 @@
 
 from .head import (
     feature_moments,
+    feature_variance,
     head_gradients,
     head_mean,
     head_rows,
@@ -20,6 +21,7 @@ __all__ = [
     "Recorded",
     "covariance_spread",
     "feature_moments",
+    "feature_variance",
     "gradient_mean",
     "gradient_variance",
     "head_gradients",

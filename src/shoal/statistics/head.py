@@ -218,6 +218,23 @@ def feature_moments(features: Tensor, sizes: Sequence[int]) -> Tensor:
         return torch.cat([mean * d**-0.5, covariance.flatten(1)], 1)
 
 
+def feature_variance(features: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return the variance of each feature in each domain, ``[E, d]``, with 1/(n − 1).
+
+    That of one example is zero.
+
+    Args:
+        features: ``[n, d]``, sorted by domain.
+        sizes: n_e of each domain.
+    """
+    check_features(features)
+    check_sizes(sizes, len(features))
+    with torch.autocast(features.device.type, enabled=False):
+        z, groups = precise(features), SortedDomains(tuple(sizes), features.device)
+        squares = groups.total(groups.centre(z, groups.mean(z)).square())
+        return squares / groups.vector([float(max(n - 1, 1)) for n in sizes], z.dtype)[:, None]
+
+
 def scale_slopes(logits: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor:
     """Return d/ds R_e(s · logits) at s = 1 on each domain's even and odd examples, ``[E, 2]``.
 
