@@ -68,6 +68,8 @@ METHODS = {
     "sd": MethodFacts("SD", "SD"),
     "ib-erm": MethodFacts("IB-ERM", "IB_ERM"),
     "ib-irm": MethodFacts("IB-IRM", "IB_IRM"),
+    "causirl-coral": MethodFacts("CausIRL with CORAL", "CausIRL_CORAL"),
+    "causirl-mmd": MethodFacts("CausIRL with MMD", "CausIRL_MMD"),
 }
 
 # What ``shoal fit`` compares the methods with on a table, the simplest first. They are fitted by

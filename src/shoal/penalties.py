@@ -1,6 +1,7 @@
 """Penalties: pure functions of rows, one row of a statistic per domain.
 
-Only ``mmd`` takes the examples' features: a kernel's mean embedding has no row of finite length.
+Only those with a kernel take the examples themselves: its mean embedding has no row of finite
+length.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .checks import check_features, check_floating, check_sizes
+from .checks import check_domains, check_features, check_floating, check_sizes
+
+# Exponents of the kernels' γ = 10^k.
+WIDTHS = range(-3, 4)
 
 
 def spread(rows: Tensor, present: Tensor | None = None) -> Tensor:
@@ -82,22 +86,58 @@ def mmd(features: Tensor, sizes: Sequence[int]) -> Tensor:
     check_sizes(sizes, len(features))
     with torch.autocast(features.device.type, enabled=False):
         z = features if features.dtype == torch.float64 else features.float()
-        # A shift changes no distance, and near the origin squares cancel less.
-        z = z - z.detach().mean(0)
-        products = z @ z.mT
-        # The diagonal with the same rounding, so that d(x, x) is zero. Not with diagonal(), whose
-        # CPU gradients are wrong in Inductor.
-        squares = (products * torch.eye(len(z), dtype=z.dtype, device=z.device)).sum(1)
-        distances = (squares[:, None] + squares - 2 * products).clamp(min=1e-30)
-        gammas = torch.pow(10.0, torch.arange(-3, 4, dtype=z.dtype, device=z.device))
-        # Minus 7, which does not change a sum with weights that add up to zero, and avoids
-        # cancellation if domains agree.
-        kernel = torch.expm1(-gammas[:, None, None] * distances).sum(0)
+        kernel = _gaussians(_distances(z), WIDTHS)
         # Σ_e ‖m_e − m̄‖² as one weighted sum over the pairs of examples.
         shares = torch.cat([z.new_full((n,), 1 / n) for n in sizes])
         same: Tensor = torch.block_diag(*[z.new_ones(n, n) for n in sizes])
         weights = shares[:, None] * shares * (same - 1 / len(sizes))
         return 2 / max(len(sizes) - 1, 1) * (weights * kernel).sum()
+
+
+def mmd_between(features: Tensor, domains: Tensor) -> Tensor:
+    """Return ‖m_0 − m_1‖² as in ``mmd``, of two domains that only the device knows.
+
+    Args:
+        features: ``[n, d]``.
+        domains: 0 or 1 for each example, ``[n]``; both must occur.
+    """
+    check_features(features)
+    check_domains(domains, len(features), 2)
+    with torch.autocast(features.device.type, enabled=False):
+        z = features if features.dtype == torch.float64 else features.float()
+        kernel = _gaussians(_distances(z), WIDTHS)
+        weights = _share(domains == 0, z.dtype) - _share(domains == 1, z.dtype)
+        return (weights[:, None] * weights * kernel).sum()
+
+
+def _distances(z: Tensor) -> Tensor:
+    """Return the squared distances of all pairs, ``[n, n]``."""
+    # A shift changes no distance, and near the origin squares cancel less.
+    z = z - z.detach().mean(0)
+    products = z @ z.mT
+    # The diagonal with the same rounding, so that d(x, x) is zero. Not with diagonal(), whose CPU
+    # gradients are wrong in Inductor.
+    squares = (products * torch.eye(len(z), dtype=z.dtype, device=z.device)).sum(1)
+    return (squares[:, None] + squares - 2 * products).clamp(min=1e-30)
+
+
+def _gaussians(distances: Tensor, widths: range) -> Tensor:
+    """Return Σ_γ (exp(−γ d) − 1), γ = 10^k for k in ``widths``.
+
+    Minus 1 does not change a sum with weights that add up to zero, and avoids cancellation if
+    groups agree.
+    """
+    exponents = torch.arange(
+        widths.start, widths.stop, dtype=distances.dtype, device=distances.device
+    )
+    gammas = torch.pow(10.0, exponents)
+    return torch.expm1(-gammas[:, None, None] * distances).sum(0)
+
+
+def _share(members: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the weights of a mean over the members, ``[n]``; zeros if there is none."""
+    weights = members.to(dtype)
+    return weights / weights.sum().clamp(min=1)
 
 
 def presence(rows: Tensor, present: Tensor | None) -> Tensor:

@@ -39,6 +39,8 @@ ORDER_MATTERS = {
     "sagnet": "draws with whom each example changes its style",
     "dann": "each output of the discriminator has weights of its own",
     "cdann": "each output of the discriminator has weights of its own",
+    "causirl-coral": "draws where each domain is split",
+    "causirl-mmd": "draws where each domain is split",
 }
 
 

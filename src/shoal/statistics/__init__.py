@@ -3,6 +3,7 @@
 from .head import (
     feature_moments,
     feature_variance,
+    group_moments,
     head_gradients,
     head_mean,
     head_rows,
@@ -24,6 +25,7 @@ __all__ = [
     "feature_variance",
     "gradient_mean",
     "gradient_variance",
+    "group_moments",
     "head_gradients",
     "head_mean",
     "head_rows",
