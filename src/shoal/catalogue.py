@@ -70,6 +70,7 @@ METHODS = {
     "ib-irm": MethodFacts("IB-IRM", "IB_IRM"),
     "causirl-coral": MethodFacts("CausIRL with CORAL", "CausIRL_CORAL"),
     "causirl-mmd": MethodFacts("CausIRL with MMD", "CausIRL_MMD"),
+    "eqrm": MethodFacts("EQRM", "EQRM"),
 }
 
 # What ``shoal fit`` compares the methods with on a table, the simplest first. They are fitted by

@@ -4,6 +4,7 @@ Only those with a kernel take the examples themselves: its mean embedding has no
 length.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -70,6 +71,46 @@ def irm(slopes: Tensor) -> Tensor:
     if slopes.ndim != 2 or slopes.shape[1] != 2:
         raise ValueError(f"slopes must be [E, 2], two per domain, got {list(slopes.shape)}")
     return (slopes[:, 0] * slopes[:, 1]).mean()
+
+
+def quantile(risks: Tensor, level: float | Tensor) -> Tensor:
+    """Return the q with (1/E) Σ_e Φ((q − R_e)/h) = level: a quantile of the risks' density.
+
+    The density has a Gaussian of width h = 1.06 σ E^(−1/5) at each risk, σ² their variance with
+    1/(E − 1). If all risks are equal, q is their mean, and so is its gradient.
+
+    Args:
+        risks: R_e, ``[E]``.
+        level: in (0, 1).
+    """
+    check_floating("risks", risks)
+    if risks.ndim != 1 or len(risks) == 0:
+        raise ValueError(f"risks must be [E], one per domain, got {list(risks.shape)}")
+    r = risks.double()
+    gaps = r - r.mean()
+    variance = gaps.square().sum() / max(len(r) - 1, 1)
+    differ = variance > 0  # √ has no slope at zero
+    h: Tensor = 1.06 * len(r) ** -0.2 * torch.where(differ, variance, 1.0).sqrt() * differ
+    with torch.no_grad():
+        centres = gaps / torch.where(differ, h, 1.0)
+        u = _solve(centres, level) - centres
+        p = torch.softmax(-u.square() / 2, 0)
+    # Every R_e + u_e h is q. Weighted by the densities p_e at q, with u and p held constant, their
+    # gradient is that of q as an implicit function of the risks.
+    return (p * (r + u * h)).sum().to(risks.dtype)
+
+
+def _solve(centres: Tensor, level: float | Tensor) -> Tensor:
+    """Return the y with mean Φ(y − centres) = level, to 15 digits, without reading a value."""
+    parts = 64
+    marks = torch.arange(1, parts, dtype=centres.dtype, device=centres.device)
+    low: Tensor = centres.amin() - 9  # Φ(−9) < 1e-18
+    width = centres.amax() + 9 - low
+    for _ in range(9):
+        width = width / parts
+        shares = torch.erfc((centres - low - width * marks[:, None]) / math.sqrt(2)).mean(1) / 2
+        low = low + width * (shares < level).sum()
+    return low + width / 2
 
 
 def mmd(features: Tensor, sizes: Sequence[int]) -> Tensor:
