@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from shoal.algorithms.causirl import split
 from shoal.algorithms.forward import Batch
 from shoal.penalties import mmd_between, pairwise
 from shoal.randomness import Draws
@@ -103,7 +104,7 @@ def test_a_cut_is_anywhere_in_a_domain_but_at_its_end() -> None:
     algorithm = make("causirl-mmd", 2)
     cuts: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
     for _ in range(2000):
-        groups = algorithm._split((4, 6))
+        groups = split((4, 6), algorithm.draws.uniform(2))
         for part, found in zip(groups.split((4, 6)), cuts, strict=True):
             first = int((part == 0).sum())
             assert part.tolist() == [0] * first + [1] * (len(part) - first)
@@ -116,9 +117,19 @@ def test_a_cut_is_anywhere_in_a_domain_but_at_its_end() -> None:
 @pytest.mark.parametrize("name", BOTH)
 def test_a_seed_decides_the_splits(name: str) -> None:
     kind = type(make(name))
-    splits = [kind(make(name).model, 3, seed=seed)._split((50, 50, 50)) for seed in (0, 0, 1)]
-    assert torch.equal(splits[0], splits[1])
-    assert not torch.equal(splits[0], splits[2])
+    cuts = [kind(make(name).model, 3, seed=seed).draws.uniform(3) for seed in (0, 0, 1)]
+    assert torch.equal(cuts[0], cuts[1])
+    assert not torch.equal(cuts[0], cuts[2])
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_without_weight_it_is_erm_bit_for_bit(name: str) -> None:
+    method, erm = make(name, penalty_weight=0.0), make("erm")
+    for step in range(3):
+        batches = make_batches(step)
+        assert torch.equal(method.update(batches)["loss"], erm.update(batches)["loss"])
+    for one, other in zip(method.model.parameters(), erm.model.parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("name", BOTH)

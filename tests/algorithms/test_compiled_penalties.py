@@ -14,8 +14,6 @@ SETTINGS = {
     "coral": {"penalty_weight": 7.0},
     "mmd": {"penalty_weight": 7.0},
     "ib-irm": {"penalty_weight": 20.0, "warmup_steps": 2, "bottleneck_warmup_steps": 1},
-    "causirl-coral": {"penalty_weight": 7.0},
-    "causirl-mmd": {"penalty_weight": 7.0},
     "eqrm": {"quantile": 0.8, "warmup_steps": 0},
 }
 # Unequal and odd, down to one example, in four steps over the end of the warm-up. The contract of

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..checks import without_value_checks
 from ..randomness import Draws
 from ..regularizers import Warmup
-from .base import Penalised
-from .forward import Forward
+from .base import UpdateAlgorithm
+from .forward import Batch, Forward
 from .hparams import Hparams, hparam, power
+from .optimiser import Optimiser
 
 PAPER = "Invariant Causal Mechanisms through Distribution Matching (Chevalley et al.)"
 
@@ -30,37 +32,57 @@ class CausIRLHparams(Hparams):
     )
 
 
-class CausIRL(Penalised):
-    """λ times the distance of two groups; a method defines the distance."""
+class CausIRL(UpdateAlgorithm):
+    """Risk plus λ times the distance of two groups; a method defines the distance.
+
+    Calling it returns the terms of the loss; ``compile()`` compiles just that.
+    """
 
     Hparams = CausIRLHparams
     hparams: CausIRLHparams
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.warmup = Warmup(self.hparams.penalty_weight).to(self.device)
+        h = self.hparams
+        self.optimiser = Optimiser(self.model.parameters(), h.lr, h.weight_decay)
+        self.warmup = Warmup(h.penalty_weight).to(self.device)
         self.draws = Draws("causirl", self.seed, device=self.device)
 
     @abstractmethod
     def distance(self, features: Tensor, groups: Tensor) -> Tensor:
         """Return the distance of groups 0 and 1, which ``groups`` gives for each example."""
 
-    def penalty(self, forward: Forward) -> Tensor:
-        """Return λ times the distance; zero if a group has fewer than two examples."""
-        groups = self._split(forward.sizes)
-        smaller = torch.minimum(groups.sum(), (1 - groups).sum())
-        distance = torch.where(smaller >= 2, self.distance(forward.features, groups), 0.0)
-        penalty: Tensor = self.warmup(distance)
-        return penalty
+    def forward(self, batches: Sequence[Batch], cuts: Tensor) -> dict[str, Tensor]:
+        """Return risk, penalty and their sum.
 
-    def _split(self, sizes: Sequence[int]) -> Tensor:
-        """Return the group of each example: the first s_e of a domain are in 0, the rest in 1.
-
-        s_e is uniform in 0 … n_e − 1. The examples of a batch are in random order.
+        Args:
+            cuts: where each domain is split, as a share of its examples, ``[E]``. They are drawn
+                outside: compiled code could draw once more in its backward, after the count moved.
         """
-        cuts = self.draws.uniform(len(sizes)).unbind()
-        parts = [
-            torch.arange(n, device=self.device) >= (cut * n).floor()
-            for cut, n in zip(cuts, sizes, strict=True)
-        ]
-        return torch.cat(parts).long()
+        found = Forward.of(self.model, batches)
+        groups = split(found.sizes, cuts)
+        smaller = torch.minimum(groups.sum(), (1 - groups).sum())
+        # Fewer than two examples have no covariance.
+        distance = torch.where(smaller >= 2, self.distance(found.features, groups), 0.0)
+        risk, penalty = found.risk, self.warmup(distance)
+        return {"loss": risk + penalty, "risk": risk, "penalty": penalty}
+
+    def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
+        """Make one step down the loss, with a new split of every domain."""
+        self.check_batches(batches)
+        with without_value_checks():  # a loss that is not finite shows in the terms
+            terms = self(batches, self.draws.uniform(self.num_domains))
+        self.optimiser.minimise(terms["loss"], self.all_finite)
+        return self.report(**terms)
+
+
+def split(sizes: Sequence[int], cuts: Tensor) -> Tensor:
+    """Return the group of each example: the first ⌊cut · n_e⌋ of a domain are in 0, others in 1.
+
+    The examples of a batch are in random order.
+    """
+    parts = [
+        torch.arange(n, device=cuts.device) >= (cut * n).floor()
+        for n, cut in zip(sizes, cuts.unbind(), strict=True)
+    ]
+    return torch.cat(parts).long()
