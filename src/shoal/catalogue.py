@@ -71,6 +71,7 @@ METHODS = {
     "causirl-coral": MethodFacts("CausIRL with CORAL", "CausIRL_CORAL"),
     "causirl-mmd": MethodFacts("CausIRL with MMD", "CausIRL_MMD"),
     "eqrm": MethodFacts("EQRM", "EQRM"),
+    "rdm": MethodFacts("RDM", "RDM"),
 }
 
 # What ``shoal fit`` compares the methods with on a table, the simplest first. They are fitted by
@@ -189,6 +190,11 @@ def method_and_average(algorithm: str) -> tuple[str, str]:
 def scale_of(dataset: str) -> str:
     """Return the scale of a data set's hyperparameters; a user's own images are large."""
     return DATASETS[dataset].scale if dataset in DATASETS else "large"
+
+
+def search_name(dataset: str) -> str:
+    """Return what names a data set's searches of hyperparameters: itself, or large if unknown."""
+    return dataset if dataset in DATASETS else "large"
 
 
 def record_every(dataset: str) -> int:

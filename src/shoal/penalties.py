@@ -13,8 +13,8 @@ from torch import Tensor
 
 from .checks import check_domains, check_features, check_floating, check_sizes
 
-# Exponents of the kernels' γ = 10^k.
-WIDTHS = range(-3, 4)
+# Exponents of the kernels' γ = 10^k, of features and of losses.
+WIDTHS, LOSS_WIDTHS = range(-3, 4), range(-4, 4)
 
 
 def spread(rows: Tensor, present: Tensor | None = None) -> Tensor:
@@ -149,6 +149,21 @@ def mmd_between(features: Tensor, domains: Tensor) -> Tensor:
         kernel = _gaussians(_distances(z), WIDTHS)
         weights = _share(domains == 0, z.dtype) - _share(domains == 1, z.dtype)
         return (weights[:, None] * weights * kernel).sum()
+
+
+def mmd_of_losses(losses: Tensor, part: Tensor) -> Tensor:
+    """Return ‖m_part − m‖² of the mean embeddings of some losses and of all of them.
+
+    As in ``mmd``, with γ = 10⁻⁴ … 10³.
+
+    Args:
+        losses: ℓ_i, ``[n]``.
+        part: which of them, bool ``[n]``; at least one.
+    """
+    check_floating("losses", losses)
+    kernel = _gaussians((losses[:, None] - losses).square(), LOSS_WIDTHS)
+    weights = _share(part, losses.dtype) - 1 / len(losses)
+    return (weights[:, None] * weights * kernel).sum()
 
 
 def _distances(z: Tensor) -> Tensor:
