@@ -68,8 +68,8 @@ METHODS = {
     "sd": MethodFacts("SD", "SD"),
     "ib-erm": MethodFacts("IB-ERM", "IB_ERM"),
     "ib-irm": MethodFacts("IB-IRM", "IB_IRM"),
-    "causirl-coral": MethodFacts("CausIRL with CORAL", "CausIRL_CORAL"),
-    "causirl-mmd": MethodFacts("CausIRL with MMD", "CausIRL_MMD"),
+    "causirl-coral": MethodFacts("CausIRL-CORAL", "CausIRL_CORAL"),
+    "causirl-mmd": MethodFacts("CausIRL-MMD", "CausIRL_MMD"),
     "eqrm": MethodFacts("EQRM", "EQRM"),
     "rdm": MethodFacts("RDM", "RDM"),
 }

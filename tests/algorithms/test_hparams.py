@@ -563,6 +563,9 @@ def test_a_wrong_interval_is_named() -> None:
         ("iga", "penalty_weight", -1.0, r"a number in \[0, ∞\), got -1.0"),
         ("iga", "ema_decay", 1.0, r"a number in \[0, 1\), got 1.0"),
         ("vrex", "ema_decay", 1.0, r"a number in \[0, 1\), got 1.0"),
+        ("eqrm", "quantile", 1.0, r"a number in \(0, 1\), got 1.0"),
+        ("eqrm", "quantile", -50.0, r"a number in \(0, 1\), got -50.0"),
+        ("eqrm", "warmup_steps", 2500.5, r"a whole number in \[0, ∞\), got 2500.5"),
     ],
 )
 def test_what_makes_no_sense_is_refused(method: str, name: str, value: object, told: str) -> None:
