@@ -56,6 +56,8 @@ BARS: dict[str, float | str] = {
     **dict.fromkeys(("and-mask", "sand-mask"), 1.3),
     **dict.fromkeys(("fish", "mldg", "mixup", "mtl", "sagnet", "arm"), "passes"),
     "iga": "E + 1",
+    **dict.fromkeys(("sd", "ib-erm", "ib-irm", "eqrm", "rdm"), 1.05),
+    **dict.fromkeys(("causirl-coral", "causirl-mmd"), 1.05),
 }
 
 # The passes of those methods: over all images or one domain's, with a backward, with a step.

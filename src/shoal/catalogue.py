@@ -64,6 +64,14 @@ METHODS = {
     "iga": MethodFacts("IGA", "IGA"),
     "fish": MethodFacts("Fish", "Fish"),
     "fishr": MethodFacts("Fishr", "Fishr"),
+    # Beyond the paper: matching logits, features, losses and risks.
+    "sd": MethodFacts("SD", "SD"),
+    "ib-erm": MethodFacts("IB-ERM", "IB_ERM"),
+    "ib-irm": MethodFacts("IB-IRM", "IB_IRM"),
+    "causirl-coral": MethodFacts("CausIRL-CORAL", "CausIRL_CORAL"),
+    "causirl-mmd": MethodFacts("CausIRL-MMD", "CausIRL_MMD"),
+    "eqrm": MethodFacts("EQRM", "EQRM"),
+    "rdm": MethodFacts("RDM", "RDM"),
 }
 
 # What ``shoal fit`` compares the methods with on a table, the simplest first. They are fitted by
@@ -182,6 +190,11 @@ def method_and_average(algorithm: str) -> tuple[str, str]:
 def scale_of(dataset: str) -> str:
     """Return the scale of a data set's hyperparameters; a user's own images are large."""
     return DATASETS[dataset].scale if dataset in DATASETS else "large"
+
+
+def search_name(dataset: str) -> str:
+    """Return what names a data set's searches of hyperparameters: itself, or large if unknown."""
+    return dataset if dataset in DATASETS else "large"
 
 
 def record_every(dataset: str) -> int:

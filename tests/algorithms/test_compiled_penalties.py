@@ -13,6 +13,9 @@ SETTINGS = {
     "irm": {"penalty_weight": 20.0, "warmup_steps": 2},
     "coral": {"penalty_weight": 7.0},
     "mmd": {"penalty_weight": 7.0},
+    "ib-irm": {"penalty_weight": 20.0, "warmup_steps": 2, "bottleneck_warmup_steps": 1},
+    "eqrm": {"quantile": 0.8, "warmup_steps": 0},
+    "rdm": {"variance_weight": 3.0, "warmup_steps": 2},
 }
 # Unequal and odd, down to one example, in four steps over the end of the warm-up. The contract of
 # all methods compiles equal and changing sizes.

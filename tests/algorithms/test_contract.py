@@ -8,7 +8,7 @@ import copy
 import inspect
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -39,6 +39,8 @@ ORDER_MATTERS = {
     "sagnet": "draws with whom each example changes its style",
     "dann": "each output of the discriminator has weights of its own",
     "cdann": "each output of the discriminator has weights of its own",
+    "causirl-coral": "draws where each domain is split",
+    "causirl-mmd": "draws where each domain is split",
 }
 
 
@@ -74,7 +76,8 @@ def make(
     """Return the method with hyperparameters such that a few steps matter and a warm-up ends."""
     kind = ALGORITHMS[name]
     known = {f.name for f in fields(kind.Hparams)}
-    wanted = {"lr": 0.01, "lr_g": 0.01, "lr_d": 0.01, "warmup_steps": 2, "tau": 0.5, **hparams}
+    wanted = {"lr": 0.01, "lr_g": 0.01, "lr_d": 0.01, "warmup_steps": 2, "tau": 0.5}
+    wanted |= {"lr_after_warmup": 0.005, **hparams}
     chosen = replace(kind.Hparams(), **{k: v for k, v in wanted.items() if k in known})
     model = network(CHANNELS + kind.extra_channels, seed, dtype)
     return kind(model, num_domains, chosen)
@@ -208,10 +211,14 @@ def test_every_rule_with_schedule_and_clipping(name: str, rule: OptimiserName) -
     by_hand.optimise(Optimisation(rule, clip=clip))
     optimisers = [part for part in by_hand.children() if isinstance(part, Optimiser)]
     rates = [optimiser.lr for optimiser in optimisers]
+    later = by_hand.reset_lr if isinstance(by_hand, Objective) else None
     for step in range(steps):
+        share = (1 + math.cos(math.pi * step / steps)) / 2
         for optimiser, rate in zip(optimisers, rates, strict=True):
-            optimiser.lr = rate * (1 + math.cos(math.pi * step / steps)) / 2
+            optimiser.lr = rate * share
             optimiser.follow(lambda weight: weight)
+        if later is not None:
+            by_hand.reset_lr = later * share
         terms = whole.update(make_batches(step))
         expected = by_hand.update(make_batches(step))
         torch.testing.assert_close(terms["loss"], expected["loss"], rtol=1e-6, atol=1e-6)
@@ -464,6 +471,28 @@ def test_autocast_sees_the_weights_of_every_step(name: str) -> None:
         assert all(term.dtype == torch.float32 for term in terms.values())
         weights.append([p.detach() for p in algorithm.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+
+
+@pytest.fixture
+def default_dtype() -> Iterator[None]:
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@every
+def test_the_default_dtype_of_torch_changes_nothing(name: str, default_dtype: None) -> None:
+    one, other = make(name, dtype=torch.float32), make(name, dtype=torch.float32)
+    torch.set_default_dtype(torch.float64)
+    built = make(name, dtype=torch.float32)
+    built.check(train(built, range(3)))
+    train(other, range(3))
+    torch.set_default_dtype(torch.float32)
+    train(one, range(3))
+    expected, found = state(one), state(other)
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+    assert {key: t.dtype for key, t in state(built).items()} == {
+        key: t.dtype for key, t in expected.items()
+    }
 
 
 @every

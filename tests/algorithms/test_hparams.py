@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, asdict, dataclass, fields
 from typing import Any
 
@@ -135,6 +136,113 @@ def test_every_distribution_draws_what_it_says() -> None:
     assert choice(0.0, 0.1, 0.5).text == "{0, 0.1, 0.5}"
 
 
+# DomainBed's rules for its methods beyond the paper's: key, default and draw from a NumPy stream.
+Rule = tuple[str, Any, Callable[[np.random.RandomState], Any]]
+BEYOND: dict[str, list[Rule]] = {
+    "sd": [("sd_reg", 0.1, lambda r: 10 ** r.uniform(-5, -1))],
+    "ib-erm": [
+        ("ib_lambda", 1e2, lambda r: 10 ** r.uniform(-1, 5)),
+        ("ib_penalty_anneal_iters", 500, lambda r: int(10 ** r.uniform(0, 4))),
+    ],
+    "ib-irm": [
+        ("irm_lambda", 1e2, lambda r: 10 ** r.uniform(-1, 5)),
+        ("irm_penalty_anneal_iters", 500, lambda r: int(10 ** r.uniform(0, 4))),
+        ("ib_lambda", 1e2, lambda r: 10 ** r.uniform(-1, 5)),
+        ("ib_penalty_anneal_iters", 500, lambda r: int(10 ** r.uniform(0, 4))),
+    ],
+    "causirl-coral": [("mmd_gamma", 1.0, lambda r: 10 ** r.uniform(-1, 1))],
+    "causirl-mmd": [("mmd_gamma", 1.0, lambda r: 10 ** r.uniform(-1, 1))],
+    "eqrm": [
+        ("eqrm_quantile", 0.75, lambda r: r.uniform(0.5, 0.99)),
+        # Rounded down here; DomainBed's draws are not whole.
+        ("eqrm_burnin_iters", 2500, lambda r: math.floor(10 ** r.uniform(2.5, 3.5))),
+        ("eqrm_lr", 1e-6, lambda r: 10 ** r.uniform(-7, -5)),
+    ],
+    "rdm": [("rdm_lr", 1.5e-5, lambda r: r.uniform(8e-6, 2e-5))],
+}
+# RDM's other rules, by data set.
+RDM_WEIGHT = {
+    "pacs": (5.0, lambda r: r.uniform(1, 10)),
+    "terra-incognita": (5.0, lambda r: r.uniform(1, 10)),
+    "domainnet": (0.5, lambda r: r.uniform(0.1, 1)),
+}
+RDM_BATCH = {
+    "domainnet": (40, lambda r: int(r.uniform(30, 60))),
+    "terra-incognita": (40, lambda r: int(r.uniform(30, 60))),
+    "colored-mnist": (64, lambda r: int(2 ** r.uniform(3, 9))),
+    "rotated-mnist": (64, lambda r: int(2 ** r.uniform(3, 9))),
+}
+NO_VARIANCE = ("terra-incognita", "office-home", "domainnet")
+
+
+def rules_of_rdm(dataset: str) -> list[Rule]:
+    far = dataset == "domainnet"
+    return [
+        *BEYOND["rdm"],
+        ("rdm_lambda", *RDM_WEIGHT.get(dataset, (5.0, lambda r: r.uniform(0.1, 10)))),
+        (
+            "rdm_penalty_anneal_iters",
+            2400 if far else 1500,
+            lambda r: int(r.uniform(1500, 3000) if far else r.uniform(800, 2700)),
+        ),
+        (
+            "variance_weight",
+            0.0 if dataset in NO_VARIANCE else 0.004,
+            lambda r: 0.0 if dataset in NO_VARIANCE else r.uniform(0.001, 0.007),
+        ),
+        ("batch_size", *RDM_BATCH.get(dataset, (88, lambda r: int(r.uniform(70, 100))))),
+    ]
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+@pytest.mark.parametrize("name", BEYOND)
+def test_draws_beyond_the_paper_are_domainbeds(name: str, dataset: str) -> None:
+    kind = ALGORITHMS[name].Hparams
+    names = {f.metadata["key"]: f.name for f in fields(kind)}
+    rules = rules_of_rdm(dataset) if name == "rdm" else BEYOND[name]
+    own = {f.name for f in fields(kind)} - {f.name for f in fields(Hparams)}
+    assert {names[key] for key, _, _ in rules} - {"batch_size"} == own
+    for key, default, drawn_by in rules:
+        assert getattr(defaults(kind, dataset), names[key]) == default
+        for trial, number in [(0, 1), (0, 5), (2, 19)]:
+            found = getattr(draw(kind, dataset, trial, number), names[key])
+            seed = domainbed_hash(domainbed_hash(number, trial), key)
+            assert found == drawn_by(np.random.RandomState(seed)), (key, number)
+
+
+def test_a_data_set_can_have_searches_of_its_own() -> None:
+    @dataclass(frozen=True)
+    class Own(Hparams):
+        rate: float = hparam(
+            0.5, uniform(0, 1), key="rate", help="a share", datasets={"pacs": (2.0, constant(2.0))}
+        )
+
+    assert defaults(Own, "pacs").rate == draw(Own, "pacs", 0, 3).rate == 2.0
+    assert defaults(Own, "pacs").lr == defaults(Own, "large").lr
+    for other in ("vlcs", "large", "domainnet"):
+        assert defaults(Own, other).rate == 0.5
+        assert draw(Own, other, 0, 3).rate == draw(Own, "small", 0, 3).rate
+    with pytest.raises(ValueError, match="unknown data set 'pac'; did you mean 'pacs'"):
+        hparam(0.5, uniform(0, 1), key="rate", help="a", datasets={"pac": (1.0, constant(1.0))})
+    with pytest.raises(ValueError, match=r"default of rate is -1.0, which is not in \[0, 1\]"):
+        hparam(
+            0.5,
+            uniform(0, 1),
+            "[0, 1]",
+            key="rate",
+            help="a share",
+            datasets={"pacs": (-1.0, constant(-1.0))},
+        )
+
+
+def test_a_command_uses_the_searches_of_its_data_set(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for dataset, batch in (("terra-incognita", 40), ("pacs", 88), ("colored-mnist", 64)):
+        assert main(["hparams", "rdm", "--dataset", dataset, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["batch_size"] == batch
+
+
 # Values and searches given as text
 
 
@@ -156,14 +264,14 @@ def drawn(text: str, kind: type | None = None, seeds: int = 50) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("scale", ["small", "large"])  # DomainNet differs in the batch size only
+@pytest.mark.parametrize("scale", [*SCALES, "terra-incognita"])  # which has searches of its own
 def test_every_search_of_every_method_reads_back(name: str, scale: str) -> None:
     kind = ALGORITHMS[name].Hparams
     said = {name: search.distribution.text for name, search in searches(kind, scale).items()}
     for number in range(1, 5):
         assert draw(kind, scale, 1, number, said) == draw(kind, scale, 1, number)
     for f in fields(kind):
-        own = f.metadata["searches"][scale].distribution
+        own = searches(kind, scale)[f.name].distribution
         found = parse_distribution(own.text, type(f.default))
         if found is None:  # a constant is a value, and no search
             assert own.draw(np.random.RandomState(0)) == own.draw(np.random.RandomState(1))
@@ -455,6 +563,9 @@ def test_a_wrong_interval_is_named() -> None:
         ("iga", "penalty_weight", -1.0, r"a number in \[0, ∞\), got -1.0"),
         ("iga", "ema_decay", 1.0, r"a number in \[0, 1\), got 1.0"),
         ("vrex", "ema_decay", 1.0, r"a number in \[0, 1\), got 1.0"),
+        ("eqrm", "quantile", 1.0, r"a number in \(0, 1\), got 1.0"),
+        ("eqrm", "quantile", -50.0, r"a number in \(0, 1\), got -50.0"),
+        ("eqrm", "warmup_steps", 2500.5, r"a whole number in \[0, ∞\), got 2500.5"),
     ],
 )
 def test_what_makes_no_sense_is_refused(method: str, name: str, value: object, told: str) -> None:
@@ -467,7 +578,8 @@ def test_whatever_a_search_draws_is_allowed(name: str) -> None:
     variant = VARIANTS.get(name)
     kind = ALGORITHMS[variant.algorithm if variant else name].Hparams
     settings = variant.settings if variant else {}
-    for scale in SCALES:
+    own = {dataset for f in fields(kind) for dataset in f.metadata["datasets"]}
+    for scale in (*SCALES, *own):
         for number in range(20):
             draw(kind, scale, 0, number, settings)
 

@@ -79,6 +79,17 @@ def test_a_plan_has_every_combination_once() -> None:
     assert len(set(drawn)) == 2  # one for each scale, the same for all methods and test domains
 
 
+def test_a_plan_uses_the_searches_of_its_data_sets() -> None:
+    """RDM has some of its own; what they draw is not taken for something set by hand."""
+    sweep = Sweep(
+        algorithms=("rdm",), datasets=("pacs", "terra-incognita", "mine"), trials=1, draws=2
+    )
+    runs = runs_of(sweep, Squares().method, lambda name, trial: squares(name=name))
+    batches = {run.dataset: run.hparams["batch_size"] for run in runs if run.draw == 0}
+    assert batches == {"pacs": 88, "terra-incognita": 40, "mine": 88}
+    assert all(set_hparams(run) == {} for run in runs)
+
+
 def test_a_plan_says_which_hyperparameters_were_set(tmp_path: Path) -> None:
     """Of published data sets, where a report compares only what the search drew."""
     sweep = Sweep(

@@ -539,3 +539,9 @@ def test_a_captured_training_has_the_averages_of_an_eager_one(kind: StepKind) ->
     assert [one.extra for one in captured.records] == [one.extra for one in eager.records]
     for key, value in eager.averages.state_dict().items():
         torch.testing.assert_close(captured.averages.state_dict()[key], value, rtol=1e-3, atol=1e-4)
+
+
+def test_averages_start_after_the_last_warm_up() -> None:
+    for first, second in ((2, 5), (5, 2)):
+        update, evaluate = training("ib-irm", warmup_steps=first, bottleneck_warmup_steps=second)
+        assert Averaging(update, evaluate, [], 9).plan.warmup == 5

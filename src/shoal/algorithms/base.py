@@ -280,9 +280,11 @@ class Objective(UpdateAlgorithm):
     but no weight; ``compile()`` compiles just that.
     """
 
-    # The step before which the optimiser is reset, None for never, and what is reset.
-    reset_step: int | None = None
+    # The step before which the optimiser is reset, or several; None for never. What is reset, and
+    # the learning rate from the first of them on, None for the same.
+    reset_step: int | tuple[int, ...] | None = None
     reset_state: ResetState = "all"
+    reset_lr: float | None = None
     # Whether each domain has a forward pass of its own: its gradient then costs no pass over the
     # others and can be differentiated itself.
     separate_passes: bool = False
@@ -310,10 +312,21 @@ class Objective(UpdateAlgorithm):
         self.check_batches(batches)
         with without_value_checks():  # a loss that is not finite shows in the terms
             terms = self(batches)
-        if self.reset_step:  # at step 0 there is nothing to reset
-            self.optimiser.reset(self.steps == self.reset_step, self.reset_state)
-        self.optimiser.minimise(terms["loss"], _are_finite(terms).all() & self.all_finite)
+        resets = self._resets()
+        if any(resets):  # at step 0 there is nothing to reset
+            now = torch.stack([self.steps == step for step in resets]).any()
+            self.optimiser.reset(now, self.reset_state)
+        lr = None
+        if self.reset_lr is not None and resets:
+            new = self.steps >= min(resets)
+            lr = new * self.reset_lr + ~new * self.optimiser.lr
+        self.optimiser.minimise(terms["loss"], _are_finite(terms).all() & self.all_finite, lr)
         return self.report(**terms)
+
+    def _resets(self) -> tuple[int, ...]:
+        if self.reset_step is None or isinstance(self.reset_step, int):
+            return () if self.reset_step is None else (self.reset_step,)
+        return self.reset_step
 
 
 class Penalised(Objective):

@@ -244,14 +244,22 @@ class Optimiser(nn.Module):
                     self._buffers[name] = torch.empty_like(weight, requires_grad=False).copy_(value)
         self._link()
 
-    def minimise(self, loss: Tensor, active: Tensor | None = None) -> None:
+    def minimise(
+        self, loss: Tensor, active: Tensor | None = None, lr: Tensor | None = None
+    ) -> None:
         """Make one step down ``loss``; a loss that is not finite changes no weight."""
         grads = torch.autograd.grad(loss, self.weights, allow_unused=True) if self.weights else ()
         finite = loss.detach().isfinite()
-        self.step(grads, finite if active is None else finite & active)
+        self.step(grads, finite if active is None else finite & active, lr)
 
-    def step(self, grads: Sequence[Tensor | None], active: Tensor | None = None) -> None:
-        """Make one step with these gradients if ``active``, a bool scalar on the device."""
+    def step(
+        self, grads: Sequence[Tensor | None], active: Tensor | None = None, lr: Tensor | None = None
+    ) -> None:
+        """Make one step with these gradients if ``active``, a bool scalar on the device.
+
+        Args:
+            lr: a scalar on the device, in place of the optimiser's own learning rate.
+        """
         moments = [values for kind, values in self._state.items() if kind != "count"]
         for weight, *mine in zip(self.weights, *moments, strict=True):
             if any(moment.stride() != weight.stride() for moment in mine):
@@ -266,8 +274,9 @@ class Optimiser(nn.Module):
         if not found:
             return
         # The switch of a loss scaler: if it is on, a step changes neither weights nor state.
-        stop = torch.zeros((), device=found[0].device)
-        one = torch.ones((), device=found[0].device)
+        # It takes float32 alone, whatever torch's default dtype is.
+        stop = torch.zeros((), dtype=torch.float32, device=found[0].device)
+        one = torch.ones_like(stop)
         torch._amp_foreach_non_finite_check_and_unscale_(found, stop, one)
         self.all_finite.logical_and_(stop == 0)
         fused_step(
@@ -275,7 +284,7 @@ class Optimiser(nn.Module):
             weights=[self.weights[k] for k in places],
             grads=self._clip(found),
             state={name: [values[k] for k in places] for name, values in self._state.items()},
-            lr=self._rate(),
+            lr=self._rate(lr),
             weight_decay=self.weight_decay,
             betas=self.betas,
             stop=stop if active is None else torch.maximum(stop, (~active).float()),
@@ -297,15 +306,16 @@ class Optimiser(nn.Module):
         if self._scheduled:
             self.updates += 1
 
-    def _rate(self) -> float | Tensor:
-        """Return the learning rate: a number, or with a schedule a scalar on the device."""
+    def _rate(self, lr: Tensor | None = None) -> float | Tensor:
+        """Return the learning rate: a number, or if it can change a scalar on the device."""
+        # A fused step on a GPU takes a rate in float32 only.
+        rate = self.lr if lr is None else lr.float()
         steps = self.optimisation.steps
         if steps is None or not self._scheduled:
-            return self.lr
-        # ½ (1 + cos(π t / T)) = sin²(π (T − t) / 2T), which cancels nothing near T. A fused step
-        # on a GPU takes a rate in float32 only.
+            return rate
+        # ½ (1 + cos(π t / T)) = sin²(π (T − t) / 2T), which cancels nothing near T.
         left = (steps - self.updates).clamp(min=0).float()
-        return (left * (math.pi / 2 / steps)).sin().square() * self.lr
+        return (left * (math.pi / 2 / steps)).sin().square() * rate
 
     def _clip(self, grads: Tensors) -> Tensors:
         norm = self.optimisation.clip
@@ -335,7 +345,7 @@ class Optimiser(nn.Module):
 
 def _zeros(weight: Tensor, name: str) -> Tensor:
     if name == "count":  # torch counts in float32, whatever the weights are
-        return torch.zeros((), device=weight.device)
+        return torch.zeros((), dtype=torch.float32, device=weight.device)
     return torch.zeros_like(weight, requires_grad=False)
 
 

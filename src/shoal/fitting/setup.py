@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..algorithms import VARIANTS, find
-from ..algorithms.hparams import draw, searches, values_for_run
+from ..algorithms.hparams import WARMUPS, draw, searches, values_for_run
 from ..catalogue import BASELINES
 from ..choices import choose
 from ..datasets import DomainDataset
@@ -379,17 +379,18 @@ def hparams_for(
 ) -> dict[str, Any]:
     """Return the default hyperparameters of a method for a run of ``steps`` updates.
 
-    The warm-up is the same share of the run as in a run of the usual length.
+    Every warm-up is the same share of the run as in a run of the usual length.
 
     Args:
         given: what the user has set; it wins over all.
         usual: other defaults than the method's.
     """
     kind, settings = method
-    warmup = searches(kind.Hparams, scale).get("warmup_steps")
-    shorter = {}
-    if warmup is not None and warmup.default:
-        shorter = {"warmup_steps": str(round(warmup.default * steps / USUAL))}
+    shorter = {
+        name: str(round(search.default * steps / USUAL))
+        for name, search in searches(kind.Hparams, scale).items()
+        if name in WARMUPS and search.default
+    }
     found = draw(kind.Hparams, scale, 0, 0, {**shorter, **(usual or {}), **settings, **given})
     always = {name: getattr(found, name) for name in ALWAYS_WRITTEN if hasattr(found, name)}
     return values_for_run(found) | always

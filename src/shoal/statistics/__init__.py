@@ -2,6 +2,8 @@
 
 from .head import (
     feature_moments,
+    feature_variance,
+    group_moments,
     head_gradients,
     head_mean,
     head_rows,
@@ -20,8 +22,10 @@ __all__ = [
     "Recorded",
     "covariance_spread",
     "feature_moments",
+    "feature_variance",
     "gradient_mean",
     "gradient_variance",
+    "group_moments",
     "head_gradients",
     "head_mean",
     "head_rows",

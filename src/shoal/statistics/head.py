@@ -208,14 +208,49 @@ def feature_moments(features: Tensor, sizes: Sequence[int]) -> Tensor:
     check_features(features)
     check_sizes(sizes, len(features))
     with torch.autocast(features.device.type, enabled=False):
-        z = precise(features)
-        d, groups = z.shape[1], SortedDomains(tuple(sizes), z.device)
-        mean = groups.mean(z)
-        # Scaled before the product: [n, d] is small, [E, d, d] is large.
-        scales = groups.vector([(max(n - 1, 1) * d) ** -0.5 for n in sizes], z.dtype)
-        centred = groups.centre(z, mean) * groups.expand(scales)[:, None]
-        covariance = groups.outer(centred, centred)
-        return torch.cat([mean * d**-0.5, covariance.flatten(1)], 1)
+        z, groups = precise(features), SortedDomains(tuple(sizes), features.device)
+        scales = [(max(n - 1, 1) * z.shape[1]) ** -0.5 for n in sizes]
+        return _moments(z, groups, groups.vector(scales, z.dtype))
+
+
+def group_moments(features: Tensor, domains: Tensor, num_domains: int) -> Tensor:
+    """Return the rows of ``feature_moments`` for domains that only the device knows.
+
+    Args:
+        features: ``[n, d]``.
+        domains: integer ids ``[n]``, in any order; a domain without examples has zeros.
+    """
+    check_features(features)
+    check_domains(domains, len(features), num_domains)
+    with torch.autocast(features.device.type, enabled=False):
+        z, groups = precise(features), MaskedDomains.of(domains, num_domains)
+        scales = ((groups.counts - 1).clamp(min=1) * z.shape[1]).to(z.dtype).rsqrt()
+        return _moments(z, groups, scales)
+
+
+def _moments(z: Tensor, groups: DomainGroups, scales: Tensor) -> Tensor:
+    mean = groups.mean(z)
+    # Scaled before the product: [n, d] is small, [E, d, d] is large.
+    centred = groups.centre(z, mean) * groups.expand(scales)[:, None]
+    covariance = groups.outer(centred, centred)
+    return torch.cat([mean * z.shape[1] ** -0.5, covariance.flatten(1)], 1)
+
+
+def feature_variance(features: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return the variance of each feature in each domain, ``[E, d]``, with 1/(n − 1).
+
+    That of one example is zero.
+
+    Args:
+        features: ``[n, d]``, sorted by domain.
+        sizes: n_e of each domain.
+    """
+    check_features(features)
+    check_sizes(sizes, len(features))
+    with torch.autocast(features.device.type, enabled=False):
+        z, groups = precise(features), SortedDomains(tuple(sizes), features.device)
+        squares = groups.total(groups.centre(z, groups.mean(z)).square())
+        return squares / groups.vector([float(max(n - 1, 1)) for n in sizes], z.dtype)[:, None]
 
 
 def scale_slopes(logits: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeGuard
 import torch
 from torch import Tensor, nn
 
+from ..algorithms.hparams import WARMUPS
 from ..catalogue import AVERAGES
 from ..choices import choose
 from ..distributed import alone, copy_from_first_rank, processes, without_sharing
@@ -373,7 +374,8 @@ class Averaging:
         self.update, self.evaluate, self.validation = update, evaluate, list(validation)
         self.names = [choose("average", name, AVERAGES) for name in names]
         self.weights = [weight for weight in algorithm.parameters() if weight.requires_grad]
-        self._steps, self._warmup = steps, int(getattr(algorithm.hparams, "warmup_steps", 0))
+        self._steps = steps
+        self._warmup = max(int(getattr(algorithm.hparams, name, 0)) for name in WARMUPS)
         self.records: list[Record] = []
 
     @property
