@@ -64,6 +64,9 @@ METHODS = {
     "iga": MethodFacts("IGA", "IGA"),
     "fish": MethodFacts("Fish", "Fish"),
     "fishr": MethodFacts("Fishr", "Fishr"),
+    # Representations, and flat minima near the pretrained network.
+    "cad": MethodFacts("CAD", "CAD"),
+    "condcad": MethodFacts("CondCAD", "CondCAD"),
 }
 
 # What ``shoal fit`` compares the methods with on a table, the simplest first. They are fitted by

@@ -500,7 +500,7 @@ def test_labels_out_of_range_are_refused(name: str, label: int) -> None:
         make(name).update(batches)
 
 
-@pytest.mark.parametrize("name", ["cdann", "rsc"])
+@pytest.mark.parametrize("name", ["cdann", "rsc", "cad", "condcad"])
 def test_methods_of_classes_refuse_soft_targets(name: str) -> None:
     batches = [(x, torch.full((len(y), CLASSES), 1 / CLASSES).double()) for x, y in make_batches(0)]
     with pytest.raises(TypeError, match="needs the class of each example, got soft targets"):
