@@ -67,6 +67,7 @@ METHODS = {
     # Representations, and flat minima near the pretrained network.
     "cad": MethodFacts("CAD", "CAD"),
     "condcad": MethodFacts("CondCAD", "CondCAD"),
+    "selfreg": MethodFacts("SelfReg", "SelfReg"),
 }
 
 # What ``shoal fit`` compares the methods with on a table, the simplest first. They are fitted by

@@ -39,6 +39,7 @@ ORDER_MATTERS = {
     "sagnet": "draws with whom each example changes its style",
     "dann": "each output of the discriminator has weights of its own",
     "cdann": "each output of the discriminator has weights of its own",
+    "selfreg": "draws the partners of each example",
 }
 
 
@@ -500,7 +501,7 @@ def test_labels_out_of_range_are_refused(name: str, label: int) -> None:
         make(name).update(batches)
 
 
-@pytest.mark.parametrize("name", ["cdann", "rsc", "cad", "condcad"])
+@pytest.mark.parametrize("name", ["cdann", "rsc", "cad", "condcad", "selfreg"])
 def test_methods_of_classes_refuse_soft_targets(name: str) -> None:
     batches = [(x, torch.full((len(y), CLASSES), 1 / CLASSES).double()) for x, y in make_batches(0)]
     with pytest.raises(TypeError, match="needs the class of each example, got soft targets"):
