@@ -68,6 +68,7 @@ METHODS = {
     "cad": MethodFacts("CAD", "CAD"),
     "condcad": MethodFacts("CondCAD", "CondCAD"),
     "selfreg": MethodFacts("SelfReg", "SelfReg"),
+    "urm": MethodFacts("URM", "URM"),
 }
 
 # What ``shoal fit`` compares the methods with on a table, the simplest first. They are fitted by
