@@ -69,6 +69,8 @@ METHODS = {
     "condcad": MethodFacts("CondCAD", "CondCAD"),
     "selfreg": MethodFacts("SelfReg", "SelfReg"),
     "urm": MethodFacts("URM", "URM"),
+    "sam": MethodFacts("SAM", "SAM"),
+    "sagm": MethodFacts("SAGM", "SAGM"),
 }
 
 # What ``shoal fit`` compares the methods with on a table, the simplest first. They are fitted by

@@ -101,13 +101,13 @@ each_door = pytest.mark.parametrize("name", EACH_DOOR)
 penalised = pytest.mark.parametrize(
     "name", [name for name, kind in ALGORITHMS.items() if issubclass(kind, Penalised)]
 )
-# AND-mask and SAND-mask compile the same loss as Fish: the risk of one domain.
+# AND-mask and SAND-mask compile the same loss as Fish, the risk of one domain; SAGM that of SAM.
 compiled = pytest.mark.parametrize(
     "name",
     [
         name
         for name, kind in ALGORITHMS.items()
-        if kind.capture == "compiled" and name not in ("and-mask", "sand-mask")
+        if kind.capture == "compiled" and name not in ("and-mask", "sand-mask", "sagm")
     ],
 )
 
@@ -450,7 +450,7 @@ def test_weights_that_become_other_objects_go_on_training(name: str) -> None:
         assert all(torch.equal(p, expected[key]) for key, p in resumed.named_parameters())
 
 
-@pytest.mark.parametrize("name", [*EACH_DOOR, "fish", "sagnet"])  # two of several steps
+@pytest.mark.parametrize("name", [*EACH_DOOR, "fish", "sagnet", "sam"])  # those of several passes
 def test_autocast_sees_the_weights_of_every_step(name: str) -> None:
     """Autocast caches the weights that it has cast; the optimiser clears the cache.
 
