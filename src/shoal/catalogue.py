@@ -71,6 +71,7 @@ METHODS = {
     "urm": MethodFacts("URM", "URM"),
     "sam": MethodFacts("SAM", "SAM"),
     "sagm": MethodFacts("SAGM", "SAGM"),
+    "miro": MethodFacts("MIRO", "MIRO"),
 }
 
 # What ``shoal fit`` compares the methods with on a table, the simplest first. They are fitted by
