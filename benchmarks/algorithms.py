@@ -56,6 +56,8 @@ BARS: dict[str, float | str] = {
     **dict.fromkeys(("and-mask", "sand-mask"), 1.3),
     **dict.fromkeys(("fish", "mldg", "mixup", "mtl", "sagnet", "arm"), "passes"),
     "iga": "E + 1",
+    **dict.fromkeys(("cad", "condcad", "selfreg", "urm"), 1.05),
+    **dict.fromkeys(("sam", "sagm", "miro"), "passes"),
 }
 
 # The passes of those methods: over all images or one domain's, with a backward, with a step.
@@ -67,6 +69,9 @@ PASSES: dict[str, list[tuple[str, bool, bool]]] = {
     "mtl": [(ALL, True, True)],
     "sagnet": [(ALL, True, True), (ALL, False, False), (ALL, True, True)],
     "arm": [(ALL, True, True)],
+    "sam": [(ALL, True, False), (ALL, True, True)],
+    "sagm": [(ALL, True, False), (ALL, True, True)],
+    "miro": [(ALL, False, False), (ALL, True, True)],
 }
 
 
