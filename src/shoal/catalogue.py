@@ -192,6 +192,11 @@ def scale_of(dataset: str) -> str:
     return DATASETS[dataset].scale if dataset in DATASETS else "large"
 
 
+def search_name(dataset: str) -> str:
+    """Return what names a data set's searches of hyperparameters: itself, or large if unknown."""
+    return dataset if dataset in DATASETS else "large"
+
+
 def record_every(dataset: str) -> int:
     """Return the default number of updates between two records on a data set."""
     return RECORD_EVERY[scale_of(dataset)]

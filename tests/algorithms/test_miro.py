@@ -11,6 +11,7 @@ from torch.func import functional_call
 from shoal.algorithms.forward import Batch
 from shoal.algorithms.hparams import defaults, draw
 from shoal.algorithms.miro import MIRO, MIROHparams
+from shoal.catalogue import DATASETS
 from shoal.networks import Network, draw_weights, for_data, measure_inputs
 from shoal.randomness import stream
 
@@ -215,7 +216,10 @@ def test_searches() -> None:
     for number in range(1, 8):
         found = draw(MIROHparams, "large", 0, number).penalty_weight
         assert found == domainbed_stream("penalty_weight", number).choice([1, 0.1, 0.01, 0.001])
-    assert defaults(MIROHparams, "large").penalty_weight == 0.1
+        assert draw(MIROHparams, "pacs", 0, number).penalty_weight == found
+    by_data = {name: defaults(MIROHparams, name).penalty_weight for name in ("large", *DATASETS)}
+    assert {name for name, weight in by_data.items() if weight == 0.01} == {"pacs", "vlcs"}
+    assert set(by_data.values()) == {0.01, 0.1}
 
 
 def test_a_step_asks_nothing_and_keeps_its_addresses() -> None:

@@ -8,6 +8,7 @@ from shoal.algorithms import ALGORITHMS
 from shoal.algorithms.forward import Batch
 from shoal.algorithms.hparams import defaults, draw
 from shoal.algorithms.optimiser import joint_norm, scale_gradients
+from shoal.catalogue import DATASETS
 from shoal.networks import Dropout, Network, draw_weights
 from shoal.randomness import stream
 
@@ -155,6 +156,12 @@ def test_searches() -> None:
         for number in range(1, 6):
             found = draw(ALGORITHMS[name].Hparams, "large", 0, number)
             assert found.rho == domainbed_stream("rho", number).choice([0.01, 0.02, 0.05, 0.1])
+    by_data = {
+        name: defaults(ALGORITHMS["sagm"].Hparams, name).alpha for name in ("large", *DATASETS)
+    }
+    halved = [name for name, alpha in by_data.items() if alpha == 5e-4]
+    assert halved == ["office-home", "domainnet"]
+    assert set(by_data.values()) == {5e-4, 1e-3}
     drawn = {draw(ALGORITHMS["sagm"].Hparams, "large", 0, number).alpha for number in range(1, 20)}
     assert drawn == {5e-4, 1e-3}
 

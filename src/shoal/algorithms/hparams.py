@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..catalogue import SCALES, SEARCHES
+from ..catalogue import DATASETS, SCALES, SEARCHES, scale_of
 from ..choices import choose
 from ..randomness import domainbed_hash
 from .distributions import (
@@ -33,6 +33,7 @@ from .distributions import (
 
 __all__ = [
     "SCALES",
+    "WARMUPS",
     "Hparams",
     "Search",
     "choice",
@@ -51,6 +52,9 @@ __all__ = [
     "whole",
     "whole_power",
 ]
+
+# The hyperparameters that end a warm-up; few methods have one, and IB-IRM has both.
+WARMUPS = ("warmup_steps", "bottleneck_warmup_steps")
 
 _KINDS = {"bool": bool, "int": int, "float": float, "str": str}
 _EXPECTED: dict[type, tuple[type, str]] = {
@@ -78,6 +82,7 @@ def hparam(
     help: str,
     large: tuple[Any, Distribution] | None = None,
     domainnet: tuple[Any, Distribution] | None = None,
+    datasets: Mapping[str, tuple[Any, Distribution]] | None = None,
 ) -> Any:
     """Declare a hyperparameter.
 
@@ -89,6 +94,7 @@ def hparam(
         help: one line of documentation.
         large: default and distribution for large images (224 × 224).
         domainnet: the same for DomainNet; by default as ``large``.
+        datasets: the same for single data sets, by their names in the catalogue.
     """
     small = Search(default, distribution)
     at_large = Search(*large) if large else small
@@ -97,15 +103,17 @@ def hparam(
         "large": at_large,
         "domainnet": Search(*domainnet) if domainnet else at_large,
     }
-    numbers = [s.default for s in searches.values() if isinstance(s.default, (int, float))]
+    own = {choose("data set", name, DATASETS): Search(*s) for name, s in (datasets or {}).items()}
+    every = [*searches.values(), *own.values()]
+    numbers = [s.default for s in every if isinstance(s.default, (int, float))]
     if allowed is None:
-        drawn = any(search.distribution.negative for search in searches.values())
+        drawn = any(search.distribution.negative for search in every)
         below = drawn or min(numbers, default=0) < 0
         allowed = "(-∞, ∞)" if below else "[0, ∞)"
     for number in numbers:
         if not holds(allowed, number):
             raise ValueError(f"the default of {key} is {number}, which is not in {allowed}")
-    metadata = {"key": key, "help": help, "searches": searches, "allowed": allowed}
+    metadata = {"key": key, "help": help, "searches": searches, "datasets": own, "allowed": allowed}
     return field(default=default, metadata=metadata)
 
 
@@ -169,17 +177,26 @@ def searches(
     """Return default and distribution of each hyperparameter at a scale.
 
     Args:
-        scale: small, large or domainnet.
+        scale: small, large or domainnet; or a data set of the catalogue, for which a method can
+            have searches of its own.
         settings: text by name. A value holds in every draw; a search replaces the distribution and
             keeps the default; ``value ~ search`` gives both. An unknown name raises.
     """
-    choose("scale", scale, SCALES)
+    size = _size(scale)
     declared = {f.name: f for f in _declared_fields(kind)}
-    found = {name: f.metadata["searches"][scale] for name, f in declared.items()}
+    found = {
+        name: f.metadata["datasets"].get(scale, f.metadata["searches"][size])
+        for name, f in declared.items()
+    }
     for name, text in (settings or {}).items():
         f = declared[choose("hyperparameter", name, declared)]
         found[name] = _parse_setting(f, found[name].default, text)
     return found
+
+
+def _size(scale: str) -> str:
+    """Return the scale that a scale or a data set has."""
+    return scale_of(scale) if scale in DATASETS else choose("scale", scale, SCALES)
 
 
 # DiWA's search (Ramé et al., 2022): small enough for runs to end in one basin of the loss.
@@ -201,7 +218,7 @@ def search_settings(kind: type[Hparams], scale: str, search: str) -> dict[str, s
     """
     if choose("search", search, SEARCHES) == "domainbed":
         return {}
-    if scale == "small":
+    if _size(scale) == "small":
         raise ValueError(
             "the mild search is for large images and pretrained networks: its learning rates, at "
             "most 5e-05, are too small for small images; leave out --search mild"
@@ -213,7 +230,7 @@ def search_settings(kind: type[Hparams], scale: str, search: str) -> dict[str, s
 
 
 def defaults(kind: type[H], scale: str) -> H:
-    """Return the default hyperparameters at a scale: small, large or domainnet."""
+    """Return the default hyperparameters at a scale or for a data set, as in ``searches``."""
     return draw(kind, scale, trial=0, number=0)
 
 

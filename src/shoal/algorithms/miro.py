@@ -22,15 +22,19 @@ from .optimiser import Optimiser
 START, LEAST, FASTER = 0.1, 1e-5, 10
 
 
+WEIGHTS = choice(1.0, 0.1, 0.01, 0.001)
+
+
 @dataclass(frozen=True)
 class MIROHparams(Hparams):
     """λ; there is no warm-up."""
 
     penalty_weight: float = hparam(
         0.1,
-        choice(1.0, 0.1, 0.01, 0.001),
+        WEIGHTS,
         key="penalty_weight",
         help="λ of the distance from the initial network",
+        datasets=dict.fromkeys(("pacs", "vlcs"), (0.01, WEIGHTS)),
     )
 
 

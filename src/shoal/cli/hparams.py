@@ -58,15 +58,15 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from ..algorithms.hparams import constant, draw, search_settings, searches
-    from ..catalogue import DATASETS, scale_of, title_of
+    from ..catalogue import DATASETS, title_of
     from ..choices import choose
     from .methods import with_settings
 
     method, given = with_settings(options.algorithm)
-    scale = scale_of(choose("data set", options.dataset, DATASETS))
+    dataset = choose("data set", options.dataset, DATASETS)
     kind = method.Hparams
-    given = search_settings(kind, scale, options.search) | given | settings(options.set)
-    values = asdict(draw(kind, scale, options.trial, options.draw, given))
+    given = search_settings(kind, dataset, options.search) | given | settings(options.set)
+    values = asdict(draw(kind, dataset, options.trial, options.draw, given))
     if options.json:
         print(json.dumps(values, indent=2))
         return 0
@@ -75,7 +75,7 @@ def _run(options: argparse.Namespace) -> int:
 
     which = f"draw {options.draw}" if options.draw else "draw 0 (the defaults)"
     mild = ", mild search" if options.search == "mild" else ""
-    method_and_data = f"{title_of(options.algorithm)} on {DATASETS[options.dataset].title}"
+    method_and_data = f"{title_of(options.algorithm)} on {DATASETS[dataset].title}"
     rows = table(
         f"{method_and_data}: trial {options.trial}, {which}{mild}",
         "Second line: DomainBed's name. –: fixed, not searched. --json prints every digit.",
@@ -84,7 +84,7 @@ def _run(options: argparse.Namespace) -> int:
     rows.add_column("Value", overflow="fold")
     rows.add_column("Search", overflow="fold", min_width=16)
     rows.add_column("What it is", overflow="fold", min_width=16)
-    found = searches(kind, scale, given)
+    found = searches(kind, dataset, given)
     for f in fields(kind):
         name, key, value = Text(f.name), f.metadata["key"], values[f.name]
         if key != f.name:

@@ -41,7 +41,7 @@ def _run(options: argparse.Namespace) -> int:
 def _train(options: argparse.Namespace, on: Any) -> int:
     import json
 
-    from ..catalogue import scale_of
+    from ..catalogue import scale_of, search_name
     from ..distributed import first_rank_first, rank
     from ..networks.registry import check_network
     from ..runs.execute import execute
@@ -60,7 +60,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     check_classes(dataset)
     dataset.without(options.test_domain)  # raises for an unknown one
     scale = scale_of(dataset.name)
-    hparams = _hparams(method, scale, options, given)
+    hparams = _hparams(method, search_name(dataset.name), options, given)
     protocol, weights = _protocol(options, dataset, scale)
     run = Run(
         dataset=dataset.name,

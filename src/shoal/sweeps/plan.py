@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..catalogue import DATASETS, SEARCHES, TEST_DOMAINS, record_every, scale_of
+from ..catalogue import DATASETS, SEARCHES, TEST_DOMAINS, record_every, scale_of, search_name
 from ..choices import choose
 from ..results.records import SEARCH, SET_HPARAMS, RunResult
 from ..runs.run import Protocol, Run
@@ -86,7 +86,7 @@ def runs_of(
 
     runs = []
     for name in sweep.datasets:
-        scale = scale_of(name)
+        searched = search_name(name)
         for trial in range(sweep.trials):
             dataset = data_of(name, trial)
             check_classes(dataset)
@@ -94,10 +94,10 @@ def runs_of(
             for algorithm in sweep.algorithms:
                 method, settings = method_of(algorithm)
                 check_start(protocol.start, method)
-                search = search_settings(method.Hparams, scale, sweep.search)
+                search = search_settings(method.Hparams, searched, sweep.search)
                 given = {**search, **settings, **sweep.settings}
                 for number in range(sweep.draws):
-                    hparams = values_for_run(draw(method.Hparams, scale, trial, number, given))
+                    hparams = values_for_run(draw(method.Hparams, searched, trial, number, given))
                     runs += [
                         Run(
                             dataset=dataset.name,
@@ -211,8 +211,8 @@ def set_hparams(run: Run | RunResult) -> dict[str, Any]:
     """
     if not run.protocol:
         return {}
-    scale = scale_of(run.dataset)
-    drawn = _drawn(run.algorithm, scale, run.trial, run.draw)
+    searched = search_name(run.dataset)
+    drawn = _drawn(run.algorithm, searched, run.trial, run.draw)
     if drawn is None:
         return {}
     found = {
@@ -220,16 +220,16 @@ def set_hparams(run: Run | RunResult) -> dict[str, Any]:
         for name, value in run.hparams.items()
         if name not in drawn or drawn[name] != value
     }
-    if found and scale != "small":
+    if found and scale_of(run.dataset) != "small":
         for search in SEARCHES[1:]:
-            if run.hparams == _drawn(run.algorithm, scale, run.trial, run.draw, search):
+            if run.hparams == _drawn(run.algorithm, searched, run.trial, run.draw, search):
                 return {SEARCH: search}
     return found if run.dataset in DATASETS else {}
 
 
 @cache
 def _drawn(
-    algorithm: str, scale: str, trial: int, number: int, search: str = "domainbed"
+    algorithm: str, searched: str, trial: int, number: int, search: str = "domainbed"
 ) -> Mapping[str, Any] | None:
     from ..algorithms import ALGORITHMS, VARIANTS
     from ..algorithms.hparams import draw, search_settings, values_for_run
@@ -238,7 +238,7 @@ def _drawn(
     method = ALGORITHMS.get(variant.algorithm if variant else algorithm)
     if method is None:
         return None
-    given = search_settings(method.Hparams, scale, search) | dict(
+    given = search_settings(method.Hparams, searched, search) | dict(
         variant.settings if variant else {}
     )
-    return values_for_run(draw(method.Hparams, scale, trial, number, given))
+    return values_for_run(draw(method.Hparams, searched, trial, number, given))
