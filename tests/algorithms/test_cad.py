@@ -80,7 +80,7 @@ def oracle(
     return step
 
 
-@pytest.mark.parametrize("sizes", [(4, 6, 5), (5, 5), (3,), (1, 2, 3, 1, 2, 4), (1, 1)])
+@pytest.mark.parametrize("sizes", [(4, 6, 5), (5, 5), (3,), (1, 2, 3, 1, 2, 4), (1, 1), (1,)])
 @pytest.mark.parametrize("name", ["cad", "condcad"])
 def test_by_pairs_of_examples(name: str, sizes: tuple[int, ...]) -> None:
     algorithm = make(name, len(sizes), penalty_weight=0.7, temperature=0.5, weight_decay=0.1)

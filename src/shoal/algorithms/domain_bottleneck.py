@@ -70,13 +70,11 @@ def bottleneck(
     candidates = alike if conditional else others
     wanted = candidates & (~near if flipped else near)
     part = wanted.any(1) & alike.any(1)
-    # A row without a candidate would have the logarithm of zero, whose gradient is NaN.
-    empty = ~part[:, None]
-    shares = [
-        similarity.masked_fill(~(chosen | empty), -torch.inf).logsumexp(1)
-        for chosen in (wanted, candidates)
-    ]
-    losses = torch.where(part, shares[0] - shares[1], 0.0)
+    # Where nothing is left of a row it is −∞, but what is masked gets no gradient.
+    log_share, log_all = (
+        similarity.masked_fill(~chosen, -torch.inf).logsumexp(1) for chosen in (wanted, candidates)
+    )
+    losses = torch.where(part, log_share - log_all, 0.0)
     mean = losses.sum() / part.sum().clamp(min=1)
     return (-mean if flipped else mean) * temperature / BASE_TEMPERATURE
 
