@@ -58,6 +58,8 @@ BARS: dict[str, float | str] = {
     "iga": "E + 1",
     **dict.fromkeys(("sd", "ib-erm", "ib-irm", "eqrm", "rdm"), 1.05),
     **dict.fromkeys(("causirl-coral", "causirl-mmd"), 1.05),
+    **dict.fromkeys(("cad", "condcad", "selfreg", "urm"), 1.05),
+    **dict.fromkeys(("sam", "sagm", "miro"), "passes"),
 }
 
 # The passes of those methods: over all images or one domain's, with a backward, with a step.
@@ -69,6 +71,9 @@ PASSES: dict[str, list[tuple[str, bool, bool]]] = {
     "mtl": [(ALL, True, True)],
     "sagnet": [(ALL, True, True), (ALL, False, False), (ALL, True, True)],
     "arm": [(ALL, True, True)],
+    "sam": [(ALL, True, False), (ALL, True, True)],
+    "sagm": [(ALL, True, False), (ALL, True, True)],
+    "miro": [(ALL, False, False), (ALL, True, True)],
 }
 
 

@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "datasets": SMALL | {"catalogue"},
     "algorithms": SMALL
     | {"catalogue", "gradients", "statistics", "penalties", "regularizers"}
-    | {"networks"},
+    | {"networks", "weight_average"},
     "training": (TRAINING - {"training"}) | {"results.records"},
     "results": {"catalogue", "choices", "storage"},
     "runs": TRAINING | {"_version", "curvature", "results"},

@@ -72,6 +72,14 @@ METHODS = {
     "causirl-mmd": MethodFacts("CausIRL-MMD", "CausIRL_MMD"),
     "eqrm": MethodFacts("EQRM", "EQRM"),
     "rdm": MethodFacts("RDM", "RDM"),
+    # Representations, and flat minima near the pretrained network.
+    "cad": MethodFacts("CAD", "CAD"),
+    "condcad": MethodFacts("CondCAD", "CondCAD"),
+    "selfreg": MethodFacts("SelfReg", "SelfReg"),
+    "urm": MethodFacts("URM", "URM"),
+    "sam": MethodFacts("SAM", "SAM"),
+    "sagm": MethodFacts("SAGM", "SAGM"),
+    "miro": MethodFacts("MIRO", "MIRO"),
 }
 
 # What ``shoal fit`` compares the methods with on a table, the simplest first. They are fitted by

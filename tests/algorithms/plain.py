@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from shoal.algorithms import ALGORITHMS
 from shoal.algorithms.base import Algorithm
 from shoal.algorithms.forward import Batch
 from shoal.networks import Network, draw_weights
-from shoal.randomness import stream
+from shoal.randomness import domainbed_hash, stream
 
 INPUTS, FEATURES, CLASSES = 6, 5, 3
 
@@ -51,6 +52,11 @@ def make(
     kind = ALGORITHMS[name]
     chosen = replace(kind.Hparams(), **{"lr": 0.01, **hparams})
     return kind(tiny() if model is None else model, num_domains, chosen)
+
+
+def domainbed_stream(key: str, number: int) -> np.random.RandomState:
+    """The stream from which DomainBed draws the hyperparameter ``key`` in trial 0."""
+    return np.random.RandomState(domainbed_hash(domainbed_hash(number, 0), key))
 
 
 class Plain:

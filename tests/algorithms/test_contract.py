@@ -41,6 +41,7 @@ ORDER_MATTERS = {
     "cdann": "each output of the discriminator has weights of its own",
     "causirl-coral": "draws where each domain is split",
     "causirl-mmd": "draws where each domain is split",
+    "selfreg": "draws the partners of each example",
 }
 
 
@@ -103,13 +104,13 @@ each_door = pytest.mark.parametrize("name", EACH_DOOR)
 penalised = pytest.mark.parametrize(
     "name", [name for name, kind in ALGORITHMS.items() if issubclass(kind, Penalised)]
 )
-# AND-mask and SAND-mask compile the same loss as Fish: the risk of one domain.
+# AND-mask and SAND-mask compile the same loss as Fish, the risk of one domain; SAGM that of SAM.
 compiled = pytest.mark.parametrize(
     "name",
     [
         name
         for name, kind in ALGORITHMS.items()
-        if kind.capture == "compiled" and name not in ("and-mask", "sand-mask")
+        if kind.capture == "compiled" and name not in ("and-mask", "sand-mask", "sagm")
     ],
 )
 
@@ -456,7 +457,7 @@ def test_weights_that_become_other_objects_go_on_training(name: str) -> None:
         assert all(torch.equal(p, expected[key]) for key, p in resumed.named_parameters())
 
 
-@pytest.mark.parametrize("name", [*EACH_DOOR, "fish", "sagnet"])  # two of several steps
+@pytest.mark.parametrize("name", [*EACH_DOOR, "fish", "sagnet", "sam"])  # those of several passes
 def test_autocast_sees_the_weights_of_every_step(name: str) -> None:
     """Autocast caches the weights that it has cast; the optimiser clears the cache.
 
@@ -529,7 +530,7 @@ def test_labels_out_of_range_are_refused(name: str, label: int) -> None:
         make(name).update(batches)
 
 
-@pytest.mark.parametrize("name", ["cdann", "rsc"])
+@pytest.mark.parametrize("name", ["cdann", "rsc", "cad", "condcad", "selfreg"])
 def test_methods_of_classes_refuse_soft_targets(name: str) -> None:
     batches = [(x, torch.full((len(y), CLASSES), 1 / CLASSES).double()) for x, y in make_batches(0)]
     with pytest.raises(TypeError, match="needs the class of each example, got soft targets"):

@@ -91,6 +91,14 @@ def test_what_is_saved_is_what_predictions_need(name: str, tmp_path: Path) -> No
     assert not any(key.startswith((*optimisers, "variances", "means")) for key in found)
 
 
+def test_a_copy_of_the_initial_network_is_not_saved(tmp_path: Path) -> None:
+    run = tiny_run("miro")
+    algorithm = trained(run)
+    save(tmp_path, algorithm, run)
+    assert any(key.startswith("initial.") for key in algorithm.state_dict())
+    assert not any(key.startswith("initial.") for key in load_file(tmp_path / MODEL))
+
+
 def test_the_card(saved: Path) -> None:
     card = json.loads((saved / CARD).read_text())
     run = tiny_run("erm")

@@ -119,17 +119,30 @@ def _places_by_dtype(tensors: Tensors) -> Iterable[list[int]]:
 
 
 @torch.no_grad()
-def clip_gradients(grads: Tensors, norm: float) -> Tensors:
-    """Return the gradients, scaled down by one factor if their joint norm is above ``norm``."""
-    # In float64, where the square of no float32 overflows.
+def joint_norm(grads: Tensors) -> Tensor:
+    """Return the norm over all gradients together, in float64, where no square overflows."""
     norms = torch.stack(torch._foreach_norm(grads, 2, torch.float64))
-    share = (norm / (torch.linalg.vector_norm(norms) + 1e-6)).clamp(max=1)
+    norm: Tensor = torch.linalg.vector_norm(norms)
+    return norm
+
+
+@torch.no_grad()
+def scale_gradients(grads: Tensors, factor: Tensor) -> list[Tensor]:
+    """Return the gradients times one number on the device."""
     found = list(grads)  # not in place: two weights can share one gradient tensor
     for places in _places_by_dtype(grads):
-        mine = torch._foreach_mul([grads[k] for k in places], share.to(grads[places[0]].dtype))
+        dtype = grads[places[0]].dtype
+        # Not infinity in half precision: ∞ · 0 is not zero.
+        own = factor.clamp(max=torch.finfo(dtype).max).to(dtype)
+        mine = torch._foreach_mul([grads[k] for k in places], own)
         for place, grad in zip(places, mine, strict=True):
             found[place] = grad
     return found
+
+
+def clip_gradients(grads: Tensors, norm: float) -> Tensors:
+    """Return the gradients, scaled down by one factor if their joint norm is above ``norm``."""
+    return scale_gradients(grads, (norm / (joint_norm(grads) + 1e-6)).clamp(max=1))
 
 
 @torch.no_grad()

@@ -17,11 +17,13 @@ from .small import (
     vector_mlp,
     wide_resnet,
 )
+from .stages import FrozenCopy, moved_stages
 
 __all__ = [
     "MLP",
     "NETWORKS",
     "Dropout",
+    "FrozenCopy",
     "Network",
     "Preprocessing",
     "Standardise",
@@ -37,6 +39,7 @@ __all__ = [
     "head_sizes",
     "measure_inputs",
     "mnist_cnn",
+    "moved_stages",
     "perceptron",
     "resnet",
     "vector_mlp",

@@ -74,12 +74,19 @@ class EfficientNetLite0(nn.Module):
         self._conv_stem = convolution(3, STEM, side=3, stride=2)
         self._bn0 = norm(STEM)
         blocks: list[nn.Module] = []
+        # The last block of each resolution below the stem's, and its channels.
+        ends: list[tuple[int, int]] = []
         inner = STEM
         for number, side, stride, expansion, outer in STAGES:
+            if stride == 2:
+                ends.append((len(blocks) - 1, inner))
             for k in range(number):
                 blocks.append(InvertedResidual(inner, outer, side, 1 if k else stride, expansion))
                 inner = outer
+        ends = [*ends[1:], (len(blocks) - 1, inner)]
         self._blocks = nn.ModuleList(blocks)
+        self._ends = tuple(block for block, _ in ends)
+        self.stage_widths = (STEM, *(channels for _, channels in ends))
         self._conv_head = convolution(inner, WIDTH)
         self._bn1 = norm(WIDTH)
         self._swish = nn.ReLU6()
@@ -90,6 +97,20 @@ class EfficientNetLite0(nn.Module):
             found = block(found)
         found = norm_activation(self._bn1, self._swish, self._conv_head(found))
         return found.mean((2, 3))
+
+    def stages(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs of the stem and of the last block of each resolution; the features.
+
+        ``stage_widths`` has the channels of all but the features.
+        """
+        found = norm_activation(self._bn0, self._swish, self._conv_stem(inputs))
+        outputs = [found]
+        for number, block in enumerate(self._blocks):
+            found = block(found)
+            if number in self._ends:
+                outputs.append(found)
+        found = norm_activation(self._bn1, self._swish, self._conv_head(found))
+        return (*outputs, found.mean((2, 3)))
 
 
 class InvertedResidual(nn.Module):

@@ -99,6 +99,7 @@ class ResNet(nn.Module):
         self.layer1, self.layer2, self.layer3, self.layer4 = stages
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.width = inner
+        self.stage_widths = (64, *(64 * 2**number * block.expansion for number in range(4)))
         nn.Linear(inner, 1000)  # its draws come before those of the convolutions
         for part in self.modules():
             if isinstance(part, nn.Conv2d):
@@ -110,6 +111,16 @@ class ResNet(nn.Module):
             found = stage(found)
         pooled: Tensor = self.avgpool(found).flatten(1)
         return pooled
+
+    def stages(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs of the stem, after its pooling, and of the four stages; the features.
+
+        ``stage_widths`` has the channels of all but the features.
+        """
+        found = [self.maxpool(norm_activation(self.bn1, self.relu, self.conv1(inputs)))]
+        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
+            found.append(stage(found[-1]))
+        return (*found, self.avgpool(found[-1]).flatten(1))
 
 
 class Block(nn.Module):

@@ -17,7 +17,7 @@ from ..algorithms.optimiser import Optimiser
 from ..catalogue import BASELINES
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, evaluation_images
-from ..networks import for_data
+from ..networks import FrozenCopy, for_data
 from ..networks.base import Network
 from ..randomness import domainbed_hash, stream
 from ..regularizers import Match, Warmup
@@ -152,11 +152,11 @@ def save(
 
 
 def prediction_tensors(algorithm: Algorithm) -> dict[str, Tensor]:
-    """Return the tensors for predictions: all but those of optimisers and penalties."""
+    """Return the tensors for predictions: all but those of optimisers, penalties and copies."""
     left_out = tuple(
         f"{name}."
         for name, part in algorithm.named_modules()
-        if isinstance(part, (Optimiser, Match, Warmup))
+        if isinstance(part, (Optimiser, Match, Warmup, FrozenCopy))
     )
     return {
         key: tensor.detach().cpu().contiguous()
