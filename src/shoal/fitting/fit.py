@@ -45,6 +45,9 @@ from ..sweeps.plan import MethodChoice, folder_of, write_plan
 from ..sweeps.worker import Worker
 from ..training.pillow import exact_evaluation
 from ..training.watcher import Progress
+from .adaptation_estimates import measure_adaptations
+from .adaptation_record import ENTRY as ADAPTATION
+from .adaptation_record import AdaptationRecord
 from .baselines import Baseline, import_sklearn, sklearn_missing
 from .candidates import Recipe, RunMaker, recipes_of
 from .decision import make_decision
@@ -347,7 +350,17 @@ def fit(
         if verdict is None:
             return None
 
-        write_model(out, final, method, deploy.setup, deployed, verdict)
+        adaptation = measure_adaptations(
+            deploy,
+            results.known(schedule.counted),
+            [fold for fold in folds if fold.name in verdict.decision.estimates.domains],
+            workspace,
+            metric,
+        )
+        write_model(out, final, method, deploy.setup, deployed, verdict, adaptation)
+        if adaptation is not None and adaptation.offered is not None:
+            gain = adaptation.gain(adaptation.offered)
+            watcher.note(f"'shoal predict --adapt' uses {adaptation.offered}: {gain}")
         # A file can name every method but a user's own.
         own = None if issubclass(method[0], Baseline) else method[0]
         watcher.note(write_checked_onnx(out, own, deployed))
@@ -362,6 +375,7 @@ def fit(
             onnx,
             stable.stability() if flagged and stable else None,
             _reference(verdict, deployed.dataset),
+            adaptation,
         )
         _write_page(out / PAGE, content)
     return FitResult(out=out, verdict=verdict, failures=tuple(failed), seconds=monotonic() - begin)
@@ -549,6 +563,7 @@ def write_model(
     setup: FitSetup,
     data: FitData,
     verdict: Verdict,
+    adaptation: AdaptationRecord | None,
 ) -> None:
     """Write the model of ``run``, which was trained on all domains, and its card to ``out``."""
     average, folder = setup.average, folder_of(out, run)
@@ -580,6 +595,8 @@ def write_model(
     reference = _reference(verdict, data.dataset)
     if reference is not None:
         about[REFERENCE] = reference.as_json()
+    if adaptation is not None:
+        about[ADAPTATION] = adaptation.as_json()
     (out / ONNX).unlink(missing_ok=True)  # it can be of another model
     models.save(
         out,

@@ -17,9 +17,10 @@ from ..datasets.reading import Reading
 from ..monitoring.expected_accuracy import AccuracyEstimator
 from ..monitoring.reference import Reference
 from ..results.aggregation import TrialMean
-from ..results.metrics import Metric, by_class
+from ..results.metrics import METRICS, Metric, by_class
 from ..results.records import RunResult, timing_of
 from ..runs.folder import PREDICTIONS
+from .adaptation_record import AdaptationRecord
 from .decision import CandidateRow, Decision
 from .folds import Fold
 from .inspection import FitData
@@ -47,6 +48,7 @@ def build_page_content(
     onnx: bool,
     stability: ColumnStability | None = None,
     reference: Reference | None = None,
+    adaptation: AdaptationRecord | None = None,
 ) -> dict[str, Any]:
     """Return the content for ``report.fit_page.fit_page``.
 
@@ -56,6 +58,7 @@ def build_page_content(
         onnx: whether an ONNX file was written.
         stability: of the columns of a table.
         reference: of ``shoal monitor``.
+        adaptation: what adaptations did on the domains left out.
     """
     decision = verdict.decision
     estimates = decision.estimates
@@ -78,6 +81,7 @@ def build_page_content(
         "classes": _by_class(decision, data.dataset.classes),
         "unstable": _effects(stability, data.dataset.names),
         "monitor": None if reference is None else _monitor(reference.accuracy),
+        "adaptation": None if adaptation is None else _adaptation(adaptation),
         "data": _data(data),
         "mistakes": find_mistakes(
             [(estimates.title(key), run) for key, run in runs if key == verdict.deploy], folds, data
@@ -102,6 +106,25 @@ def _monitor(found: AccuracyEstimator) -> dict[str, Any]:
             }
             for domain, accuracy in found.accuracies.items()
         ],
+    }
+
+
+def _adaptation(found: AdaptationRecord) -> dict[str, Any]:
+    """Return what each adaptation did on every domain left out, in points."""
+    names, gains = list(found.after), [found.gain(name) for name in found.after]
+    return {
+        "offered": found.offered,
+        "metric": METRICS[found.metric].title,
+        "names": names,
+        "rows": [
+            {
+                "name": domain,
+                "before": 100 * before,
+                "gains": [100 * (found.after[name][domain] - before) for name in names],
+            }
+            for domain, before in found.before.items()
+        ],
+        "means": [{"mean": 100 * one.mean, "error": 100 * one.error} for one in gains],
     }
 
 

@@ -1,0 +1,119 @@
+"""Adaptations: ways to fit a trained model to new data without their labels.
+
+Papers adapt to a stream of small batches, so that the order of arrival matters. Here all inputs are
+one batch: a command gets a whole folder at once, and its order must not matter.
+"""
+
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from ..algorithms.base import Algorithm, UpdateAlgorithm
+from ..networks.base import Network
+from .temperature import scaled
+
+Array = NDArray[np.float64]
+# The names of adaptations, in models' cards and on pages.
+T3A, PRIOR, BATCH_NORM = "T3A", "prior correction", "batch norm"
+ADAPTATIONS = (T3A, PRIOR, BATCH_NORM)
+# EM ends when no share changes by more than this, or after so many steps.
+SETTLED, STEPS = 1e-7, 2000
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def t3a(features: Tensor, weight: Tensor, bias: Tensor, kept: int | None = None) -> Tensor:
+    """Return the logits of T3A (Iwasawa and Matsuo, 2021), float64 ``[n, C]``.
+
+    The supports of a class are the row of the head's weight and the features that the head
+    predicts as the class. The new row is the normalised sum of the normalised supports, without
+    bias. A row of the weight stays in its class, also if the head takes it for another one.
+
+    Args:
+        features: of all inputs, ``[n, p]``.
+        weight, bias: of the linear head, ``[C, p]`` and ``[C]``.
+        kept: K, the number of supports of a class that are kept, those of lowest entropy; None for
+            all of them.
+    """
+    z, w = features.double(), weight.detach().double()
+    classes = len(w)
+    supports = torch.cat([w, z])
+    logits = supports @ w.T + bias.detach().double()
+    mine = torch.cat([torch.arange(classes, device=z.device), logits[classes:].argmax(1)])
+    supports = normalize(supports, dim=1)
+    if kept is not None:
+        chosen = _surest(logits, mine, kept)
+        supports, mine = supports[chosen], mine[chosen]
+    sums = torch.zeros_like(w).index_add_(0, mine, supports)
+    return z @ normalize(sums, dim=1).T
+
+
+def _surest(logits: Tensor, classes: Tensor, kept: int) -> Tensor:
+    """Return the indices of the ``kept`` rows of lowest entropy of each class."""
+    logs = logits.log_softmax(-1)
+    order = (-(logs.exp() * logs).sum(-1)).argsort(stable=True)
+    found = [order[classes[order] == k][:kept] for k in range(logits.shape[1])]
+    return torch.cat(found)
+
+
+def linear_head(algorithm: Algorithm) -> nn.Linear | None:
+    """Return the head of a method that predicts by a linear head on features; None for others."""
+    plain = type(algorithm).predict is UpdateAlgorithm.predict
+    model = algorithm.model
+    if not plain or not isinstance(model, Network) or not isinstance(model.classifier, nn.Linear):
+        return None
+    return model.classifier
+
+
+def correct_shares(log_probabilities: Array, shares: Array) -> Array:
+    """Return the log-probabilities for the class shares of these inputs (Saerens et al., 2002).
+
+    EM alternates: p(y | x) ∝ p_train(y | x) · q(y) / q_train(y), and q is the mean of p(y | x). A
+    class without training examples keeps its share of zero.
+
+    Args:
+        log_probabilities: of the model, ``[n, C]``, right for its training data. A temperature
+            for other domains would count their class shares twice.
+        shares: q_train, of the classes in training, ``[C]``.
+    """
+    p = scaled(log_probabilities, 1.0)
+    known = shares > 0
+    found, corrected = shares, p
+    for _ in range(STEPS if len(p) else 0):
+        ratio = np.divide(found, shares, out=np.zeros_like(found), where=known)
+        corrected = p * ratio
+        corrected /= corrected.sum(1, keepdims=True)
+        before, found = found, corrected.mean(0)
+        if np.abs(found - before).max() <= SETTLED:
+            break
+    return np.asarray(np.log(np.maximum(corrected, np.finfo(np.float64).tiny)))
+
+
+def with_statistics_of(module: M, batches: Iterable[Tensor]) -> M:
+    """Return a copy of a module in which batch norm has the statistics of these inputs.
+
+    Every layer takes the mean over batches of their means and variances, and hands each batch on
+    normalised by its own. So batches of many shuffled inputs are needed: one of a single class
+    would lose what makes it that class.
+    """
+    found = deepcopy(module).eval()
+    norms = [part for part in found.modules() if follows_inputs(part)]
+    for part in norms:
+        part.reset_running_stats()  # type: ignore[operator]
+        part.momentum = None  # type: ignore[assignment]
+        part.training = True
+    with torch.no_grad():
+        for batch in batches:
+            found(batch)
+    return found.eval()
+
+
+def follows_inputs(part: nn.Module) -> bool:
+    """Return whether a layer is a batch norm with statistics of its own."""
+    return isinstance(part, nn.modules.batchnorm._BatchNorm) and part.track_running_stats
