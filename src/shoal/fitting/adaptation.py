@@ -42,6 +42,9 @@ def t3a(features: Tensor, weight: Tensor, bias: Tensor, kept: int | None = None)
             all of them.
     """
     z, w = features.double(), weight.detach().double()
+    # No probability depends on what all rows share, but T3A would. Of two classes, scikit-learn
+    # puts everything into the second row, and the first is zero.
+    w = w - w.mean(0)
     classes = len(w)
     supports = torch.cat([w, z])
     logits = supports @ w.T + bias.detach().double()
