@@ -24,10 +24,17 @@ from shoal.fitting.adaptation import (
     t3a,
     with_statistics_of,
 )
-from shoal.fitting.adaptation_estimates import training_shares
+from shoal.fitting.adaptation_estimates import measure_adaptations, training_shares
 from shoal.fitting.adaptation_record import AdaptationRecord, Gain, choose_adaptation
+from shoal.fitting.candidates import RunMaker, recipes_of
+from shoal.fitting.folds import folds_of
+from shoal.fitting.leave_one_out import finished_runs
+from shoal.fitting.setup import FitSetup, FitWorkspace, find_candidate
 from shoal.networks import Network
+from shoal.runs import model as models
+from shoal.runs.machine import Machine
 from shoal.storage import read_json, write_json
+from shoal.sweeps.worker import Worker
 
 Output = pytest.CaptureFixture[str]
 SITES = {"a": 0.9, "b": 0.1, "c": 0.85, "d": 0.15, "e": 0.8}
@@ -158,6 +165,51 @@ def test_shares_in_training_follow_how_a_method_samples() -> None:
     np.testing.assert_allclose(alike, [1 / 4, 1 / 2, 1 / 4])
 
 
+def test_a_head_on_frozen_features_is_measured_as_it_is_deployed(tmp_path: Path) -> None:
+    """The deployed network has no standardisation: T3A is that of raw features."""
+    pytest.importorskip("sklearn", reason="no scikit-learn")
+    torch.manual_seed(0)
+    domains, scale = [], torch.tensor([1.0, 5.0, 0.2, 3.0])
+    for k, name in enumerate("abc"):
+        y = torch.arange(60) % 3
+        z = torch.randn(60, 4) + 1.5 * torch.eye(3, 4)[y] + 0.5 * k
+        domains.append(Domain(name, y, z * scale + 2))
+    data = DomainDataset("photos", ("x", "y", "z"), tuple(domains))
+    setup = FitSetup(
+        dataset=data.name,
+        fingerprint=data.fingerprint,
+        kind="images",
+        trained="head",
+        backbone="efficientnet-lite0",
+        steps=5,
+        precision="float32",
+        settings={},
+    )
+    methods = {"logistic-regression": find_candidate("logistic-regression")}
+    workspace = FitWorkspace(methods, data, None, Machine(device=torch.device("cpu"), step="eager"))
+    recipe = recipes_of(methods, setup)[0]
+    make, worker, folds = RunMaker(workspace, None, False), Worker(tmp_path, workspace), "abc"
+    runs = [make.run(recipe, (name,), 0) for name in folds]
+    for run in runs:
+        worker.attempt(run)
+    results = finished_runs(tmp_path, runs)
+    known = [(recipe.key, results[run.identity]) for run in runs]
+    record = measure_adaptations(recipe, known, folds_of(data), workspace, "log-loss")
+    assert record is not None and record.metric == "accuracy" and list(record.before) == [*"abc"]
+    for name, (_, run) in zip(folds, known, strict=True):
+        assert run.path is not None
+        network = models.load(run.path, torch.device("cpu")).algorithm.model
+        weight = (network.classifier.weight / network.features.std).numpy()
+        bias = network.classifier.bias.numpy() - weight @ network.features.mean.numpy()
+        z, y = data[name].tensor.double().numpy(), data[name].labels.numpy()
+        right = slow_t3a(z, weight, bias, None).argmax(1) == y
+        assert record.after[T3A][name] == pytest.approx(right.mean())
+        assert record.before[name] == pytest.approx(((z @ weight.T + bias).argmax(1) == y).mean())
+    assert record.after[T3A] != record.before
+    short = measure_adaptations(recipe, known[:2], folds_of(data), workspace, "accuracy")
+    assert short is None  # a domain has no run
+
+
 BEFORE = {"a": 0.6, "b": 0.7, "c": 0.8}
 
 
@@ -181,8 +233,14 @@ def test_the_rule(gains: tuple[float, ...], helps: bool) -> None:
     gain = Gain.of(BEFORE, after(*gains))
     assert gain.mean == pytest.approx(np.mean(gains), abs=1e-12)
     assert gain.error == pytest.approx(np.std(gains, ddof=1) / 3**0.5, abs=1e-12)
-    assert gain.helps is helps
+    assert gain.helps() is helps
     assert (choose_adaptation(BEFORE, {T3A: after(*gains)}) == T3A) is helps
+
+
+def test_a_stricter_rule_asks_for_more_errors() -> None:
+    gain = Gain.of(BEFORE, after(-0.01, 0.02, 0.05))
+    assert gain.helps() and not gain.helps(errors=2.0)
+    assert choose_adaptation(BEFORE, {T3A: after(-0.01, 0.02, 0.05)}, errors=2.0) is None
 
 
 def test_the_best_of_those_that_help_is_offered_and_two_domains_are_too_few() -> None:

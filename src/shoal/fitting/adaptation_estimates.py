@@ -195,10 +195,15 @@ class _LeftOut:
                 weight, bias = head.weight.cpu(), head.bias.cpu()
             yield T3A, t3a(features, weight, bias).log_softmax(-1).numpy()
         normed = any(map(follows_inputs, algorithm.modules()))
-        if self._whole and normed and predictor.device.type == "cuda":
+        if self._whole and normed and _is_quick(predictor.device):
             module = with_statistics_of(predictor.module, _shuffled(inputs, predictor.device))
             logits = predictor.outputs(module.logits, inputs)
             yield BATCH_NORM, logits.double().log_softmax(-1).numpy()
+
+
+def _is_quick(device: torch.device) -> bool:
+    """Return whether more passes over all images take little time."""
+    return device.type == "cuda"
 
 
 def _shuffled(inputs: Tensor, device: torch.device) -> Iterator[Tensor]:

@@ -11,8 +11,9 @@ from .adaptation import ADAPTATIONS
 
 # Its entry in a model's card.
 ENTRY = "adaptation"
-# What no domain may lose, and the fewest domains whose standard error says something.
-HARM, FEWEST = 0.02, 3
+# Standard errors that the mean gain must exceed, what no domain may lose, and the fewest domains
+# whose standard error says something.
+ERRORS, HARM, FEWEST = 1.0, 0.02, 3
 # Temperatures that a fit finds are between 1 / 50 and 50.
 HOTTEST = 50.0
 
@@ -35,14 +36,14 @@ class Gain:
         error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
         return Gain(fmean(values), error, gains[worst], worst, len(values))
 
-    @property
-    def helps(self) -> bool:
-        """Whether the adaptation may be offered.
+    def helps(self, errors: float = ERRORS) -> bool:
+        """Return whether the adaptation may be offered.
 
-        The mean gain must be larger than its standard error, which two domains do not have in any
-        useful way, and no domain may lose more than two points.
+        The mean gain must be larger than ``errors`` standard errors, which two domains do not have
+        in any useful way, and no domain may lose more than two points.
         """
-        return self.domains >= FEWEST and self.mean > self.error and self.worst >= -HARM
+        clear = self.domains >= FEWEST and self.mean > errors * self.error
+        return clear and self.worst >= -HARM
 
     def __str__(self) -> str:
         points = f"{100 * self.mean:+.1f} points on average"
@@ -51,16 +52,19 @@ class Gain:
 
 
 def choose_adaptation(
-    before: Mapping[str, float], after: Mapping[str, Mapping[str, float]]
+    before: Mapping[str, float],
+    after: Mapping[str, Mapping[str, float]],
+    errors: float = ERRORS,
 ) -> str | None:
     """Return the adaptation with the largest mean gain of those that help; None if none does.
 
     Args:
         before: scores by domain, without adaptation.
         after: the same by adaptation.
+        errors: as in ``Gain.helps``.
     """
     gains = {name: Gain.of(before, mine) for name, mine in after.items()}
-    helping = [name for name, gain in gains.items() if gain.helps]
+    helping = [name for name, gain in gains.items() if gain.helps(errors)]
     return max(helping, key=lambda name: gains[name].mean, default=None)
 
 
