@@ -171,8 +171,8 @@ def test_a_head_on_frozen_features_is_measured_as_it_is_deployed(tmp_path: Path)
     torch.manual_seed(0)
     domains, scale = [], torch.tensor([1.0, 5.0, 0.2, 3.0])
     for k, name in enumerate("abc"):
-        y = torch.arange(60) % 3
-        z = torch.randn(60, 4) + 1.5 * torch.eye(3, 4)[y] + 0.5 * k
+        y = torch.tensor([k] * 40 + [0, 1, 2] * 10)  # every domain has a class of its own
+        z = torch.randn(70, 4) + 1.5 * torch.eye(3, 4)[y] + 0.5 * k
         domains.append(Domain(name, y, z * scale + 2))
     data = DomainDataset("photos", ("x", "y", "z"), tuple(domains))
     setup = FitSetup(
@@ -204,7 +204,13 @@ def test_a_head_on_frozen_features_is_measured_as_it_is_deployed(tmp_path: Path)
         z, y = data[name].tensor.double().numpy(), data[name].labels.numpy()
         right = slow_t3a(z, weight, bias, None).argmax(1) == y
         assert record.after[T3A][name] == pytest.approx(right.mean())
-        assert record.before[name] == pytest.approx(((z @ weight.T + bias).argmax(1) == y).mean())
+        logits = z @ weight.T + bias
+        assert record.before[name] == pytest.approx((logits.argmax(1) == y).mean())
+        others = torch.cat([data[one].labels for one in folds if one != name])
+        logs = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+        corrected = correct_shares(logs, others.bincount(minlength=3).numpy() / len(others))
+        right = corrected.argmax(1) == y
+        assert record.after[PRIOR][name] == pytest.approx(right.mean(), abs=0.01)  # half precision
     assert record.after[T3A] != record.before
     short = measure_adaptations(recipe, known[:2], folds_of(data), workspace, "accuracy")
     assert short is None  # a domain has no run
