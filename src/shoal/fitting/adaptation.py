@@ -86,15 +86,15 @@ def correct_shares(log_probabilities: Array, shares: Array) -> Array:
         shares: q_train, of the classes in training, ``[C]``.
     """
     p = scaled(log_probabilities, 1.0)
-    known = shares > 0
-    found, corrected = shares, p
+    ratio = np.where(shares > 0, 1.0, 0.0)  # q / q_train
     for _ in range(STEPS if len(p) else 0):
-        ratio = np.divide(found, shares, out=np.zeros_like(found), where=known)
-        corrected = p * ratio
-        corrected /= corrected.sum(1, keepdims=True)
-        before, found = found, corrected.mean(0)
-        if np.abs(found - before).max() <= SETTLED:
+        # The mean of p · ratio / (p @ ratio), divided by q_train, without forming it.
+        moved = ratio * (p.T @ (1 / (p @ ratio))) / len(p)
+        before, ratio = ratio, np.divide(moved, shares, out=np.zeros_like(moved), where=shares > 0)
+        if (np.abs(ratio - before) * shares).max() <= SETTLED:
             break
+    corrected = p * ratio
+    corrected /= corrected.sum(1, keepdims=True)
     return np.asarray(np.log(np.maximum(corrected, np.finfo(np.float64).tiny)))
 
 
