@@ -25,7 +25,8 @@ from shoal.cli import main
 from shoal.cli.fit import print_plan
 from shoal.datasets.cache import build
 from shoal.datasets.reading import AS_STORED
-from shoal.fitting import fit, leave_one_out, page_content
+from shoal.fitting import adaptation_estimates, fit, leave_one_out, page_content
+from shoal.fitting.adaptation import BATCH_NORM, PRIOR, T3A
 from shoal.fitting.folds import Fold
 from shoal.fitting.frozen_features import frozen_features, pretrained
 from shoal.fitting.inspection import inspect_data
@@ -35,6 +36,7 @@ from shoal.fitting.setup import saved_setup
 from shoal.runs import model as models
 from shoal.runs.model import measure
 from shoal.runs.run import Run
+from shoal.storage import write_json
 from shoal.sweeps.plan import folder_of, read_plan
 from shoal.sweeps.status import RunState
 from tests.fitting.made import DOMAINS, table_setup, write_images, write_table
@@ -580,6 +582,7 @@ def test_the_whole_network(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> N
     without_onnx(monkeypatch)
     write_images(Path("data"), each=3, domains=DOMAINS[:2])
     monkeypatch.setattr(fit, "length_within", lambda *_: (1, 0.0))
+    monkeypatch.setattr(adaptation_estimates, "_is_quick", lambda _: True)  # as on a GPU
     given = ("fit", "data", "--out", "out", "--cache", "cache", "--trials", "1", "--train", "all")
     assert main([*given, "--set", "batch_size=2"]) == 0
     assert "Training all weights of efficientnet-lite0, 1 update in each" in capsys.readouterr().out
@@ -593,6 +596,16 @@ def test_the_whole_network(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> N
     )
     assert card["sha256"] == of_run["sha256"]  # as it was trained
     assert shoal.load("out").predict("data/hospital_a/dark/0.png")[0].label in ("dark", "bright")
+
+    assert card["adaptation"]["offered"] is None  # two domains are too few
+    assert set(card["adaptation"]["after"]) == {T3A, PRIOR, BATCH_NORM}
+    plain = shoal.load("out").predict(["data/hospital_a"])
+    for name in (T3A, BATCH_NORM):
+        card["adaptation"]["offered"] = name
+        write_json(Path("out/model.json"), card)
+        found = shoal.load("out").predict(["data/hospital_a", "data/none.png"], adapt=True)
+        assert found[-1].error is not None and len(found) == len(plain) + 1
+        assert [one.probability for one in found[:-1]] != [one.probability for one in plain]
 
 
 def test_a_run_that_another_command_is_at_is_waited_for_in_the_end(

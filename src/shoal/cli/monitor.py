@@ -90,7 +90,7 @@ def _run(options: argparse.Namespace) -> int:
             "--class-column is for tables; images are labelled by folders with the names of classes"
         )
     files = _files(model, options.files)
-    predictions = list(model.predictions(files, look=True))
+    predictions = list(model.observations(files))
     labels = _labels(model, files, predictions, options.class_column)
     good = [one for one in predictions if one.error is None]
     for one in predictions:

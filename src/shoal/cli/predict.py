@@ -44,6 +44,12 @@ def add(commands: Any) -> None:
         "--json", action="store_true", help="print the same as JSON, one object on each line"
     )
     parser.add_argument(
+        "--adapt",
+        action="store_true",
+        help="adapt the model to all these inputs together, without labels; they should come from "
+        "one place. Refused if no adaptation helped on the domains that 'shoal fit' left out",
+    )
+    parser.add_argument(
         "--algorithm",
         metavar="NAME",
         help="your own algorithm (path/to/file.py:Class), if the model was trained with one",
@@ -65,8 +71,10 @@ def _run(options: argparse.Namespace) -> int:
     for folder in filter(Path.is_dir, options.files):
         _print_skipped(folder, model.takes_rows)
     failed, unusual, unseen = 0, 0, Counter[str]()
+    predictions = model.adapted if options.adapt else model.predictions
+    every = predictions(options.files)  # before anything is printed, because it can be refused
     show = _csv_writer(model.classes) if options.csv else _print_json if options.json else _print
-    for found in model.predictions(options.files):
+    for found in every:
         unseen.update(found.unseen)
         if found.error is not None:
             failed += 1

@@ -46,6 +46,9 @@ from ..sweeps.plan import MethodChoice, folder_of, write_plan
 from ..sweeps.worker import Worker
 from ..training.pillow import exact_evaluation
 from ..training.watcher import Progress
+from .adaptation_estimates import measure_adaptations
+from .adaptation_record import ENTRY as ADAPTATION
+from .adaptation_record import AdaptationRecord
 from .baselines import Baseline, import_sklearn, sklearn_missing
 from .candidates import Recipe, RunMaker, recipes_of
 from .decision import make_decision
@@ -369,7 +372,17 @@ def fit(
                 keep_vectors=keep_vectors and not table,  # the vectors of a table are its rows
             ),
         )
-        write_model(out, final, method, deploy.setup, deployed, verdict, reference)
+        adaptation = measure_adaptations(
+            deploy,
+            results.known(schedule.counted),
+            [fold for fold in folds if fold.name in verdict.decision.estimates.domains],
+            workspace,
+            metric,
+        )
+        write_model(out, final, method, deploy.setup, deployed, verdict, reference, adaptation)
+        if adaptation is not None and adaptation.offered is not None:
+            gain = adaptation.gain(adaptation.offered)
+            watcher.note(f"'shoal predict --adapt' uses {adaptation.offered}: {gain}")
         # A file can name every method but a user's own.
         own = None if issubclass(method[0], Baseline) else method[0]
         watcher.note(write_checked_onnx(out, own, deployed))
@@ -386,6 +399,7 @@ def fit(
             stable.stability() if flagged and stable else None,
             reference,
             measure_shifts(inputs) if inputs.kind == "vectors" else None,
+            adaptation,
         )
         _write_page(out / PAGE, content)
     return FitResult(out=out, verdict=verdict, failures=tuple(failed), seconds=monotonic() - begin)
@@ -574,11 +588,13 @@ def write_model(
     data: FitData,
     verdict: Verdict,
     reference: Reference | None,
+    adaptation: AdaptationRecord | None,
 ) -> None:
     """Write the model of ``run``, which was trained on all domains, and its card to ``out``.
 
     Args:
         reference: what ``monitor`` needs.
+        adaptation: what adaptations did on the domains left out.
     """
     average, folder = setup.average, folder_of(out, run)
     if not (average_folder(folder, average) / MODEL).exists():
@@ -609,6 +625,8 @@ def write_model(
     if reference is not None:
         about[REFERENCE] = reference.as_json()
     _write_reference(out, reference)
+    if adaptation is not None:
+        about[ADAPTATION] = adaptation.as_json()
     (out / ONNX).unlink(missing_ok=True)  # it can be of another model
     models.save(
         out,

@@ -17,9 +17,10 @@ from ..datasets.reading import Reading
 from ..monitoring.expected_accuracy import AccuracyEstimator
 from ..monitoring.reference import Reference
 from ..results.aggregation import TrialMean
-from ..results.metrics import Metric, by_class
+from ..results.metrics import METRICS, Metric, by_class
 from ..results.records import RunResult, timing_of
 from ..runs.folder import PREDICTIONS
+from .adaptation_record import AdaptationRecord
 from .decision import CandidateRow, Decision
 from .folds import Fold
 from .inspection import FitData
@@ -49,6 +50,7 @@ def build_page_content(
     stability: ColumnStability | None = None,
     reference: Reference | None = None,
     shifts: MeasuredShifts | None = None,
+    adaptation: AdaptationRecord | None = None,
 ) -> dict[str, Any]:
     """Return the content for ``report.fit_page.fit_page``.
 
@@ -59,6 +61,7 @@ def build_page_content(
         stability: of the columns of a table.
         reference: of ``shoal monitor``.
         shifts: of the domains, if there are vectors to measure them on.
+        adaptation: what adaptations did on the domains left out.
     """
     decision = verdict.decision
     estimates = decision.estimates
@@ -82,6 +85,7 @@ def build_page_content(
         "unstable": _effects(stability, data.dataset.names),
         "shifts": None if shifts is None else _shifts(shifts),
         "monitor": None if reference is None else _monitor(reference.accuracy),
+        "adaptation": None if adaptation is None else _adaptation(adaptation),
         "data": _data(data),
         "mistakes": find_mistakes(
             [(estimates.title(key), run) for key, run in runs if key == verdict.deploy], folds, data
@@ -112,6 +116,25 @@ def _monitor(found: AccuracyEstimator) -> dict[str, Any]:
 def _shifts(found: MeasuredShifts) -> dict[str, Any]:
     rows = [{"name": name, **one._asdict()} for name, one in found.domains.items()]
     return {"rows": rows, "mean": found.mean._asdict(), "notes": list(found.notes)}
+
+
+def _adaptation(found: AdaptationRecord) -> dict[str, Any]:
+    """Return what each adaptation did on every domain left out, in points."""
+    names, gains = list(found.after), [found.gain(name) for name in found.after]
+    return {
+        "offered": found.offered,
+        "metric": METRICS[found.metric].title,
+        "names": names,
+        "rows": [
+            {
+                "name": domain,
+                "before": 100 * before,
+                "gains": [100 * (found.after[name][domain] - before) for name in names],
+            }
+            for domain, before in found.before.items()
+        ],
+        "means": [{"mean": 100 * one.mean, "error": 100 * one.error} for one in gains],
+    }
 
 
 def _metric(metric: Metric) -> dict[str, Any]:

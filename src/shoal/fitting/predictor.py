@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from ..monitoring.place import Observed, PlaceReport, report_place
 from ..monitoring.reference import ENTRY as REFERENCE
 from ..monitoring.reference import FILE as REFERENCE_FILE
 from ..monitoring.reference import Reference
+from ..randomness import stream
 from ..results.records import CARD, MODEL
 from ..runs import model as models
 from ..runs.machine import one_thread
@@ -35,6 +35,18 @@ from ..storage import read_safetensors
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import TOGETHER, VECTORS
 from ..training.pillow import exact_evaluation
+from .adaptation import (
+    BATCH_NORM,
+    PRIOR,
+    T3A,
+    correct_shares,
+    linear_head,
+    predicts_by_network,
+    t3a,
+    with_statistics_of,
+)
+from .adaptation_record import ENTRY as ADAPTATION
+from .adaptation_record import AdaptationRecord
 from .inputs import (
     columns_by_position,
     columns_of,
@@ -48,6 +60,7 @@ from .inputs import (
     picture_of,
     warn_of_unlike,
 )
+from .temperature import scaled as at_temperature
 
 # Images in a batch, by device: on a CPU, larger batches do not fit the caches.
 BATCH = {"cpu": 4, "cuda": 256}
@@ -55,8 +68,13 @@ IMAGE = [3, 224, 224]
 # The source of a prediction for a table in memory; a number of the row follows.
 TABLE = "the table"
 
+# Images in a batch that batch norm takes its statistics of.
+NORMALISED = 64
+
 Item = TypeVar("Item")
 Output = TypeVar("Output")
+# From raw inputs to one row for each.
+RowMaker = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,25 +118,32 @@ class Probabilities(nn.Module):
         self.normalise = Normalise(preprocessing, channels_last, algorithm.device)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        logits: Tensor = self.algorithm.predict(self.normalise(scaled(inputs)))
-        return (logits.float() / self.temperature).softmax(-1)
+        return (self.logits(inputs).float() / self.temperature).softmax(-1)
 
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Return the logits, without the temperature."""
+        return self.algorithm.predict(self.normalise(scaled(inputs)))
 
-class HeadTap:
-    """Sees what goes into the head of a network and what comes out, in each thread on its own."""
+    def observed(self, inputs: Tensor) -> Tensor:
+        """Return the probabilities, the energy −log Σ exp(logits) and the features of each input.
 
-    def __init__(self, head: nn.Module) -> None:
-        self._seen = threading.local()
-        head.register_forward_hook(self._keep)
+        The features of vectors are the vectors. A method that predicts with more than its network
+        has none.
+        """
+        vectors = inputs.ndim == 2
+        if vectors or not predicts_by_network(self.algorithm):
+            logits, features = self.logits(inputs), inputs if vectors else None
+        else:
+            features = self.features(inputs)
+            logits = self.algorithm.model.classifier(features)  # type: ignore[operator]
+        logits = logits.float()
+        rows = [(logits / self.temperature).softmax(-1), -logits.logsumexp(-1, keepdim=True)]
+        return torch.cat(rows if features is None else [*rows, features.flatten(1).float()], 1)
 
-    def _keep(self, head: nn.Module, given: tuple[Tensor, ...], logits: Tensor) -> None:
-        self._seen.last = given[0].flatten(1), logits
-
-    def take(self) -> tuple[Tensor, Tensor]:
-        """Return the features and logits of this thread's last pass, on the host."""
-        features, logits = self._seen.last
-        del self._seen.last
-        return features.float().cpu(), logits.float().cpu()
+    def features(self, inputs: Tensor) -> Tensor:
+        """Return what the head of the network gets."""
+        found: Tensor = self.algorithm.model.features(self.normalise(scaled(inputs)))  # type: ignore[operator]
+        return found
 
 
 class Predictor:
@@ -140,27 +165,23 @@ class Predictor:
         self.encoding = Encoding.from_card(self.card.get("inputs", {}))
         self.reading = Reading.from_json(self.card.get("inputs", {}))
 
-    @cached_property
-    def _tap(self) -> HeadTap | None:
-        """Sees the head of a network for images; made only if it is needed, to keep hooks away."""
-        head = getattr(self.module.algorithm.model, "classifier", None)
-        return HeadTap(head) if self._images and isinstance(head, nn.Module) else None
-
     @property
     def takes_rows(self) -> bool:
         """Whether this model takes rows of a table rather than images."""
         return self.encoding is not None
 
     @overload
-    def predict(self, sources: Any) -> list[Prediction]: ...
+    def predict(self, sources: Any, *, adapt: bool = False) -> list[Prediction]: ...
 
     @overload
-    def predict(self, sources: Any, *, as_frame: Literal[False]) -> list[Prediction]: ...
+    def predict(
+        self, sources: Any, *, as_frame: Literal[False], adapt: bool = False
+    ) -> list[Prediction]: ...
 
     @overload
-    def predict(self, sources: Any, *, as_frame: Literal[True]) -> Any: ...
+    def predict(self, sources: Any, *, as_frame: Literal[True], adapt: bool = False) -> Any: ...
 
-    def predict(self, sources: Any, *, as_frame: bool = False) -> Any:
+    def predict(self, sources: Any, *, as_frame: bool = False, adapt: bool = False) -> Any:
         """Return the prediction for each image or row, in order.
 
         An image or row that cannot be read gets an ``error``, and the others are still classified.
@@ -173,9 +194,10 @@ class Predictor:
                 mappings from columns to one value each. Columns are matched by name.
             as_frame: for one data frame of pandas, polars or pyarrow; return another one, with the
                 columns of ``shoal predict --csv`` and a row for each of its rows.
+            adapt: adapt the model to all these inputs first, as ``adapted`` does.
         """
         make_frame = frame_maker(sources) if as_frame else None
-        found = list(self.predictions(sources))
+        found = self.adapted(sources) if adapt else list(self.predictions(sources))
         return found if make_frame is None else make_frame(self._as_columns(found))
 
     def predict_proba(self, X: Any) -> Array:
@@ -216,7 +238,7 @@ class Predictor:
             labels: the true class of every input, if they are known. Then the expectation is
                 compared with the accuracy.
         """
-        found = list(self.predictions(sources, look=True))
+        found = list(self.observations(sources))
         for one in found:
             if one.error is not None:
                 raise ValueError(one.error)
@@ -237,10 +259,25 @@ class Predictor:
             arrays = {name: one.numpy() for name, one in read_safetensors(path).items()}
         return Reference.from_json(self.card[REFERENCE], arrays)
 
+    def observations(self, sources: Any) -> Iterator[Prediction]:
+        """Yield the predictions of ``predict`` with features and energy, for ``report_on``."""
+        classes = len(self.classes)
+        for one, row in self._rows(sources, self.module.observed):
+            if row is None:
+                yield one
+                continue
+            found = self._labelled(one, row[:classes])
+            features = row[classes + 1 :].numpy()
+            yield replace(
+                found,
+                features=features if len(features) else None,
+                energy=float(row[classes]) if self._images else None,
+            )
+
     def report_on(
         self, found: Sequence[Prediction], labels: Sequence[str] | None = None
     ) -> PlaceReport:
-        """Return the report of ``monitor`` on predictions that were looked at, without errors."""
+        """Return the report of ``monitor`` on observations, none of which has an error."""
         reference = self.reference
         rows = [[one.probabilities[name] for name in self.classes] for one in found]
         p = np.array(rows, dtype=np.float64).reshape(len(rows), len(self.classes))
@@ -249,38 +286,110 @@ class Predictor:
         logs -= np.logaddexp.reduce(logs, axis=1, keepdims=True)
         features = [one.features for one in found if one.features is not None]
         energies = [one.energy for one in found if one.energy is not None]
+        columns = () if self.encoding is None else self.encoding.columns
         seen = Observed(
             log_probabilities=logs,
-            features=np.stack(features) if features and len(features) == len(found) else None,
-            columns=self._parts(),
+            features=np.stack(features) if features else None,
+            columns=[part for column in columns for part in column.parts],
             energy=float(np.mean(energies)) if energies else None,
         )
         return report_place(reference, self.classes, seen, labels, self.module.temperature)
 
-    def _parts(self) -> tuple[str, ...]:
-        """Return the names of the features of a table."""
-        columns = () if self.encoding is None else self.encoding.columns
-        return tuple(part for column in columns for part in column.parts)
+    def predictions(self, sources: Any) -> Iterator[Prediction]:
+        """Yield the predictions of ``predict`` one by one, as soon as each is known."""
+        for one, row in self._rows(sources, self.module):
+            yield one if row is None else self._labelled(one, row)
 
-    def predictions(self, sources: Any, look: bool = False) -> Iterator[Prediction]:
-        """Yield the predictions of ``predict`` one by one, as soon as each is known.
+    def adapted(self, sources: Any) -> list[Prediction]:
+        """Return the predictions of ``predict`` after adapting the model to these inputs together.
+
+        The adaptation is the one that helped on the domains that ``shoal fit`` left out; raise if
+        none did. No labels are used. The inputs should come from one place, a hundred or more.
+        """
+        record = self.adaptation
+        if record.offered is None:
+            raise ValueError(record.refusal())
+        sources = list(self._each(sources))
+        module = self.module
+        if record.offered == BATCH_NORM:
+            module = with_statistics_of(module, self._shuffled(sources))
+        make = module.features if record.offered == T3A else module.logits
+        rows = [
+            (one, row) if row is None or row.isfinite().all() else (_not_finite(one), None)
+            for one, row in self._rows(sources, make)
+        ]
+        outputs = [row for _, row in rows if row is not None]
+        if not outputs:
+            return [one for one, _ in rows]
+        shares = np.array([record.shares[name] for name in self.classes])
+        logs = self.adapted_logs(record.offered, torch.stack(outputs), shares)
+        found = iter(torch.from_numpy(at_temperature(logs, record.temperature)))
+        return [one if row is None else self._labelled(one, next(found)) for one, row in rows]
+
+    @property
+    def adaptation(self) -> AdaptationRecord:
+        """What adaptations did on the domains left out; raise if the card has nothing of it."""
+        if ADAPTATION not in self.card:
+            raise ValueError(
+                "no adaptation of this model was tried on domains that were left out; 'shoal fit' "
+                "tries them. If this is a model of an earlier version, run the same command again: "
+                "no finished run is repeated"
+            )
+        return AdaptationRecord.from_json(self.card[ADAPTATION], self.classes)
+
+    def adapted_logs(self, name: str, outputs: Tensor, shares: Array) -> Array:
+        """Return the adapted log-probabilities, float64 ``[n, C]``, without a temperature.
 
         Args:
-            look: whether they are for ``report_on``, with features.
+            name: of the adaptation.
+            outputs: of the network for all inputs: features for T3A, otherwise logits.
+            shares: of the classes in training, ``[C]``.
         """
-        if self.encoding is not None:
-            yield from self._predict_rows(self.encoding, sources, look)
-        else:
-            yield from self._predict_images(sources, look)
+        if name == T3A:
+            head = linear_head(self.module.algorithm)
+            if head is None:
+                raise ValueError(
+                    "T3A needs a linear head on features, which this model does not have; the "
+                    "card is not the model's, or is damaged"
+                )
+            outputs = t3a(outputs, head.weight.cpu(), head.bias.cpu())
+        logs: Array = outputs.double().log_softmax(-1).numpy()
+        return correct_shares(logs, shares) if name == PRIOR else logs
 
     def probabilities(self, inputs: Tensor) -> Tensor:
         """Return ``[n, C]`` for uint8 images ``[n, 3, 224, 224]`` or float32 vectors ``[n, d]``."""
-        return torch.cat(list(in_threads(self._run, inputs.split(self._size), self.device)))
+        return self.outputs(self.module, inputs)
 
-    def _run(self, inputs: Tensor) -> Tensor:
+    def outputs(self, make: RowMaker, inputs: Tensor) -> Tensor:
+        """Return what a part of ``module`` gives for inputs as in ``probabilities``."""
+        run = partial(self._run, make)
+        return torch.cat(list(in_threads(run, inputs.split(self._size), self.device)))
+
+    def _run(self, make: RowMaker, inputs: Tensor) -> Tensor:
         with torch.no_grad():
-            found: Tensor = self.module(inputs.to(self.device))
-        return found.cpu()
+            return make(inputs.to(self.device)).cpu()
+
+    def _rows(self, sources: Any, make: RowMaker) -> Iterator[tuple[Prediction, Tensor | None]]:
+        """Yield for each input a prediction without its label, and the row that ``make`` gives.
+
+        There is no row if there is an error.
+        """
+        if self.encoding is not None:
+            yield from self._table_rows(self.encoding, sources, make)
+        else:
+            yield from self._image_rows(sources, make)
+
+    def _shuffled(self, sources: Sequence[Any]) -> Iterator[Tensor]:
+        """Yield the images that can be read in batches, in a random order that is always the same.
+
+        A folder lists its files class by class, perhaps.
+        """
+        order = torch.randperm(len(sources), generator=stream("batch norm")).tolist()
+        for batch in _batches([sources[k] for k in order], NORMALISED):
+            read = [_read(name, one, self.reading) for name, one in batch]
+            good = [image for image in read if isinstance(image, Tensor)]
+            if good:
+                yield torch.stack(good).to(self.device)
 
     def _each(self, sources: Any) -> Iterator[Any]:
         """Yield the sources one by one, and the files of a folder; raise if one is no source.
@@ -317,47 +426,44 @@ class Predictor:
             f"tensor [n, {shape}], as the network takes it, call probabilities()"
         )
 
-    def _predict_images(self, sources: Any, look: bool) -> Iterator[Prediction]:
+    def _image_rows(
+        self, sources: Any, make: RowMaker
+    ) -> Iterator[tuple[Prediction, Tensor | None]]:
         if list(self.card["shape"]) != IMAGE:
             raise ValueError(
                 f"the model takes inputs of shape {self.card['shape']}, but predict() reads files "
                 f"as {IMAGE}; pass tensors to probabilities() instead"
             )
         batches = _batches(self._each(sources), self._size)
-        tap = self._tap if look else None
-        for found in in_threads(partial(self._classify, tap), batches, self.device):
+        for found in in_threads(partial(self._read_and_run, make), batches, self.device):
             yield from found
 
-    def _classify(
-        self, tap: HeadTap | None, sources: Sequence[tuple[str, Any]]
-    ) -> list[Prediction]:
+    def _read_and_run(
+        self, make: RowMaker, sources: Sequence[tuple[str, Any]]
+    ) -> list[tuple[Prediction, Tensor | None]]:
         read = [_read(name, one, self.reading) for name, one in sources]
         good = [image for image in read if isinstance(image, Tensor)]
-        rows = self._run(torch.stack(good)) if good else torch.empty(0)
-        seen = tap.take() if good and tap is not None else None
-        found, number = [], 0
-        for (name, _), image in zip(sources, read, strict=True):
-            if isinstance(image, str):
-                found.append(Prediction(source=name, error=image))
-                continue
-            one = self._prediction(name, rows[number])
-            if seen is not None:
-                features, logits = seen
-                energy = -float(logits[number].logsumexp(-1))
-                one = replace(one, features=features[number].numpy(), energy=energy)
-            found.append(one)
-            number += 1
-        return found
+        rows = iter(self._run(make, torch.stack(good)) if good else ())
+        return [
+            (Prediction(source=name), next(rows))
+            if isinstance(image, Tensor)
+            else (Prediction(source=name, error=image), None)
+            for (name, _), image in zip(sources, read, strict=True)
+        ]
 
-    def _predict_rows(self, encoding: Encoding, sources: Any, look: bool) -> Iterator[Prediction]:
+    def _table_rows(
+        self, encoding: Encoding, sources: Any, make: RowMaker
+    ) -> Iterator[tuple[Prediction, Tensor | None]]:
         for single, group in groupby(self._each(sources), is_row):
             if single:
-                yield from self._predict_single_rows(encoding, group, look)
+                yield from self._single_rows(encoding, group, make)
             else:
                 for one in group:
-                    yield from self._predict_table(encoding, one, look)
+                    yield from self._rows_of_table(encoding, one, make)
 
-    def _predict_table(self, encoding: Encoding, source: Any, look: bool) -> Iterator[Prediction]:
+    def _rows_of_table(
+        self, encoding: Encoding, source: Any, make: RowMaker
+    ) -> Iterator[tuple[Prediction, Tensor | None]]:
         file = isinstance(source, (str, Path))
         where, unread = str(source) if file else TABLE, dict[int, str]()
         try:
@@ -369,15 +475,15 @@ class Predictor:
         except (ValueError, OSError) as error:
             refused = str(error)
         if refused:
-            yield Prediction(source=where, error=refused)
+            yield Prediction(source=where, error=refused), None
         else:
             vectors, wrong = encoding.encode_readable(table, where, unread)
             unlike = encoding.unseen(table), encoding.unusual(table)
-            yield from self._predict_vectors(vectors, wrong, *unlike, f"{where}: ", look)
+            yield from self._vector_rows(vectors, wrong, *unlike, f"{where}: ", make)
 
-    def _predict_single_rows(
-        self, encoding: Encoding, rows: Iterable[Any], look: bool
-    ) -> Iterator[Prediction]:
+    def _single_rows(
+        self, encoding: Encoding, rows: Iterable[Any], make: RowMaker
+    ) -> Iterator[tuple[Prediction, Tensor | None]]:
         good, wrong = [], dict[int, str]()
         unseen, unusual = dict[int, tuple[str, ...]](), dict[int, tuple[str, ...]]()
         for number, row in enumerate(rows):
@@ -389,51 +495,43 @@ class Predictor:
             except ValueError as error:
                 wrong[number] = f"row {number + 1}: {error}"
         vectors = torch.cat(good) if good else torch.empty(0)
-        yield from self._predict_vectors(vectors, wrong, unseen, unusual, "", look)
+        yield from self._vector_rows(vectors, wrong, unseen, unusual, "", make)
 
-    def _predict_vectors(
+    def _vector_rows(
         self,
         vectors: Tensor,
         wrong: Mapping[int, str],
         unseen: Mapping[int, tuple[str, ...]],
         unusual: Mapping[int, tuple[str, ...]],
         where: str,
-        look: bool,
-    ) -> Iterator[Prediction]:
-        """Yield the predictions of a table's rows, in order.
+        make: RowMaker,
+    ) -> Iterator[tuple[Prediction, Tensor | None]]:
+        """Yield what ``_rows`` does for a table's rows, in order.
 
         Args:
             vectors: the rows that could be encoded.
             wrong: why the others could not, by the number of the row.
             unseen, unusual: as in ``Prediction``, by the number of the row.
             where: text before the number of a row.
-            look: as in ``predictions``.
         """
-        found = iter(self.probabilities(vectors) if len(vectors) else ())
-        features = iter(vectors.numpy())
+        found = iter(self.outputs(make, vectors) if len(vectors) else ())
         for row in range(len(vectors) + len(wrong)):
             source = f"{where}row {row + 1}"
             if row in wrong:
-                yield Prediction(source=source, error=wrong[row])
+                yield Prediction(source=source, error=wrong[row]), None
             else:
-                one = self._prediction(source, next(found))
-                mine = next(features) if look else None
-                yield replace(
-                    one,
-                    unseen=unseen.get(row, ()),
-                    unusual=unusual.get(row, ()),
-                    features=mine,
+                one = Prediction(
+                    source=source, unseen=unseen.get(row, ()), unusual=unusual.get(row, ())
                 )
+                yield one, next(found)
 
-    def _prediction(self, source: str, row: Tensor) -> Prediction:
+    def _labelled(self, one: Prediction, row: Tensor) -> Prediction:
+        """Return a prediction with the label that probabilities ``[C]`` give."""
         if not row.isfinite().all():
-            why = "the probabilities are not finite; its values are far from all seen in training"
-            return Prediction(source=source, error=f"{source}: {why}")
+            return _not_finite(one)
         values = dict(zip(self.classes, row.tolist(), strict=True))
         label = max(values, key=values.__getitem__)
-        return Prediction(
-            source=source, label=label, probability=values[label], probabilities=values
-        )
+        return replace(one, label=label, probability=values[label], probabilities=values)
 
     def _as_columns(self, found: Sequence[Prediction]) -> dict[str, list[Any]]:
         """Return the predictions of one data frame as columns."""
@@ -454,6 +552,11 @@ class Predictor:
         columns["error"] = [one.error for one in found]
         columns["unusual"] = ["; ".join(one.unusual) for one in found]
         return columns
+
+
+def _not_finite(one: Prediction) -> Prediction:
+    why = "the probabilities are not finite; its values are far from all seen in training"
+    return replace(one, error=f"{one.source}: {why}")
 
 
 def _batches(sources: Iterable[Any], size: int) -> Iterator[list[tuple[str, Any]]]:

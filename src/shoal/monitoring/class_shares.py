@@ -4,29 +4,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-ROUNDS = 200
-# Every class has this share at least, so that no class is ruled out for good.
-LEAST = 1e-6
+# EM ends when no share changes by more than this, or after so many steps.
+SETTLED, STEPS = 1e-7, 2000
+# Probabilities below it count as it, so that no input rules out all classes.
+LOWEST = float(np.finfo(np.float64).eps)
 
 
 def estimate_shares(log_probabilities: Array, before: Array) -> tuple[Array, Array]:
     """Return the class shares ``[C]`` of inputs, and their corrected probabilities ``[n, C]``.
 
     If only the shares differ from those of training, the probabilities that a model gives are off
-    by the ratio of both. The EM algorithm finds the shares that agree with the probabilities which
-    they correct (Saerens et al., 2002). The model must be calibrated.
+    by the ratio of both. EM (Saerens et al., 2002) alternates: p(y | x) ∝ p_train(y | x) · q(y) /
+    q_train(y), and q is the mean of p(y | x). A class without training examples keeps its share of
+    zero.
 
     Args:
-        log_probabilities: ``[n, C]``.
-        before: the shares in training, ``[C]``.
+        log_probabilities: of the model, ``[n, C]``.
+        before: q_train, the shares in training, ``[C]``.
     """
-    p = np.exp(log_probabilities)
-    before = np.maximum(before, LEAST)
-    before = before / before.sum()
-    shares, corrected = before, p
-    for _ in range(ROUNDS):
-        corrected = p * (shares / before)
-        corrected /= np.maximum(corrected.sum(1, keepdims=True), np.finfo(np.float64).tiny)
-        shares = np.maximum(corrected.mean(0), LEAST)
-        shares /= shares.sum()
-    return shares, corrected
+    p = np.maximum(np.exp(np.asarray(log_probabilities, np.float64)), LOWEST)
+    p /= p.sum(1, keepdims=True)
+    ratio = np.where(before > 0, 1.0, 0.0)  # q / q_train
+    for _ in range(STEPS if len(p) else 0):
+        # The mean of p · ratio / (p @ ratio), divided by q_train, without forming it.
+        moved = ratio * (p.T @ (1 / (p @ ratio))) / len(p)
+        old, ratio = ratio, np.divide(moved, before, out=np.zeros_like(moved), where=before > 0)
+        if (np.abs(ratio - old) * before).max() <= SETTLED:
+            break
+    corrected = p * ratio
+    corrected /= corrected.sum(1, keepdims=True)
+    return np.asarray(ratio * before), np.asarray(corrected)
