@@ -76,6 +76,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from ..fitting.adaptation_record import ENTRY as ADAPTATION
     from ..fitting.place_content import place_content
     from ..fitting.predictor import load
     from ..monitoring.sentences import sentences
@@ -106,6 +107,9 @@ def _run(options: argparse.Namespace) -> int:
     if unusual:
         has = "1 row has" if unusual == 1 else f"{unusual:,} rows have"
         said.append(f"{has} numbers far from all in training; 'shoal predict' names them.")
+    if model.card.get(ADAPTATION) and (offered := model.adaptation.offered):
+        gain = model.adaptation.gain(offered)
+        said.append(f"'shoal predict --adapt' can adapt to these {kind} ({offered}): {gain}.")
     if options.page is not None:
         content = place_content(model, good, report, said, _title(options.files))
         write_text(options.page, monitor_page(content))
