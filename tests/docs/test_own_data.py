@@ -61,7 +61,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             csv.writer(file).writerows(rows)
 
 
-@pytest.mark.parametrize("page", ["own-data.md", "getting-started.md"])
+@pytest.mark.parametrize("page", ["own-data.md", "new-places.md", "getting-started.md"])
 def test_commands_and_snippets_run(
     page: str, surroundings: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,7 +100,7 @@ def test_the_onnx_file_says_what_the_model_does(
     assert list(found) == list(expected.probabilities)
 
 
-@pytest.mark.parametrize("page", ["own-data.md", "getting-started.md"])
+@pytest.mark.parametrize("page", ["own-data.md", "new-places.md", "getting-started.md"])
 def test_other_commands_are_installations_of_extras_that_there_are(page: str) -> None:
     extras = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
     known = set(re.findall(r"^(\w+) = ", extras.partition("\n[")[0], re.MULTILINE))
