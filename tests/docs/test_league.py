@@ -1,0 +1,42 @@
+"""The league: up to date with the committed records, and its numbers by hand."""
+
+import importlib.util
+import sys
+from types import ModuleType
+
+import pytest
+
+from tests.docs.test_documents import ROOT
+
+
+@pytest.fixture(scope="module")
+def league() -> ModuleType:
+    path = ROOT / "tools" / "league.py"
+    spec = importlib.util.spec_from_file_location("league", path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules["league"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_both_pages_are_up_to_date(league: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    status = league.main(["--check"])
+    assert status == 0, capsys.readouterr().out
+
+
+def test_rows_agree_with_the_records_and_each_other(league: ModuleType) -> None:
+    rows = league.league(*league.read_archives(ROOT / name for name in league.ARCHIVES))
+    titles = {row.title: row for row in rows}
+    assert {"ERM", "ERM + second half", "Fishr", "Fishr + SWAD"} <= set(titles)
+    half = titles["ERM + second half"]
+    domains = [cell.mean for cell in half.found.domains.values()]
+    assert half.average.mean == pytest.approx(sum(domains) / 4)
+    last = [cell.mean for cell in titles["ERM"].found.domains.values()]
+    gains = [one - other for one, other in zip(domains, last, strict=True)]
+    assert half.gained.difference == pytest.approx(sum(gains) / 4)
+    assert half.gap is None and titles["ERM"].gained is None
+    assert sorted(row.place for row in rows)[0] == 1
+    best = max(rows, key=lambda row: round(100 * row.average.mean, 1))
+    assert best.place == 1 and best.title in league.answers(rows)[0]
+    assert "CORAL" in league.not_run(rows)
+    assert all(name in league.answers(rows)[-1] for name in league.not_run(rows))

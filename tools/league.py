@@ -1,0 +1,281 @@
+"""The league: methods and averages side by side, from committed records, as a document and a page.
+
+python tools/league.py           # writes docs/league.md and docs/league.html
+python tools/league.py --check   # exits with 1 if they are out of date
+"""
+
+import argparse
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from statistics import fmean
+
+from shoal.catalogue import AVERAGES, DATASETS, METHODS, title_of
+from shoal.report.fit_page import page_file
+from shoal.results.aggregation import (
+    Comparison,
+    MethodRow,
+    TrialMean,
+    compare_over_domains,
+    ranks,
+    rows_of,
+)
+from shoal.results.averages import with_averages
+from shoal.results.records import RunResult, read_runs, timing_of
+from shoal.results.selection import choose_runs
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PAGE, HTML = REPOSITORY / "docs" / "league.md", REPOSITORY / "docs" / "league.html"
+ARCHIVES = ("docs/results/averages/pacs-efficientnet-lite0.tar.gz",)
+DATASET, RULE = "pacs", "training-domain"
+# Methods of the league, in its order; those without records are named as not run.
+LEAGUE = ("erm", "fishr", "coral", "vrex", "mixup", "sd", "sagm", "miro")
+LAST = ""
+WEIGHTS = (LAST, *AVERAGES)
+BASELINE = "erm"
+INTRODUCTION = """\
+Which method should I use? PACS, EfficientNet-Lite0 with ImageNet weights, default hyperparameters,
+5,001 updates, 3 trials, each of the four domains left out in turn; the record is chosen on
+held-out images of the training domains. Every method has four rows of the same runs: its last
+weights, and three averages of the weights along the run."""
+
+
+@dataclass(frozen=True)
+class LeagueRow:
+    """One row of the league.
+
+    Args:
+        gap: from ERM with the same weights, over the means of the domains; None for ERM.
+        gained: from the method's last weights, likewise; None for those.
+        place: among all rows.
+        seconds: that a run takes, updates and evaluations together.
+    """
+
+    method: str
+    weights: str
+    found: MethodRow
+    average: TrialMean
+    worst: TrialMean
+    calibration_error: TrialMean
+    gap: Comparison | None
+    gained: Comparison | None
+    place: int
+    seconds: float
+
+    @property
+    def title(self) -> str:
+        return title_of(row_name(self.method, self.weights))
+
+
+def row_name(method: str, weights: str) -> str:
+    return f"{method}+{weights}" if weights else method
+
+
+def read_archives(archives: Iterable[Path]) -> tuple[list[RunResult], dict[str, float]]:
+    """Return the runs of archives with their averages, and the seconds of a run by method."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for archive in archives:
+            with tarfile.open(archive) as tar:
+                tar.extractall(scratch, filter="data")
+        runs = with_averages(read_runs(sorted(Path(scratch).iterdir())))
+        return [run for run in runs if run.dataset == DATASET], seconds_of(runs)
+
+
+def seconds_of(runs: Sequence[RunResult]) -> dict[str, float]:
+    """Return the seconds of a run by method, the mean."""
+    times: dict[str, list[float]] = {}
+    for run in runs:
+        timing = timing_of(run)
+        if timing is not None and run.algorithm in METHODS:
+            times.setdefault(run.algorithm, []).append(timing.updating + timing.evaluating)
+    return {method: fmean(mine) for method, mine in times.items()}
+
+
+def league(runs: Sequence[RunResult], seconds: dict[str, float]) -> list[LeagueRow]:
+    """Return all rows with records of every domain in every trial."""
+    choices = choose_runs(runs, RULE)
+    found = {row.algorithm: row for row in rows_of(choices, {DATASET: DATASETS[DATASET].domains})}
+    whole = {name: 100 * row.average.mean for name, row in found.items() if row.average}
+    places = ranks(whole)
+
+    def minus(name: str, other: str) -> Comparison | None:
+        alike = name == other or other not in whole
+        return None if alike else compare_over_domains(choices, name, other)
+
+    rows = []
+    for method in LEAGUE:
+        for weights in WEIGHTS:
+            name = row_name(method, weights)
+            mine = found.get(name)
+            if mine is None or not (mine.average and mine.worst and mine.calibration_error):
+                continue
+            rows.append(
+                LeagueRow(
+                    method,
+                    weights,
+                    found=mine,
+                    average=mine.average,
+                    worst=mine.worst,
+                    calibration_error=mine.calibration_error,
+                    gap=minus(name, row_name(BASELINE, weights)),
+                    gained=minus(name, method),
+                    place=places[name],
+                    seconds=seconds[method],
+                )
+            )
+    return rows
+
+
+def not_run(rows: Sequence[LeagueRow]) -> list[str]:
+    """Return the titles of the league's methods without a row."""
+    there = {row.method for row in rows}
+    return [title_of(method) for method in LEAGUE if method not in there]
+
+
+def answers(rows: Sequence[LeagueRow]) -> list[str]:
+    """Return what the numbers say, in five sentences."""
+    best = min(rows, key=lambda row: row.place)
+    plain = [row for row in rows if row.method == BASELINE and row.gained is not None]
+    gain = max(plain, key=lambda row: row.gained.difference if row.gained else 0.0)
+    others = [row for row in rows if row.gap is not None]
+    rival = max(others, key=lambda row: row.average.mean)
+    calm = min(rows, key=lambda row: row.calibration_error.mean)
+    dear = max(rows, key=lambda row: row.seconds)
+    cheap = next(row.seconds for row in rows if row.method == BASELINE)
+    missing = not_run(rows)
+    return [
+        f"Best on average is {best.title}, with {100 * best.average.mean:.1f} %.",
+        f"Averaging weights gains ERM {points(gain.gained)} points ({gain.title}).",
+        f"The best row of another method is {rival.title}: {points(rival.gap)} points beside ERM "
+        "with the same weights.",
+        f"Probabilities are most honest with {calm.title}: the calibration error is "
+        f"{100 * calm.calibration_error.mean:.1f} %.",
+        f"The dearest method is {title_of(dear.method)}, with {dear.seconds / cheap:.2f} times the "
+        f"time of ERM; not run yet: {', '.join(missing) if missing else 'none'}.",
+    ]
+
+
+def points(gap: Comparison | None) -> str:
+    """Return a difference in points with its error."""
+    if gap is None:
+        return "–"
+    return f"{100 * gap.difference:+.1f} ± {100 * gap.error:.1f}".replace("-", "−")
+
+
+HEADER = (
+    "row",
+    "place",
+    "average",
+    "minus ERM with the same weights",
+    "minus its last weights",
+    "worst domain",
+    "calibration error",
+    "GPU seconds a run",
+    *DATASETS[DATASET].domains,
+)
+
+
+def cells(row: LeagueRow) -> list[str]:
+    """Return the cells of a row as text."""
+    domains = [row.found.domains[name].mean for name in DATASETS[DATASET].domains]
+    return [
+        row.title,
+        str(row.place),
+        f"{100 * row.average.mean:.1f} ± {100 * row.average.error:.1f}",
+        points(row.gap),
+        points(row.gained),
+        f"{100 * row.worst.mean:.1f}",
+        f"{100 * row.calibration_error.mean:.1f}",
+        f"{row.seconds:.0f}",
+        *(f"{100 * one:.1f}" for one in domains),
+    ]
+
+
+NOTE = """\
+Accuracy in %; ± is the standard error over trials, and over the means of the four domains in the
+columns *minus*: trials of a domain are no new domains. *Place*: among all rows that were run.
+*Worst domain*: the mean over trials of the lowest. *Calibration error*: in %, the mean over
+domains. *GPU seconds*: updates and evaluations of a run, one H200 shared by three to five workers,
+averages included."""
+
+
+def write_page(rows: Sequence[LeagueRow]) -> str:
+    """Return the document."""
+    lines = ["# The league", "", INTRODUCTION, "", "## What should I use?", ""]
+    lines += [f"{number}. {answer}" for number, answer in enumerate(answers(rows), 1)]
+    lines += ["", "## PACS", "", "| " + " | ".join(HEADER) + " |"]
+    lines += ["| --- |" + " --: |" * (len(HEADER) - 1)]
+    lines += ["| " + " | ".join(cells(row)) + " |" for row in rows]
+    sources = ", ".join(f"[{Path(name).name}]({name.removeprefix('docs/')})" for name in ARCHIVES)
+    lines += [
+        "",
+        NOTE,
+        "",
+        f"Records: {sources}. This page and [a page for browsers](league.html) are",
+    ]
+    lines += ["generated from them by `python tools/league.py`.", ""]
+    return "\n".join(lines)
+
+
+def write_html(rows: Sequence[LeagueRow]) -> str:
+    """Return the page: one file that opens offline, without a script."""
+
+    def line(row: LeagueRow) -> str:
+        first, *others = map(escape, cells(row))
+        kind = ' class="deploy"' if row.place == 1 else ""
+        return f"<tr{kind}><th>{first}</th>{''.join(f'<td>{one}</td>' for one in others)}</tr>"
+
+    head = "".join(f"<th>{escape(one)}</th>" for one in HEADER)
+    said = "".join(f"<p>{escape(one)}</p>" for one in answers(rows))
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>The league</title>
+<style>
+{page_file("fit.css")}</style>
+</head>
+<body>
+<header><h1>The league</h1><p class="soft">{escape(INTRODUCTION)}</p></header>
+<section class="verdict">{said}</section>
+<section><h2>PACS</h2>
+<div class="scroll"><table><thead><tr>{head}</tr></thead>
+<tbody>
+{chr(10).join(map(line, rows))}
+</tbody></table></div>
+<p class="note">{escape(NOTE.replace("*", ""))}</p></section>
+</body>
+</html>
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write both files, or compare them with the records; return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit with 1 if a file is out of date"
+    )
+    options = parser.parse_args(arguments)
+    rows = league(*read_archives(REPOSITORY / name for name in ARCHIVES))
+    status = 0
+    for path, content in ((PAGE, write_page(rows)), (HTML, write_html(rows))):
+        current = path.read_text("utf-8") if path.exists() else None
+        if content == current:
+            continue
+        if options.check:
+            print(f"{path.relative_to(REPOSITORY)} is out of date: python tools/league.py")
+            status = 1
+        else:
+            path.write_text(content, "utf-8")
+            print(f"Written: {path.relative_to(REPOSITORY)}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
