@@ -18,7 +18,7 @@ CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 DOCUMENTS = [README, CONTRIBUTING, *sorted((ROOT / "docs").rglob("*.md"))]
 # Their commands and snippets need files and run in test_own_data.py; own-algorithm.md has tests in
 # tests/algorithms/test_own_algorithm.py.
-ELSEWHERE = {"own-data.md", "getting-started.md", "own-algorithm.md"}
+ELSEWHERE = {"own-data.md", "new-places.md", "getting-started.md", "own-algorithm.md"}
 RESULTS = sorted((ROOT / "benchmarks" / "results").rglob("*.json"))
 
 FENCE = re.compile(r"^ *(```+|~~~+)([^\n]*)\n(.*?)^ *\1 *$", re.MULTILINE | re.DOTALL)

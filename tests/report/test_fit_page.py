@@ -72,6 +72,13 @@ def content(**changes: Any) -> dict[str, Any]:
             "mean": {"diversity": 0.712, "correlation": 0.034},
             "notes": [f"left out: {EVIL}"],
         },
+        "adaptation": {
+            "offered": "T3A",
+            "metric": "accuracy",
+            "names": ["prior correction", "T3A"],
+            "rows": [{"name": "<b>first</b>", "before": 61.04, "gains": [-2.25, 3.5]}],
+            "means": [{"mean": -2.25, "error": 0.5}, {"mean": 3.5, "error": 1.25}],
+        },
         "monitor": {
             "used": "threshold",
             "estimators": ["threshold", "confidence"],
@@ -229,6 +236,7 @@ def test_without_any_score_nothing_is_drawn() -> None:
     made = content()
     guess = made["guess"] | {"cells": [], "beaten": None}
     nothing: dict[str, Any] = {"classes": None, "unstable": [], "mistakes": [], "monitor": None}
+    nothing["adaptation"] = None
     empty = content(domains=[], methods=[], guess=guess, **nothing)
     assert chart(empty) == ""
     page = fit_page(empty)
@@ -254,6 +262,17 @@ def test_estimates_without_labels_stand_beside_the_accuracy() -> None:
     cells = re.findall(r"<t[hd]>(.*?)</t[hd]>", page)
     assert cells[:4] == ["Domain", "accuracy", "by threshold, used", "by confidence"]
     assert cells[5:] == ["81.5", "80.0", "95.0"]
+
+
+def test_adaptations_stand_with_what_they_did_to_each_domain() -> None:
+    page = fit_page(content()).partition('id="adaptation"')[2].partition("</section>")[0]
+    assert "T3A is offered" in page and "--adapt" in page
+    cells = re.findall(r"<t[hd]>(.*?)</t[hd]>", page)
+    assert cells[:4] == ["Domain", "accuracy", "prior correction", "T3A, offered"]
+    assert cells[4:8] == ["&lt;b&gt;first&lt;/b&gt;", "61.0", "-2.2", "+3.5"]
+    refused = content()
+    refused["adaptation"] |= {"offered": None}
+    assert "None is offered" in fit_page(refused)
 
 
 def test_unstable_columns_are_drawn_by_domain() -> None:
