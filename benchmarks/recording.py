@@ -65,8 +65,15 @@ def _command() -> str:
             word = "DIR" if kept[-1] == option else "..."
             if kept[-1] == word:
                 continue
-        kept.append(Path(word).name if Path(word).is_absolute() else word)
+        kept.append(_short(word))
     return " ".join([f"python -m benchmarks.{Path(sys.argv[0]).stem}", *kept])
+
+
+def _short(word: str) -> str:
+    """Return a word with the name of its file alone, unless the file is in the repository."""
+    name, equals, path = word.rpartition("=")
+    outside = "/" in path and not path.startswith(("docs/", "benchmarks/"))
+    return f"{name}{equals}{Path(path).name}" if outside else word
 
 
 def write(name: str, asked: argparse.Namespace, numbers: dict[str, Any]) -> Path:
