@@ -223,3 +223,15 @@ def test_the_page_opens_offline_and_escapes_names(
         assert f"<th>{name}</th>" in text
     assert "Least like anything seen" in text and "f0 6300" in text
     assert "For a person to look at" in text
+
+
+def test_the_onnx_file_carries_the_limit_and_no_paths(place: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="no onnx")
+    file = onnx.load(place / "model" / "model.onnx")
+    about = {one.key: one.value for one in file.metadata_props}
+    model = shoal.load(place / "model", "cpu")
+    assert json.loads(about["shoal.classes"]) == list(model.classes)
+    assert float(about["shoal.temperature"]) == pytest.approx(model.module.temperature, rel=1e-5)
+    limit = float(about["shoal.likely_from_probability"])
+    assert limit == pytest.approx(np.exp(-model.reference.sets.single), rel=1e-5)
+    assert not any(node.doc_string or node.metadata_props for node in file.graph.node)
