@@ -166,9 +166,10 @@ def _with_metadata(content: bytes, predictor: Predictor) -> bytes:
     import onnx
 
     model = onnx.load_from_string(content)
-    for node in model.graph.node:
-        node.ClearField("metadata_props")
-        node.ClearField("doc_string")
+    graph = model.graph
+    for part in (graph, *graph.node, *graph.value_info, *graph.initializer):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
     about = {"classes": json.dumps(predictor.classes)}
     about["temperature"] = f"{predictor.module.temperature:.6g}"
     if REFERENCE in predictor.card:
