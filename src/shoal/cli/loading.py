@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..storage import cache_root, read_json
+from .domainbed import dataset_name
 from .progress import amounts
 
 
@@ -17,6 +18,7 @@ def add_data_options(parser: Any) -> None:
     """Add the options that name a data set and its folders."""
     parser.add_argument(
         "--dataset",
+        type=dataset_name,
         required=True,
         metavar="NAME",
         help="a name from 'shoal data list', a folder of domain/class/file, or a .csv, .tsv or "
@@ -55,11 +57,18 @@ def add_cache_folder(parser: Any) -> None:
 
 def load_and_report(text: str, root: Path, trial: int = 0) -> Any:
     """Return the data set of a name or path, and print which folders of domains are skipped."""
+    from ..catalogue import DOMAINBED_DATASETS, own_dataset
     from ..datasets import is_folder, load_dataset
     from ..datasets.folders import empty_folders
 
     dataset = load_dataset(text, root, trial)
     if is_folder(text):
+        if text in DOMAINBED_DATASETS:
+            print(
+                f"shoal: {text} is a folder here and is read as your own images; the published "
+                f"data set is {own_dataset(text)}",
+                file=sys.stderr,
+            )
         for name in empty_folders(Path(text)):
             print(f"shoal: skipped the domain {name!r} of {text}: it is empty", file=sys.stderr)
     return dataset

@@ -3,7 +3,8 @@
 import argparse
 from typing import Any
 
-from ..catalogue import FIT_BACKBONE, TEST_DOMAINS
+from ..catalogue import FIT_BACKBONE, TEST_DOMAINS, own_method
+from .domainbed import dataset_name
 from .engine import add_engine_options, check_engine, run_sweep, workspace_of
 from .loading import add_places
 from .options import (
@@ -29,6 +30,7 @@ def add(commands: Any) -> None:
     what.add_argument(
         "--algorithms",
         nargs="+",
+        type=own_method,
         required=True,
         metavar="NAME",
         help="names from 'shoal list algorithms', or your own classes: package.module:Class or "
@@ -37,6 +39,7 @@ def add(commands: Any) -> None:
     what.add_argument(
         "--datasets",
         nargs="+",
+        type=dataset_name,
         required=True,
         metavar="NAME",
         help="names from 'shoal data list', folders of domain/class/file, manifests, or feature "

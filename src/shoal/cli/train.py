@@ -130,9 +130,10 @@ def _advise_after_interrupt(options: argparse.Namespace, folder: Any) -> Iterato
 
 
 def _hparams(method: Any, scale: str, options: argparse.Namespace, given: Any) -> dict[str, Any]:
-    from ..algorithms.hparams import draw, search_settings, values_for_run
+    from ..algorithms.hparams import draw, own_names, search_settings, values_for_run
 
-    given = search_settings(method.Hparams, scale, options.search) | given | settings(options.set)
+    given = search_settings(method.Hparams, scale, options.search) | given
+    given |= own_names(method.Hparams, settings(options.set))
     return values_for_run(draw(method.Hparams, scale, options.trial, options.draw, given))
 
 
