@@ -74,6 +74,22 @@ def load_and_report(text: str, root: Path, trial: int = 0) -> Any:
     return dataset
 
 
+def report_resizing(dataset: Any, network: str | None) -> None:
+    """Print that a network for small images gets those of files in another size."""
+    from ..networks.registry import BY_SIZE
+
+    side = {name: size for size, name in BY_SIZE.items()}.get(network or "")
+    if dataset.kind != "files" or side is None or side == dataset.input_shape[-1]:
+        return
+    got = dataset.input_shape[-1]
+    print(
+        f"shoal: {network} is made for {side} × {side} images, and gets these at {got} × {got}: "
+        f"images of files are always resized so; for images of {side} × {side} as they are, give "
+        "them as tensors in Python, for example to shoal.DomainClassifier",
+        file=sys.stderr,
+    )
+
+
 def decode_with_progress(dataset: Any, root: Path) -> Any:
     """Return the cache of a data set's files, built if there is none; None in memory."""
     from ..datasets.cache import open_or_build_cache

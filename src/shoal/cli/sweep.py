@@ -119,7 +119,7 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
     from ..networks.registry import DRAWN, check_name
     from ..runs.run import Protocol
     from ..sweeps.plan import Sweep
-    from .loading import features_with_progress, load_and_report
+    from .loading import features_with_progress, load_and_report, report_resizing
     from .methods import name_of, with_settings
 
     if options.network is not None:
@@ -132,6 +132,7 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
             on = device(options.device)
             asked = str(features_with_progress(dataset, options.network, on, options.cache))
             dataset = load_and_report(asked, options.data)
+        report_resizing(dataset, options.network)
         name = dataset.name
         if name in names:
             raise ValueError(

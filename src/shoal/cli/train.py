@@ -12,7 +12,7 @@ from typing import Any
 from ..catalogue import AVERAGES, title_of
 from ..results.records import Record, RunResult, timing_of
 from ..training.watcher import Progress, Watcher
-from .loading import decode_with_progress, load_and_report
+from .loading import decode_with_progress, load_and_report, report_resizing
 from .options import add_run_options, averages_of, device, settings
 from .progress import RunProgressBar, run_progress
 from .terminal import table
@@ -57,6 +57,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     method, given = with_settings(options.algorithm)
     check_start(options.start, method)
     dataset = load_and_report(options.dataset, options.data, options.trial)
+    report_resizing(dataset, options.network)
     check_classes(dataset)
     dataset.without(options.test_domain)  # raises for an unknown one
     scale = scale_of(dataset.name)

@@ -23,6 +23,7 @@ __all__ = [
     "DATASETS",
     "PUBLISHED",
     "SOURCES",
+    "DatasetSource",
     "Digits",
     "Domain",
     "DomainDataset",
