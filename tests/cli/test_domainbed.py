@@ -12,14 +12,16 @@ from shoal.algorithms import ALGORITHMS, find
 from shoal.algorithms.hparams import draw, own_names
 from shoal.catalogue import DATASETS, METHODS, own_dataset, own_method
 from shoal.cli import _parser, main
-from shoal.cli.domainbed import ACTIONS, OPTIONS, SETTINGS, answers, dataset_name
+from shoal.cli.domainbed import ACTIONS, OPTIONS, SETTINGS, THEIRS, answers, dataset_name
+from shoal.datasets import SOURCES, load_dataset
 from shoal.datasets import find as find_dataset
-from shoal.datasets import load_dataset
 from shoal.fitting.candidates import _grid
+from shoal.fitting.classifier import DomainClassifier
 from shoal.fitting.setup import check_settings, find_method, hparams_for, settings_of
 from shoal.sweeps.plan import read_plan
 from tests.fitting.made import write_images
 from tests.results.test_domainbed import accuracies, record
+from tests.runs.small import squares
 
 Output = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("no_probe")
@@ -123,6 +125,16 @@ def test_what_is_set_by_its_name_is_not_varied() -> None:
     assert [*_grid(find_method("irm"), setup)[1]] == ["lr"]
 
 
+def test_the_classifier_takes_its_names() -> None:
+    ours, theirs = (
+        DomainClassifier(name, steps=10, hparams=hparams)
+        for name, hparams in (("irm", {"penalty_weight": 3}), ("IRM", {"irm_lambda": 3}))
+    )
+    dataset = squares((4, 4), "tiny", side=28)
+    first, second = (one._run(dataset, find_method(one.algorithm)) for one in (ours, theirs))
+    assert first.identity == second.identity and second.algorithm == "irm"
+
+
 def test_a_folder_of_that_name_stays_a_folder(tmp_path: Path, capsys: Output) -> None:
     write_images(tmp_path / "PACS", 2, ("a", "b"))
     assert dataset_name("PACS") == "PACS" and dataset_name("VLCS") == "vlcs"
@@ -214,6 +226,32 @@ def test_a_domain_by_its_index(capsys: Output) -> None:
         rotated["3"]
     with pytest.raises(ValueError, match="unknown domain of rotated-mnist '6'"):
         rotated["6"]
+
+
+# The guide
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "domainbed.md"
+
+
+def test_the_guide_has_every_option_and_name() -> None:
+    guide = GUIDE.read_text("utf-8")
+    for word in (*OPTIONS, *ACTIONS, *SETTINGS, *THEIRS):
+        assert f"`{word}" in guide, word
+    for name, facts in DATASETS.items():
+        folder = f"`{SOURCES[name].folder}`" if SOURCES[name].folder else "–"
+        row = (facts.domainbed, f"`{name}`", folder, ", ".join(facts.domains))
+        assert f"| {' | '.join(row)} |" in guide
+    spelled = {name: one.class_name for name, one in METHODS.items()}
+    for name, theirs in spelled.items():
+        if theirs.lower() != name:
+            assert f"`{theirs}`" in guide and f"`{name}`" in guide
+
+
+def test_the_answer_in_the_guide_is_the_one_that_comes(capsys: Output) -> None:
+    command, answer = re.findall(r"^    \$ shoal (.+)\n    (.+)$", GUIDE.read_text("utf-8"), re.M)[
+        0
+    ]
+    assert answer in refused(capsys, command)
 
 
 # Folders
