@@ -135,6 +135,13 @@ DATASETS = {
 # Names here by names in DomainBed, which people who come from it know.
 DOMAINBED_METHODS = {facts.class_name: name for name, facts in METHODS.items()}
 DOMAINBED_DATASETS = {facts.domainbed: name for name, facts in DATASETS.items()}
+# What DomainBed has and shoal has not.
+METHODS_NOT_HERE = ("ERMPlusPlus", "TRM", "Transfer", "ADRMX")
+DATASETS_NOT_HERE = (
+    *("SVIRO", "WILDSCamelyon", "WILDSFMoW"),
+    *("SpawriousO2O_easy", "SpawriousO2O_medium", "SpawriousO2O_hard"),
+    *("SpawriousM2M_easy", "SpawriousM2M_medium", "SpawriousM2M_hard"),
+)
 
 # The choices that a run names, here so that the command line can offer them without torch.
 OptimiserName = Literal["adam", "adamw", "sgd"]

@@ -10,7 +10,14 @@ import pytest
 
 from shoal.algorithms import ALGORITHMS, find
 from shoal.algorithms.hparams import draw, own_names
-from shoal.catalogue import DATASETS, METHODS, own_dataset, own_method
+from shoal.catalogue import (
+    DATASETS,
+    DATASETS_NOT_HERE,
+    METHODS,
+    METHODS_NOT_HERE,
+    own_dataset,
+    own_method,
+)
 from shoal.cli import _parser, main
 from shoal.cli.domainbed import ACTIONS, OPTIONS, SETTINGS, THEIRS, answers, dataset_name
 from shoal.datasets import SOURCES, load_dataset
@@ -20,6 +27,7 @@ from shoal.fitting.classifier import DomainClassifier
 from shoal.fitting.setup import check_settings, find_method, hparams_for, settings_of
 from shoal.sweeps.plan import read_plan
 from tests.fitting.made import write_images
+from tests.report.made_up import make_run, write_run
 from tests.results.test_domainbed import accuracies, record
 from tests.runs.small import squares
 
@@ -148,6 +156,15 @@ def test_a_folder_of_that_name_stays_a_folder(tmp_path: Path, capsys: Output) ->
     assert {run.dataset for run in read_plan(tmp_path / "out")} == {"PACS"}
 
 
+def test_what_is_not_here_is_not_taken_for_another(capsys: Output) -> None:
+    assert main(["hparams", "TRM", "--dataset", "PACS"]) == 2
+    assert "TRM of DomainBed is not among the methods" in capsys.readouterr().err
+    assert main(["train", "--dataset", "SVIRO"]) == 2
+    assert "SVIRO of DomainBed is not among the published data sets" in capsys.readouterr().err
+    assert not {*METHODS_NOT_HERE} & {one.class_name for one in METHODS.values()}
+    assert not {*DATASETS_NOT_HERE} & {one.domainbed for one in DATASETS.values()}
+
+
 def test_the_nearest_name_in_any_case(capsys: Output) -> None:
     assert main(["hparams", "GROUPDRo", "--dataset", "PACS"]) == 2
     assert "unknown algorithm 'GROUPDRo'; did you mean 'groupdro'?" in capsys.readouterr().err
@@ -273,6 +290,9 @@ def test_models_are_not_selected_from_its_folders(tmp_path: Path, capsys: Output
     assert not (tmp_path / "out").exists()
     assert main(["report", "sweep", "--rule", "training-domain", "--format", "json"]) == 0
     assert "vrex" in capsys.readouterr().out
+    write_run(tmp_path / "sweep", make_run("pacs", "erm", ("photo",), 0, 0))
+    main(["select", "sweep", "--rule", "training-domain", "--out", "out"])
+    assert "2 runs of DomainBed are left out" in capsys.readouterr().err
 
 
 def test_its_names_choose_among_runs(tmp_path: Path, capsys: Output) -> None:

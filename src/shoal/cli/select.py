@@ -62,7 +62,10 @@ def _run(options: argparse.Namespace) -> int:
     if not runs:
         raise ValueError(f"no finished run in {', '.join(map(str, options.folders))}")
     if theirs:
-        print(f"shoal: {theirs:,} runs of DomainBed are left out: see --help", file=sys.stderr)
+        print(
+            f"shoal: {theirs:,} runs of DomainBed are left out: their models are pickles",
+            file=sys.stderr,
+        )
     warn_of_twins(runs)
     rows = with_averages(runs)
     _check_known("method", options.algorithms, [row.algorithm for row in rows])

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from .. import catalogue
-from ..catalogue import module_of, own_dataset
+from ..catalogue import DATASETS_NOT_HERE, module_of, own_dataset
 from ..choices import choose
 from .base import Domain, DomainDataset, Split, split, splits
 from .features import is_feature_file, load_features
@@ -61,6 +61,11 @@ PUBLISHED: dict[str, Published] = {
 
 def find(name: str) -> Loader:
     """Return the loader of this name or of DomainBed's; for an unknown one, raise the nearest."""
+    if name in DATASETS_NOT_HERE:
+        raise ValueError(
+            f"{name} of DomainBed is not among the published data sets here; give the path of its "
+            "images as domain/class/file"
+        )
     return DATASETS[choose("data set", own_dataset(name), DATASETS)]
 
 
