@@ -74,6 +74,27 @@ def test_a_run_by_its_names_is_the_same_run(tmp_path: Path) -> None:
     assert {run.algorithm for run in second} == {"erm", "irm", "ib-erm"}
 
 
+def test_data_commands_take_its_names(tmp_path: Path, capsys: Output) -> None:
+    assert main(["data", "download", "RotatedMNIST"]) == 0
+    assert "rotated-mnist comes with shoal" in capsys.readouterr().out
+    assert main(["data", "cache", "ColoredMNIST"]) == 0
+    assert "colored-mnist comes decoded" in capsys.readouterr().out
+    assert main(["data", "verify", "PACS", "--data", str(tmp_path)]) == 2
+    assert "shoal data download pacs" in capsys.readouterr().err
+    command = "reproduce ablation-ema --out out --dataset OfficeHome --rows SAM"
+    assert main(command.split()) == 2
+    assert "unknown row 'sam'" in capsys.readouterr().err
+
+
+def test_models_are_selected_by_its_names(tmp_path: Path, capsys: Output) -> None:
+    write_run(tmp_path / "sweep", make_run("pacs", "vrex", ("photo",), 0, 0))
+    command = "select sweep --rule test-domain --out out --datasets PACS --algorithms"
+    assert main([*command.split(), "VREx"]) == 1  # chosen, but made up without weights
+    assert "1 of 1 models were not kept" in capsys.readouterr().err
+    assert main([*command.split(), "IRM"]) == 2
+    assert "unknown method of these runs 'irm'" in capsys.readouterr().err
+
+
 def test_hyperparameters_by_its_names(capsys: Output) -> None:
     command = "hparams IRM --dataset PACS --draw 3 --json --set"
     for settings in ("irm_lambda=7 resnet_dropout=0.1", "penalty_weight=7 dropout=0.1"):

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..catalogue import FIT_BACKBONE, own_dataset
-from .domainbed import dataset_name
 from .loading import (
     add_data_folder,
     add_places,
@@ -78,7 +77,7 @@ def _add_verify(actions: Any) -> None:
         description="Read every image, list each broken or unexpected file, and compare the counts "
         "with the published ones. The exit status is 1 if something is wrong.",
     )
-    parser.add_argument("dataset", type=dataset_name, metavar="PATH_OR_NAME", help=WHICH)
+    parser.add_argument("dataset", metavar="PATH_OR_NAME", help=WHICH)
     add_data_folder(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_verify, after_interrupt="nothing was written")
@@ -86,7 +85,7 @@ def _add_verify(actions: Any) -> None:
 
 def _add_cache(actions: Any) -> None:
     parser = actions.add_parser("cache", help="decode every image once, ahead of training")
-    parser.add_argument("dataset", type=dataset_name, metavar="PATH_OR_NAME", help=WHICH)
+    parser.add_argument("dataset", metavar="PATH_OR_NAME", help=WHICH)
     add_places(parser)
     parser.set_defaults(run=_cache, after_interrupt="finished domains are kept")
 
@@ -99,7 +98,7 @@ def _add_features(actions: Any) -> None:
         "its features. The file is a data set for 'shoal sweep' and 'shoal train', which "
         "train linear heads on it in seconds.",
     )
-    parser.add_argument("name", type=dataset_name, metavar="NAME", help=WHICH)
+    parser.add_argument("name", metavar="NAME", help=WHICH)
     add_places(parser)
     parser.add_argument("--network", metavar="NAME", help=f"the network (default: {FIT_BACKBONE})")
     parser.add_argument(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ..storage import cache_root, read_json
-from .domainbed import dataset_name
 from .progress import amounts
 
 
@@ -18,7 +17,6 @@ def add_data_options(parser: Any) -> None:
     """Add the options that name a data set and its folders."""
     parser.add_argument(
         "--dataset",
-        type=dataset_name,
         required=True,
         metavar="NAME",
         help="a name from 'shoal data list', a folder of domain/class/file, or a .csv, .tsv or "

@@ -4,7 +4,6 @@ import argparse
 from typing import Any
 
 from ..catalogue import FIT_BACKBONE, TEST_DOMAINS, own_method
-from .domainbed import dataset_name
 from .engine import add_engine_options, check_engine, run_sweep, workspace_of
 from .loading import add_places
 from .options import (
@@ -39,7 +38,6 @@ def add(commands: Any) -> None:
     what.add_argument(
         "--datasets",
         nargs="+",
-        type=dataset_name,
         required=True,
         metavar="NAME",
         help="names from 'shoal data list', folders of domain/class/file, manifests, or feature "
