@@ -132,6 +132,17 @@ DATASETS = {
     ),
 }
 
+# Names here by names in DomainBed, which people who come from it know.
+DOMAINBED_METHODS = {facts.class_name: name for name, facts in METHODS.items()}
+DOMAINBED_DATASETS = {facts.domainbed: name for name, facts in DATASETS.items()}
+# What DomainBed has and shoal has not.
+METHODS_NOT_HERE = ("ERMPlusPlus", "TRM", "Transfer", "ADRMX")
+DATASETS_NOT_HERE = (
+    *("SVIRO", "WILDSCamelyon", "WILDSFMoW"),
+    *("SpawriousO2O_easy", "SpawriousO2O_medium", "SpawriousO2O_hard"),
+    *("SpawriousM2M_easy", "SpawriousM2M_medium", "SpawriousM2M_hard"),
+)
+
 # The choices that a run names, here so that the command line can offer them without torch.
 OptimiserName = Literal["adam", "adamw", "sgd"]
 LearningRateSchedule = Literal["constant", "cosine"]
@@ -193,6 +204,21 @@ def method_and_average(algorithm: str) -> tuple[str, str]:
     """Return the method of a row and the average of its weights, "" if it is of none."""
     method, plus, average = algorithm.rpartition("+")
     return (method, average) if plus and average in AVERAGES else (algorithm, "")
+
+
+def own_method(name: str) -> str:
+    """Return the name here of a method that DomainBed names; any other name stays as it is.
+
+    An average of its weights stays, too: "ERM+swad" is "erm+swad".
+    """
+    method, average = method_and_average(name)
+    own = DOMAINBED_METHODS.get(method, method)
+    return f"{own}+{average}" if average else own
+
+
+def own_dataset(name: str) -> str:
+    """Return the name here of a data set that DomainBed names; any other name stays as it is."""
+    return DOMAINBED_DATASETS.get(name, name)
 
 
 def scale_of(dataset: str) -> str:

@@ -8,8 +8,10 @@ LISTED = 40
 
 
 def nearest(name: str, choices: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the choice most similar to ``name``; None if none is similar."""
-    return next(iter(get_close_matches(name, list(choices), n=1, cutoff=cutoff)), None)
+    """Return the choice most similar to ``name``, in any case; None if none is similar."""
+    folded = {choice.casefold(): choice for choice in choices}
+    found = get_close_matches(name.casefold(), folded, n=1, cutoff=cutoff)
+    return folded[found[0]] if found else None
 
 
 def choose(kind: str, name: str, choices: Iterable[str]) -> str:

@@ -84,6 +84,13 @@ def test_the_penalty_may_be_negative_and_is_in_the_loss() -> None:
 
 
 def test_a_domain_of_one_example_has_no_penalty() -> None:
+    """Nor has it by autograd, whose risk of the empty half is NaN but has no slope."""
+    algorithm = make("irm", 1, warmup_steps=0)
+    (batch,) = make_batches(0, (1,))
+    scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+    logits = algorithm.model(batch[0]).detach()
+    empty = torch.nn.functional.cross_entropy(scale * logits[1::2], batch[1][1::2])
+    assert empty.isnan() and torch.autograd.grad(empty, scale)[0] == 0
     terms = make("irm", 1, warmup_steps=0).update(make_batches(0, (1,)))
     assert terms["penalty"] == 0
     assert terms["loss"] == terms["risk"]

@@ -18,7 +18,7 @@ import torch
 import shoal
 from shoal.algorithms import ALGORITHMS, VARIANTS
 from shoal.algorithms.hparams import searches
-from shoal.catalogue import title_of
+from shoal.catalogue import DATASETS, title_of
 from shoal.cli import main
 from shoal.experiments import colored_mnist, demo, restarts
 from shoal.experiments.colored_mnist import METHODS, TABLES, Setup, Training
@@ -411,9 +411,35 @@ def test_list_without_a_name_prints_what_can_be_listed(capsys: pytest.CaptureFix
     assert main(["list"]) == 0
     assert "shoal list algorithms" in capsys.readouterr().out
     assert main(["list", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == ["algorithms"]
+    assert json.loads(capsys.readouterr().out) == ["algorithms", "datasets"]
     assert main(["list", "algoritms"]) == 2
     assert "unknown list 'algoritms'; did you mean 'algorithms'?" in capsys.readouterr().err
+
+
+def test_list_of_datasets(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    assert main(["list", "datasets"]) == 0
+    told = capsys.readouterr().out
+    assert main(["list", "datasets", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert [*rows] == [*DATASETS]
+    assert rows["pacs"] == {
+        "name": "pacs",
+        "domainbed": "PACS",
+        "domains": ["art_painting", "cartoon", "photo", "sketch"],
+        "classes": 7,
+        "images": 9991,
+        "source": "by hand: https://dali-dl.github.io/project_iccv2017.html",
+        "terms": "no licence stated",
+    }
+    for name, row in rows.items():
+        (line,) = [line for line in told.splitlines() if line.split()[:1] == [name]]
+        assert ", ".join(row["domains"]) in line
+        assert line.split()[-2:] == [f"{row['classes']:,}", f"{row['images']:,}"]
+        assert row["source"] in told
+    assert rows["colored-mnist"]["source"].endswith("come with shoal")
 
 
 # Whole runs

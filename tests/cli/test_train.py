@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,8 +19,9 @@ from torch import nn
 from shoal.algorithms import find
 from shoal.algorithms.hparams import draw
 from shoal.cli import main, progress
+from shoal.cli.loading import report_resizing
 from shoal.cli.progress import run_progress
-from shoal.datasets import DATASETS
+from shoal.datasets import DATASETS, load_dataset
 from shoal.networks import NETWORKS, Network, draw_weights, registry
 from shoal.networks.base import IMAGENET
 from shoal.results.records import Record
@@ -797,3 +799,30 @@ def test_records_without_a_loss_or_an_accuracy(capsys: Output) -> None:
         shown.show(at(5001, record=Record(step=5000, accuracy={})))
         shown.show(at(5001, record=None, seconds_left=None))
     assert capsys.readouterr().err.count("x: step 5001 of 5001") == 2
+
+
+# Small images in files
+
+
+def test_a_network_for_small_images_gets_those_of_files_resized(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It works at 224 × 224, and says so: nothing else would show that 28 × 28 were enlarged."""
+    for domain, kind in product("ab", "xy"):
+        photograph(tmp_path / "small" / domain / kind / "0.png", 28, 28)
+    dataset = load_dataset("small", None)
+    report_resizing(dataset, "mnist-cnn")
+    told = capsys.readouterr().err
+    assert "mnist-cnn is made for 28 × 28 images, and gets these at 224 × 224" in told
+    assert "tensors in Python" in told
+    for network in (None, "resnet50", "efficientnet-lite0", "timm:resnet18"):
+        report_resizing(dataset, network)
+    report_resizing(squares((4, 4), "tiny", side=28), "mnist-cnn")
+    assert capsys.readouterr().err == ""
+    assert main(["train", "--dataset", "small", "--network", "wide-resnet"]) == 2
+    told = capsys.readouterr().err
+    assert "wide-resnet is made for 32 × 32 images, and gets these at 224 × 224" in told
+    assert "wide-resnet takes 32 × 32 images, got 224 × 224" in told
+    sweep = "sweep --algorithms erm --datasets small --network mnist-cnn --plan-only --out out"
+    assert main(sweep.split()) == 0
+    assert "mnist-cnn is made for 28 × 28 images" in capsys.readouterr().err

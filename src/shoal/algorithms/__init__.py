@@ -5,7 +5,7 @@ Everything that a new method imports is here as well.
 
 from importlib import import_module
 
-from ..catalogue import METHODS, module_of
+from ..catalogue import METHODS, METHODS_NOT_HERE, module_of, own_method
 from ..choices import choose
 from ..randomness import Draws
 from ..regularizers import Match, Warmup
@@ -62,5 +62,9 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 
 
 def find(name: str) -> type[Algorithm]:
-    """Return the method of this name; an unknown name raises with the nearest one."""
-    return ALGORITHMS[choose("algorithm", name, ALGORITHMS)]
+    """Return the method of this name or of DomainBed's; for an unknown one, raise the nearest."""
+    if name in METHODS_NOT_HERE:
+        raise ValueError(
+            f"{name} of DomainBed is not among the methods: see 'shoal list algorithms'"
+        )
+    return ALGORITHMS[choose("algorithm", own_method(name), ALGORITHMS)]

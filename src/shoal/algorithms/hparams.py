@@ -44,6 +44,7 @@ __all__ = [
     "fixed",
     "hparam",
     "later",
+    "own_names",
     "power",
     "search_settings",
     "searches",
@@ -191,6 +192,23 @@ def searches(
     for name, text in (settings or {}).items():
         f = declared[choose("hyperparameter", name, declared)]
         found[name] = _parse_setting(f, found[name].default, text)
+    return found
+
+
+def own_names(kind: type[Hparams], settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings by the names here, where DomainBed's name (``key``) is given instead.
+
+    Unknown names stay as they are: ``searches`` refuses them.
+    """
+    names = {f.metadata["key"]: f.name for f in _declared_fields(kind)}
+    found: dict[str, str] = {}
+    for name, text in settings.items():
+        own = name if name in names.values() else names.get(name, name)
+        if own in found:
+            raise ValueError(
+                f"{own} is set twice, here and by DomainBed's name: {found[own]!r} and {text!r}"
+            )
+        found[own] = text
     return found
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from .._version import __version__
 from ..choices import nearest
 from ..compiled_code import keep_compiled_code
+from .domainbed import answers
 
 # The module of each command, in the order of the help: your own data, one run, many runs, the
 # paper, and what they need.
@@ -115,6 +116,11 @@ class _Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse; ``parser`` of the result is the parser of the innermost command."""
+        if self._subparsers is None:  # an option belongs to the innermost command
+            words = sys.argv[1:] if args is None else list(args)
+            places = any(not one.option_strings for one in self._actions)
+            if told := answers(words, self._option_string_actions, action=not places):
+                self.error("\n  ".join(["words of DomainBed, which are others here:", *told]))
         found, unknown = super().parse_known_args(args, namespace)
         if not hasattr(found, "parser"):  # the inner one has parsed before this one
             found.parser = self

@@ -4,6 +4,7 @@ import argparse
 from functools import cache, partial
 from typing import Any
 
+from ..catalogue import own_dataset, own_method
 from .engine import add_engine_options, check_engine, run_sweep, workspace_of
 from .loading import add_places
 from .options import add_precision, name_domains, positive
@@ -66,6 +67,7 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to train")
     what.add_argument(
         "--dataset",
+        type=own_dataset,
         choices=("colored-mnist", "office-home"),
         default="colored-mnist",
         help="data set of the table (default: %(default)s)",
@@ -73,6 +75,7 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--rows",
         nargs="+",
+        type=own_method,
         metavar="NAME",
         help="methods and variants to train (default: all rows of the table)",
     )

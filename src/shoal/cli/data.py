@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..catalogue import FIT_BACKBONE
+from ..catalogue import FIT_BACKBONE, own_dataset
 from .loading import (
     add_data_folder,
     add_places,
@@ -54,7 +54,10 @@ def _add_download(actions: Any) -> None:
         "resumes.",
     )
     parser.add_argument(
-        "name", metavar="NAME", help="a data set such as domainnet; see 'shoal data list'"
+        "name",
+        type=own_dataset,
+        metavar="NAME",
+        help="a data set such as domainnet; see 'shoal data list'",
     )
     add_data_folder(parser)
     parser.add_argument("--url", help="address of an archive of the whole set, to use instead")

@@ -16,6 +16,7 @@ from ..catalogue import (
     JUDGES,
     METHODS,
     ON_TABLES,
+    own_method,
 )
 from ..choices import choose, nearest
 from .loading import add_cache_folder
@@ -58,6 +59,7 @@ def _add_comparison(group: Any) -> None:
     group.add_argument(
         "--algorithms",
         nargs="+",
+        type=own_method,
         default=[],
         metavar="NAME",
         help="methods to compare besides the default ones, which are erm and fishr for images "
@@ -67,6 +69,7 @@ def _add_comparison(group: Any) -> None:
     group.add_argument(
         "--only",
         nargs="+",
+        type=own_method,
         default=[],
         metavar="NAME",
         help="methods and baselines to compare instead of the default ones, such as "

@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict, fields
 from typing import Any
 
+from ..catalogue import own_dataset, own_method
 from .options import add_search, add_settings, settings, whole
 from .terminal import table
 
@@ -19,12 +20,14 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "algorithm",
+        type=own_method,
         metavar="ALGORITHM",
         help="a name from 'shoal list algorithms', or your own class: package.module:Class or "
         "path/to/file.py:Class",
     )
     parser.add_argument(
         "--dataset",
+        type=own_dataset,
         required=True,
         metavar="NAME",
         help="a name from 'shoal data list', such as colored-mnist or pacs; defaults and ranges "
@@ -57,7 +60,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..algorithms.hparams import constant, draw, search_settings, searches
+    from ..algorithms.hparams import constant, draw, own_names, search_settings, searches
     from ..catalogue import DATASETS, title_of
     from ..choices import choose
     from .methods import with_settings
@@ -65,7 +68,8 @@ def _run(options: argparse.Namespace) -> int:
     method, given = with_settings(options.algorithm)
     dataset = choose("data set", options.dataset, DATASETS)
     kind = method.Hparams
-    given = search_settings(kind, dataset, options.search) | given | settings(options.set)
+    given = search_settings(kind, dataset, options.search) | given
+    given |= own_names(kind, settings(options.set))
     values = asdict(draw(kind, dataset, options.trial, options.draw, given))
     if options.json:
         print(json.dumps(values, indent=2))

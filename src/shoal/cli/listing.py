@@ -1,20 +1,24 @@
-"""``shoal list``: the methods by name, with their papers."""
+"""``shoal list``: the methods with their papers, and the data sets with their sources."""
 
 import argparse
 import json
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .terminal import table
+
+if TYPE_CHECKING:
+    from ..datasets import DatasetSource
 
 
 def add(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "list",
-        help="list the methods, each with its paper",
-        description="List the names that other commands take. For data sets see 'shoal data list'.",
+        help="list the methods with their papers, or the data sets with their sources",
+        description="List the names that other commands take. Which data sets are on this machine: "
+        "'shoal data list'.",
     )
     parser.add_argument(
         "what",
@@ -83,9 +87,60 @@ def _summary(kind: type) -> str:
     return (kind.__doc__ or "").strip().partition("\n")[0]
 
 
+def _datasets(as_json: bool) -> None:
+    from ..catalogue import DATASETS
+    from ..datasets import SOURCES
+
+    if as_json:
+        rows = [
+            {
+                "name": name,
+                "domainbed": DATASETS[name].domainbed,
+                "domains": source.domains,
+                "classes": source.classes,
+                "images": source.images,
+                "source": _source(source),
+                "terms": source.terms,
+            }
+            for name, source in SOURCES.items()
+        ]
+        print(json.dumps(rows, indent=2))
+        return
+    from rich.console import Console, Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    shown = table(None, "Your own images need no name: a folder of domain/class/file is one.")
+    shown.add_column("Name", no_wrap=True)
+    shown.add_column("Domains, and where the images come from")
+    for heading in ("Classes", "Images"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for name, source in SOURCES.items():
+        origin = Padding(Text(_source(source), style="dim"), (0, 0, 0, 2))
+        shown.add_row(
+            Text(name),
+            Group(Text(", ".join(source.domains)), origin),
+            f"{source.classes:,}",
+            f"{source.images:,}",
+        )
+    Console().print(shown)
+
+
+def _source(source: "DatasetSource") -> str:
+    """Return where the images come from, in words or as an address."""
+    if source.embedded:
+        return "made from the digits of MNIST, which come with shoal"
+    how = "by hand: " if source.by_hand else ""
+    return f"{how}{source.page}"
+
+
 LISTS: dict[str, tuple[str, Callable[[bool], None]]] = {
     "algorithms": (
         "the methods, each with its paper, and the variants of the paper's ablations",
         _algorithms,
+    ),
+    "datasets": (
+        "the published data sets: domains, classes, images, and where they come from",
+        _datasets,
     ),
 }

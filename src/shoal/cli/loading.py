@@ -55,14 +55,37 @@ def add_cache_folder(parser: Any) -> None:
 
 def load_and_report(text: str, root: Path, trial: int = 0) -> Any:
     """Return the data set of a name or path, and print which folders of domains are skipped."""
+    from ..catalogue import DOMAINBED_DATASETS, own_dataset
     from ..datasets import is_folder, load_dataset
     from ..datasets.folders import empty_folders
 
     dataset = load_dataset(text, root, trial)
     if is_folder(text):
+        if text in DOMAINBED_DATASETS:
+            print(
+                f"shoal: {text} is a folder here and is read as your own images; the published "
+                f"data set is {own_dataset(text)}",
+                file=sys.stderr,
+            )
         for name in empty_folders(Path(text)):
             print(f"shoal: skipped the domain {name!r} of {text}: it is empty", file=sys.stderr)
     return dataset
+
+
+def report_resizing(dataset: Any, network: str | None) -> None:
+    """Print that a network for small images gets those of files in another size."""
+    from ..networks.registry import BY_SIZE
+
+    side = {name: size for size, name in BY_SIZE.items()}.get(network or "")
+    if dataset.kind != "files" or side is None or side == dataset.input_shape[-1]:
+        return
+    got = dataset.input_shape[-1]
+    print(
+        f"shoal: {network} is made for {side} × {side} images, and gets these at {got} × {got}: "
+        f"images of files are always resized so; for images of {side} × {side} as they are, give "
+        "them as tensors in Python, for example to shoal.DomainClassifier",
+        file=sys.stderr,
+    )
 
 
 def decode_with_progress(dataset: Any, root: Path) -> Any:

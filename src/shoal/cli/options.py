@@ -17,8 +17,10 @@ from ..catalogue import (
     SEARCHES,
     STARTS,
     STEP_KINDS,
+    own_method,
 )
 from ..results.selection import ALL_RULES
+from .domainbed import refuse_setting
 from .loading import add_data_options
 
 
@@ -169,6 +171,7 @@ def settings(given: Sequence[str]) -> dict[str, str]:
         name, equals, text = setting.partition("=")
         if not equals:
             raise ValueError(f"--set takes name=value, got {setting!r}")
+        refuse_setting(name)
         if name in found:
             raise ValueError(f"--set has {name} twice: {found[name]!r} and {text!r}")
         found[name] = text
@@ -208,6 +211,7 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
     add_data_options(group)
     group.add_argument(
         "--algorithm",
+        type=own_method,
         default="fishr",
         metavar="NAME",
         help="a name from 'shoal list algorithms', or your own class: package.module:Class or "

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..catalogue import own_method
 from ..results.selection import ALL_RULES
 from .loading import add_places
 
@@ -119,6 +120,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--compare",
         nargs=2,
+        type=own_method,
         action="append",
         default=[],
         metavar=("METHOD", "OTHER"),

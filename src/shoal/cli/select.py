@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..catalogue import own_method
 from ..results.selection import ALL_RULES
+from .domainbed import dataset_name
 
 
 def add(commands: Any) -> None:
@@ -16,7 +18,8 @@ def add(commands: Any) -> None:
         description="For every data set, method, test domain and trial, save the model that a rule "
         "chose among all draws and records, with a card on how it was chosen. Averages of the "
         "weights count as methods of their own, such as fishr+swad. A run keeps the weights of its "
-        "last record; give --keep-best to 'shoal sweep' to keep those that a rule can choose.",
+        "last record; give --keep-best to 'shoal sweep' to keep those that a rule can choose. Runs "
+        "of DomainBed are for 'shoal report': their models are pickles, which shoal never opens.",
     )
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="DIR", help="folders with sweeps or runs"
@@ -28,23 +31,41 @@ def add(commands: Any) -> None:
         "--out", type=Path, required=True, metavar="DIR", help="folder for the saved models"
     )
     parser.add_argument(
-        "--algorithms", nargs="+", metavar="NAME", help="only these methods or averages"
+        "--algorithms",
+        nargs="+",
+        type=own_method,
+        metavar="NAME",
+        help="only these methods or averages",
     )
-    parser.add_argument("--datasets", nargs="+", metavar="NAME", help="only these data sets")
+    parser.add_argument(
+        "--datasets", nargs="+", type=dataset_name, metavar="NAME", help="only these data sets"
+    )
     parser.set_defaults(run=_run, after_interrupt="run the same command again to save all models")
 
 
 def _run(options: argparse.Namespace) -> int:
     from ..report.notes import diverged_runs
     from ..results.averages import with_averages
+    from ..results.domainbed import read_domainbed
     from ..results.records import read_runs
     from ..results.selection import select
     from ..runs.best_weights import NotKept, save_chosen
     from .report import failed_runs, warn_of_twins
 
     runs = read_runs(options.folders)
+    theirs = sum(len(read_domainbed(folder)) for folder in options.folders)
+    if not runs and theirs:
+        raise ValueError(
+            f"{theirs:,} runs of DomainBed, whose models are pickles, which shoal never opens; "
+            f"'shoal report {' '.join(map(str, options.folders))}' prints what each rule chooses"
+        )
     if not runs:
         raise ValueError(f"no finished run in {', '.join(map(str, options.folders))}")
+    if theirs:
+        print(
+            f"shoal: {theirs:,} runs of DomainBed are left out: their models are pickles",
+            file=sys.stderr,
+        )
     warn_of_twins(runs)
     rows = with_averages(runs)
     _check_known("method", options.algorithms, [row.algorithm for row in rows])

@@ -7,8 +7,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..catalogue import DATASETS, title_of
+from ..catalogue import DATASETS, own_method, title_of
 from ..results.soups import BEST_RECORD, WEIGHTS
+from .domainbed import dataset_name
 from .loading import add_places, decode_with_progress, load_and_report
 from .options import add_device, device, name_domains, whole
 from .progress import amounts
@@ -62,12 +63,14 @@ def add(commands: Any) -> None:
     only.add_argument(
         "--algorithms",
         nargs="+",
+        type=own_method,
         metavar="NAME",
         help="only these methods; your own as package.module:Class or path/to/file.py:Class",
     )
     only.add_argument(
         "--datasets",
         nargs="+",
+        type=dataset_name,
         metavar="NAME",
         help="only these data sets; your own as the folder or manifest that was trained on",
     )

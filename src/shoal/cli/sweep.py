@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from ..catalogue import FIT_BACKBONE, TEST_DOMAINS
+from ..catalogue import FIT_BACKBONE, TEST_DOMAINS, own_method
 from .engine import add_engine_options, check_engine, run_sweep, workspace_of
 from .loading import add_places
 from .options import (
@@ -29,6 +29,7 @@ def add(commands: Any) -> None:
     what.add_argument(
         "--algorithms",
         nargs="+",
+        type=own_method,
         required=True,
         metavar="NAME",
         help="names from 'shoal list algorithms', or your own classes: package.module:Class or "
@@ -116,7 +117,7 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
     from ..networks.registry import DRAWN, check_name
     from ..runs.run import Protocol
     from ..sweeps.plan import Sweep
-    from .loading import features_with_progress, load_and_report
+    from .loading import features_with_progress, load_and_report, report_resizing
     from .methods import name_of, with_settings
 
     if options.network is not None:
@@ -129,6 +130,7 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
             on = device(options.device)
             asked = str(features_with_progress(dataset, options.network, on, options.cache))
             dataset = load_and_report(asked, options.data)
+        report_resizing(dataset, options.network)
         name = dataset.name
         if name in names:
             raise ValueError(

@@ -12,7 +12,7 @@ from typing import Any
 from ..catalogue import AVERAGES, title_of
 from ..results.records import Record, RunResult, timing_of
 from ..training.watcher import Progress, Watcher
-from .loading import decode_with_progress, load_and_report
+from .loading import decode_with_progress, load_and_report, report_resizing
 from .options import add_run_options, averages_of, device, settings
 from .progress import RunProgressBar, run_progress
 from .terminal import table
@@ -57,6 +57,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     method, given = with_settings(options.algorithm)
     check_start(options.start, method)
     dataset = load_and_report(options.dataset, options.data, options.trial)
+    report_resizing(dataset, options.network)
     check_classes(dataset)
     dataset.without(options.test_domain)  # raises for an unknown one
     scale = scale_of(dataset.name)
@@ -130,9 +131,10 @@ def _advise_after_interrupt(options: argparse.Namespace, folder: Any) -> Iterato
 
 
 def _hparams(method: Any, scale: str, options: argparse.Namespace, given: Any) -> dict[str, Any]:
-    from ..algorithms.hparams import draw, search_settings, values_for_run
+    from ..algorithms.hparams import draw, own_names, search_settings, values_for_run
 
-    given = search_settings(method.Hparams, scale, options.search) | given | settings(options.set)
+    given = search_settings(method.Hparams, scale, options.search) | given
+    given |= own_names(method.Hparams, settings(options.set))
     return values_for_run(draw(method.Hparams, scale, options.trial, options.draw, given))
 
 

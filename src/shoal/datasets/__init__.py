@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from .. import catalogue
-from ..catalogue import module_of
+from ..catalogue import DATASETS_NOT_HERE, module_of, own_dataset
 from ..choices import choose
 from .base import Domain, DomainDataset, Split, split, splits
 from .features import is_feature_file, load_features
@@ -23,6 +23,7 @@ __all__ = [
     "DATASETS",
     "PUBLISHED",
     "SOURCES",
+    "DatasetSource",
     "Digits",
     "Domain",
     "DomainDataset",
@@ -59,8 +60,13 @@ PUBLISHED: dict[str, Published] = {
 
 
 def find(name: str) -> Loader:
-    """Return the loader of this name; the error for an unknown name suggests the nearest."""
-    return DATASETS[choose("data set", name, DATASETS)]
+    """Return the loader of this name or of DomainBed's; for an unknown one, raise the nearest."""
+    if name in DATASETS_NOT_HERE:
+        raise ValueError(
+            f"{name} of DomainBed is not among the published data sets here; give the path of its "
+            "images as domain/class/file"
+        )
+    return DATASETS[choose("data set", own_dataset(name), DATASETS)]
 
 
 def load_dataset(text: str, root: Path | None, trial: int = 0) -> DomainDataset:
@@ -68,6 +74,7 @@ def load_dataset(text: str, root: Path | None, trial: int = 0) -> DomainDataset:
 
     Args:
         text: a name of ``DATASETS``, or a path; a folder that has such a name is ``./name``.
+            DomainBed's names are understood unless a folder here has one.
         root: the folder that holds the published data sets.
         trial: seeds the data sets that are drawn, such as Colored MNIST.
     """

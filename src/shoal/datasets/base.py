@@ -172,6 +172,11 @@ class DomainDataset:
         return tuple(self.domains[0].tensor.shape[1:])
 
     def __getitem__(self, name: str) -> Domain:
+        if name not in self.names and name.isdecimal() and int(name) < len(self.order):
+            raise ValueError(
+                f"unknown domain of {self.name} {name!r}: domains have names here, and number "
+                f"{name} is {self.order[int(name)]!r}; use its name"
+            )
         choose(f"domain of {self.name}", name, self.names)
         return self.domains[self.names.index(name)]
 

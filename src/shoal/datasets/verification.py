@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..catalogue import own_dataset
 from . import PUBLISHED, SOURCES, find
 from .base import HOLDOUT, Domain, DomainDataset
 from .fetch import RECORD, read_record
@@ -47,6 +48,7 @@ def examine(
         name = folder_name(path)
         dataset, faults = survey_folders(name, path)
         return _examine(name, text, dataset, faults, None, progress)
+    text = own_dataset(text)
     load = find(text)
     source = SOURCES[text]
     if source.embedded:

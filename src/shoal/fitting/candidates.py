@@ -10,7 +10,7 @@ from ..sweeps.plan import MethodChoice
 from .baselines import Baseline
 from .estimates import Candidate, by_simplicity
 from .frozen_features import works_frozen
-from .setup import FitSetup, FitWorkspace
+from .setup import FitSetup, FitWorkspace, settings_of
 from .stable_columns import StableColumns
 
 PLAIN = "erm"
@@ -119,7 +119,8 @@ def _grid(method: MethodChoice, setup: FitSetup) -> list[dict[str, str]]:
         ]
     # Ten times zero would be the same run again.
     defaults = {one: value for one, value in setup.hparams(method).items() if value}
-    free = (one for one in FACTORS if one in defaults.keys() - {*named, *setup.settings})
+    given = {*named, *settings_of(method, setup.settings)}
+    free = (one for one in FACTORS if one in defaults.keys() - given)
     varied = next(free, None)
     if varied is None:
         return [{}]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .._version import __version__
 from ..algorithms import find
-from ..catalogue import StepKind, title_of
+from ..catalogue import StepKind, own_method, title_of
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, open_or_build_cache
 from ..datasets.encoding import Array
@@ -149,10 +149,11 @@ class DomainClassifier:
         else:
             inputs = encoding(table, "X") if encoding and table else inputs_of(X)
             dataset, classes, named = dataset_of(inputs, y, domains)
-        method = find_method(self.algorithm)
+        name = own_method(self.algorithm)
+        method = find_method(name)
         if len(dataset.domains) < 2 and method[0] is not find("erm"):
             warnings.warn(
-                f"{title_of(self.algorithm)} compares domains, but all examples are of one domain, "
+                f"{title_of(name)} compares domains, but all examples are of one domain, "
                 "so it cannot beat ERM; pass the domain of every example",
                 stacklevel=2,
             )
@@ -336,7 +337,7 @@ class DomainClassifier:
         return Run(
             dataset=dataset.name,
             fingerprint="",
-            algorithm=self.algorithm,
+            algorithm=own_method(self.algorithm),
             test_domains=(),
             trial=_seed(self.random_state),
             draw=0,

@@ -24,6 +24,7 @@ from ..catalogue import (
     FIT_TRIALS,
     JUDGES,
     ON_TABLES,
+    own_method,
 )
 from ..choices import choose
 from ..datasets import DomainDataset
@@ -433,7 +434,7 @@ def _choose_methods(
 def _by_name(methods: Iterable[str] | Mapping[str, MethodChoice]) -> dict[str, MethodChoice]:
     if isinstance(methods, Mapping):
         return dict(methods)
-    return {name: find_candidate(name) for name in methods}
+    return {name: find_candidate(name) for name in map(own_method, methods)}
 
 
 class _Results:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..algorithms import VARIANTS, find
-from ..algorithms.hparams import WARMUPS, draw, searches, values_for_run
+from ..algorithms.hparams import WARMUPS, draw, own_names, searches, values_for_run
 from ..catalogue import BASELINES
 from ..choices import choose
 from ..datasets import DomainDataset
@@ -149,7 +149,7 @@ class FitSetup:
             settings: what differs from the defaults; what the user has set wins over all.
         """
         scale = "large" if self.kind == "images" and not self.frozen else "small"
-        given = {**(settings or {}), **_known(method, self.settings)}
+        given = {**(settings or {}), **settings_of(method, self.settings)}
         return hparams_for(method, scale, self.steps, given, self._usual(method))
 
     def run(
@@ -354,16 +354,24 @@ def check_settings(settings: Mapping[str, str], methods: Mapping[str, MethodChoi
     """Raise if no method has a hyperparameter of this name, or its value is wrong."""
     updated = [method for method in methods.values() if not issubclass(method[0], Baseline)]
     declared = {f.name for kind, _ in updated for f in fields(kind.Hparams)}
-    for name in settings:
+    known = {name for method in updated for name in _names(method)}
+    for name in settings.keys() - known:
         choose("hyperparameter", name, declared)
     for method in updated:
-        hparams_for(method, "small", USUAL, _known(method, settings))
+        hparams_for(method, "small", USUAL, settings_of(method, settings))
 
 
-def _known(method: MethodChoice, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that a method has; the others are for other methods."""
-    declared = {f.name for f in fields(method[0].Hparams)}
-    return {key: text for key, text in settings.items() if key in declared}
+def settings_of(method: MethodChoice, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that a method has, by our names; the others are for other methods."""
+    known = _names(method)
+    mine = {key: text for key, text in settings.items() if key in known}
+    return own_names(method[0].Hparams, mine)
+
+
+def _names(method: MethodChoice) -> set[str]:
+    """Return the names of a method's hyperparameters, here and in DomainBed."""
+    declared = fields(method[0].Hparams)
+    return {f.name for f in declared} | {f.metadata["key"] for f in declared}
 
 
 # Options that a run has at their default only in a fit, because the first version wrote them.
@@ -391,7 +399,8 @@ def hparams_for(
         for name, search in searches(kind.Hparams, scale).items()
         if name in WARMUPS and search.default
     }
-    found = draw(kind.Hparams, scale, 0, 0, {**shorter, **(usual or {}), **settings, **given})
+    mine = own_names(kind.Hparams, given)
+    found = draw(kind.Hparams, scale, 0, 0, {**shorter, **(usual or {}), **settings, **mine})
     always = {name: getattr(found, name) for name in ALWAYS_WRITTEN if hasattr(found, name)}
     return values_for_run(found) | always
 

@@ -6,13 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..catalogue import DATASETS, METHODS
+from ..catalogue import DATASETS, DOMAINBED_DATASETS, DOMAINBED_METHODS
 from .records import HELD_OUT, KEPT, Record, RunResult
 
 RESULTS = "results.jsonl"
-# Names in shoal by names in DomainBed, which counts environments instead of naming them.
-_DATASETS = {facts.domainbed: name for name, facts in DATASETS.items()}
-_METHODS = {facts.class_name: name for name, facts in METHODS.items()}
 SPLITS = {"in": KEPT, "out": HELD_OUT}
 
 
@@ -83,8 +80,8 @@ def _identity(args: Mapping[str, Any]) -> Identity:
         if not isinstance(value, str):
             raise TypeError(f"the {name} must be a name, got {value!r}")
     return (
-        _DATASETS.get(dataset, dataset.lower()),
-        _METHODS.get(method, method.lower()),
+        DOMAINBED_DATASETS.get(dataset, dataset.lower()),
+        DOMAINBED_METHODS.get(method, method.lower()),
         tuple(_domain(dataset, index) for index in args["test_envs"]),
         _whole(args["trial_seed"]),
         _whole(args["hparams_seed"]),
@@ -137,10 +134,10 @@ def _size(measured: Record | None) -> int:
 
 
 def _domain(dataset: str, index: int) -> str:
-    """Return the name of an environment."""
-    if dataset not in _DATASETS:
+    """Return the name of an environment, which DomainBed counts instead of naming it."""
+    if dataset not in DOMAINBED_DATASETS:
         return f"env{index}"
-    name = _DATASETS[dataset]
+    name = DOMAINBED_DATASETS[dataset]
     domains = DATASETS[name].domains
     if not 0 <= index < len(domains):
         raise ValueError(f"{name} has {len(domains)} domains, got environment {index}")

@@ -41,7 +41,8 @@ class Sweep:
         test_domains: "singles", each domain in turn; "pairs", also every two together, which
             leave-one-domain-out selection needs.
         search: of the hyperparameters: "domainbed", or "mild" as in ``search_settings``.
-        settings: hyperparameters as text, by name, as in ``draw``; they win over the search.
+        settings: hyperparameters as text, by our name or DomainBed's, as in ``draw``; they win
+            over the search.
         protocol: of all runs; its network and weights apply to large images. Small ones have
             their own, and features get a linear head.
         record_every: updates between records; None for DomainBed's of each data set.
@@ -81,7 +82,7 @@ def runs_of(
     data_of: Callable[[str, int], "DomainDataset"],
 ) -> list[Run]:
     """Return all runs, those of one data set, trial and method together."""
-    from ..algorithms.hparams import draw, search_settings, values_for_run
+    from ..algorithms.hparams import draw, own_names, search_settings, values_for_run
     from ..runs.start import check_start
 
     runs = []
@@ -95,7 +96,7 @@ def runs_of(
                 method, settings = method_of(algorithm)
                 check_start(protocol.start, method)
                 search = search_settings(method.Hparams, searched, sweep.search)
-                given = {**search, **settings, **sweep.settings}
+                given = {**search, **settings, **own_names(method.Hparams, sweep.settings)}
                 for number in range(sweep.draws):
                     hparams = values_for_run(draw(method.Hparams, searched, trial, number, given))
                     runs += [

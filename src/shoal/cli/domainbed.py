@@ -1,0 +1,119 @@
+"""DomainBed's words on the command line: data sets taken by its names, options answered by ours."""
+
+import shlex
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from ..catalogue import DATASETS, own_dataset
+
+# What to write instead of an option of its scripts.
+OPTIONS = {
+    "--data_dir": "use --data DIR",
+    "--output_dir": "use --out DIR",
+    "--input_dir": "give the folder alone, as in 'shoal report DIR'",
+    "--trial_seed": "use --trial T",
+    "--hparams_seed": "use --draw K",
+    "--hparams": "use --set NAME=VALUE",
+    "--checkpoint_freq": "use --record-every N",
+    "--holdout_fraction": "use --holdout SHARE",
+    "--save_model_every_checkpoint": "use --keep-best RULE",
+    "--n_trials": "use --trials N",
+    "--n_hparams": "use --draws N",
+    "--n_hparams_from": "leave it out: runs that are done are not trained again",
+    "--command_launcher": "use --workers N, --shard I/N or --engine ray",
+    "--single_test_envs": "leave it out: --test-domains singles is the default",
+    "--latex": "use --format latex",
+    "--seed": "leave it out: all seeds follow from the data set, the trial and the test domains",
+    "--task": "leave it out: no method here trains on the test domains",
+    "--uda_holdout_fraction": "leave it out: no method here trains on the test domains",
+    "--skip_model_save": "leave it out: a run always writes its model",
+    "--skip_confirmation": "leave it out: no command asks",
+    "--auto_lr": "leave it out: ERM++ is not among the methods",
+}
+# What the first word after its sweep does.
+ACTIONS = {
+    "launch": "leave it out: the command trains what is not done",
+    "delete_incomplete": "leave it out: what was interrupted resumes",
+}
+# Options that are followed by indices of test domains: DomainBed's, and ours by mistake.
+THEIRS = ("--test_envs", "--test_env")
+TEST_DOMAINS = (*THEIRS, "--test-domains")
+# Its hyperparameters that are options here.
+SETTINGS = {
+    "class_balanced": "use --balanced",
+    "data_augmentation": "use --no-augment for false",
+    "freeze_bn": "frozen is the default; use --train-batch-norm for false",
+    "resnet18": "use --network resnet18",
+    "resnet50_augmix": "off is the default; use --weights FILE for AugMix weights",
+    "vit": "use --network timm:NAME",
+    "dinov2": "use --network timm:NAME",
+}
+
+
+def dataset_name(text: str) -> str:
+    """Return the name here of a data set that DomainBed names, unless a folder has the name."""
+    return text if Path(text).is_dir() else own_dataset(text)
+
+
+def refuse_setting(name: str) -> None:
+    """Raise if a hyperparameter of DomainBed is an option here."""
+    if name in SETTINGS:
+        raise ValueError(f"{name} of DomainBed is no hyperparameter here: {SETTINGS[name]}")
+
+
+def answers(words: Sequence[str], known: Collection[str], action: bool) -> list[str]:
+    """Return a line for each of DomainBed's options among the words of a command.
+
+    Args:
+        known: the options that the command has.
+        action: whether the first word can be an action of DomainBed's sweep.
+    """
+    found = []
+    if action and words and words[0] in ACTIONS:
+        found.append(f"{words[0]}: {ACTIONS[words[0]]}")
+    for place, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if option in known:
+            continue
+        if option in OPTIONS:
+            found.append(f"{option}: {OPTIONS[option]}")
+        elif option in TEST_DOMAINS:
+            given = [value] if equals else _values(words[place + 1 :])
+            if option not in THEIRS and not all(text.isdecimal() for text in given):
+                continue  # the name of a domain, after an option of another command
+            what = _test_domains(given, _dataset(words), "--test-domain" in known)
+            found.append(f"{' '.join([option, *given])}: {what}")
+    return found
+
+
+def _values(words: Sequence[str]) -> list[str]:
+    """Return the words before the next option."""
+    end = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
+    return list(words[:end])
+
+
+def _dataset(words: Sequence[str]) -> str:
+    """Return the value of ``--dataset``; empty if there is none."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        option, equals, value = word.partition("=")
+        if option == "--dataset":
+            return value if equals else following
+    return ""
+
+
+def _test_domains(given: Sequence[str], dataset: str, named: bool) -> str:
+    """Return what to write instead of these indices.
+
+    Args:
+        named: whether the command takes names of test domains.
+    """
+    if not named:
+        return "leave it out: every domain is left out in turn; 'shoal train' leaves out one"
+    facts = DATASETS.get(own_dataset(dataset))
+    names = facts.domains if facts else ()
+    if not given or not all(text.isdecimal() and int(text) < len(names) for text in given):
+        which = ", ".join(names) or "the names of the folders"
+        return f"domains have names here: use --test-domain with some of: {which}"
+    found = {text: names[int(text)] for text in given}
+    told = ", ".join(f"env {index} of {dataset} is {name}" for index, name in found.items())
+    return f"domains have names here: {told}; use --test-domain {shlex.join(found.values())}"
