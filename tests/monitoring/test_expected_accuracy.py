@@ -186,3 +186,64 @@ def test_agreement_is_taken_where_confidence_lies() -> None:
     assert found.name == "agreement"
     new = Evidence(outcomes(0).evidence.log_probabilities, 0.62, 1.0, 0.95)
     assert found(new) == pytest.approx(0.6, abs=0.02)
+
+
+def test_all_inputs_can_be_right_or_wrong() -> None:
+    """No expit is 1, but 20 of 20 inputs often are right, and the interval must say so."""
+    alike = dict.fromkeys("abcde", 0.97)
+    for p in (0.97, 0.03):
+        found = AccuracyEstimator(
+            name="difference",
+            number=math.log(p / (1 - p)),
+            deviation=0.1,
+            accuracies=alike,
+            tried={"difference": alike},
+        )
+        ends = found.interval(Evidence(np.log(np.full((20, 2), 0.5))))
+        assert ends is not None
+        assert ends[1] == 1.0 and 0.5 < ends[0] < 0.97 if p > 0.5 else ends[0] == 0.0
+    # With many inputs, 1 is as far as any other share.
+    high = found.interval(Evidence(np.log(np.full((20_000, 2), 0.5))))
+    assert high is not None and 0.0 < high[0] < high[1] < 0.1
+
+
+@pytest.mark.parametrize("level", [0.9, 0.97])
+def test_nine_in_ten_places_are_inside_also_of_few_inputs(level: float) -> None:
+    """Places differ by 0.3 logits; the model knows how sure to be, but for that."""
+    rng = np.random.default_rng(0)
+
+    def place(n: int) -> Outcomes:
+        odds = level / (1 - level) * math.exp(0.3 * rng.normal())
+        logs = np.log(np.tile([level, 1 - level], (n, 1)))
+        return Outcomes(Evidence(logs), rng.random(n) < odds / (1 + odds))
+
+    inside = []
+    for _ in range(60):
+        found = learn_estimator({str(k): place(500) for k in range(6)})
+        for _ in range(5):
+            new = place(20)
+            interval = found.interval(new.evidence)
+            assert interval is not None
+            inside.append(interval[0] <= new.accuracy <= interval[1])
+    assert np.mean(inside) > 0.88
+
+
+def test_one_sure_input_is_not_taken_for_a_guess() -> None:
+    """A mean probability and an accuracy on known domains are no shares of the inputs."""
+    one = Evidence(np.log([[0.96, 0.04]]), distance=0.0, known=0.96)
+    assert difference(one, 0.0) == pytest.approx(0.96)
+    assert distance(one, 0.0) == pytest.approx(0.96)
+
+
+def test_a_place_like_the_known_ones_has_a_moderate_number() -> None:
+    """What is lost on a domain that is not far from the others is not lost by its distance."""
+    logs = outcomes(0).evidence.log_probabilities
+    known = {
+        str(k): Outcomes(Evidence(logs, distance=0.0, known=0.9), np.arange(400) < right)
+        for k, right in enumerate((364, 352, 358))
+    }
+    number = ESTIMATORS["distance"].exact(known["1"])
+    assert 0 < number < 5
+    for one in known.values():
+        exact = ESTIMATORS["distance"].exact(one)
+        assert distance(one.evidence, exact) == pytest.approx(one.accuracy)

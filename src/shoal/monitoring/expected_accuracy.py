@@ -28,6 +28,12 @@ LEAST = 3
 COLDEST, HOTTEST = 1 / 50, 50.0
 LOWEST, HIGHEST = 1e-9, 100.0
 BISECTIONS = 60
+# Probabilities are kept as far from 0 and 1 as shares of this many inputs, or of as many as there
+# are: of few inputs, one that is sure is no less sure.
+SURE = 100
+# A place that is nearer to the known domains, in standard deviations, counts as this far: what is
+# lost there would otherwise be divided by almost nothing.
+NEAR = 0.1
 
 
 @dataclass(frozen=True)
@@ -127,12 +133,12 @@ def entropies(log_probabilities: Array) -> Array:
 
 def difference(seen: Evidence, number: float) -> float:
     """Return the mean probability of the predicted classes, moved by a number of logits."""
-    return _expit(_logit(seen.confidence, len(seen)) + number)
+    return _expit(_logit(seen.confidence, max(len(seen), SURE)) + number)
 
 
 def exact_difference(domain: Outcomes) -> float:
     n = len(domain.right)
-    return _logit(domain.accuracy, n) - _logit(domain.evidence.confidence, n)
+    return _logit(domain.accuracy, n) - _logit(domain.evidence.confidence, max(n, SURE))
 
 
 def agreement(seen: Evidence, number: float) -> float:
@@ -147,14 +153,14 @@ def exact_agreement(domain: Outcomes) -> float:
 
 def distance(seen: Evidence, number: float) -> float:
     """Return the accuracy on known domains, minus a number of logits for every unit of distance."""
-    known = _logit(seen.known or 0.0, len(seen))
-    return _expit(known - number * (seen.distance or 0.0))
+    known = _logit(seen.known or 0.0, max(len(seen), SURE))
+    return _expit(known - number * max(seen.distance or 0.0, NEAR))
 
 
 def exact_distance(domain: Outcomes) -> float:
     seen, n = domain.evidence, len(domain.right)
-    lost = _logit(seen.known or 0.0, n) - _logit(domain.accuracy, n)
-    return lost / max(seen.distance or 0.0, 1e-3)
+    lost = _logit(seen.known or 0.0, max(n, SURE)) - _logit(domain.accuracy, n)
+    return lost / max(seen.distance or 0.0, NEAR)
 
 
 class Estimator(NamedTuple):
@@ -208,7 +214,8 @@ class AccuracyEstimator:
         """Return where the accuracy on these inputs is with probability ``level``.
 
         Besides the deviation between domains, a few inputs are right more or less often by chance.
-        None with fewer than ``LEAST`` domains.
+        An end that no share of n but 0 or 1 is beyond is 0 or 1: all inputs can be right. None with
+        fewer than ``LEAST`` domains.
         """
         if len(self.accuracies) < LEAST:
             return None
@@ -218,7 +225,8 @@ class AccuracyEstimator:
         by_chance = 1 / (n * inside * (1 - inside))
         room = quantile((1 + level) / 2, len(self.accuracies) - 1)
         room *= math.sqrt(self.deviation**2 + by_chance)
-        return _expit(middle - room), _expit(middle + room)
+        low, high = _expit(middle - room), _expit(middle + room)
+        return 0.0 if low <= 1 / (2 * n) else low, 1.0 if high >= 1 - 1 / (2 * n) else high
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
