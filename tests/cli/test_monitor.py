@@ -111,6 +111,22 @@ def test_a_temperature_does_not_change_the_expectation(place: Path, tmp_path: Pa
     assert after.likely == before.likely
 
 
+def test_labels_may_be_numbers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = ["site,outcome,f0"]
+    lines += [f"{site},{y},{3 * y + rng.normal():.3f}" for site in "abc" for y in [0, 1] * 30]
+    (tmp_path / "known.csv").write_text("\n".join(lines))
+    words = "--domain-column site --class-column outcome --only logistic-regression --runs 3"
+    out = ["--out", str(tmp_path / "model")]
+    assert main(["fit", str(tmp_path / "known.csv"), *words.split(), *out]) == 0
+    model = shoal.load(tmp_path / "model", "cpu")
+    frame, truth = {"f0": [-1.0, 4.0, 4.0]}, np.array([0, 1, 0])
+    for labels in (truth, truth.astype(float), ["0", "1", "0"]):
+        assert model.monitor(frame, labels).measured == pytest.approx(2 / 3)
+    with pytest.raises(ValueError, match="row 2 has no label"):
+        model.monitor(frame, [0, None, 1])
+
+
 def test_rows_that_cannot_be_read_are_skipped(place: Path, tmp_path: Path, capsys: Output) -> None:
     lines = (place / "new.csv").read_text().splitlines()
     lines[2] = "x,1.0,much,2.0"

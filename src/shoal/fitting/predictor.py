@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from .._version import __version__
 from ..algorithms.base import Algorithm
+from ..datasets.domain_columns import texts_of
 from ..datasets.encoding import Array, Encoding
 from ..datasets.reading import Reading
 from ..datasets.tables import read_table
@@ -227,7 +228,7 @@ class Predictor:
             raise ValueError("the probabilities are not finite; X is far from all in training")
         return probabilities
 
-    def monitor(self, sources: Any, labels: Sequence[str] | None = None) -> PlaceReport:
+    def monitor(self, sources: Any, labels: Sequence[Any] | None = None) -> PlaceReport:
         """Return what to expect of this model on data from one place that it has never seen.
 
         What is known of other places was measured by ``shoal fit``, on domains that it left out.
@@ -235,14 +236,17 @@ class Predictor:
 
         Args:
             sources: as in ``predict``.
-            labels: the true class of every input, if they are known. Then the expectation is
-                compared with the accuracy.
+            labels: the true class of every input, if they are known: names, or numbers that are
+                classes of a table. Then the expectation is compared with the accuracy.
         """
         found = list(self.observations(sources))
         for one in found:
             if one.error is not None:
                 raise ValueError(one.error)
-        return self.report_on(found, labels)
+        texts = None
+        if labels is not None:
+            texts = texts_of({"label": list(labels)}, "label", Path("labels"))
+        return self.report_on(found, texts)
 
     @cached_property
     def reference(self) -> Reference:
