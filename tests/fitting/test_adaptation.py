@@ -21,6 +21,7 @@ from shoal.fitting.adaptation import (
     T3A,
     correct_shares,
     linear_head,
+    shuffled_batches,
     t3a,
     with_statistics_of,
 )
@@ -141,6 +142,17 @@ def test_batch_norm_gets_the_statistics_of_new_inputs() -> None:
     torch.testing.assert_close(found[4].running_mean, mean)
     assert torch.equal(network[1].running_mean, torch.zeros(4, dtype=torch.float64))
     assert not any(part.training for part in found.modules())
+
+
+@pytest.mark.parametrize("number", [1, 64, 65, 4033])
+def test_batches_of_batch_norm_are_of_one_size(number: int) -> None:
+    """All batches count alike, so a last one of one image would count as much as 64."""
+    batches = shuffled_batches(number)
+    sizes = [len(one) for one in batches]
+    assert max(sizes) <= 64 and max(sizes) - min(sizes) <= 1
+    assert sorted(torch.cat(batches).tolist()) == list(range(number))
+    assert all(map(torch.equal, batches, shuffled_batches(number)))
+    assert number < 64 or torch.cat(batches).tolist() != list(range(number))
 
 
 def test_only_a_method_that_predicts_by_its_linear_head_has_one() -> None:

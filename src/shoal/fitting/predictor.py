@@ -28,7 +28,6 @@ from ..monitoring.place import Observed, PlaceReport, report_place
 from ..monitoring.reference import ENTRY as REFERENCE
 from ..monitoring.reference import FILE as REFERENCE_FILE
 from ..monitoring.reference import Reference
-from ..randomness import stream
 from ..results.records import CARD, MODEL
 from ..runs import model as models
 from ..runs.machine import one_thread
@@ -43,6 +42,7 @@ from .adaptation import (
     correct_shares,
     linear_head,
     predicts_by_network,
+    shuffled_batches,
     t3a,
     with_statistics_of,
 )
@@ -68,9 +68,6 @@ BATCH = {"cpu": 4, "cuda": 256}
 IMAGE = [3, 224, 224]
 # The source of a prediction for a table in memory; a number of the row follows.
 TABLE = "the table"
-
-# Images in a batch that batch norm takes its statistics of.
-NORMALISED = 64
 
 Item = TypeVar("Item")
 Output = TypeVar("Output")
@@ -384,13 +381,9 @@ class Predictor:
             yield from self._image_rows(sources, make)
 
     def _shuffled(self, sources: Sequence[Any]) -> Iterator[Tensor]:
-        """Yield the images that can be read in batches, in a random order that is always the same.
-
-        A folder lists its files class by class, perhaps.
-        """
-        order = torch.randperm(len(sources), generator=stream("batch norm")).tolist()
-        for batch in _batches([sources[k] for k in order], NORMALISED):
-            read = [_read(name, one, self.reading) for name, one in batch]
+        """Yield the images that can be read, in ``shuffled_batches``."""
+        for some in shuffled_batches(len(sources)):
+            read = [_read("", sources[k], self.reading) for k in some.tolist()]
             good = [image for image in read if isinstance(image, Tensor)]
             if good:
                 yield torch.stack(good).to(self.device)
