@@ -146,6 +146,23 @@ def test_rows_that_cannot_be_read_are_skipped(place: Path, tmp_path: Path, capsy
     assert json.loads(said.out)["measured"] == pytest.approx(right)
 
 
+def test_the_column_of_classes_may_have_another_name(
+    place: Path, tmp_path: Path, capsys: Output
+) -> None:
+    lines = (place / "new.csv").read_text().splitlines()
+    lines[0] = lines[0].replace("outcome", "diagnosis")
+    (tmp_path / "new.csv").write_text("\n".join(lines))
+    capsys.readouterr()
+    found = []
+    for path, column in ((place / "new.csv", "outcome"), (tmp_path / "new.csv", "diagnosis")):
+        words = ["monitor", str(place / "model"), str(path), "--json", "--class-column", column]
+        assert main(words) == 0
+        found.append(json.loads(capsys.readouterr().out)["measured"])
+    assert found[0] == found[1] > 0
+    assert main(["monitor", str(place / "model"), str(tmp_path / "new.csv")]) != 0
+    assert "a column that was not in training: diagnosis" in capsys.readouterr().err
+
+
 def test_rows_unlike_all_in_training_are_counted(
     place: Path, tmp_path: Path, capsys: Output
 ) -> None:
@@ -160,11 +177,17 @@ def test_rows_unlike_all_in_training_are_counted(
     assert json.loads(capsys.readouterr().out)["unusual"] == 1
 
 
-def test_folders_with_the_names_of_classes_are_labels() -> None:
+def test_folders_with_the_names_of_classes_are_labels(capsys: Output) -> None:
     model: Any = SimpleNamespace(takes_rows=False, classes=("cat", "dog"))
     files = [Path("new/cat/1.png"), Path("new/dog/2.png")]
     assert _labels(model, files, [], None) == ["cat", "dog"]
+    assert not capsys.readouterr().err
     assert _labels(model, [*files, Path("new/3.png")], [], None) is None
+    assert "there is no class 'new', so the folders are not taken for labels" in (
+        capsys.readouterr().err
+    )
+    assert _labels(model, [Path("new/3.png")], [], None) is None
+    assert not capsys.readouterr().err  # without any label there is nothing to say
 
 
 def test_what_is_refused(place: Path, tmp_path: Path, capsys: Output) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -418,6 +419,23 @@ def test_t3a_of_a_model_is_that_of_its_head(place: Path, tmp_path: Path) -> None
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     got = [[one.probabilities[name] for name in model.classes] for one in found]
     np.testing.assert_allclose(got, p, atol=1e-6)
+
+
+def test_few_inputs_are_adapted_to_with_a_warning(
+    place: Path, tmp_path: Path, capsys: Output
+) -> None:
+    model = shoal.load(place / "model", "cpu")
+    with pytest.warns(UserWarning, match="^1 input says little about a place"):
+        model.predict({"f0": 0.0, "f1": 0.0}, adapt=True)
+    lines = (place / "new.csv").read_text().splitlines()
+    few = tmp_path / "few.csv"
+    few.write_text("\n".join(lines[:6]))
+    capsys.readouterr()
+    assert main(["predict", str(place / "model"), str(few), "--adapt", "--json"]) == 0
+    said = capsys.readouterr()
+    assert said.err.startswith("shoal: 5 inputs say little about a place")
+    fields = {"source", "label", "probability", "probabilities", "error", "unseen", "unusual"}
+    assert [set(json.loads(line)) for line in said.out.splitlines()] == [fields] * 5
 
 
 def test_what_is_not_offered_is_refused(place: Path, tmp_path: Path, capsys: Output) -> None:

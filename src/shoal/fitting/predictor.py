@@ -66,6 +66,8 @@ from .temperature import scaled as at_temperature
 # Images in a batch, by device: on a CPU, larger batches do not fit the caches.
 BATCH = {"cpu": 4, "cuda": 256}
 IMAGE = [3, 224, 224]
+# Fewer inputs are not adapted to without a warning.
+FEWEST = 30
 # The source of a prediction for a table in memory; a number of the row follows.
 TABLE = "the table"
 
@@ -305,7 +307,8 @@ class Predictor:
         """Return the predictions of ``predict`` after adapting the model to these inputs together.
 
         The adaptation is the one that helped on the domains that ``shoal fit`` left out; raise if
-        none did. No labels are used. The inputs should come from one place, a hundred or more.
+        none did. No labels are used. The inputs should come from one place, a hundred or more; warn
+        if there are fewer than ``FEWEST``.
         """
         record = self.adaptation
         if record.offered is None:
@@ -322,6 +325,13 @@ class Predictor:
         outputs = [row for _, row in rows if row is not None]
         if not outputs:
             return [one for one, _ in rows]
+        if len(outputs) < FEWEST:
+            inputs = "input says" if len(outputs) == 1 else "inputs say"
+            warnings.warn(
+                f"{len(outputs)} {inputs} little about a place, so adapting can do harm; give it a "
+                "hundred or more, or predict without adapting",
+                stacklevel=2,
+            )
         shares = np.array([record.shares[name] for name in self.classes])
         logs = self.adapted_logs(record.offered, torch.stack(outputs), shares)
         found = iter(torch.from_numpy(at_temperature(logs, record.temperature)))
