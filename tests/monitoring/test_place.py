@@ -238,6 +238,13 @@ def test_one_input_is_spoken_of_as_one() -> None:
     assert "Every image has one likely class." in " ".join(sentences(likely, "images", SHARES))
 
 
+def test_moments_of_another_model_are_refused() -> None:
+    logs, labels = domain(1)
+    seen = Observed(log_probabilities=logs, features=features(9, labels)[:, :4])
+    with pytest.raises(ValueError, match=r"has 4 features, but reference\.safetensors .* with 5"):
+        report_place(REFERENCE, CLASSES, seen)
+
+
 def test_an_unknown_class_is_never_right() -> None:
     seen = Observed(log_probabilities=domain(7, n=10)[0])
     reference = learn_reference(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .class_shares import estimate_shares
 from .drift import Drift, column_shifts, measure_drift
 from .expected_accuracy import Evidence, at_temperature
-from .reference import Reference
+from .reference import FILE, Reference
 
 Array = NDArray[np.float64]
 # The seed of draws; the same data gives the same report.
@@ -218,6 +218,12 @@ def _compare(reference: Reference, evidence: Evidence, features: Array) -> tuple
     known = reference.features
     if known is None:
         raise ValueError("the features of the known domains are missing")
+    wanted, came = len(known.domains.centre), features.shape[1]
+    if came != wanted:
+        raise ValueError(
+            f"the model has {came:,} features, but {FILE} is of a model with {wanted:,}; copy it "
+            "from the folder of the same fit"
+        )
     points = known.domains.project(features)
     generator = np.random.default_rng(SEED)
     drift = measure_drift(known.domains, known.drift, known.usual, points, generator)
