@@ -194,6 +194,9 @@ def test_what_is_refused(place: Path, tmp_path: Path, capsys: Output) -> None:
     model, new = str(place / "model"), str(place / "new.csv")
     assert main(["monitor", model, new, "--class-column", "outcomes"]) == 2
     assert "did you mean 'outcome'?" in capsys.readouterr().err
+    for option in ("--abstain", "--correct-shares"):
+        assert main(["monitor", model, new, option]) == 2
+        assert f"{option} changes the classes that --csv or --json print" in capsys.readouterr().err
     for name in ("model.safetensors", "model.json", "reference.safetensors"):
         (tmp_path / name).write_bytes((place / "model" / name).read_bytes())
     card = read_json(tmp_path / "model.json")

@@ -85,6 +85,10 @@ def _run(options: argparse.Namespace) -> int:
     from ..storage import write_text
     from .methods import with_settings
 
+    for name in ("abstain", "correct_shares"):
+        if getattr(options, name) and not (options.csv or options.json):
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option} changes the classes that --csv or --json print; add one")
     method = with_settings(options.algorithm)[0] if options.algorithm else None
     model = load(options.model, device(options.device), method)
     if options.class_column is not None and not model.takes_rows:
