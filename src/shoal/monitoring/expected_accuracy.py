@@ -191,6 +191,9 @@ class AccuracyEstimator:
         name: one of ``ESTIMATORS``.
         number: the mean of the domains' numbers.
         deviation: the root mean square of its residuals, accuracy minus estimate, in logits.
+        error: how far off estimates were on those domains, the mean of absolute residuals. On each
+            domain it is that of the estimator which was closest on the others: the closest one on
+            all of them is partly luck, and was less far off than it will be.
         accuracies: on each domain that was left out.
         tried: by estimator and domain, the estimate with the mean number of the other domains.
     """
@@ -198,14 +201,9 @@ class AccuracyEstimator:
     name: str
     number: float
     deviation: float
+    error: float
     accuracies: Mapping[str, float]
     tried: Mapping[str, Mapping[str, float]]
-
-    @property
-    def error(self) -> float:
-        """How far off its estimates were on those domains, the mean."""
-        mine = self.tried[self.name]
-        return fmean(abs(mine[name] - one) for name, one in self.accuracies.items())
 
     def __call__(self, seen: Evidence) -> float:
         return ESTIMATORS[self.name].estimate(seen, self.number)
@@ -242,29 +240,39 @@ def learn_estimator(domains: Mapping[str, Outcomes]) -> AccuracyEstimator:
     if len(domains) < 2:
         raise ValueError(f"an expected accuracy needs two domains or more, got {len(domains)}")
     tried: dict[str, dict[str, float]] = {}
-    squares, numbers = {}, {}
+    squares: dict[str, dict[str, float]] = {}
+    numbers = {}
     for name, (estimate, exact, _) in ESTIMATORS.items():
         if not all(ESTIMATORS[name].works_with(one.evidence) for one in domains.values()):
             continue
         mine = {domain: exact(one) for domain, one in domains.items()}
-        others = {
+        by_others = {
             domain: (sum(mine.values()) - number) / (len(mine) - 1)
             for domain, number in mine.items()
         }
         tried[name] = {
-            domain: estimate(one.evidence, others[domain]) for domain, one in domains.items()
+            domain: estimate(one.evidence, by_others[domain]) for domain, one in domains.items()
         }
         numbers[name] = fmean(mine.values())
-        squares[name] = fmean(
-            (_logit(one.accuracy, len(one.right)) - _logit(tried[name][domain], len(one.right)))
+        squares[name] = {
+            domain: (
+                _logit(one.accuracy, len(one.right)) - _logit(tried[name][domain], len(one.right))
+            )
             ** 2
             for domain, one in domains.items()
-        )
-    best = min(squares, key=squares.__getitem__)
+        }
+    means = {name: fmean(mine.values()) for name, mine in squares.items()}
+    best = min(means, key=means.__getitem__)
+    errors = []
+    for domain, one in domains.items():
+        others = {name: sum(mine.values()) - mine[domain] for name, mine in squares.items()}
+        chosen = min(others, key=others.__getitem__)
+        errors.append(abs(tried[chosen][domain] - one.accuracy))
     return AccuracyEstimator(
         name=best,
         number=numbers[best],
-        deviation=math.sqrt((squares[best] + median(squares.values())) / 2),
+        deviation=math.sqrt((means[best] + median(means.values())) / 2),
+        error=fmean(errors),
         accuracies={domain: one.accuracy for domain, one in domains.items()},
         tried=tried,
     )

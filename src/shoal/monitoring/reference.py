@@ -144,6 +144,7 @@ def _read(found: Any, arrays: Mapping[str, Array] | None) -> Reference:
         name=str(accuracy["name"]),
         number=_finite(accuracy["number"]),
         deviation=_finite(accuracy["deviation"]),
+        error=_finite(accuracy["error"]),
         accuracies=_numbers(accuracy["accuracies"]),
         tried={str(k): _numbers(one) for k, one in accuracy["tried"].items()},
     )
