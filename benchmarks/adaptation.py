@@ -27,7 +27,13 @@ import torch
 
 from shoal.datasets import DomainDataset
 from shoal.datasets.features import load_features
-from shoal.fitting.adaptation import correct_shares, linear_head, t3a, with_statistics_of
+from shoal.fitting.adaptation import (
+    TOGETHER,
+    correct_shares,
+    linear_head,
+    t3a,
+    with_statistics_of,
+)
 from shoal.fitting.adaptation_estimates import measure_adaptations, training_shares
 from shoal.fitting.adaptation_record import AdaptationRecord, Gain, choose_adaptation
 from shoal.fitting.baselines import LogisticRegression
@@ -37,7 +43,7 @@ from shoal.fitting.folds import Fold, folds_of
 from shoal.fitting.frozen_features import pretrained
 from shoal.fitting.inspection import inspect_data
 from shoal.fitting.leave_one_out import finished_runs
-from shoal.fitting.predictor import NORMALISED, Predictor
+from shoal.fitting.predictor import Predictor
 from shoal.fitting.run_estimates import RunPredictions
 from shoal.fitting.setup import STEPS, FitSetup, FitWorkspace, find_candidate, table_length
 from shoal.fitting.temperature import fit_temperature, scaled
@@ -217,7 +223,7 @@ def batch_norm(features: DomainDataset, images: Path) -> dict[str, Any]:
         network = pretrained(BACKBONE, len(features.classes), CPU)
         normalise = Normalise(network.preprocessing, True, CPU)
         pixels = torch.stack([exact_evaluation(one, dataset.reading) for one in files])
-        batches = [normalise(as_floats(one)) for one in pixels.split(NORMALISED)]
+        batches = [normalise(as_floats(one)) for one in pixels.split(TOGETHER)]
         moved = with_statistics_of(network.features, batches)
         with torch.no_grad():
             z = torch.cat([moved(batch) for batch in batches])

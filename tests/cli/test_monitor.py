@@ -111,6 +111,22 @@ def test_a_temperature_does_not_change_the_expectation(place: Path, tmp_path: Pa
     assert after.likely == before.likely
 
 
+def test_labels_may_be_numbers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = ["site,outcome,f0"]
+    lines += [f"{site},{y},{3 * y + rng.normal():.3f}" for site in "abc" for y in [0, 1] * 30]
+    (tmp_path / "known.csv").write_text("\n".join(lines))
+    words = "--domain-column site --class-column outcome --only logistic-regression --runs 3"
+    out = ["--out", str(tmp_path / "model")]
+    assert main(["fit", str(tmp_path / "known.csv"), *words.split(), *out]) == 0
+    model = shoal.load(tmp_path / "model", "cpu")
+    frame, truth = {"f0": [-1.0, 4.0, 4.0]}, np.array([0, 1, 0])
+    for labels in (truth, truth.astype(float), ["0", "1", "0"]):
+        assert model.monitor(frame, labels).measured == pytest.approx(2 / 3)
+    with pytest.raises(ValueError, match="row 2 has no label"):
+        model.monitor(frame, [0, None, 1])
+
+
 def test_rows_that_cannot_be_read_are_skipped(place: Path, tmp_path: Path, capsys: Output) -> None:
     lines = (place / "new.csv").read_text().splitlines()
     lines[2] = "x,1.0,much,2.0"
@@ -130,6 +146,23 @@ def test_rows_that_cannot_be_read_are_skipped(place: Path, tmp_path: Path, capsy
     assert json.loads(said.out)["measured"] == pytest.approx(right)
 
 
+def test_the_column_of_classes_may_have_another_name(
+    place: Path, tmp_path: Path, capsys: Output
+) -> None:
+    lines = (place / "new.csv").read_text().splitlines()
+    lines[0] = lines[0].replace("outcome", "diagnosis")
+    (tmp_path / "new.csv").write_text("\n".join(lines))
+    capsys.readouterr()
+    found = []
+    for path, column in ((place / "new.csv", "outcome"), (tmp_path / "new.csv", "diagnosis")):
+        words = ["monitor", str(place / "model"), str(path), "--json", "--class-column", column]
+        assert main(words) == 0
+        found.append(json.loads(capsys.readouterr().out)["measured"])
+    assert found[0] == found[1] > 0
+    assert main(["monitor", str(place / "model"), str(tmp_path / "new.csv")]) != 0
+    assert "a column that was not in training: diagnosis" in capsys.readouterr().err
+
+
 def test_rows_unlike_all_in_training_are_counted(
     place: Path, tmp_path: Path, capsys: Output
 ) -> None:
@@ -144,17 +177,26 @@ def test_rows_unlike_all_in_training_are_counted(
     assert json.loads(capsys.readouterr().out)["unusual"] == 1
 
 
-def test_folders_with_the_names_of_classes_are_labels() -> None:
+def test_folders_with_the_names_of_classes_are_labels(capsys: Output) -> None:
     model: Any = SimpleNamespace(takes_rows=False, classes=("cat", "dog"))
     files = [Path("new/cat/1.png"), Path("new/dog/2.png")]
     assert _labels(model, files, [], None) == ["cat", "dog"]
+    assert not capsys.readouterr().err
     assert _labels(model, [*files, Path("new/3.png")], [], None) is None
+    assert "there is no class 'new', so the folders are not taken for labels" in (
+        capsys.readouterr().err
+    )
+    assert _labels(model, [Path("new/3.png")], [], None) is None
+    assert not capsys.readouterr().err  # without any label there is nothing to say
 
 
 def test_what_is_refused(place: Path, tmp_path: Path, capsys: Output) -> None:
     model, new = str(place / "model"), str(place / "new.csv")
     assert main(["monitor", model, new, "--class-column", "outcomes"]) == 2
     assert "did you mean 'outcome'?" in capsys.readouterr().err
+    for option in ("--abstain", "--correct-shares"):
+        assert main(["monitor", model, new, option]) == 2
+        assert f"{option} changes the classes that --csv or --json print" in capsys.readouterr().err
     for name in ("model.safetensors", "model.json", "reference.safetensors"):
         (tmp_path / name).write_bytes((place / "model" / name).read_bytes())
     card = read_json(tmp_path / "model.json")

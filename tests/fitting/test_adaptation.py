@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from shoal.fitting.adaptation import (
     T3A,
     correct_shares,
     linear_head,
+    shuffled_batches,
     t3a,
     with_statistics_of,
 )
@@ -141,6 +143,17 @@ def test_batch_norm_gets_the_statistics_of_new_inputs() -> None:
     torch.testing.assert_close(found[4].running_mean, mean)
     assert torch.equal(network[1].running_mean, torch.zeros(4, dtype=torch.float64))
     assert not any(part.training for part in found.modules())
+
+
+@pytest.mark.parametrize("number", [1, 64, 65, 4033])
+def test_batches_of_batch_norm_are_of_one_size(number: int) -> None:
+    """All batches count alike, so a last one of one image would count as much as 64."""
+    batches = shuffled_batches(number)
+    sizes = [len(one) for one in batches]
+    assert max(sizes) <= 64 and max(sizes) - min(sizes) <= 1
+    assert sorted(torch.cat(batches).tolist()) == list(range(number))
+    assert all(map(torch.equal, batches, shuffled_batches(number)))
+    assert number < 64 or torch.cat(batches).tolist() != list(range(number))
 
 
 def test_only_a_method_that_predicts_by_its_linear_head_has_one() -> None:
@@ -406,6 +419,23 @@ def test_t3a_of_a_model_is_that_of_its_head(place: Path, tmp_path: Path) -> None
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     got = [[one.probabilities[name] for name in model.classes] for one in found]
     np.testing.assert_allclose(got, p, atol=1e-6)
+
+
+def test_few_inputs_are_adapted_to_with_a_warning(
+    place: Path, tmp_path: Path, capsys: Output
+) -> None:
+    model = shoal.load(place / "model", "cpu")
+    with pytest.warns(UserWarning, match="^1 input says little about a place"):
+        model.predict({"f0": 0.0, "f1": 0.0}, adapt=True)
+    lines = (place / "new.csv").read_text().splitlines()
+    few = tmp_path / "few.csv"
+    few.write_text("\n".join(lines[:6]))
+    capsys.readouterr()
+    assert main(["predict", str(place / "model"), str(few), "--adapt", "--json"]) == 0
+    said = capsys.readouterr()
+    assert said.err.startswith("shoal: 5 inputs say little about a place")
+    fields = {"source", "label", "probability", "probabilities", "error", "unseen", "unusual"}
+    assert [set(json.loads(line)) for line in said.out.splitlines()] == [fields] * 5
 
 
 def test_what_is_not_offered_is_refused(place: Path, tmp_path: Path, capsys: Output) -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from shoal.cli import main
 from shoal.fitting import fit
-from shoal.sweeps.plan import read_plan
+from shoal.fitting.run_estimates import RunPredictions
+from shoal.storage import read_json
+from shoal.sweeps.plan import folder_of, read_plan
 from tests.fitting.made import write_table
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -60,6 +62,19 @@ def test_many_domains_are_left_out_in_groups(capsys: Output) -> None:
         ("site10",),
     ]
     assert "site0 and 1 more" in Path("out/report.html").read_text()
+    # A new place is one domain, so what is expected there comes from single domains.
+    monitor = read_json(Path("out/model.json"))["monitor"]
+    sites = sorted(f"site{k}" for k in range(14))
+    assert sorted(monitor["accuracy"]["accuracies"]) == sites
+    assert sorted(monitor["distances"]) == sorted(monitor["features"]["domains"]) == sites
+    left_out = [run for run in runs if run.test_domains == ("site0", "site8")]
+    read = RunPredictions.read(folder_of(Path("out"), left_out[0]), ("site0", "site8"))
+    assert read is not None
+    for name in ("site0", "site8"):
+        mine = read.of([name])
+        right = (mine.log_probabilities.argmax(1) == mine.labels).mean()
+        assert len(mine.labels) == 8
+        assert monitor["accuracy"]["accuracies"][name] == pytest.approx(right)
 
 
 def test_another_metric_and_another_judge(capsys: Output) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -77,6 +78,7 @@ def test_the_reference_is_what_its_parts_learn() -> None:
 def test_the_reference_survives_json_and_arrays() -> None:
     read = Reference.from_json(json.loads(json.dumps(REFERENCE.as_json())), arrays())
     assert read.accuracy == REFERENCE.accuracy and read.sets == REFERENCE.sets
+    assert read.distances == REFERENCE.distances
     assert read.energies == REFERENCE.energies and read.known == REFERENCE.known
     assert read.features is not None
     assert read.features.drift == FEATURES.drift and read.features.usual == FEATURES.usual
@@ -194,7 +196,53 @@ def test_few_inputs_have_no_alarm() -> None:
         REFERENCE, CLASSES, Observed(log_probabilities=logs, features=features(9, labels, 5.0))
     )
     assert found.drift is not None and found.drift.alarm is None and found.drift.auroc is None
-    assert "too few images" in " ".join(sentences(found, "images", SHARES))
+    assert "9 images are too few" in " ".join(sentences(found, "images", SHARES))
+
+
+def test_the_mean_of_a_few_rows_moves_no_column() -> None:
+    columns = list("abcde")
+    for seed in range(5):
+        for n in (1, 5, 12):
+            logs, labels = domain(1, n=n)
+            rows = features(seed, labels)
+            few = Observed(log_probabilities=logs, features=rows, columns=columns)
+            assert not report_place(REFERENCE, CLASSES, few).moved
+    rows[:, 2] += 30.0
+    assert list(report_place(REFERENCE, CLASSES, few).moved) == ["c"]
+
+
+def test_a_place_beyond_all_that_was_left_out_is_named() -> None:
+    """The domains that were left out were up to 4 standard deviations from the others."""
+    assert list(REFERENCE.distances.values()) == [1.0, 2.0, 3.0, 4.0]
+    logs, labels = domain(1)
+    warning = "do not rely on what is expected here"
+    for moved, beyond in ((0.1, False), (1.5, False), (5.0, True)):
+        seen = Observed(log_probabilities=logs, features=features(9, labels, moved))
+        found = report_place(REFERENCE, CLASSES, seen)
+        assert found.drift is not None
+        assert found.beyond is beyond is (found.drift.distance > 6.0)
+        assert (warning in " ".join(sentences(found, "rows", SHARES))) is beyond
+    nine = Observed(log_probabilities=logs[:9], features=features(9, labels, 5.0)[:9])
+    assert report_place(REFERENCE, CLASSES, nine).beyond is None
+
+
+def test_one_input_is_spoken_of_as_one() -> None:
+    logs, labels = domain(1, n=1)
+    one = Observed(log_probabilities=0.01 * logs, features=features(9, labels))
+    said = " ".join(sentences(report_place(REFERENCE, CLASSES, one), "rows", SHARES))
+    assert "Expected accuracy on this row: about" in said
+    assert "One row is too few" in said
+    assert "1 row may have more than one class; a person should look at it." in said
+    sure = Observed(log_probabilities=np.log([[0.98, 0.01, 0.01]] * 2))
+    likely = replace(report_place(REFERENCE, CLASSES, sure), likely=[("cat",), ("cat",)])
+    assert "Every image has one likely class." in " ".join(sentences(likely, "images", SHARES))
+
+
+def test_moments_of_another_model_are_refused() -> None:
+    logs, labels = domain(1)
+    seen = Observed(log_probabilities=logs, features=features(9, labels)[:, :4])
+    with pytest.raises(ValueError, match=r"has 4 features, but reference\.safetensors .* with 5"):
+        report_place(REFERENCE, CLASSES, seen)
 
 
 def test_an_unknown_class_is_never_right() -> None:

@@ -7,6 +7,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,12 +85,21 @@ def _run(options: argparse.Namespace) -> int:
     from ..storage import write_text
     from .methods import with_settings
 
+    for name in ("abstain", "correct_shares"):
+        if getattr(options, name) and not (options.csv or options.json):
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option} changes the classes that --csv or --json print; add one")
     method = with_settings(options.algorithm)[0] if options.algorithm else None
     model = load(options.model, device(options.device), method)
     if options.class_column is not None and not model.takes_rows:
         raise ValueError(
             "--class-column is for tables; images are labelled by folders with the names of classes"
         )
+    if options.class_column is not None and model.encoding is not None:
+        # New data may call it otherwise than the training table.
+        ignored = model.encoding.ignored
+        also = None if ignored is None else (*ignored, options.class_column)
+        model.encoding = replace(model.encoding, ignored=also)
     files = _files(model, options.files)
     predictions = list(model.observations(files))
     labels = _labels(model, files, predictions, options.class_column)
@@ -152,7 +162,14 @@ def _labels(
             raise ValueError(next(one.error for one in predictions if one.error) or "")
         return found
     folders = [path.parent.name for path in files]
-    return folders if set(folders) <= set(model.classes) else None
+    others = sorted(set(folders) - set(model.classes))
+    if others and len(others) < len(set(folders)):
+        print(
+            f"shoal: there is no class {others[0]!r}, so the folders are not taken for labels; "
+            f"the classes are {', '.join(model.classes)}",
+            file=sys.stderr,
+        )
+    return None if others else folders
 
 
 def _column(path: Path, column: str) -> list[str]:

@@ -16,6 +16,8 @@ from .options import add_device, device
 
 # Rows unlike all in training that are listed on stderr; the others are counted.
 NAMED = 10
+# What only ``shoal monitor`` looks at.
+OBSERVED = ("features", "energy")
 
 
 def add(commands: Any) -> None:
@@ -66,13 +68,13 @@ def _run(options: argparse.Namespace) -> int:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = load(options.model, device(options.device), method)
+        predictions = model.adapted if options.adapt else model.predictions
+        every = predictions(options.files)  # before anything is printed, because it can be refused
     for warning in caught:
         print(f"shoal: {warning.message}", file=sys.stderr)
     for folder in filter(Path.is_dir, options.files):
         _print_skipped(folder, model.takes_rows)
     failed, unusual, unseen = 0, 0, Counter[str]()
-    predictions = model.adapted if options.adapt else model.predictions
-    every = predictions(options.files)  # before anything is printed, because it can be refused
     show = _csv_writer(model.classes) if options.csv else _print_json if options.json else _print
     for found in every:
         unseen.update(found.unseen)
@@ -103,7 +105,8 @@ def _print(found: Any) -> None:
 
 
 def _print_json(found: Any) -> None:
-    print(json.dumps(asdict(found), ensure_ascii=False))
+    shown = {name: value for name, value in asdict(found).items() if name not in OBSERVED}
+    print(json.dumps(shown, ensure_ascii=False))
 
 
 def _csv_writer(classes: Sequence[str]) -> Callable[[Any], None]:

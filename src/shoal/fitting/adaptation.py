@@ -17,11 +17,14 @@ from torch.nn.functional import normalize
 from ..algorithms.base import Algorithm, UpdateAlgorithm
 from ..monitoring.class_shares import estimate_shares
 from ..networks.base import Network
+from ..randomness import stream
 
 Array = NDArray[np.float64]
 # The names of adaptations, in models' cards and on pages.
 T3A, PRIOR, BATCH_NORM = "T3A", "prior correction", "batch norm"
 ADAPTATIONS = (T3A, PRIOR, BATCH_NORM)
+# The most images in a batch that batch norm takes its statistics of.
+TOGETHER = 64
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -105,6 +108,16 @@ def with_statistics_of(module: M, batches: Iterable[Tensor]) -> M:
         for batch in batches:
             found(batch)
     return found.eval()
+
+
+def shuffled_batches(number: int) -> tuple[Tensor, ...]:
+    """Return the indices of inputs in batches for ``with_statistics_of``, always the same ones.
+
+    The inputs are shuffled, because a folder lists its files class by class, perhaps. No batch is
+    larger than another one by more than one input, because all of them count alike.
+    """
+    order = torch.randperm(number, generator=stream("batch norm"))
+    return order.tensor_split(max(1, -(-number // TOGETHER)))
 
 
 def follows_inputs(part: nn.Module) -> bool:

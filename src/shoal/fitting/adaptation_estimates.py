@@ -13,7 +13,6 @@ from torch import Tensor
 from ..datasets import DomainDataset
 from ..datasets.cache import evaluation_images
 from ..networks import Network, fold_standardisation
-from ..randomness import stream
 from ..results.averages import average_folder
 from ..results.metrics import METRICS
 from ..results.records import MODEL, RunResult
@@ -25,6 +24,7 @@ from .adaptation import (
     correct_shares,
     follows_inputs,
     linear_head,
+    shuffled_batches,
     t3a,
     with_statistics_of,
 )
@@ -32,7 +32,7 @@ from .adaptation_record import AdaptationRecord, choose_adaptation
 from .candidates import Recipe
 from .estimates import Predictions
 from .folds import Fold
-from .predictor import NORMALISED, Predictor
+from .predictor import Predictor
 from .run_estimates import RunPredictions
 from .setup import FitWorkspace
 from .temperature import measure_temperature
@@ -207,8 +207,7 @@ def _is_quick(device: torch.device) -> bool:
 
 
 def _shuffled(inputs: Tensor, device: torch.device) -> Iterator[Tensor]:
-    order = torch.randperm(len(inputs), generator=stream("batch norm"))
-    for some in order.split(NORMALISED):
+    for some in shuffled_batches(len(inputs)):
         yield inputs[some].to(device)
 
 

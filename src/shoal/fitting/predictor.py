@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from .._version import __version__
 from ..algorithms.base import Algorithm
+from ..datasets.domain_columns import texts_of
 from ..datasets.encoding import Array, Encoding
 from ..datasets.reading import Reading
 from ..datasets.tables import read_table
@@ -27,7 +28,6 @@ from ..monitoring.place import Observed, PlaceReport, report_place
 from ..monitoring.reference import ENTRY as REFERENCE
 from ..monitoring.reference import FILE as REFERENCE_FILE
 from ..monitoring.reference import Reference
-from ..randomness import stream
 from ..results.records import CARD, MODEL
 from ..runs import model as models
 from ..runs.machine import one_thread
@@ -42,6 +42,7 @@ from .adaptation import (
     correct_shares,
     linear_head,
     predicts_by_network,
+    shuffled_batches,
     t3a,
     with_statistics_of,
 )
@@ -65,11 +66,10 @@ from .temperature import scaled as at_temperature
 # Images in a batch, by device: on a CPU, larger batches do not fit the caches.
 BATCH = {"cpu": 4, "cuda": 256}
 IMAGE = [3, 224, 224]
+# Fewer inputs are not adapted to without a warning.
+FEWEST = 30
 # The source of a prediction for a table in memory; a number of the row follows.
 TABLE = "the table"
-
-# Images in a batch that batch norm takes its statistics of.
-NORMALISED = 64
 
 Item = TypeVar("Item")
 Output = TypeVar("Output")
@@ -227,7 +227,7 @@ class Predictor:
             raise ValueError("the probabilities are not finite; X is far from all in training")
         return probabilities
 
-    def monitor(self, sources: Any, labels: Sequence[str] | None = None) -> PlaceReport:
+    def monitor(self, sources: Any, labels: Sequence[Any] | None = None) -> PlaceReport:
         """Return what to expect of this model on data from one place that it has never seen.
 
         What is known of other places was measured by ``shoal fit``, on domains that it left out.
@@ -235,14 +235,17 @@ class Predictor:
 
         Args:
             sources: as in ``predict``.
-            labels: the true class of every input, if they are known. Then the expectation is
-                compared with the accuracy.
+            labels: the true class of every input, if they are known: names, or numbers that are
+                classes of a table. Then the expectation is compared with the accuracy.
         """
         found = list(self.observations(sources))
         for one in found:
             if one.error is not None:
                 raise ValueError(one.error)
-        return self.report_on(found, labels)
+        texts = None
+        if labels is not None:
+            texts = texts_of({"label": list(labels)}, "label", Path("labels"))
+        return self.report_on(found, texts)
 
     @cached_property
     def reference(self) -> Reference:
@@ -304,7 +307,8 @@ class Predictor:
         """Return the predictions of ``predict`` after adapting the model to these inputs together.
 
         The adaptation is the one that helped on the domains that ``shoal fit`` left out; raise if
-        none did. No labels are used. The inputs should come from one place, a hundred or more.
+        none did. No labels are used. The inputs should come from one place, a hundred or more; warn
+        if there are fewer than ``FEWEST``.
         """
         record = self.adaptation
         if record.offered is None:
@@ -321,6 +325,13 @@ class Predictor:
         outputs = [row for _, row in rows if row is not None]
         if not outputs:
             return [one for one, _ in rows]
+        if len(outputs) < FEWEST:
+            inputs = "input says" if len(outputs) == 1 else "inputs say"
+            warnings.warn(
+                f"{len(outputs)} {inputs} little about a place, so adapting can do harm; give it a "
+                "hundred or more, or predict without adapting",
+                stacklevel=2,
+            )
         shares = np.array([record.shares[name] for name in self.classes])
         logs = self.adapted_logs(record.offered, torch.stack(outputs), shares)
         found = iter(torch.from_numpy(at_temperature(logs, record.temperature)))
@@ -380,13 +391,9 @@ class Predictor:
             yield from self._image_rows(sources, make)
 
     def _shuffled(self, sources: Sequence[Any]) -> Iterator[Tensor]:
-        """Yield the images that can be read in batches, in a random order that is always the same.
-
-        A folder lists its files class by class, perhaps.
-        """
-        order = torch.randperm(len(sources), generator=stream("batch norm")).tolist()
-        for batch in _batches([sources[k] for k in order], NORMALISED):
-            read = [_read(name, one, self.reading) for name, one in batch]
+        """Yield the images that can be read, in ``shuffled_batches``."""
+        for some in shuffled_batches(len(sources)):
+            read = [_read("", sources[k], self.reading) for k in some.tolist()]
             good = [image for image in read if isinstance(image, Tensor)]
             if good:
                 yield torch.stack(good).to(self.device)

@@ -79,16 +79,13 @@ def make_reference(
         return None
     features = _known_features(final, data)
     left_out = _by_fold([run for key, run in runs if key == verdict.deploy], data.folds)
-    outcomes = {}
+    outcomes: dict[str, tuple[Outcomes, Labels]] = {}
     for fold in data.folds:
-        if fold.name not in estimates.domains:
-            continue
-        mine, run = found[fold.name], left_out[fold.name]
-        evidence = Evidence(mine.log_probabilities, known=_known_accuracy(run, fold, data))
-        if features is not None:
-            evidence = _with_features(evidence, mine.labels, run, fold, data)
-        right = mine.log_probabilities.argmax(1) == mine.labels
-        outcomes[fold.name] = Outcomes(evidence, right), mine.labels
+        if fold.name in estimates.domains:
+            mine = _outcomes(left_out[fold.name], fold, data, features is not None)
+            if mine is None:
+                return None
+            outcomes |= mine
     temperature = verdict.decision.temperature
     return learn_reference(
         outcomes,
@@ -115,50 +112,75 @@ def _shares(dataset: DomainDataset) -> dict[str, float]:
     return dict(zip(dataset.classes, (counts / counts.sum()).tolist(), strict=True))
 
 
-def _known_accuracy(run: RunResult, fold: Fold, data: ReferenceData) -> float | None:
-    """Return the accuracy of a run on held-out examples of the domains that it was trained on."""
-    names = [name for name in data.dataset.names if name not in fold.domains]
+def _outcomes(
+    run: RunResult, fold: Fold, data: ReferenceData, with_features: bool
+) -> dict[str, tuple[Outcomes, Labels]] | None:
+    """Return what a run did on each domain that it left out, and the labels; None without logits.
+
+    A new place is like one of the domains, not like several together, which differ less.
+    """
+    names = data.dataset.names
     read = None if run.path is None else RunPredictions.read(run.path, names, data.average)
     if read is None:
         return None
+    known = _known_accuracy(read, [name for name in names if name not in fold.domains])
+    left = {name: read.of([name]) for name in fold.domains}
+    seen = {name: Evidence(one.log_probabilities, known=known) for name, one in left.items()}
+    if with_features:
+        seen = _with_features(seen, {name: one.labels for name, one in left.items()}, run, data)
+    return {
+        name: (Outcomes(seen[name], one.log_probabilities.argmax(1) == one.labels), one.labels)
+        for name, one in left.items()
+    }
+
+
+def _known_accuracy(read: RunPredictions, names: Sequence[str]) -> float | None:
+    """Return the mean accuracy on held-out examples of the domains that a run was trained on."""
     held_out = [read.of([name], [HELD_OUT]) for name in names]
     right = [(one.log_probabilities.argmax(1) == one.labels) for one in held_out if len(one.labels)]
     return float(np.mean([one.mean() for one in right])) if right else None
 
 
 def _with_features(
-    evidence: Evidence, labels: Labels, run: RunResult, fold: Fold, data: ReferenceData
-) -> Evidence:
-    """Return the evidence on a fold with what the features say, by moments of the other folds."""
-    if run.path is None:
-        return evidence
+    evidence: Mapping[str, Evidence],
+    labels: Mapping[str, Labels],
+    run: RunResult,
+    data: ReferenceData,
+) -> dict[str, Evidence]:
+    """Return the evidence on the domains left out with what the features say of each.
+
+    The moments are those of all other domains.
+    """
     parts = splits(data.dataset, run.trial, run.protocol.get("holdout", HOLDOUT))
     # In the order of the predictions.
     rows = {
         name: torch.cat([parts[name].kept, parts[name].held_out]) for name in data.dataset.names
     }
     if data.cache is None:
-        truth = torch.cat([data.dataset[name].labels[rows[name]] for name in fold.domains])
-        if not np.array_equal(truth.numpy(), labels):
-            return evidence
+        for name, truth in labels.items():
+            if not np.array_equal(data.dataset[name].labels[rows[name]].numpy(), truth):
+                return dict(evidence)
         seen = _vectors(rows, data)
-        predicted = evidence.log_probabilities.argmax(1)
     else:
-        passes = _passes(run.path, {name: _sample(one) for name, one in rows.items()}, data)
+        sampled = {name: _sample(one) for name, one in rows.items()}
+        passes = None if run.path is None else _passes(run.path, sampled, data)
         if passes is None:
-            return evidence
+            return dict(evidence)
         seen = passes
-        found = [passes[name].predicted for name in fold.domains]
-        predicted = np.concatenate([one for one in found if one is not None])
-    others = [one for one in data.folds if one.name != fold.name]
-    known = _learn(seen, others, data)
-    points = known.project(np.concatenate([seen[name].features for name in fold.domains]))
-    classes = known.nearest(points).classes
-    return replace(
-        evidence,
-        agreement=float((classes == predicted).mean()),
-        distance=place_distance(known, points, classes),
-    )
+    known = _learn({name: one for name, one in seen.items() if name not in evidence}, data)
+    found = {}
+    for name, one in evidence.items():
+        points = known.project(seen[name].features)
+        classes = known.nearest(points).classes
+        predicted = seen[name].predicted
+        if predicted is None:
+            predicted = one.log_probabilities.argmax(1)
+        found[name] = replace(
+            one,
+            agreement=float((classes == predicted).mean()),
+            distance=place_distance(known, points, classes),
+        )
+    return found
 
 
 def _known_features(final: Path, data: ReferenceData) -> KnownFeatures | None:
@@ -172,9 +194,9 @@ def _known_features(final: Path, data: ReferenceData) -> KnownFeatures | None:
         seen = _passes(final, {name: _sample(parts[name].held_out) for name in names}, data)
     if seen is None:
         return None
-    known = _learn(seen, data.folds, data)
-    features, labels = _by_fold_of(seen, data.folds)
-    points = {name: known.project(one) for name, one in features.items()}
+    known = _learn(seen, data)
+    points = {name: known.project(one.features) for name, one in seen.items()}
+    labels = {name: one.labels for name, one in seen.items()}
     learned = learn_drift(known, points, labels, _generator("drift", data))
     if learned is None:
         return None
@@ -232,19 +254,10 @@ def _passes(
     }
 
 
-def _learn(seen: Mapping[str, _Seen], folds: Sequence[Fold], data: ReferenceData) -> KnownDomains:
-    features, labels = _by_fold_of(seen, folds)
+def _learn(seen: Mapping[str, _Seen], data: ReferenceData) -> KnownDomains:
+    features = {name: one.features for name, one in seen.items()}
+    labels = {name: one.labels for name, one in seen.items()}
     return learn_known(features, labels, len(data.dataset.classes), _generator("moments", data))
-
-
-def _by_fold_of(
-    seen: Mapping[str, _Seen], folds: Sequence[Fold]
-) -> tuple[dict[str, Array], dict[str, Labels]]:
-    """Return features and labels by fold: of many domains, those that are left out together."""
-    return (
-        {fold.name: np.concatenate([seen[one].features for one in fold.domains]) for fold in folds},
-        {fold.name: np.concatenate([seen[one].labels for one in fold.domains]) for fold in folds},
-    )
 
 
 def _generator(what: str, data: ReferenceData) -> np.random.Generator:

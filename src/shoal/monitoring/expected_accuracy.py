@@ -28,6 +28,12 @@ LEAST = 3
 COLDEST, HOTTEST = 1 / 50, 50.0
 LOWEST, HIGHEST = 1e-9, 100.0
 BISECTIONS = 60
+# Probabilities are kept as far from 0 and 1 as shares of this many inputs, or of as many as there
+# are: of few inputs, one that is sure is no less sure.
+SURE = 100
+# A place that is nearer to the known domains, in standard deviations, counts as this far: what is
+# lost there would otherwise be divided by almost nothing.
+NEAR = 0.1
 
 
 @dataclass(frozen=True)
@@ -127,12 +133,12 @@ def entropies(log_probabilities: Array) -> Array:
 
 def difference(seen: Evidence, number: float) -> float:
     """Return the mean probability of the predicted classes, moved by a number of logits."""
-    return _expit(_logit(seen.confidence, len(seen)) + number)
+    return _expit(_logit(seen.confidence, max(len(seen), SURE)) + number)
 
 
 def exact_difference(domain: Outcomes) -> float:
     n = len(domain.right)
-    return _logit(domain.accuracy, n) - _logit(domain.evidence.confidence, n)
+    return _logit(domain.accuracy, n) - _logit(domain.evidence.confidence, max(n, SURE))
 
 
 def agreement(seen: Evidence, number: float) -> float:
@@ -147,14 +153,14 @@ def exact_agreement(domain: Outcomes) -> float:
 
 def distance(seen: Evidence, number: float) -> float:
     """Return the accuracy on known domains, minus a number of logits for every unit of distance."""
-    known = _logit(seen.known or 0.0, len(seen))
-    return _expit(known - number * (seen.distance or 0.0))
+    known = _logit(seen.known or 0.0, max(len(seen), SURE))
+    return _expit(known - number * max(seen.distance or 0.0, NEAR))
 
 
 def exact_distance(domain: Outcomes) -> float:
     seen, n = domain.evidence, len(domain.right)
-    lost = _logit(seen.known or 0.0, n) - _logit(domain.accuracy, n)
-    return lost / max(seen.distance or 0.0, 1e-3)
+    lost = _logit(seen.known or 0.0, max(n, SURE)) - _logit(domain.accuracy, n)
+    return lost / max(seen.distance or 0.0, NEAR)
 
 
 class Estimator(NamedTuple):
@@ -185,6 +191,9 @@ class AccuracyEstimator:
         name: one of ``ESTIMATORS``.
         number: the mean of the domains' numbers.
         deviation: the root mean square of its residuals, accuracy minus estimate, in logits.
+        error: how far off estimates were on those domains, the mean of absolute residuals. On each
+            domain it is that of the estimator which was closest on the others: the closest one on
+            all of them is partly luck, and was less far off than it will be.
         accuracies: on each domain that was left out.
         tried: by estimator and domain, the estimate with the mean number of the other domains.
     """
@@ -192,14 +201,9 @@ class AccuracyEstimator:
     name: str
     number: float
     deviation: float
+    error: float
     accuracies: Mapping[str, float]
     tried: Mapping[str, Mapping[str, float]]
-
-    @property
-    def error(self) -> float:
-        """How far off its estimates were on those domains, the mean."""
-        mine = self.tried[self.name]
-        return fmean(abs(mine[name] - one) for name, one in self.accuracies.items())
 
     def __call__(self, seen: Evidence) -> float:
         return ESTIMATORS[self.name].estimate(seen, self.number)
@@ -208,7 +212,8 @@ class AccuracyEstimator:
         """Return where the accuracy on these inputs is with probability ``level``.
 
         Besides the deviation between domains, a few inputs are right more or less often by chance.
-        None with fewer than ``LEAST`` domains.
+        An end that no share of n but 0 or 1 is beyond is 0 or 1: all inputs can be right. None with
+        fewer than ``LEAST`` domains.
         """
         if len(self.accuracies) < LEAST:
             return None
@@ -218,7 +223,8 @@ class AccuracyEstimator:
         by_chance = 1 / (n * inside * (1 - inside))
         room = quantile((1 + level) / 2, len(self.accuracies) - 1)
         room *= math.sqrt(self.deviation**2 + by_chance)
-        return _expit(middle - room), _expit(middle + room)
+        low, high = _expit(middle - room), _expit(middle + room)
+        return 0.0 if low <= 1 / (2 * n) else low, 1.0 if high >= 1 - 1 / (2 * n) else high
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -234,29 +240,39 @@ def learn_estimator(domains: Mapping[str, Outcomes]) -> AccuracyEstimator:
     if len(domains) < 2:
         raise ValueError(f"an expected accuracy needs two domains or more, got {len(domains)}")
     tried: dict[str, dict[str, float]] = {}
-    squares, numbers = {}, {}
+    squares: dict[str, dict[str, float]] = {}
+    numbers = {}
     for name, (estimate, exact, _) in ESTIMATORS.items():
         if not all(ESTIMATORS[name].works_with(one.evidence) for one in domains.values()):
             continue
         mine = {domain: exact(one) for domain, one in domains.items()}
-        others = {
+        by_others = {
             domain: (sum(mine.values()) - number) / (len(mine) - 1)
             for domain, number in mine.items()
         }
         tried[name] = {
-            domain: estimate(one.evidence, others[domain]) for domain, one in domains.items()
+            domain: estimate(one.evidence, by_others[domain]) for domain, one in domains.items()
         }
         numbers[name] = fmean(mine.values())
-        squares[name] = fmean(
-            (_logit(one.accuracy, len(one.right)) - _logit(tried[name][domain], len(one.right)))
+        squares[name] = {
+            domain: (
+                _logit(one.accuracy, len(one.right)) - _logit(tried[name][domain], len(one.right))
+            )
             ** 2
             for domain, one in domains.items()
-        )
-    best = min(squares, key=squares.__getitem__)
+        }
+    means = {name: fmean(mine.values()) for name, mine in squares.items()}
+    best = min(means, key=means.__getitem__)
+    errors = []
+    for domain, one in domains.items():
+        others = {name: sum(mine.values()) - mine[domain] for name, mine in squares.items()}
+        chosen = min(others, key=others.__getitem__)
+        errors.append(abs(tried[chosen][domain] - one.accuracy))
     return AccuracyEstimator(
         name=best,
         number=numbers[best],
-        deviation=math.sqrt((squares[best] + median(squares.values())) / 2),
+        deviation=math.sqrt((means[best] + median(means.values())) / 2),
+        error=fmean(errors),
         accuracies={domain: one.accuracy for domain, one in domains.items()},
         tried=tried,
     )

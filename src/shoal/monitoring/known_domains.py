@@ -104,7 +104,7 @@ def learn_known(
         labels: ``[n]`` by domain.
         classes: C.
     """
-    share = EXAMPLES // len(features)
+    share = max(EXAMPLES // len(features), 1)
     chosen = {name: generator.permutation(len(rows))[:share] for name, rows in features.items()}
     rows = {name: np.asarray(features[name][chosen[name]], np.float64) for name in features}
     ys = {name: labels[name][chosen[name]] for name in features}

@@ -1,6 +1,7 @@
 """Place: what a model does on data from one place, without their labels, and with them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -10,13 +11,17 @@ from numpy.typing import NDArray
 from .class_shares import estimate_shares
 from .drift import Drift, column_shifts, measure_drift
 from .expected_accuracy import Evidence, at_temperature
-from .reference import Reference
+from .reference import FILE, Reference
 
 Array = NDArray[np.float64]
 # The seed of draws; the same data gives the same report.
 SEED = 0
-# Columns are named if their mean is so many spreads outside those of all known domains.
-MOVED = 0.5
+# Columns are named if their mean is so many spreads outside those of all known domains, and so many
+# standard errors: the mean of a few inputs is somewhere else by chance.
+MOVED, ERRORS = 0.5, 4.0
+# A place is far beyond the domains left out if it is so many times as far from the known domains as
+# any of them was from the others.
+BEYOND = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +61,9 @@ class PlaceReport:
         decided: the least and the largest share of inputs with one likely class, on the domains
             left out, and ``decided_right`` the accuracies on those inputs.
         drift: how far the inputs are from all known domains; None if features are not known.
+        beyond: whether the inputs are much further from the known domains than any domain that was
+            left out was from the others, so that nothing was measured for such a place; None if it
+            is not known.
         moved: the columns of a table that are outside the known domains, by how many spreads.
         energy, energies: of these inputs, and of the known domains; None and empty if those are
             not known.
@@ -77,6 +85,7 @@ class PlaceReport:
     decided: tuple[float, float] | None
     decided_right: tuple[float, float] | None
     drift: Drift | None
+    beyond: bool | None
     moved: Mapping[str, float]
     energy: float | None
     energies: Mapping[str, float]
@@ -161,8 +170,9 @@ def report_place(
         if seen.columns:
             by_column = column_shifts(reference.features.domains, seen.features)
             order = np.argsort(-np.abs(by_column), kind="stable")
+            least = max(MOVED, ERRORS / math.sqrt(n))
             moved = {
-                seen.columns[k]: float(by_column[k]) for k in order if abs(by_column[k]) >= MOVED
+                seen.columns[k]: float(by_column[k]) for k in order if abs(by_column[k]) >= least
             }
     warm = at_temperature(logs, temperature)
     predicted = logs.argmax(1)
@@ -195,6 +205,7 @@ def report_place(
         decided=_range(one.decided for one in tried),
         decided_right=_range(one.right for one in tried),
         drift=drift,
+        beyond=None if drift is None else _beyond(drift, reference.distances.values()),
         moved=moved,
         energy=seen.energy if reference.energies else None,
         energies=reference.energies,
@@ -207,11 +218,23 @@ def _compare(reference: Reference, evidence: Evidence, features: Array) -> tuple
     known = reference.features
     if known is None:
         raise ValueError("the features of the known domains are missing")
+    wanted, came = len(known.domains.centre), features.shape[1]
+    if came != wanted:
+        raise ValueError(
+            f"the model has {came:,} features, but {FILE} is of a model with {wanted:,}; copy it "
+            "from the folder of the same fit"
+        )
     points = known.domains.project(features)
     generator = np.random.default_rng(SEED)
     drift = measure_drift(known.domains, known.drift, known.usual, points, generator)
     agree = drift.classes == evidence.log_probabilities.argmax(1)
     return replace(evidence, agreement=float(agree.mean()), distance=drift.distance), drift
+
+
+def _beyond(drift: Drift, distances: Collection[float]) -> bool | None:
+    if drift.alarm is None or not distances:
+        return None
+    return drift.alarm and drift.distance > BEYOND * max(distances)
 
 
 def _range(values: Iterable[float | None]) -> tuple[float, float] | None:

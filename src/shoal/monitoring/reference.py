@@ -45,6 +45,8 @@ class Reference:
     Args:
         shares: by class, its share of the training examples.
         known: the accuracy on held-out examples of the domains trained on; None if not known.
+        distances: how far each domain that was left out was from the others, in standard
+            deviations; empty if not known.
         energies: the mean of −log Σ exp(logits) on each domain; empty if the model has no logits.
         features: None if the features of the model are not known.
     """
@@ -53,6 +55,7 @@ class Reference:
     sets: SetRule
     shares: Mapping[str, float]
     known: float | None = None
+    distances: Mapping[str, float]
     energies: Mapping[str, float]
     features: KnownFeatures | None = None
 
@@ -63,6 +66,7 @@ class Reference:
             "sets": self.sets.as_json(),
             "shares": dict(self.shares),
             "known": self.known,
+            "distances": dict(self.distances),
             "energies": dict(self.energies),
             "features": None
             if features is None
@@ -116,6 +120,11 @@ def learn_reference(
         sets=learn_sets(of_sets, temperature),
         shares=shares,
         known=None if None in known else float(np.mean(np.array(known, float))),
+        distances={
+            name: outcomes.evidence.distance
+            for name, (outcomes, _) in domains.items()
+            if outcomes.evidence.distance is not None
+        },
         energies=energies or {},
         features=features,
     )
@@ -135,6 +144,7 @@ def _read(found: Any, arrays: Mapping[str, Array] | None) -> Reference:
         name=str(accuracy["name"]),
         number=_finite(accuracy["number"]),
         deviation=_finite(accuracy["deviation"]),
+        error=_finite(accuracy["error"]),
         accuracies=_numbers(accuracy["accuracies"]),
         tried={str(k): _numbers(one) for k, one in accuracy["tried"].items()},
     )
@@ -169,6 +179,7 @@ def _read(found: Any, arrays: Mapping[str, Array] | None) -> Reference:
         ),
         shares=_numbers(found["shares"]),
         known=None if found["known"] is None else _finite(found["known"]),
+        distances=_numbers(found["distances"]),
         energies=_numbers(found["energies"]),
         features=features,
     )

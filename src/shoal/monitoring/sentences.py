@@ -26,7 +26,8 @@ def sentences(report: PlaceReport, kind: str, usual: Mapping[str, float]) -> lis
 
 
 def _expected(report: PlaceReport, kind: str) -> Iterator[str]:
-    found = f"Expected accuracy on these {report.inputs:,} {kind}: about {percent(report.expected)}"
+    these = f"these {report.inputs:,} {kind}" if report.inputs > 1 else f"this {_one(kind)}"
+    found = f"Expected accuracy on {these}: about {percent(report.expected)}"
     if report.interval is None:
         yield f"{found}. Two domains are too few to say how far off that may be."
     else:
@@ -50,12 +51,19 @@ def _distance(report: PlaceReport, kind: str) -> Iterator[str]:
     if drift is None:
         return
     if drift.alarm is None or drift.auroc is None:
-        yield f"These are too few {kind} to say how far they are from the known domains."
+        few = f"{report.inputs} {kind} are" if report.inputs > 1 else f"One {_one(kind)} is"
+        yield f"{few} too few to say how far this place is from the known domains."
     else:
         what = "unlike every known domain; the nearest is" if drift.alarm else "like those of"
         yield (
             f"These {kind} are {what} {drift.nearest}. A classifier tells them from it with an "
             f"AUROC of {drift.auroc:.2f} (0.50 is chance)."
+        )
+    if report.beyond:
+        yield (
+            "They are much further from the known domains than any domain that was left out was "
+            "from the others. Nothing was measured for such a place, so do not rely on what is "
+            "expected here."
         )
     far = int((drift.distances > drift.usual).sum())
     if far > 0.02 * report.inputs and far > 1:
@@ -78,7 +86,14 @@ def _classes(report: PlaceReport, usual: Mapping[str, float]) -> str:
 
 
 def _unsure(report: PlaceReport, kind: str) -> Iterator[str]:
-    found = f"{report.unsure:,} {kind} may have more than one class; a person should look at them."
+    if report.unsure == 0:
+        found = f"Every {_one(kind)} has one likely class."
+    elif report.unsure == 1:
+        found = f"1 {_one(kind)} may have more than one class; a person should look at it."
+    else:
+        found = (
+            f"{report.unsure:,} {kind} may have more than one class; a person should look at them."
+        )
     if report.decided is not None and report.decided_right is not None:
         found += (
             f" On the domains that were left out, {_range(report.decided)} had one likely class, "
@@ -93,6 +108,10 @@ def _unsure(report: PlaceReport, kind: str) -> Iterator[str]:
         else f"{lists}, with a probability of {percent(report.trust)}: {few} domains guarantee "
         "nothing."
     )
+
+
+def _one(kind: str) -> str:
+    return kind.removesuffix("s")
 
 
 def _listed(names: list[str]) -> str:
