@@ -1,6 +1,6 @@
 """Heads on frozen features, searched as in DomainBed: what a sweep found, and how long it took.
 
-shoal sweep --train head --algorithms erm fishr vrex irm sd --datasets DIR/PACS --draws 10 --trials 1 --average none --workers 2 --out out/heads
+shoal sweep --train head --algorithms erm fishr vrex irm sd --datasets path/to/PACS --draws 10 --trials 1 --average none --workers 2 --out out/heads
 python -m benchmarks.heads_search --records out/heads
 """  # noqa: E501
 

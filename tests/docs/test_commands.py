@@ -103,7 +103,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(linear.train, "__defaults__", (5,))
     monkeypatch.setattr(overhead, "WARM", 0)
     domains = ("hospital-a", "hospital-b", "hospital-c")
-    for folder in ("path/to/photos", "path/to/images", "DATA"):
+    for folder in ("path/to/photos", "path/to/PACS", "path/to/images", "DATA"):
         write_images(tmp_path / folder, 2, domains)
     images = sorted(Path("DATA").rglob("*.png"))
     rows = [f"{image},{image.parts[2]},{image.parts[1]}\n" for image in images]
