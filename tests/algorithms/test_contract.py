@@ -23,6 +23,7 @@ from shoal.algorithms.hparams import Hparams, defaults, draw
 from shoal.algorithms.optimiser import Optimiser
 from shoal.catalogue import SCALES, OptimiserName
 from shoal.networks import Network, draw_weights
+from shoal.networks.base import IMAGENET
 from shoal.randomness import stream
 from shoal.training.step import CapturedStep, Update
 from tests.test_capture_safety import NoQuestions
@@ -119,6 +120,15 @@ def test_all_nineteen_methods_of_the_paper_exist() -> None:
     names = "erm irm groupdro mixup mldg coral mmd dann cdann mtl sagnet arm vrex rsc and-mask"
     wanted = [*names.split(), "sand-mask", "iga", "fish", "fishr"]
     assert [name for name in ALGORITHMS if name in wanted] == wanted, "in the order of its tables"
+
+
+@every
+def test_images_are_normalised_as_the_network_expects(name: str) -> None:
+    """Runs and predictions read it from the method's model, which can be another one."""
+    kind = ALGORITHMS[name]
+    model = network(CHANNELS + kind.extra_channels)
+    model.preprocessing = IMAGENET
+    assert kind(model, 2, kind.Hparams()).model.preprocessing == IMAGENET
 
 
 @every

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..gradients.examples import individual_losses
 from ..gradients.precision import precise
-from ..networks import draw_weights, head_sizes
+from ..networks import Preprocessing, draw_weights, head_sizes
 from ..randomness import stream
 from .base import Algorithm
 from .forward import Batch, sizes_of
@@ -31,12 +31,18 @@ class MTLHparams(Hparams):
 
 
 class WithMean(nn.Module):
-    """A classifier of 2p inputs on features and an embedding of their domain."""
+    """A classifier of 2p inputs on features and an embedding of their domain.
 
-    def __init__(self, features: nn.Module, classifier: nn.Linear) -> None:
+    ``preprocessing`` is that of the network which the features are from.
+    """
+
+    def __init__(
+        self, features: nn.Module, classifier: nn.Linear, preprocessing: Preprocessing | None
+    ) -> None:
         super().__init__()
         self.features = features
         self.classifier = classifier
+        self.preprocessing = preprocessing
 
     def classify(self, features: Tensor, embeddings: Tensor) -> Tensor:
         """Return the logits of features joined with embeddings, both ``[n, p]``."""
@@ -73,7 +79,8 @@ class MTL(Algorithm):
             return nn.Linear(2 * width, classes)
 
         wide = draw_weights(build, stream("wide classifier", self.seed), like=self.model)
-        self.model = WithMean(self.model.features, wide)
+        preprocessing = getattr(self.model, "preprocessing", None)
+        self.model = WithMean(self.model.features, wide, preprocessing)
         self.optimiser = Optimiser(
             self.model.parameters(), self.hparams.lr, self.hparams.weight_decay
         )
