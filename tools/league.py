@@ -40,7 +40,7 @@ BASELINE = "erm"
 INTRODUCTION = """\
 Which method should I use? PACS, EfficientNet-Lite0 with ImageNet weights, default hyperparameters,
 5,001 updates, 3 trials, each of the four domains left out in turn; the record is chosen on
-held-out images of the training domains. Every method has four rows of the same runs: its last
+held-out images of the training domains. Every method has four rows of the same runs: its own
 weights, and three averages of the weights along the run."""
 
 
@@ -50,7 +50,7 @@ class LeagueRow:
 
     Args:
         gap: from ERM with the same weights, over the means of the domains; None for ERM.
-        gained: from the method's last weights, likewise; None for those.
+        gained: from the method's own weights, not averaged, likewise; None for those.
         place: among all rows.
         seconds: that a run takes, updates and evaluations together.
     """
@@ -148,14 +148,14 @@ def answers(rows: Sequence[LeagueRow]) -> list[str]:
     cheap = next(row.seconds for row in rows if row.method == BASELINE)
     missing = not_run(rows)
     return [
-        f"Best on average is {best.title}, with {100 * best.average.mean:.1f} %.",
+        f"{best.title} is best on average, with {100 * best.average.mean:.1f} %.",
         f"Averaging weights gains ERM {points(gain.gained)} points ({gain.title}).",
-        f"The best row of another method is {rival.title}: {points(rival.gap)} points beside ERM "
-        "with the same weights.",
-        f"Probabilities are most honest with {calm.title}: the calibration error is "
+        f"The best row of another method is {rival.title}; minus ERM with the same weights, it has "
+        f"{points(rival.gap)} points.",
+        f"{calm.title} has the lowest calibration error: "
         f"{100 * calm.calibration_error.mean:.1f} %.",
-        f"The dearest method is {title_of(dear.method)}, with {dear.seconds / cheap:.2f} times the "
-        f"time of ERM; not run yet: {', '.join(missing) if missing else 'none'}.",
+        f"{title_of(dear.method)} takes longest, {dear.seconds / cheap:.2f} times as long as ERM. "
+        f"Not run yet: {', '.join(missing) if missing else 'none'}.",
     ]
 
 
@@ -163,7 +163,7 @@ def points(gap: Comparison | None) -> str:
     """Return a difference in points with its error."""
     if gap is None:
         return "–"
-    return f"{100 * gap.difference:+.1f} ± {100 * gap.error:.1f}".replace("-", "−")
+    return f"{100 * gap.difference:+z.1f} ± {100 * gap.error:.1f}".replace("-", "−")
 
 
 HEADER = (
@@ -171,7 +171,7 @@ HEADER = (
     "place",
     "average",
     "minus ERM with the same weights",
-    "minus its last weights",
+    "minus its own weights",
     "worst domain",
     "calibration error",
     "GPU seconds a run",
