@@ -3,7 +3,8 @@
 Reads finished runs of sweeps on one data set, their last weights and their averages. A row is a
 length, a method and one of these; its numbers are means over test domains of means over trials.
 Differences between rows of one length are paired by test domain and trial, with the standard error
-over domains. ``--figure`` draws accuracy and calibration error over the length.
+over domains. The course of the longest runs shows risk and calibration error of the current weights
+at some of their records. ``--figure`` draws accuracy and calibration error over the length.
 """
 
 import math
@@ -126,6 +127,34 @@ def numbers_of(cells: Cells) -> list[dict[str, Any]]:
     return found
 
 
+def course_of(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
+    """Return the mean risk and calibration error along the longest runs, by method and update.
+
+    The risk is that of the last batches before a record. Runs of all domains and trials enter with
+    the same weight, so methods must have the same ones to be compared.
+    """
+    longest = max(run.protocol["steps"] for run in runs)
+    found: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
+    for run in runs:
+        if run.protocol["steps"] != longest:
+            continue
+        for record in run.records:
+            risk = record.terms["risk" if "risk" in record.terms else "loss"]
+            error = record.calibration_error[run.test_domains[0]]["kept"]
+            found[method_of(run), record.step].append((risk, 100 * error))
+    return [
+        {
+            "method": method,
+            "updates": step,
+            "runs": len(values),
+            "risk": round(fmean(risk for risk, _ in values), 4),
+            "calibration_error": round(fmean(error for _, error in values), 2),
+        }
+        for (method, step), values in sorted(found.items())
+        if step % 900 == 0 or step == longest - 1
+    ]
+
+
 def draw(cells: Cells, rows: Mapping[str, str], path: Path) -> None:
     """Draw accuracy and calibration error over the length, a line for each method and row.
 
@@ -177,7 +206,8 @@ def main() -> None:
         "--figure", type=Path, help="path of a figure without suffix, written as .png and .pdf"
     )
     asked = parser.parse_args()
-    cells = cells_of([run for run in read_runs(asked.work) if len(run.test_domains) == 1])
+    runs = [run for run in read_runs(asked.work) if len(run.test_domains) == 1]
+    cells = cells_of(runs)
     rows = numbers_of(cells)
     for row in rows:
         gap = row["minus_erm"]
@@ -188,7 +218,7 @@ def main() -> None:
         )
     if asked.figure:
         draw(cells, {"last": ":", "second half": "-"}, asked.figure)
-    print(write("lengths", asked, {"rows": rows}))
+    print(write("lengths", asked, {"rows": rows, "course": course_of(runs)}))
 
 
 if __name__ == "__main__":

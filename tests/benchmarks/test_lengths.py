@@ -1,10 +1,11 @@
 """The comparison of lengths: means over domains of means over trials, in pairs of runs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.lengths import cells_of, numbers_of
+from benchmarks.lengths import cells_of, course_of, numbers_of
 from shoal.results.records import Record, RunResult
 
 
@@ -68,3 +69,27 @@ def test_ramps_of_one_length_are_rows_of_their_own() -> None:
 def test_a_run_that_is_there_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="two runs of ERM, 10 updates, a, trial 0"):
         cells_of([run("erm", "a", 0, 0.5), run("erm", "a", 0, 0.6)])
+
+
+def test_the_course_of_the_longest_runs_has_their_risks() -> None:
+    def at(step: int, risk: float, error: float) -> Record:
+        errors = {"a": {"kept": error}}
+        return Record(step=step, terms={"risk": risk}, accuracy={}, calibration_error=errors)
+
+    long = {"steps": 1001}
+    one = replace(
+        run("erm", "a", 0, 0.5),
+        protocol=long,
+        records=(at(0, 2.0, 0.2), at(600, 9.0, 0.9), at(900, 1.0, 0.1), at(1000, 0.5, 0.3)),
+    )
+    other = replace(one, trial=1, records=(at(900, 3.0, 0.3),))
+    short = run("erm", "a", 2, 0.5)
+    found = course_of([one, other, short])
+    assert [row["updates"] for row in found] == [0, 900, 1000]
+    assert found[1] == {
+        "method": "ERM",
+        "updates": 900,
+        "runs": 2,
+        "risk": 2.0,
+        "calibration_error": 20.0,
+    }
