@@ -44,31 +44,15 @@ def test_the_two_parts_of_a_setup() -> None:
     assert (head.trained, head.steps, head.precision) == ("head", 600, "float32")
     assert (whole.trained, whole.steps, whole.precision) == ("all", 2000, "bf16")
     assert (head.average, whole.average) == ("", "half")
-    assert (head.protocol.start, whole.protocol.start) == ("network", "linear-probe")
+    assert (head.protocol.start, whole.protocol.start) == ("network", "network")
     assert replace(BOTH, steps=40).parts[0].steps == 40
     assert replace(BOTH, trained="all").parts == (replace(BOTH, trained="all"),)
 
 
 def test_an_older_fit_goes_on_as_it_began() -> None:
     before = replace(BOTH, trained="all", version=FIRST_VERSION)
-    assert (before.average, before.protocol.start) == ("", "network")
+    assert before.average == ""
     assert before.hparams(METHODS["fishr"])["warmup_steps"] == 600  # a share of the run
-
-
-def test_a_method_that_sees_more_than_features_starts_without_a_probe() -> None:
-    pixels = torch.zeros(2, 3, 8, 8, dtype=torch.uint8)
-    images = DomainDataset("x", ("n", "y"), (Domain("a", torch.arange(2), pixels),))
-    whole = BOTH.parts[1]
-    starts = {
-        name: whole.run(images, name, find_candidate(name), ("a",), 0).protocol.start
-        for name in ("erm", "fishr", "arm", "mtl")
-    }
-    assert starts == {
-        "erm": "linear-probe",
-        "fishr": "linear-probe",
-        "arm": "network",
-        "mtl": "network",
-    }
 
 
 def test_the_penalty_of_fishr_rises_in_whole_networks_alone() -> None:

@@ -45,8 +45,8 @@ RISING = {"warmup_steps": "300", "ramp_steps": "600", "reset": "none"}
 # 1: ERM and Fishr are compared; an MLP has no weight decay and ends with its last update.
 # 2: on a table the baselines and more methods are compared as well; an MLP has a weight decay and
 #    ends with the weights that are best on held-out rows of the training domains. A whole network
-#    starts from a linear probe, and ends with the mean of its weights over the second half of the
-#    run; Fishr's λ rises.
+#    ends with the mean of its weights over the second half of the run; Fishr's λ rises. It starts
+#    with a random head: a fitted one costs points (docs/results/averages.md).
 FIRST_VERSION, VERSION = 1, 2
 
 
@@ -131,7 +131,6 @@ class FitSetup:
             weights="imagenet",
             precision=self.precision,
             balanced=self.balanced,
-            start="linear-probe" if self.version > FIRST_VERSION else "network",
         )
 
     @property
@@ -185,8 +184,6 @@ class FitSetup:
                 hparams["class_weight"] = "balanced"
         else:
             hparams = self.hparams(method, settings)
-            if kind.extra_channels or kind.predicts_batchwise:  # a probe cannot start it
-                protocol = replace(protocol, start="network")
         return Run(
             dataset=dataset.name,
             fingerprint=dataset.fingerprint,
