@@ -225,7 +225,7 @@ def test_a_data_set_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     expected = np.mean(model.predict(data) == [path.parent.name for path in paths])
     assert model.score(data) == expected
     # It begins with weights of ImageNet, as a fit does.
-    protocol = model._run(data, find_method(model.algorithm)).protocol
+    protocol = model._run(data, find_method(model.algorithm), 0).protocol
     assert (protocol.network, protocol.weights) == ("efficientnet-lite0", "imagenet")
     with pytest.raises(ValueError, match="there is no file"):
         model.predict([tmp_path / "gone.png"])

@@ -43,7 +43,7 @@ from .inputs import (
     warn_of_unlike,
     wrong_shape,
 )
-from .own_network import OWN, OwnNetwork, build_own
+from .own_network import OWN, OwnNetwork, build_own, trial_inputs
 from .predictor import Predictor, device_of
 from .progress_lines import ProgressLines
 from .setup import find_method, hparams_for
@@ -190,14 +190,14 @@ class DomainClassifier:
         if len(dataset.domains) < 2:
             self._warn_of_one_domain(name, domains is None and dataset is not X)
         sampling = sampling_of(examples, sample_weight, self.class_weight)
-        self.seed_ = _seed(self.random_state)
-        run = self._run(dataset, method)
+        seed = _seed(self.random_state)
+        run = self._run(dataset, method, seed)
         on = device_of(self.device)
         kind: StepKind = "graph" if on.type == "cuda" else "eager"
         network = None
         if self.network is not None and not isinstance(self.network, str):
-            shape = _with_channels(dataset.input_shape, method[0].extra_channels)
-            network, kind = build_own(self.network, shape, len(classes), self.seed_), "eager"
+            some = trial_inputs(dataset, method[0].extra_channels)
+            network, kind = build_own(self.network, some, len(classes), seed), "eager"
         machine = Machine(device=on, step=kind, weights=run.protocol.weights)
         cache = cache or open_or_build_cache(dataset, cache_root())
         placed, update = prepare(run, method[0], dataset, cache, machine, sampling, network)
@@ -205,11 +205,11 @@ class DomainClassifier:
             update.algorithm, {}, lambda x: x, lambda: precision_context("float32", on)
         )
         schedule = Schedule(self.steps, run.protocol.record_every)
-        with _seeded(self.seed_, on) if network is not None else nullcontext():
+        with _seeded(seed, on) if network is not None else nullcontext():
             watcher = ProgressLines() if self.verbose else SILENT
             records, _ = train(update, no_evaluation, schedule, kind, watcher=watcher)
         self._trained = run, records[-1]
-        self.classes_, self.domains_ = classes, examples.domains
+        self.classes_, self.domains_, self.seed_ = classes, examples.domains, seed
         self._set_features(placed.shape, table)
         if len(placed.shape) == 1:
             encoding = encoding or unnamed_encoding(placed.shape[0])
@@ -390,7 +390,7 @@ class DomainClassifier:
                 raise ValueError(one.error)
         return np.array([list(one.probabilities.values()) for one in found], dtype=np.float32)
 
-    def _run(self, dataset: DomainDataset, method: MethodChoice) -> Run:
+    def _run(self, dataset: DomainDataset, method: MethodChoice, seed: int) -> Run:
         network, weights = self.network, self.weights
         if network is not None and not isinstance(network, str):
             if weights is not None:
@@ -421,7 +421,7 @@ class DomainClassifier:
             fingerprint="",
             algorithm=own_method(self.algorithm),
             test_domains=(),
-            trial=self.seed_,
+            trial=seed,
             draw=0,
             hparams=hparams_for(method, "small" if small else "large", self.steps, given),
             protocol=protocol,
@@ -443,11 +443,6 @@ def _seed(random_state: Any) -> int:
             f"got {random_state!r}"
         )
     return int(random_state)
-
-
-def _with_channels(shape: tuple[int, ...], more: int) -> tuple[int, ...]:
-    """Return the shape of an input with the channels that a method adds to images."""
-    return (shape[0] + more, *shape[1:]) if len(shape) == 3 else shape
 
 
 @contextmanager

@@ -179,5 +179,5 @@ class Normalise(nn.Module):
 
 
 def scaled(images: Tensor) -> Tensor:
-    """Return uint8 images in 0 … 1, and vectors unchanged."""
+    """Return uint8 images in 0 … 1, and floating-point inputs unchanged."""
     return images if images.is_floating_point() else images.float() / 255
