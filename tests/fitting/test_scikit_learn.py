@@ -150,6 +150,19 @@ def test_risk_and_variance_are_those_of_the_weighted_examples() -> None:
     assert not torch.allclose(variance, unweighted, rtol=0.2)
 
 
+def test_columns_are_standardised_by_the_weights_of_examples_alone() -> None:
+    X, y, domains = arrays()
+    weights = np.random.RandomState(1).rand(len(X))
+    given = {"steps": 1, "class_weight": {"yes": 1000, "no": 0.001}}
+    model = make(**given).fit(X, y, domains, sample_weight=weights)
+    layer = model.predictor_.module.algorithm.model.features[0]
+    expected = np.average(X, 0, weights)
+    np.testing.assert_allclose(layer.mean, expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        layer.std, np.sqrt(np.average((X - expected) ** 2, 0, weights)), rtol=1e-5
+    )
+
+
 def test_weights_of_a_data_set_come_domain_by_domain() -> None:
     X, y, domains = arrays()
     order = np.argsort(domains, kind="stable")
