@@ -188,6 +188,13 @@ def test_a_score_may_be_weighted() -> None:
     assert model.score(X, y) == pytest.approx(right.mean())
     assert model.score(X, y, sample_weight=right + 0.0) == 1
     assert make_pipeline(model).score(X, y, sample_weight=1.0 - right) == 0
+    with pytest.warns(UserWarning, match="A column-vector y was passed"):
+        assert model.score(X, y[:, None]) == pytest.approx(right.mean())
+    for wrong in (y[:5], None):
+        with pytest.raises(ValueError, match=r"y must be \[n\] with n = 90"):
+            model.score(X, wrong)
+    with pytest.raises(ValueError, match=r"sample_weight must be \[n\] with n = 90, got \[5\]"):
+        model.score(X, y, sample_weight=right[:5])
 
 
 def test_a_data_set_gives_what_its_arrays_give() -> None:

@@ -40,6 +40,7 @@ from .inputs import (
     named_columns,
     rows_of,
     unnamed_encoding,
+    values_of,
     warn_of_unlike,
     wrong_shape,
 )
@@ -291,7 +292,8 @@ class DomainClassifier:
         if is_torch_dataset(X):
             X, labels, _ = read_dataset(X)
             y = labels if y is None else y
-        right = self.predict(X) == np.asarray(y)
+        found = self.predict(X)
+        right = found == values_of("y", y, len(found))
         return float(np.average(right, weights=example_weights(sample_weight, len(right))))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Number
 from pathlib import Path
 from typing import Any, cast
 
@@ -85,6 +86,16 @@ def examples_of(inputs: Tensor, y: Any, domains: Any) -> Examples:
 
 def _number(what: str, given: Any, n: int) -> tuple[Array, Array]:
     """Return the distinct values, sorted, and the index of each example's value among them."""
+    values = values_of(what, given, n)
+    try:
+        found, places = np.unique(values, return_inverse=True)
+    except TypeError as error:
+        raise ValueError(f"{what} must be all numbers or all strings ({error})") from error
+    return found, places
+
+
+def values_of(what: str, given: Any, n: int) -> Array:
+    """Return one value for each of n examples, ``[n]``; raise if any is missing."""
     values = np.asarray(given)
     if values.shape == (n, 1):
         warnings.warn(
@@ -101,13 +112,9 @@ def _number(what: str, given: Any, n: int) -> tuple[Array, Array]:
             f"{what} must have no missing values, got {len(missing)} of {n}, the first at index "
             f"{missing[0]}"
         )
-    if values.dtype == object and not any(isinstance(one, str) for one in values):
+    if values.dtype == object and all(isinstance(one, Number) for one in values):
         values = np.array(values.tolist())  # whole numbers or truth values, as pandas stores them
-    try:
-        found, places = np.unique(values, return_inverse=True)
-    except TypeError as error:
-        raise ValueError(f"{what} must be all numbers or all strings ({error})") from error
-    return found, places
+    return values
 
 
 def _is_missing(value: Any) -> bool:
@@ -137,11 +144,10 @@ def inputs_of(X: Any) -> Tensor:
                 f"X must be images [n, C, H, W], but {list(array.shape)} looks like channels last; "
                 "pass np.moveaxis(X, 3, 1)"
             )
-        if array.dtype == np.uint8:
-            return torch.from_numpy(np.ascontiguousarray(array))
-        if not np.isfinite(array).all():
+        if array.dtype != np.uint8 and not np.isfinite(array).all():
             raise ValueError("X must hold finite numbers, got NaN or infinity in an image")
-        return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+        dtype = np.uint8 if array.dtype == np.uint8 else np.float32
+        return torch.from_numpy(np.require(array, dtype, ["C", "W"]))
     if array.ndim != 2:
         one = "; Reshape your data by X[None] if it is one example" if array.ndim == 1 else ""
         raise ValueError(
@@ -173,7 +179,7 @@ def inputs_of(X: Any) -> Tensor:
             f"X must hold finite numbers, or NaN for a missing one, got {array[row, column]} in "
             f"row {row}, column {column}"
         )
-    return torch.from_numpy(np.require(vectors, requirements="W"))
+    return torch.from_numpy(np.require(vectors, requirements=["C", "W"]))
 
 
 def wrong_shape(shape: Sequence[int], expected: Sequence[int]) -> str:
