@@ -150,6 +150,19 @@ def test_risk_and_variance_are_those_of_the_weighted_examples() -> None:
     assert not torch.allclose(variance, unweighted, rtol=0.2)
 
 
+@pytest.mark.parametrize(
+    ("class_weight", "share"), [(None, 0.1), ("balanced", 0.5), ({"rare": 3, "usual": 1}, 0.25)]
+)
+def test_class_weights_move_the_probabilities(class_weight: Any, share: float) -> None:
+    """Of inputs that tell nothing, a classifier learns the shares of the classes."""
+    X = np.random.RandomState(0).randn(600, 2)
+    y = np.where(np.arange(600) % 10 == 0, "rare", "usual")
+    hparams = {"lr": 0.05, "batch_size": 64}
+    model = make(steps=60, network="linear", class_weight=class_weight, hparams=hparams)
+    found = model.fit(X, y, np.arange(600) % 3).predict_proba(X)
+    assert abs(found[:, 0].mean() - share) < 0.06
+
+
 def test_columns_are_standardised_by_the_weights_of_examples_alone() -> None:
     X, y, domains = arrays()
     weights = np.random.RandomState(1).rand(len(X))
@@ -262,6 +275,7 @@ def test_random_states() -> None:
     state = np.random.RandomState(7)
     first, second = fitted(state), fitted(state)
     assert first.seed_ != second.seed_
+    assert (first.predict_proba(X) != second.predict_proba(X)).any()
     assert first.seed_ == fitted(np.random.RandomState(7)).seed_
     again = fitted(first.seed_)
     assert (again.predict_proba(X) == first.predict_proba(X)).all()
