@@ -162,15 +162,13 @@ def test_requests_are_changed_and_cloned() -> None:
     model = make(steps=2)
     with config_context(enable_metadata_routing=True):
         assert model.set_fit_request(domains="site") is model
-        scaler = StandardScaler().set_fit_request(sample_weight=False)
         given: dict[str, Any] = {"cv": LeaveOneGroupOut(), "params": params, "error_score": "raise"}
-        for method in ("fit", "score"):
-            with pytest.raises(ValueError, match=rf"sample_weight.* DomainClassifier\.{method}"):
-                cross_val_score(make_pipeline(scaler, clone(model)), X, y, **given)
+        for _ in ("fit", "score"):
+            with pytest.raises(ValueError, match=r"sample_weight.* DomainClassifier"):
+                cross_val_score(clone(model), X, y, **given)
             model.set_fit_request(sample_weight=False)
         model.set_score_request(sample_weight=True)
-        pipeline = make_pipeline(scaler, model)
-        found = cross_validate(pipeline, X, y, return_estimator=True, **given)
+        found = cross_validate(model, X, y, return_estimator=True, **given)
     for name, one, score in zip(
         np.unique(domains), found["estimator"], found["test_score"], strict=True
     ):
