@@ -338,19 +338,21 @@ class DomainClassifier:
         return cast(DomainClassifier, request(self, "score", sample_weight=sample_weight))
 
     def _warn_of_one_domain(self, algorithm: str, without: bool) -> None:
-        """Warn that there is one domain; ``without`` domains also if the method ignores them."""
-        compares = find_method(algorithm)[0] is not find("erm")
-        loss = f"{title_of(algorithm)} compares domains, but all examples are of one domain, so it "
-        loss += "cannot beat ERM"
+        """Warn of a single domain; for ERM, only if it is because fit was ``without`` domains."""
+        reasons = []
         if without:
+            reasons.append("no domains were given, so all examples count as one domain")
+        if find_method(algorithm)[0] is not find("erm"):
+            reasons.append(
+                f"{title_of(algorithm)} compares domains, but all examples are of one domain, so "
+                "it cannot beat ERM"
+            )
+        if reasons:
             warnings.warn(
-                f"no domains were given, so all examples count as one domain"
-                f"{f'; {loss}' if compares else ''}. Pass the domain of every example, "
-                'fit(X, y, domains); in cross-validation params={"domains": domains}',
+                f"{'; '.join(reasons)}; pass the domain of every example, fit(X, y, domains), or "
+                'in cross-validation params={"domains": domains}',
                 stacklevel=3,
             )
-        elif compares:
-            warnings.warn(f"{loss}; pass the domain of every example", stacklevel=3)
 
     def _set_features(self, shape: Sequence[int], table: Mapping[str, Any] | None) -> None:
         """Set the number of columns and their names; an earlier fit may have had others."""
