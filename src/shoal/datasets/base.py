@@ -31,8 +31,8 @@ HOLDOUT = 0.2
 class Domain:
     """One domain: its labels ``[n]`` and inputs.
 
-    ``images`` are uint8 ``[n, C, H, W]`` in memory, or n files, or float32 vectors ``[n, d]`` with
-    NaN for missing values.
+    ``images`` are uint8 ``[n, C, H, W]`` in memory, or float32 as the network takes them, which is
+    0 … 1 for those here; or n files; or float32 vectors ``[n, d]`` with NaN for missing values.
     """
 
     name: str
@@ -49,11 +49,12 @@ class Domain:
             )
         if isinstance(self.images, Tensor) and (self.images.dtype, self.images.ndim) not in (
             (torch.uint8, 4),
+            (torch.float32, 4),
             (torch.float32, 2),
         ):
             raise ValueError(
-                f"images of the domain {self.name!r} must be uint8 [n, C, H, W] or files, and "
-                f"vectors float32 [n, d], got {self.images.dtype} of shape "
+                f"images of the domain {self.name!r} must be uint8 or float32 [n, C, H, W] "
+                f"or files, and vectors float32 [n, d], got {self.images.dtype} of shape "
                 f"{list(self.images.shape)}"
             )
         if len(self.images) != len(self.labels):

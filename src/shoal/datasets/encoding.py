@@ -270,14 +270,21 @@ class Encoding:
         return replace(Encoding.from_json(inputs["columns"]), ignored=ignored)
 
 
-def infer_encoding(features: Mapping[str, Values], others: Iterable[str] = ()) -> Encoding:
+def infer_encoding(
+    features: Mapping[str, Values],
+    others: Iterable[str] = (),
+    categories: Collection[str] = (),
+) -> Encoding:
     """Return the encoding of a table; raise if there is nothing to learn from.
 
     Args:
         features: the columns that a model may see.
         others: the names of the others, such as that of the class.
+        categories: the names of columns whose numbers are categories, too.
     """
-    found = {name: infer_column(name, values) for name, values in features.items()}
+    found = {
+        name: infer_column(name, values, name in categories) for name, values in features.items()
+    }
     columns = tuple(column for column in found.values() if column is not None)
     skipped = [name for name, column in found.items() if column is None]
     left_out = tuple(name or "one without a name" for name in skipped)
@@ -290,13 +297,20 @@ def infer_encoding(features: Mapping[str, Values], others: Iterable[str] = ()) -
     return Encoding(columns, left_out, (*others, *skipped))
 
 
-def infer_column(name: str, values: Values) -> Column | None:
-    """Return the encoding of a column; None if it tells nothing about other rows."""
+def infer_column(name: str, values: Values, category: bool = False) -> Column | None:
+    """Return the encoding of a column; None if it tells nothing about other rows.
+
+    A column of texts is a ``category`` anyway.
+    """
     if not name:
         return None
+    if category:
+        return _infer_category(name, _each(values, value_or_none))
     numbers, texts = _read_numbers(values)
     if texts:
-        return _infer_category(name, _each(values, value_or_none))
+        given = _each(values, value_or_none)
+        _check_texts(name, given)
+        return _infer_category(name, given)
     present = numbers[~np.isnan(numbers)]
     if not len(present) or _counts_rows(numbers):
         return None
@@ -306,7 +320,6 @@ def infer_column(name: str, values: Values) -> Column | None:
 
 
 def _infer_category(name: str, given: Sequence[Any]) -> Column | None:
-    _check_texts(name, given)
     different = sorted(set(_each(given, _text)))
     if len(different) == 1 or (len(different) > CATEGORIES and 2 * len(different) > len(given)):
         return None

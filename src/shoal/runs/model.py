@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..algorithms import VARIANTS, find
 from ..algorithms.base import Algorithm
@@ -18,7 +18,6 @@ from ..catalogue import BASELINES
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, evaluation_images
 from ..networks import FrozenCopy, for_data
-from ..networks.base import Network
 from ..randomness import domainbed_hash, stream
 from ..regularizers import Match, Warmup
 from ..results.records import CARD, MODEL, RUN, Record
@@ -64,6 +63,7 @@ def build(
     weights: str | Path | None,
     device: torch.device,
     channels_last: bool = False,
+    network: nn.Module | None = None,
 ) -> Algorithm:
     """Return the run's method with its network, before the first update.
 
@@ -73,6 +73,7 @@ def build(
         shape: of one image.
         weights: initial weights of the network, as in ``for_data``.
         channels_last: memory layout of images and filters.
+        network: to train, with its weights; None for the run's own, which ``weights`` begin.
     """
     try:
         hparams = method.Hparams(**run.hparams)
@@ -81,16 +82,17 @@ def build(
             f"the hyperparameters of the run do not fit {method.__name__}: {error}"
         ) from error
     where: list[str | int] = [run.dataset, run.trial, *run.test_domains]
-    network: Network = for_data(
-        shape,
-        classes,
-        extra_channels=method.extra_channels,
-        dropout=hparams.dropout,
-        name=run.protocol.network,
-        weights=weights,
-        frozen_statistics=run.protocol.frozen_statistics,
-        generator=stream("network", *where),
-    )
+    if network is None:
+        network = for_data(
+            shape,
+            classes,
+            extra_channels=method.extra_channels,
+            dropout=hparams.dropout,
+            name=run.protocol.network,
+            weights=weights,
+            frozen_statistics=run.protocol.frozen_statistics,
+            generator=stream("network", *where),
+        )
     network = network.to(device)
     if channels_last:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
