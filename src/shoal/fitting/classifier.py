@@ -101,7 +101,8 @@ class DomainClassifier:
             ImageNet weights for files.
         weights: initial weights of a named network: "imagenet", or None for random ones.
         random_state: seed of weights and batches.
-        device: "cpu", "cuda", or None for a GPU if there is one.
+        device: "cpu", "cuda", "mps" (Apple's GPUs, untried), or None for an NVIDIA GPU if there is
+            one.
 
     After ``fit`` it has ``classes_``, ``domains_``, ``n_features_in_`` (for vectors),
     ``feature_names_in_`` (for data frames) and ``history_``, the mean terms of the loss during

@@ -5,6 +5,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from ..scalars import widest
 from .base import Dropout, Network, draw_weights
 from .gpu_kernels import relu_group_norm
 
@@ -118,7 +119,7 @@ class Standardise(nn.Module):
         """Take mean and deviation of every column of ``[n, d]``, ignoring missing values."""
         known = ~inputs.isnan()
         counts = known.sum(0)
-        values = inputs.double().nan_to_num(nan=0.0)
+        values = inputs.to(widest(inputs.device)).nan_to_num(nan=0.0)
         mean = values.sum(0) / counts.clamp(min=1)
         gaps = (values - mean).square() * known
         std = (gaps.sum(0) / counts.clamp(min=1)).sqrt()
@@ -152,8 +153,9 @@ class WithRanks(nn.Module):
     def measure(self, inputs: Tensor) -> None:
         """Take the quantiles of every column of ``[n, d]``, ignoring missing values."""
         size = self.knots.shape[1]
-        shares = (torch.arange(size, dtype=torch.float64) + 0.5) / size
-        for column, values in enumerate(inputs.double().T):
+        precise = widest(inputs.device)
+        shares = (torch.arange(size, dtype=precise, device=inputs.device) + 0.5) / size
+        for column, values in enumerate(inputs.to(precise).T):
             values = values[~values.isnan()].sort().values
             n = len(values)
             if n == 0 or len(values.unique()) < 3:
@@ -164,7 +166,9 @@ class WithRanks(nn.Module):
             heights = torch.special.ndtri((first + after) / (2 * n))
             # Fewer knots than there is room for: the last one goes on, flat.
             room = size - len(knots)
-            beyond = knots[-1] + (1 + knots[-1].abs()) * torch.arange(1, room + 1)
+            beyond = knots[-1] + (1 + knots[-1].abs()) * torch.arange(
+                1, room + 1, device=values.device
+            )
             self.knots[column] = torch.cat([knots, beyond])
             self.heights[column] = torch.cat([heights, heights[-1:].expand(room)])
 
