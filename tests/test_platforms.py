@@ -76,7 +76,7 @@ from shoal.cli import main
 
 found["fit"] = main(
     ["fit", sys.argv[2], "--only", "erm", "--runs", "3", "--steps", "5", "--trials", "1", "--out",
-     str(folder / "fit")]
+     str(folder / "fit"), "-q"]
 )
 print(json.dumps(found))
 """

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import pytest
 
 from shoal.algorithms import ALGORITHMS
-from shoal.cli import _parser
+from shoal.cli import build_parser
 from tests.datasets.pictures import photograph
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,7 +153,7 @@ def test_every_command_in_the_documents_is_understood(path: Path) -> None:
     for command in commands(path):
         words = shlex.split(command, comments=True)[1:]
         try:
-            options = _parser(words).parse_args(words)
+            options = build_parser(words).parse_args(words)
         except SystemExit:
             pytest.fail(f"{command!r} is not understood")
         assert hasattr(options, "run"), command
