@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -673,9 +674,14 @@ def _check_version(card: Path) -> None:
             f"{__version__} reads schema {models.SCHEMA}; install the version that wrote it, or "
             "fit the model again"
         )
-    if found.get("shoal", __version__) != __version__:
+    if _numbers(str(found.get("shoal", ""))) > _numbers(__version__):
         warnings.warn(
             f"{card} was written by {writer}; it is used, because shoal {__version__} writes "
             "models in the same format",
             stacklevel=3,
         )
+
+
+def _numbers(version: str) -> list[int]:
+    """Return the numbers of a version, which compare as versions do."""
+    return [int(number) for number in re.findall(r"\d+", version)]
