@@ -6,6 +6,7 @@ Everything is made in dist/ and build/release/. Nothing is tagged or uploaded; t
 how to do that.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -172,7 +173,12 @@ def pip(python: str, *packages: str) -> None:
 def run(*command: str, quiet: bool = False) -> str:
     """Run a command in the folder of the release; return what it printed, or end with its error."""
     where = ROOT if command[0] == "git" else WORK
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=where)
+    # Without PYTHONPATH: only what is installed counts.
+    found = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = found | {"NO_COLOR": "1", "TERM": "dumb"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=where, env=environment
+    )
     if done.returncode:
         print(done.stdout[-4000:], done.stderr[-4000:], sep="\n", file=sys.stderr)
         raise SystemExit(f"release: {' '.join(command)} ended with {done.returncode}")
