@@ -12,7 +12,7 @@ from shoal.cli import build_parser, main
 from shoal.cli.completion import commands_of
 from shoal.cli.extras import EXTRAS, missing_message
 from tests.cli import without_extras
-from tests.cli.without_extras import FAILS_OTHERWISE, NEEDS, OPTIONAL, WORKS
+from tests.cli.without_extras import FAILS_OTHERWISE, NEEDS, WORKS
 from tests.docs.test_documents import ROOT
 
 
@@ -33,9 +33,7 @@ def test_no_command_is_forgotten() -> None:
     for one in commands_of(build_parser()):
         if one.words and not one.commands:
             assert any(f"{command} ".startswith(f"{one.name} ") for command in tried), one.name
-    named = {extra for extras in NEEDS.values() for extra in extras.split(",")}
-    assert named == {extra for extra, _ in EXTRAS.values()}
-    assert set(OPTIONAL) == set(EXTRAS)
+    assert {name for packages in NEEDS.values() for name in packages.split()} == set(EXTRAS)
 
 
 @pytest.mark.parametrize("command", NEEDS)
@@ -48,24 +46,13 @@ def test_each_package_that_is_missing_alone(
     """The rest of the extras is there, and the command has not begun."""
     monkeypatch.chdir(tmp_path)
     Path("photos").mkdir()
-    extras = NEEDS[command].split(",")
-    missing = {extra: name for name, (extra, _) in EXTRAS.items() if extra in extras}
-    if "tables" in missing:
-        missing["tables"] = "pyarrow" if "parquet" in command else "sklearn"
-    if "report" in missing:
-        drawn = "reproduce" in command or "--figures" in command
-        missing["report"] = "matplotlib" if drawn else "jinja2"
-    if command.startswith(("predict", "monitor")):
-        missing["cli"] = "safetensors"
-    elif "cli" in missing:
-        missing["cli"] = "rich"
-    for extra, name in missing.items():
+    for name in NEEDS[command].split():
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
             assert main(command.split()) == 2
         out, err = capsys.readouterr()
         assert out == "" and err == f"shoal: {missing_message(name)}\n"
-        assert f"pip install 'shoal[{extra}]'" in err
+        assert f"pip install 'shoal[{EXTRAS[name][0]}]'" in err
         assert [path.name for path in tmp_path.iterdir()] == ["photos"]
 
 

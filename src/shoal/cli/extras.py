@@ -23,7 +23,7 @@ EXTRAS = {
 
 def require(*packages: str) -> None:
     """Raise ModuleNotFoundError, with one line that installs all, if a package is missing."""
-    missing = [name for name in packages if not _is_installed(name)]
+    missing = [name for name in packages if not is_installed(name)]
     if missing:
         raise ModuleNotFoundError(missing_message(*missing), name=missing[0])
 
@@ -49,7 +49,8 @@ def missing_message(*packages: str) -> str:
     return f"this command needs packages that are not installed ({names}): pip install {what}"
 
 
-def _is_installed(name: str) -> bool:
+def is_installed(name: str) -> bool:
+    """Return whether a package is there, without importing it."""
     try:
         return find_spec(name) is not None
     except ModuleNotFoundError:
