@@ -106,6 +106,14 @@ def test_errors_are_printed_all_the_same(capsys: pytest.CaptureFixture[str]) -> 
     assert "nowhere" in capsys.readouterr().err
 
 
+def test_a_stream_that_is_not_utf8(tmp_path: Path) -> None:
+    """As of a pipe on Windows: letters that it does not have are escaped."""
+    words = [sys.executable, "-m", "shoal", "reproduce", "--help"]
+    environment = {**os.environ, "PYTHONIOENCODING": "cp1252", "PYTHONPATH": str(SOURCE.parent)}
+    done = subprocess.run(words, capture_output=True, timeout=100, check=True, env=environment)
+    assert r"the range of \u03bb" in done.stdout.decode("cp1252")
+
+
 # Pipes
 
 
@@ -119,9 +127,9 @@ def closed_pipe(monkeypatch: pytest.MonkeyPatch, *streams: str) -> None:
 
 def commands_that_print() -> list[str]:
     return [
-        *(f"{name} --help" for name in COMMANDS),
-        "--version",
+        *(f"{name} --help".strip() for name in COMMANDS),
         "",
+        "--version",
         "list",
         "list algorithms",
         "list datasets --json",

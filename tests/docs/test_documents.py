@@ -15,7 +15,7 @@ from tests.datasets.pictures import photograph
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
-DOCUMENTS = [README, CONTRIBUTING, *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 # Their commands and snippets need files and run in test_own_data.py; own-algorithm.md has tests in
 # tests/algorithms/test_own_algorithm.py.
 ELSEWHERE = {"own-data.md", "new-places.md", "getting-started.md", "own-algorithm.md"}

@@ -40,11 +40,13 @@ COMMANDS = {
     "completion": "completion",
 }
 EPILOG = """\
-where to start:
-  see what the methods do    shoal demo
-  train on your own data     shoal fit photos --out model, then shoal predict model new-photos
-  run a benchmark            shoal sweep … --out DIR, then shoal status DIR, shoal report DIR
-  check the paper            shoal reproduce linear
+examples:
+  shoal demo                           # see what the methods do
+  shoal fit photos --out model         # train on your own data,
+  shoal predict model new-photos       # and classify new ones
+  shoal reproduce linear               # check the paper
+  shoal sweep --algorithms erm fishr --datasets colored-mnist --out out/sweep
+  shoal report out/sweep               # the tables of a benchmark
 
 'shoal COMMAND --help' explains every option of a command.
 """
@@ -70,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
+    _allow_any_text()
     parser = build_parser(words)
     options, unknown = parser.parse_known_args(words)
     if unknown:
@@ -77,7 +80,6 @@ def _run(words: Sequence[str]) -> int:
     if not hasattr(options, "run"):
         parser.print_help()
         return 2
-    _allow_any_file_name()
     keep_compiled_code()
     try:
         with quietly(getattr(options, "quiet", False)), warnings.catch_warnings():
@@ -112,11 +114,12 @@ def _fail(message: str) -> int:
     return 2
 
 
-def _allow_any_file_name() -> None:
-    """Print names of files that are not UTF-8 byte for byte, instead of raising."""
+def _allow_any_text() -> None:
+    """Print file names that are not UTF-8 byte for byte, and escape what a stream cannot show."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="surrogateescape")
+            utf8 = stream.encoding.lower().replace("-", "") == "utf8"
+            stream.reconfigure(errors="surrogateescape" if utf8 else "backslashreplace")
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
