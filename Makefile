@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q --durat
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL: # two installs into one .venv would get in each other's way
-.PHONY: check demo test lint clean
+.PHONY: check demo test lint release clean
 
 # What check runs: formulas against oracles, what every method promises, records and selection.
 FAST := tests/paper tests/results tests/statistics/test_head_variance.py \
@@ -36,6 +36,10 @@ lint: .venv/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy src
+
+# Wheel, sdist and notes in dist/, checked and tried in a bare environment; nothing is uploaded.
+release:
+	$(PYTHON) tools/release.py
 
 clean:
 	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

@@ -30,6 +30,8 @@ EXPECTED_SKIPS = {
     "no polars": "frames are read without it, and tested where it is installed",
     "no lightning": "the extra loops",
     "no transformers": "the extra loops",
+    "no zsh": "its completion is tried where it is installed",
+    "no fish": "its completion is tried where it is installed",
     "data not present: ": "data that may not be redistributed lies beside the repository or not",
 }
 

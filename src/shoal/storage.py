@@ -6,7 +6,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -152,21 +152,21 @@ def hold_lock(
     """
     with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a")
-    with file:
-        _take_lock(file, path, busy, wait)
-        # The previous holder can have removed the file after it was opened here.
-        if remove and busy is not None and not _is_at(file, path):
-            raise busy
-        try:
-            yield
-        finally:
-            if remove:
-                path.unlink()
+    hold = _hold_flock if has_flock() else _hold_filelock
+    with hold(path, busy, wait, remove):
+        yield
 
 
 def is_locked(path: Path) -> bool:
     """Return whether a process holds the exclusive lock on a file at this moment."""
+    if not path.exists():
+        return False
+    if not has_flock():
+        try:
+            with _hold_filelock(path, _Busy(), 0.0, False):
+                return False
+        except _Busy:
+            return True
     import fcntl
 
     try:
@@ -182,8 +182,37 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def _take_lock(file: IO[str], path: Path, busy: Exception | None, wait: float) -> None:
-    import fcntl  # not on Windows, where everything but locks works
+class _Busy(Exception):
+    """Another process holds the lock."""
+
+
+def has_flock() -> bool:
+    """Return whether this system has ``flock``, as Linux and macOS do and Windows does not."""
+    try:
+        import fcntl  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+@contextmanager
+def _hold_flock(path: Path, busy: Exception | None, wait: float, remove: bool) -> Iterator[None]:
+    with explain_write_errors(path):
+        file = path.open("ab")
+    with file:
+        _take_flock(file, path, busy, wait)
+        # The previous holder can have removed the file after it was opened here.
+        if remove and busy is not None and not _is_at(file, path):
+            raise busy
+        try:
+            yield
+        finally:
+            if remove:
+                path.unlink()
+
+
+def _take_flock(file: IO[bytes], path: Path, busy: Exception | None, wait: float) -> None:
+    import fcntl
 
     begin = time.monotonic()
     while True:
@@ -201,7 +230,29 @@ def _take_lock(file: IO[str], path: Path, busy: Exception | None, wait: float) -
         time.sleep(RETRY_EVERY)
 
 
-def _is_at(file: IO[str], path: Path) -> bool:
+@contextmanager
+def _hold_filelock(path: Path, busy: Exception | None, wait: float, remove: bool) -> Iterator[None]:
+    """Hold the lock of a package that torch depends on and that Windows has, too."""
+    from filelock import FileLock, Timeout
+
+    lock, taken = FileLock(path, timeout=-1 if busy is None else wait), True
+    with explain_write_errors(path):
+        try:
+            lock.acquire(poll_interval=RETRY_EVERY)
+        except Timeout:
+            taken = False
+    if busy is not None and not taken:
+        raise busy
+    try:
+        yield
+    finally:
+        lock.release()
+        if remove:
+            with suppress(OSError):  # gone already, or the next holder has it open
+                path.unlink()
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
     """Return whether an open file is still the one at this path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())

@@ -18,7 +18,7 @@ from shoal.catalogue import (
     own_dataset,
     own_method,
 )
-from shoal.cli import _parser, main
+from shoal.cli import build_parser, main
 from shoal.cli.domainbed import ACTIONS, OPTIONS, SETTINGS, THEIRS, answers, dataset_name
 from shoal.datasets import SOURCES, load_dataset
 from shoal.datasets import find as find_dataset
@@ -233,7 +233,7 @@ def test_other_options_are_refused_as_before(capsys: Output) -> None:
 
 
 def options_of(command: str) -> set[str]:
-    commands: Any = _parser([command])._subparsers
+    commands: Any = build_parser([command])._subparsers
     return set(commands._group_actions[0].choices[command]._option_string_actions)
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..catalogue import FIT_BACKBONE, own_dataset
+from ..report.console import open_console
+from .extras import for_images, for_weights, require
 from .loading import (
     add_data_folder,
     add_places,
@@ -14,6 +16,7 @@ from .loading import (
     features_with_progress,
     load_and_report,
 )
+from .notes import add_quiet
 from .options import add_device, device
 from .progress import amounts
 from .terminal import table
@@ -30,7 +33,14 @@ WHICH = (
 
 def add(commands: Any) -> None:
     """Add the command and its actions."""
-    parser = commands.add_parser("data", help="list, download, verify and cache data sets")
+    parser = commands.add_parser(
+        "data",
+        help="list, download, verify and cache data sets",
+        examples="""
+            shoal data list
+            shoal data download pacs --data DIR
+        """,
+    )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     _add_list(actions)
     _add_download(actions)
@@ -40,7 +50,14 @@ def add(commands: Any) -> None:
 
 
 def _add_list(actions: Any) -> None:
-    parser = actions.add_parser("list", help="list the published data sets, and which are present")
+    parser = actions.add_parser(
+        "list",
+        help="list the published data sets, and which are present",
+        examples="""
+            shoal data list --data DIR
+            shoal data list --json
+        """,
+    )
     add_data_folder(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_list, after_interrupt="nothing was written")
@@ -52,6 +69,10 @@ def _add_download(actions: Any) -> None:
         help="download a data set, or print how to download it by hand",
         description="Download, check and unpack a published data set. An interrupted download "
         "resumes.",
+        examples="""
+            shoal data download domainnet --data DIR
+            shoal data download pacs --data DIR --url https://example.org/pacs.zip --keep-archive
+        """,
     )
     parser.add_argument(
         "name",
@@ -67,6 +88,7 @@ def _add_download(actions: Any) -> None:
     parser.add_argument(
         "--keep-archive", action="store_true", help="keep the downloaded files in DIR/downloads"
     )
+    add_quiet(parser)
     parser.set_defaults(run=_download, after_interrupt="the same command resumes here")
 
 
@@ -76,17 +98,30 @@ def _add_verify(actions: Any) -> None:
         help="read every image, and list broken, unexpected and missing files",
         description="Read every image, list each broken or unexpected file, and compare the counts "
         "with the published ones. The exit status is 1 if something is wrong.",
+        examples="""
+            shoal data verify pacs --data DIR
+            shoal data verify photos --json
+        """,
     )
     parser.add_argument("dataset", metavar="PATH_OR_NAME", help=WHICH)
     add_data_folder(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_quiet(parser)
     parser.set_defaults(run=_verify, after_interrupt="nothing was written")
 
 
 def _add_cache(actions: Any) -> None:
-    parser = actions.add_parser("cache", help="decode every image once, ahead of training")
+    parser = actions.add_parser(
+        "cache",
+        help="decode every image once, ahead of training",
+        examples="""
+            shoal data cache pacs --data DIR
+            shoal data cache photos --cache DIR
+        """,
+    )
     parser.add_argument("dataset", metavar="PATH_OR_NAME", help=WHICH)
     add_places(parser)
+    add_quiet(parser)
     parser.set_defaults(run=_cache, after_interrupt="finished domains are kept")
 
 
@@ -97,6 +132,10 @@ def _add_features(actions: Any) -> None:
         description="Run every image through a network with ImageNet weights once, and write "
         "its features. The file is a data set for 'shoal sweep' and 'shoal train', which "
         "train linear heads on it in seconds.",
+        examples="""
+            shoal data features pacs --data DIR --out pacs.safetensors
+            shoal data features photos --network resnet18 --out photos.safetensors
+        """,
     )
     parser.add_argument("name", metavar="NAME", help=WHICH)
     add_places(parser)
@@ -105,10 +144,12 @@ def _add_features(actions: Any) -> None:
         "--out", type=Path, required=True, metavar="FILE", help="a .safetensors file to write"
     )
     add_device(parser)
+    add_quiet(parser)
     parser.set_defaults(run=_features, after_interrupt="nothing was written")
 
 
 def _features(options: argparse.Namespace) -> int:
+    require("rich", "safetensors", *for_images(options.name), *for_weights(options.network))
     if options.out.suffix != ".safetensors":
         raise ValueError(f"--out must be a .safetensors file, got {options.out}")
     dataset = load_and_report(options.name, options.data)
@@ -121,6 +162,7 @@ def _features(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
+    require(*([] if options.json else ["rich"]))
     from ..datasets import SOURCES
 
     if options.json:
@@ -141,7 +183,7 @@ def _list(options: argparse.Namespace) -> int:
         ]
         print(json.dumps(rows, indent=2))
         return 0
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.filesize import decimal
     from rich.padding import Padding
     from rich.text import Text
@@ -163,11 +205,12 @@ def _list(options: argparse.Namespace) -> int:
             f"{source.images:,}",
             Text(there, style="green") if present else Text(fetched),
         )
-    Console().print(shown)
+    open_console().print(shown)
     return 0
 
 
 def _download(options: argparse.Namespace) -> int:
+    require("rich")
     from ..choices import choose
     from ..datasets import SOURCES
     from ..datasets.fetch import fetch
@@ -200,6 +243,7 @@ def _download(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
+    require("rich", *for_images(options.dataset))
     from ..datasets.verification import examine
 
     with amounts("images") as shown:
@@ -212,6 +256,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _cache(options: argparse.Namespace) -> int:
+    require("rich", *for_images(options.dataset))
     dataset = load_and_report(options.dataset, options.data)
     cache = decode_with_progress(dataset, options.cache)
     if cache is None:
@@ -244,10 +289,9 @@ def as_json(report: "Examination") -> dict[str, Any]:
 
 def show(report: "Examination") -> None:
     """Print the counts, every fault, every note and the verdict."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    console = open_console()
     broken: list[tuple[str, str]] = []
     console.print(Text(f" {report.name}: {report.place}"), soft_wrap=True)
     if report.found is not None:

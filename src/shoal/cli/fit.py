@@ -19,7 +19,10 @@ from ..catalogue import (
     own_method,
 )
 from ..choices import choose, nearest
+from ..report.console import open_console
+from .extras import for_images, for_weights, require
 from .loading import add_cache_folder
+from .notes import add_quiet
 from .options import add_device, add_settings, device, name_domains, positive, settings
 from .progress import FitProgressBars, fit_progress
 from .terminal import fits, format_duration, parse_duration, table
@@ -40,6 +43,13 @@ def add(commands: Any) -> None:
         "all domains, and writes a folder with the model, its card, an ONNX file and a report "
         "page. If interrupted, the same command resumes. On several GPUs: torchrun "
         "--nproc-per-node 2 -m shoal fit …",
+        examples="""
+            shoal fit photos                             # a folder of domain/class/file
+            shoal fit photos --time 1h --train both --out models/photos
+            shoal fit patients.csv --domain-column site --class-column outcome --leave-out id
+            shoal fit sales.parquet --domain-column date:month --class-column sold --judge worst
+            shoal fit photos --only erm fishr coral --plan-only
+        """,
     )
     name_domains(parser)
     parser.add_argument(
@@ -52,6 +62,7 @@ def add(commands: Any) -> None:
     _add_comparison(parser.add_argument_group("comparison"))
     _add_training(parser.add_argument_group("training"))
     _add_reading(parser.add_argument_group("reading the data"))
+    add_quiet(parser)
     parser.set_defaults(run=_run, after_interrupt="run the same command to resume")
 
 
@@ -200,7 +211,20 @@ def _add_reading(group: Any) -> None:
     )
 
 
+def _needed(options: argparse.Namespace) -> list[str]:
+    """Return the packages that this fit needs, as far as its options tell."""
+    found = ["rich", "safetensors", "jinja2"]
+    if images := for_images(options.data):
+        found += [*images, *for_weights(options.backbone)]
+    if options.data.suffix.lower() == ".parquet":
+        found.append("pyarrow")
+    if set(BASELINES) & {*options.algorithms, *options.only}:
+        found.append("sklearn")
+    return found
+
+
 def _run(options: argparse.Namespace) -> int:
+    require(*_needed(options))
     from ..distributed import rank
     from ..fitting.fit import fit
     from ..fitting.leave_one_out import FitWatcher
@@ -208,7 +232,9 @@ def _run(options: argparse.Namespace) -> int:
     from .torchrun import process_group
 
     with process_group(device(options.device)) as on, ending_on_sigterm():
-        with fit_progress(FitTerminal) if rank() == 0 else nullcontext(FitWatcher()) as watcher:
+        # A plan is printed if nothing else is asked for.
+        silent = rank() > 0 or (options.quiet and not options.plan_only)
+        with nullcontext(FitWatcher()) if silent else fit_progress(FitTerminal) as watcher:
             result = fit(
                 options.data,
                 out=options.out,
@@ -267,11 +293,10 @@ class FitTerminal(FitProgressBars):
 
 def print_data(data: Any) -> None:
     """Print the counts of domains and classes, unreadable files and notes."""
-    from rich.console import Console
     from rich.text import Text
 
     dataset, counts = data.dataset, data.dataset.counts()
-    console = Console()
+    console = open_console()
     examples = "images" if data.table is None else "rows"
     total = sum(map(len, dataset.domains))
     title = (
@@ -397,12 +422,11 @@ def _round_duration(seconds: float) -> str:
 
 def print_result(result: Any) -> None:
     """Print the estimates, the verdict and the files."""
-    from rich.console import Console
     from rich.text import Text
 
     from ..fitting.paired import HALF
 
-    verdict, out, console = result.verdict, result.out, Console()
+    verdict, out, console = result.verdict, result.out, open_console()
     decision = verdict.decision
     metric, guess = decision.estimates.measure, decision.guess
     title = f"{metric.title[:1].upper()}{metric.title[1:]}{' in %' if metric.percent else ''}"

@@ -6,6 +6,8 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from ..catalogue import own_dataset, own_method
+from ..report.console import open_console
+from .extras import require
 from .options import add_search, add_settings, settings, whole
 from .terminal import table
 
@@ -17,6 +19,11 @@ def add(commands: Any) -> None:
         help="show a method's hyperparameters: defaults, search ranges, one draw of the search",
         description="Show the hyperparameters of a method on a data set: the values of one draw, "
         "the distributions that DomainBed's random search draws from, and what each one does.",
+        examples="""
+            shoal hparams fishr --dataset pacs
+            shoal hparams fishr --dataset pacs --draw 3 --json
+            shoal hparams fishr --dataset office-home --set 'penalty_weight=10^U(1, 5)'
+        """,
     )
     parser.add_argument(
         "algorithm",
@@ -60,6 +67,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    require(*([] if options.json else ["rich"]))
     from ..algorithms.hparams import constant, draw, own_names, search_settings, searches
     from ..catalogue import DATASETS, title_of
     from ..choices import choose
@@ -74,7 +82,6 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(values, indent=2))
         return 0
-    from rich.console import Console
     from rich.text import Text
 
     which = f"draw {options.draw}" if options.draw else "draw 0 (the defaults)"
@@ -98,5 +105,5 @@ def _run(options: argparse.Namespace) -> int:
         searched = search != constant(value).text
         row = (shown, search if searched else "–", f.metadata["help"])
         rows.add_row(name, *map(Text, row))
-    Console().print(rows)
+    open_console().print(rows)
     return 0

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ..report.console import open_console
+from .extras import require
 from .terminal import table
 
 if TYPE_CHECKING:
@@ -19,6 +21,10 @@ def add(commands: Any) -> None:
         help="list the methods with their papers, or the data sets with their sources",
         description="List the names that other commands take. Which data sets are on this machine: "
         "'shoal data list'.",
+        examples="""
+            shoal list algorithms
+            shoal list datasets --json
+        """,
     )
     parser.add_argument(
         "what",
@@ -40,6 +46,7 @@ def _run(options: argparse.Namespace) -> int:
         for name, (line, _) in LISTS.items():
             print(f"shoal list {name:14} {line}")
         return 0
+    require(*([] if options.json else ["rich"]))
     _, show = LISTS[choose("list", options.what, LISTS)]
     show(options.json)
     return 0
@@ -57,7 +64,7 @@ def _algorithms(as_json: bool) -> None:
         rows += [{"name": name, **asdict(variant)} for name, variant in VARIANTS.items()]
         print(json.dumps(rows, indent=2))
         return
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text
 
@@ -70,7 +77,7 @@ def _algorithms(as_json: bool) -> None:
         paper = Padding(Text(kind.paper, style="dim"), (0, 0, 0, 2))
         text = Group(Text(_summary(kind)), paper)
         shown.add_row(Text(name), Text(title_of(name)), Text(str(kind.year)), text)
-    console = Console()
+    console = open_console()
     console.print(shown)
     shown = table("Variants of the paper's ablations", None)
     shown.add_column("Name", no_wrap=True)
@@ -106,7 +113,7 @@ def _datasets(as_json: bool) -> None:
         ]
         print(json.dumps(rows, indent=2))
         return
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text
 
@@ -123,7 +130,7 @@ def _datasets(as_json: bool) -> None:
             f"{source.classes:,}",
             f"{source.images:,}",
         )
-    Console().print(shown)
+    open_console().print(shown)
 
 
 def _source(source: "DatasetSource") -> str:

@@ -11,7 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .extras import require
 from .loading import report_unseen
+from .notes import add_quiet, note, report_error
 from .options import add_device, device
 
 if TYPE_CHECKING:
@@ -29,6 +31,11 @@ def add(commands: Any) -> None:
         "far off such an estimate is was measured by 'shoal fit', on the domains that it left out. "
         "If the labels are known, the estimate is compared with them: a column of a table, or "
         "folders of images with the names of classes.",
+        examples="""
+            shoal monitor out/photos-fit new-photos
+            shoal monitor out/photos-fit new-photos --page new-place.html
+            shoal monitor out/patients-fit new.csv --class-column outcome --json
+        """,
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="the folder of a fit")
     parser.add_argument(
@@ -73,10 +80,12 @@ def add(commands: Any) -> None:
         help="your own algorithm (path/to/file.py:Class), if the model was trained with one",
     )
     add_device(parser)
+    add_quiet(parser)
     parser.set_defaults(run=_run, after_interrupt="nothing was written")
 
 
 def _run(options: argparse.Namespace) -> int:
+    require("safetensors", *(["jinja2"] if options.page else []))
     from ..fitting.adaptation_record import ENTRY as ADAPTATION
     from ..fitting.place_content import place_content
     from ..fitting.predictor import load
@@ -106,7 +115,7 @@ def _run(options: argparse.Namespace) -> int:
     good = [one for one in predictions if one.error is None]
     for one in predictions:
         if one.error is not None:
-            print(f"shoal: {one.error}", file=sys.stderr)
+            report_error(one.error)
     if labels is not None:
         pairs = zip(labels, predictions, strict=True)
         labels = [label for label, one in pairs if one.error is None]
@@ -164,10 +173,9 @@ def _labels(
     folders = [path.parent.name for path in files]
     others = sorted(set(folders) - set(model.classes))
     if others and len(others) < len(set(folders)):
-        print(
-            f"shoal: there is no class {others[0]!r}, so the folders are not taken for labels; "
-            f"the classes are {', '.join(model.classes)}",
-            file=sys.stderr,
+        note(
+            f"there is no class {others[0]!r}, so the folders are not taken for labels; the "
+            f"classes are {', '.join(model.classes)}"
         )
     return None if others else folders
 

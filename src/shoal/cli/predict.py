@@ -11,7 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from .extras import require
 from .loading import report_unseen
+from .notes import add_quiet, note, report_error
 from .options import add_device, device
 
 # Rows unlike all in training that are listed on stderr; the others are counted.
@@ -28,6 +30,12 @@ def add(commands: Any) -> None:
         description="Prints the class and its probability for every image or row. Unreadable "
         "inputs are reported on stderr and skipped; the exit status is then 1. Rows with numbers "
         "far from all in training are reported, too, because their probability means little.",
+        examples="""
+            shoal predict out/photos-fit new-photos
+            shoal predict out/photos-fit new-photos --csv -q > classes.csv
+            shoal predict out/patients-fit new.csv --json
+            shoal predict out/photos-fit new-photos --adapt
+        """,
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="the folder of a fit or a run")
     parser.add_argument(
@@ -57,10 +65,12 @@ def add(commands: Any) -> None:
         help="your own algorithm (path/to/file.py:Class), if the model was trained with one",
     )
     add_device(parser)
+    add_quiet(parser)
     parser.set_defaults(run=_run, after_interrupt="the predictions printed so far are complete")
 
 
 def _run(options: argparse.Namespace) -> int:
+    require("safetensors")
     from ..fitting.predictor import load
     from .methods import with_settings
 
@@ -71,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
         predictions = model.adapted if options.adapt else model.predictions
         every = predictions(options.files)  # before anything is printed, because it can be refused
     for warning in caught:
-        print(f"shoal: {warning.message}", file=sys.stderr)
+        note(str(warning.message))
     for folder in filter(Path.is_dir, options.files):
         _print_skipped(folder, model.takes_rows)
     failed, unusual, unseen = 0, 0, Counter[str]()
@@ -80,17 +90,14 @@ def _run(options: argparse.Namespace) -> int:
         unseen.update(found.unseen)
         if found.error is not None:
             failed += 1
-            print(f"shoal: {found.error}", file=sys.stderr)
+            report_error(found.error)
         if found.unusual:
             unusual += 1
             if unusual <= NAMED:
-                print(f"shoal: {_caution(found)}", file=sys.stderr)
+                note(_caution(found))
         show(found)
     if unusual > NAMED:
-        print(
-            f"shoal: {unusual:,} rows are unlike all in training; --csv and --json mark them",
-            file=sys.stderr,
-        )
+        note(f"{unusual:,} rows are unlike all in training; --csv and --json mark them")
     report_unseen(unseen)
     return 1 if failed else 0
 
@@ -131,4 +138,4 @@ def _print_skipped(folder: Path, rows: bool) -> None:
     if others:
         files = "1 file" if others == 1 else f"{others:,} files"
         suffix = "not .csv, .tsv or .parquet" if rows else "without the suffix of an image"
-        print(f"shoal: skipped {files} in {folder}, {suffix}", file=sys.stderr)
+        note(f"skipped {files} in {folder}, {suffix}")

@@ -1,6 +1,5 @@
 """Progress on stderr: bars on a terminal, lines elsewhere."""
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -8,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..training.watcher import Progress, Watcher
+from .notes import has_bars, progress_console, say
 from .terminal import QUIET, format_duration
 
 # The width of lines without a terminal.
@@ -30,19 +30,19 @@ class RunProgressBar:
         if not self._bar.console.is_terminal and (late or progress.done == progress.steps):
             self._printed = time.monotonic()
             line = f"{self._title}: step {progress.done} of {progress.steps}, {speed}, {record}"
-            print(line, file=sys.stderr)
+            say(line)
 
 
 @contextmanager
 def run_progress(title: str) -> Iterator[RunProgressBar]:
     """Yield a bar for a run."""
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.live import Live
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bars
     from rich.text import Text
 
-    console = Console(stderr=True)
+    console = progress_console()
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
@@ -52,7 +52,7 @@ def run_progress(title: str) -> Iterator[RunProgressBar]:
     bar = Bars(*columns, console=console)
     below = Text()  # names of domains are long
     run_bar = RunProgressBar(title, bar, below)
-    live = Live(Group(bar, below), console=console) if console.is_terminal else nullcontext()
+    live = Live(Group(bar, below), console=console) if has_bars(console) else nullcontext()
     with live:
         yield run_bar
 
@@ -117,7 +117,7 @@ class FitProgressBars(Watcher):
 
     def note(self, line: str) -> None:
         if self._bars.disable:
-            print(line, file=sys.stderr)
+            say(line)
         else:
             self._bars.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -129,7 +129,7 @@ class FitProgressBars(Watcher):
         now = time.monotonic()
         if self._bars.disable and now - self._printed > QUIET and total and done < total:
             self._printed = now
-            print(line, file=sys.stderr)
+            say(line)
 
 
 def _line(head: str, words: str, whole: str) -> str:
@@ -144,19 +144,18 @@ def _line(head: str, words: str, whole: str) -> str:
 @contextmanager
 def fit_progress(watcher: type[FitProgressBars]) -> Iterator[Any]:
     """Yield a ``FitWatcher`` of this class that shows a fit on stderr."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bars
     from rich.table import Column
 
-    console = Console(stderr=True)
+    console = progress_console()
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None, table_column=Column(max_width=24)),
         MofNCompleteColumn(),
         TextColumn("{task.fields[words]}", markup=False),
     )
-    with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
+    with Bars(*columns, console=console, disable=not has_bars(console)) as bars:
         yield watcher(bars)
 
 
@@ -186,7 +185,7 @@ class AmountProgress:
     def note(self, line: str) -> None:
         """Print a line."""
         if self._bars.disable:
-            print(line, file=sys.stderr)
+            say(line)
         else:
             self._bars.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -210,7 +209,6 @@ class AmountProgress:
 @contextmanager
 def amounts(unit: str) -> Iterator[AmountProgress]:
     """Yield a function of (name, done, total) that shows a bar with speed and time left."""
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         DownloadColumn,
@@ -226,9 +224,9 @@ def amounts(unit: str) -> Iterator[AmountProgress]:
         if unit == "bytes"
         else (MofNCompleteColumn(), TextColumn(unit))
     )
-    console = Console(stderr=True)
+    console = progress_console()
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), *counted)
     with Bars(
-        *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
+        *columns, TimeRemainingColumn(), console=console, disable=not has_bars(console)
     ) as bars:
         yield AmountProgress(bars, unit)

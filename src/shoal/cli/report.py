@@ -2,7 +2,6 @@
 
 import argparse
 import io
-import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..catalogue import own_method
 from ..results.selection import ALL_RULES
+from .extras import require
 from .loading import add_places
+from .notes import add_quiet, note
 
 if TYPE_CHECKING:
     from ..report.views import Document
@@ -80,11 +81,10 @@ def warn_of_twins(runs: "Sequence[RunResult]") -> None:
 
     if found := twins(runs):
         first, second = found[0]
-        print(
-            f"shoal: some draws have more than one run ({len(found):,} in total), and rules choose "
+        note(
+            f"some draws have more than one run ({len(found):,} in total), and rules choose "
             f"between them: {first.path} and {second.path}; report sweeps of different protocols "
-            "separately",
-            file=sys.stderr,
+            "separately"
         )
 
 
@@ -98,6 +98,12 @@ def add(commands: Any) -> None:
         description="Print the tables of a sweep for each selection rule: accuracies by data set "
         "and by test domain, ranks, and paired differences between methods. Published numbers "
         "are shown next to comparable runs.",
+        examples="""
+            shoal report out/sweep
+            shoal report out/sweep --rule training-domain --compare fishr vrex
+            shoal report out/sweep --format html --out page.html
+            shoal report --published --format markdown
+        """,
     )
     parser.add_argument(
         "folders",
@@ -139,6 +145,7 @@ def add(commands: Any) -> None:
         metavar="FILE",
         help=f"write the report to this file instead of printing it (html: default {PAGE})",
     )
+    add_quiet(parser)
     add_places(parser.add_argument_group("sample images of the html page"))
     parser.set_defaults(run=_run, after_interrupt="nothing was written")
 
@@ -148,6 +155,7 @@ def _run(options: argparse.Namespace) -> int:
     from ..results.records import FIT_SETUP
     from ..storage import write_text
 
+    require(*{"terminal": ["rich"], "html": ["jinja2"]}.get(options.format, []))
     if options.published == bool(options.folders):
         raise ValueError("give either folders or --published")
     for folder in options.folders:

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from ..catalogue import title_of
+from ..report.console import open_console
 from ..results.records import CARD, FIT_SETUP, failure_of
 from ..runs.machine import installed_hardware
 from ..runs.run import Run
 from ..sweeps.cost import RemainingWork, remaining_work
 from ..sweeps.plan import folder_of, read_plan
 from ..sweeps.status import RunState, count_states, stale_folders, state_of, without_stale
+from .extras import require
 from .terminal import fits, format_duration, table
 
 STATES = tuple(state.value for state in RunState)
@@ -25,6 +27,10 @@ def add(commands: Any) -> None:
         help="show how many runs of a sweep are done, running, failed and waiting",
         description="Show the states of the runs of a sweep or a fit, why runs failed, and about "
         "how long the rest takes.",
+        examples="""
+            shoal status out/sweep
+            shoal status out/sweep --json
+        """,
     )
     parser.add_argument("out", type=Path, metavar="DIR", help="the folder of a sweep or a fit")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -32,6 +38,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    require(*([] if options.json else ["rich"]))
     runs = without_stale(options.out, read_plan(options.out))
     if options.json:
         left, workers = _remaining(options.out, runs)
@@ -44,10 +51,9 @@ def _run(options: argparse.Namespace) -> int:
 
 def show_status(out: Path, runs: Sequence[Run]) -> None:
     """Print a row for every data set and method, failures, stale runs, and the time left."""
-    from rich.console import Console
 
     found = _status_as_json(out, runs)
-    console = Console()
+    console = open_console()
     if found["runs"]:
         console.print(status_table(f"Runs of {out}", found["runs"], console))
     by_reason: dict[str, list[str]] = {}

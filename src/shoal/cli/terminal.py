@@ -2,12 +2,14 @@
 
 import argparse
 import re
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from ..report.console import open_console
+from .notes import has_bars, progress_console, say
 
 
 def table(title: str | None, caption: str | None) -> Any:
@@ -32,7 +34,6 @@ QUIET = 15.0
 @contextmanager
 def bars(unit: str) -> Any:
     """Show one progress bar per method on a terminal; print lines to a file or pipe."""
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -50,8 +51,8 @@ def bars(unit: str) -> Any:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    console = progress_console()
+    with Progress(*columns, console=console, disable=not has_bars(console)) as progress:
         tasks: dict[str, Any] = {}
         counts: dict[str, dict[int, int]] = {}
         last_line = time.monotonic()
@@ -66,7 +67,7 @@ def bars(unit: str) -> Any:
             quiet_for = time.monotonic() - last_line
             if not console.is_terminal and (quiet_for > QUIET or done == total):
                 last_line = time.monotonic()
-                print(f"{method}: restart {restart}, step {done} of {total}", file=sys.stderr)
+                say(f"{method}: restart {restart}, step {done} of {total}")
 
         yield report
 
@@ -100,12 +101,11 @@ def show_and_write(
     figures: Mapping[str, Any],
 ) -> None:
     """Print an experiment's tables, write its results, and print which files were written."""
-    from rich.console import Console
 
     from ..experiments.output import write
     from ..report.views import sheet_terminal
 
-    console = Console()
+    console = open_console()
     for sheet in sheets:
         console.print(sheet_terminal(sheet))
     print(f"Written in {out}: {', '.join(write(out, command, result, sheets, figures))}")

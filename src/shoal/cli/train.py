@@ -3,16 +3,18 @@
 import argparse
 import hashlib
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from ..catalogue import AVERAGES, title_of
+from ..report.console import open_console
 from ..results.records import Record, RunResult, timing_of
 from ..training.watcher import Progress, Watcher
+from .extras import for_images, require
 from .loading import decode_with_progress, load_and_report, report_resizing
+from .notes import add_quiet, note, say
 from .options import add_run_options, averages_of, device, settings
 from .progress import RunProgressBar, run_progress
 from .terminal import table
@@ -26,12 +28,21 @@ def add(commands: Any) -> None:
         description="One run of DomainBed's protocol. The same command resumes an interrupted run, "
         "and ends with the same numbers. Under torchrun, several processes share its batches: "
         "torchrun --nproc-per-node 2 -m shoal train …",
+        examples="""
+            shoal train --dataset colored-mnist --algorithm fishr --test-domain=-90%
+            shoal train --dataset pacs --data DIR --test-domain sketch --out out/sketch
+            shoal train --dataset photos --algorithm erm --network efficientnet-lite0 --steps 300
+            shoal train --dataset pacs --data DIR --algorithm methods.py:Mine --set lr=1e-4 --json
+        """,
     )
     add_run_options(parser)
+    add_quiet(parser)
     parser.set_defaults(run=_run, after_interrupt="the same command starts again")
 
 
 def _run(options: argparse.Namespace) -> int:
+    board = ["tensorboard"] if options.tensorboard else []
+    require("rich", "safetensors", *board, *for_images(options.dataset))
     from .torchrun import process_group
 
     with process_group(device(options.device)) as on:
@@ -89,7 +100,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     )
     first = rank() == 0
     if first and on.type == "cuda":
-        print(_describe_step(machine.step), file=sys.stderr)
+        say(_describe_step(machine.step))
     with (
         _advise_after_interrupt(options, RunFolder(out)),
         open_run_folder(out, run) if first else nullcontext(RunFolder(out)) as folder,
@@ -223,13 +234,12 @@ def show_result(result: RunResult, run: Any, out: Path, trained: bool) -> None:
     Args:
         trained: whether the run was trained just now.
     """
-    from rich.console import Console
 
     from ..results.averages import average_folder
     from ..runs.best_weights import KEPT_MODELS
 
     record = result.records[-1]
-    console = Console()
+    console = open_console()
     title = f"{title_of(run.algorithm)} on {run.dataset}, after {record.step + 1} updates"
     console.print(accuracies(record, run, title))
     took = timing_of(result) if trained else None
@@ -293,20 +303,15 @@ class TrainWatcher(Watcher):
             self._board.draw(records)
 
     def note(self, line: str) -> None:
-        print(f"shoal: {line}", file=sys.stderr)
+        note(line)
 
 
 class Board:
     """Curves in TensorBoard; ``draw`` adds the records that are new."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ModuleNotFoundError(
-                "--tensorboard needs tensorboard: pip install 'shoal[tensorboard]'",
-                name="tensorboard",
-            ) from error
+        from torch.utils.tensorboard import SummaryWriter
+
         shutil.rmtree(folder, ignore_errors=True)  # the first call brings all records
         self._writer: Any = SummaryWriter(str(folder))
         self._seen = 0

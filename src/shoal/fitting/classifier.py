@@ -118,7 +118,8 @@ class DomainClassifier:
             "balanced" if all classes of a domain count the same.
         random_state: seed of weights and batches; or a ``numpy.random.RandomState``, or None for
             numpy's global one, from which the seed is drawn.
-        device: "cpu", "cuda", or None for a GPU if there is one.
+        device: "cpu", "cuda", "mps" (Apple's GPUs, untried), or None for an NVIDIA GPU if there is
+            one.
         verbose: whether ``fit`` writes its progress to stderr.
 
     After ``fit`` it has ``classes_``, ``domains_``, ``n_features_in_`` (for vectors),

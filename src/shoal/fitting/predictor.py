@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from ..monitoring.reference import FILE as REFERENCE_FILE
 from ..monitoring.reference import Reference
 from ..results.records import CARD, MODEL
 from ..runs import model as models
-from ..runs.machine import one_thread
+from ..runs.machine import one_thread, usable_devices
 from ..storage import read_safetensors
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import TOGETHER, VECTORS
@@ -64,7 +65,7 @@ from .inputs import (
 from .temperature import scaled as at_temperature
 
 # Images in a batch, by device: on a CPU, larger batches do not fit the caches.
-BATCH = {"cpu": 4, "cuda": 256}
+BATCH = {"cpu": 4, "cuda": 256, "mps": 32}
 IMAGE = [3, 224, 224]
 # Fewer inputs are not adapted to without a warning.
 FEWEST = 30
@@ -646,15 +647,14 @@ def temperature_of(card: Mapping[str, Any]) -> float:
 
 
 def device_of(name: str | torch.device | None) -> torch.device:
-    """Return the device of this name; None is a GPU if there is one, else the CPU."""
-    has_gpu = torch.cuda.is_available()
+    """Return the device of this name; None is an NVIDIA GPU if there is one, else the CPU."""
+    usable = usable_devices()
     try:
-        found = torch.device(name or ("cuda" if has_gpu else "cpu"))
+        found = torch.device(name or ("cuda" if "cuda" in usable else "cpu"))
     except RuntimeError as error:
-        raise ValueError(f"unknown device {name!r}; one of: cpu, cuda, cuda:0 …") from error
-    if found.type not in ("cpu", "cuda") or (found.type == "cuda" and not has_gpu):
-        usable = "cpu or cuda" if has_gpu else "cpu"
-        raise ValueError(f"device {name!r} cannot be used here; use {usable}")
+        raise ValueError(f"unknown device {name!r}; one of: cpu, cuda, cuda:0, mps …") from error
+    if found.type not in usable:
+        raise ValueError(f"device {name!r} cannot be used here; use {' or '.join(usable)}")
     return found
 
 
@@ -674,9 +674,14 @@ def _check_version(card: Path) -> None:
             f"{__version__} reads schema {models.SCHEMA}; install the version that wrote it, or "
             "fit the model again"
         )
-    if found.get("shoal", __version__) != __version__:
+    if _numbers(str(found.get("shoal", ""))) > _numbers(__version__):
         warnings.warn(
             f"{card} was written by {writer}; it is used, because shoal {__version__} writes "
             "models in the same format",
             stacklevel=3,
         )
+
+
+def _numbers(version: str) -> list[int]:
+    """Return the numbers of a version, which compare as versions do."""
+    return [int(number) for number in re.findall(r"\d+", version)]

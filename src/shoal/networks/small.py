@@ -5,6 +5,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from ..scalars import widest
 from .base import Dropout, Network, draw_weights
 from .gpu_kernels import relu_group_norm
 
@@ -119,7 +120,7 @@ class Standardise(nn.Module):
         shares = _weights_of(inputs, weights)[:, None] * ~inputs.isnan()
         total = shares.sum(0)
         total = torch.where(total > 0, total, 1.0)
-        values = inputs.double().nan_to_num(nan=0.0)
+        values = inputs.to(widest(inputs.device)).nan_to_num(nan=0.0)
         mean = (shares * values).sum(0) / total
         std = ((shares * (values - mean).square()).sum(0) / total).sqrt()
         constant = std <= 1e-6 * mean.abs().clamp(min=1e-6)
@@ -152,9 +153,10 @@ class WithRanks(nn.Module):
     def measure(self, inputs: Tensor, weights: Tensor | None = None) -> None:
         """Take the quantiles of every column of ``[n, d]``, ignoring missing values."""
         size = self.knots.shape[1]
-        shares = (torch.arange(size, dtype=torch.float64) + 0.5) / size
+        precise = widest(inputs.device)
+        shares = (torch.arange(size, dtype=precise, device=inputs.device) + 0.5) / size
         counted = _weights_of(inputs, weights)
-        for column, values in enumerate(inputs.double().T):
+        for column, values in enumerate(inputs.to(precise).T):
             known = ~values.isnan() & (counted > 0)
             values, order = values[known].sort()
             if len(values.unique()) < 3:
@@ -171,7 +173,9 @@ class WithRanks(nn.Module):
             heights = torch.special.ndtri((first + after).float() / (2 * n).float())
             # Fewer knots than there is room for: the last one goes on, flat.
             room = size - len(knots)
-            beyond = knots[-1] + (1 + knots[-1].abs()) * torch.arange(1, room + 1)
+            beyond = knots[-1] + (1 + knots[-1].abs()) * torch.arange(
+                1, room + 1, device=values.device
+            )
             self.knots[column] = torch.cat([knots, beyond])
             self.heights[column] = torch.cat([heights, heights[-1:].expand(room)])
 
@@ -202,10 +206,10 @@ def standardised_mlp(inputs: int, classes: int, generator: torch.Generator) -> N
 
 
 def _weights_of(inputs: Tensor, weights: Tensor | None) -> Tensor:
-    """Return the weights of inputs, float64 ``[n]``; 1 for each if None."""
+    """Return the weights of inputs ``[n]``, in the widest type; 1 for each if None."""
     if weights is None:
-        return torch.ones(len(inputs), dtype=torch.float64, device=inputs.device)
-    return weights.to(inputs.device, torch.float64)
+        return torch.ones(len(inputs), dtype=widest(inputs.device), device=inputs.device)
+    return weights.to(inputs.device, widest(inputs.device))
 
 
 def measure_inputs(module: nn.Module, inputs: Tensor, weights: Tensor | None = None) -> None:

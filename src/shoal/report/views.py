@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
+from .console import open_console
 from .grid import Grid, GridEntry
 
 if TYPE_CHECKING:
@@ -302,11 +303,10 @@ class Document:
 
 def print_terminal(document: Document, file: IO[str] | None = None) -> None:
     """Print a report for a terminal. Tables have titles, so only other sections have headings."""
-    from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
 
-    console = Console(file=file)
+    console = open_console(file)
 
     def show(line: str, style: str = "", below: int = 0) -> None:
         console.print(Padding(Text(line, style), (0, 1, below, 1), expand=False))

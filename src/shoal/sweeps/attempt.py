@@ -122,7 +122,7 @@ def _train(
         method, _ = workspace.method(run.algorithm)
         watcher.starts()
         execute(run, method, dataset, cache, folder, machine, watcher)
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit, BrokenPipeError):  # the last: nobody reads the progress
         (folder.path / BEGUN).unlink(missing_ok=True)  # a request to end does not count as a death
         raise
     except Exception as error:

@@ -22,6 +22,7 @@ from ..choices import choose
 from ..distributed import alone, copy_from_first_rank, processes, without_sharing
 from ..randomness import Draws
 from ..results.records import Record
+from ..scalars import widest
 from ..weight_average import StoredWeights, fold, use_weights
 from .evaluation import Evaluation, EvaluationSet, eval_mode, record_of
 from .step import Step, Update, precision_context
@@ -440,7 +441,8 @@ class Averaging:
         """Return the mean over training domains of the mean cross-entropy on held-out examples."""
         losses = []
         for part in self.validation:
-            logits = torch.cat([batch.double() for batch in self.evaluate.logits(part)])
+            logits = torch.cat(list(self.evaluate.logits(part)))
+            logits = logits.to(widest(logits.device))
             labels = part.labels.to(logits.device)
             losses.append(nn.functional.cross_entropy(logits, labels))
         mean = torch.stack(losses).mean()

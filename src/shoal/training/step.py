@@ -16,6 +16,7 @@ from ..choices import choose
 from ..distributed import alone, processes, run_shared
 from ..micro_batches import in_micro_batches
 from ..networks.backbones import Features
+from ..scalars import widest
 from .batches import Batches
 
 
@@ -182,8 +183,9 @@ class Update(nn.Module):
         self.precision = choose("precision", precision, PRECISIONS)
         self.names: tuple[str, ...] = ()
         set_runner(algorithm)
-        # Of the terms since the last record; float64, so that their mean loses nothing.
-        sums = torch.zeros(TERMS, dtype=torch.float64, device=algorithm.device)
+        # Of the terms since the last record; in float64 their mean loses nothing.
+        on = algorithm.device
+        sums = torch.zeros(TERMS, dtype=widest(on), device=on)
         self.register_buffer("sums", sums)
 
     def forward(self) -> None:
@@ -198,7 +200,7 @@ class Update(nn.Module):
         self.names = tuple(terms)
         if len(terms) > TERMS:
             raise ValueError(f"a method can report {TERMS} terms at most, got {len(terms)}")
-        values = torch.stack([term.double() for term in terms.values()])
+        values = torch.stack([term.to(self.sums.dtype) for term in terms.values()])
         self.sums[: len(values)].add_(values)
 
     @property
