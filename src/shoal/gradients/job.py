@@ -17,6 +17,21 @@ from .recording import WeightGradients
 from .sources import Form
 
 
+@dataclass(frozen=True)
+class Routes:
+    """Where the gradients of each weight come from.
+
+    Args:
+        layers: from the input z and the output's gradient r of their layers.
+        copied: from one copy of the weight for each example: positions, class tokens.
+        rest: from ``torch.func``.
+    """
+
+    layers: tuple[str, ...]
+    copied: tuple[str, ...]
+    rest: tuple[str, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """A statistic to compute: the network, its chosen weights, and examples sorted by domain."""
@@ -29,6 +44,7 @@ class Job:
     form: Form
     chunk_size: int | None = None
     check_layers: bool = True  # whether the layers' gradients are compared with autograd's
+    routes: Routes | None = None  # for a stream; None before they are verified
     order: Tensor | None = None  # sorted the examples, on the host; None if they came sorted
 
     @staticmethod

@@ -20,7 +20,7 @@ from .variance import first_pass, rows_at_once, second_pass
 # The share of the bytes that tensors can take. Kernels need some as well, more on a GPU, whose
 # allocator also leaves gaps.
 SHARES = {"cpu": 0.9, "cuda": 0.75}
-StatisticStep = Callable[[Job], None]
+StatisticStep = Callable[[Job], object]
 _measured: WeakKeyDictionary[nn.Module, dict[Any, list[float]]] = WeakKeyDictionary()
 
 
@@ -51,6 +51,17 @@ def chunk_within(job: Job, memory: int) -> int | None:
                 f"a time; give at least {ceil(peak / share):,} bytes, or choose fewer parameters"
             )
         fitting = min(chunk - 1, max(int(chunk * room / min(peak, 2 * room)), 1))
+
+
+def chunk_without_gradient(step: StatisticStep, job: Job, memory: int) -> int:
+    """Return how many examples a step without a second pass can run within ``memory`` bytes.
+
+    Extrapolated from one and two examples, and not tried; 1 is the least.
+    """
+    n, job = len(job.examples), replace(job, check_layers=False)
+    share = SHARES.get(job.device.type, min(SHARES.values()))
+    fitting = max(_guess(step, job, share * memory), 1)
+    return ceil(n / ceil(n / fitting))  # chunks of about equal size
 
 
 def _guess(step: StatisticStep, job: Job, room: float) -> int:
