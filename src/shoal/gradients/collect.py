@@ -16,6 +16,7 @@ from .examples import Examples, Loss
 from .materialised import AutogradGradients
 from .precision import dense, rounding
 from .recording import Owners, Recording, WeightGradients, owners_of
+from .sharding import origin_of
 from .vmap import individual_gradients
 
 # Largest difference of Σ_i g_i from autograd's gradient, relative to the root of Σ_i g_i².
@@ -104,7 +105,7 @@ def weights_hooks_miss(
     With ``check_layers``, compare them with autograd if a check is due.
     """
     key = (model.training, rounding(next(iter(weights.values()))), *weights)
-    check = _checks.setdefault(model, {}).setdefault(key, HookCheck())
+    check = _checks.setdefault(origin_of(model), {}).setdefault(key, HookCheck())
     due = (check.calls + 1) & check.calls == 0
     # Losses that are not finite prove nothing about the layers.
     allowed = check_layers and not _capturing()

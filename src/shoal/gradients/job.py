@@ -14,6 +14,7 @@ from .domains import SortedDomains, host_order
 from .examples import Examples, Inputs, Loss
 from .parameters import Parameters, select_weights, unwrap
 from .recording import WeightGradients
+from .sharding import with_whole_weights
 from .sources import Form
 
 
@@ -72,7 +73,11 @@ class Job:
         check_domains(domains, len(examples), num_domains)
         if chunk_size is not None:
             check_count("chunk_size", chunk_size, 1)
+        plain = with_whole_weights(model)
         weights = select_weights(model, parameters)
+        if plain is not model:
+            named = dict(plain.named_parameters())
+            model, weights = plain, {name: named[name] for name in weights}
         device = next(iter(weights.values())).device
         if num_domains is None:
             largest = int(domains.max()) + 1 if len(domains) else 1

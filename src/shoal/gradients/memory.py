@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..replay import Randomness
 from .job import Job
+from .sharding import origin_of
 from .variance import first_pass, rows_at_once, second_pass
 
 # The share of the bytes that tensors can take. Kernels need some as well, more on a GPU, whose
@@ -90,7 +91,7 @@ def _trace(step: StatisticStep, job: Job) -> list[float]:
     groups, cast = job.groups, torch.is_autocast_enabled(job.device.type)
     # Without the sizes of the domains, which can differ in every batch.
     what = (*job.weights, *shapes, groups.num_domains, groups.equal, job.form, cast)
-    known, key = _measured.setdefault(job.model, {}), (step, job.chunk_size, what)
+    known, key = _measured.setdefault(origin_of(job.model), {}), (step, job.chunk_size, what)
     if key not in known:
         living = MemoryTrace()
         with torch.enable_grad(), Randomness.now(job.device, job.model).restored(), living:

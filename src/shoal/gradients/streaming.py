@@ -21,6 +21,7 @@ from .job import Job, Routes
 from .materialised import AutogradGradients
 from .precision import precise, rounding
 from .recording import LayerCall, Recording, WeightGradients, owners_of
+from .sharding import origin_of
 from .vmap import Functional, individual_gradients
 
 Take = Callable[[WeightGradients], None]
@@ -42,7 +43,7 @@ _checks: WeakKeyDictionary[nn.Module, dict[Any, RouteCheck]] = WeakKeyDictionary
 
 def routes_of(job: Job) -> Routes:
     """Return the routes of a job's weights, verified on a few examples on calls 1, 2, 4, 8 …"""
-    known = _checks.setdefault(job.model, {})
+    known = _checks.setdefault(origin_of(job.model), {})
     few = min(len(job.examples), FEW)  # one example alone proves little
     key = (job.model.training, few, rounding(next(iter(job.weights.values()))), *job.weights)
     check = known.get(key)
