@@ -405,7 +405,7 @@ def test_memory_holds_the_gradients_of_one_layer() -> None:
 
     assert peak(shoal.gradient_norms, chunk_size=64) < whole / 20  # by products of positions
     at_once = peak(shoal.fisher_diagonal, chunk_size=64)
-    assert at_once < whole / 6
+    assert at_once < whole / 4
     assert peak(shoal.fisher_diagonal, chunk_size=8) < at_once / 2
     bounded = 3_500_000
     assert peak(shoal.fisher_diagonal, memory=bounded) < bounded < at_once

@@ -102,9 +102,8 @@ class MaterialisedGradients(ABC):
         total: Tensor | None = None
         with torch.no_grad():
             for part in self._chunks(tensors):
-                # One pass over g, and no other tensor of its size.
-                g = torch.linalg.vector_norm(self.values(self._cut(tensors, part)), dim=0)
-                total = g.square_() if total is None else total.addcmul_(g, g)
+                squares = _sum_of_squares(self.values(self._cut(tensors, part)))
+                total = squares if total is None else total.add_(squares)
         if total is None:
             raise ValueError("a sum of squares needs examples, got none")
         return total
@@ -229,6 +228,14 @@ def gram_is_cheaper(positions: int, size: int, width: int) -> bool:
 def gram_norms(r: Tensor, z: Tensor) -> Tensor:
     """Return ‖Σ_t r_it ⊗ z_it‖² = Σ_ts ⟨r_t, r_s⟩⟨z_t, z_s⟩, ``[n, t, o], [n, t, k] -> [n]``."""
     return torch.bmm(r, r.mT).mul_(torch.bmm(z, z.mT)).sum((1, 2)).clamp_(min=0)
+
+
+def _sum_of_squares(g: Tensor) -> Tensor:
+    if g.device.type == "cpu":  # whose norms along the first axis are slow
+        return g.square().sum(0)
+    # One pass over g, and no other tensor of its size.
+    norms: Tensor = torch.linalg.vector_norm(g, dim=0)
+    return norms.square_()
 
 
 def _write_weighted(g: Tensor, c: Tensor, shift: Tensor | None, out: Tensor) -> None:

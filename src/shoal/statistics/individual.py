@@ -25,8 +25,9 @@ from ..gradients.sources import Form
 from ..gradients.streaming import routes_of, streams
 from ..gradients.variance import merge_ranks
 
-# Bytes for the activations and gradients of one chunk, if the caller names no number.
-MEMORY = 4 * 2**30
+# Bytes that a chunk can take if the caller names no number; on a GPU also at most half of what is
+# free. A GPU wants large chunks; a CPU does not mind small ones.
+MEMORY = {"cpu": 2 * 2**30, "cuda": 8 * 2**30}
 
 
 @overload
@@ -79,7 +80,8 @@ def gradient_norms(
         model, inputs, labels, parameters, loss: as in ``gradient_variance``.
         by_layer: return the norms of every layer instead, by its name in ``named_modules()``.
         chunk_size: examples that run together.
-        memory: bytes that the call can take, about; it chooses ``chunk_size``. By default 4 GiB.
+        memory: bytes that the call can take, about; it chooses ``chunk_size``. By default 2 GiB, on
+            a GPU 8 GiB or half of what is free.
     """
     job = _prepare(model, inputs, labels, parameters, loss=loss, chunk_size=chunk_size)
     squares = _squared_norms(_chunked(job, _squared_norms, memory))
@@ -251,7 +253,16 @@ def _chunked(job: Job, step: StatisticStep, memory: int | None) -> Job:
     job = replace(job, routes=routes_of(job))
     if job.chunk_size is not None:
         return job
-    return replace(job, chunk_size=chunk_without_gradient(step, job, memory or MEMORY))
+    memory = _default_memory(job.device) if memory is None else memory
+    return replace(job, chunk_size=chunk_without_gradient(step, job, memory))
+
+
+def _default_memory(device: torch.device) -> int:
+    if device.type != "cuda":
+        return MEMORY["cpu"]
+    free, _ = torch.cuda.mem_get_info(device)
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return min(MEMORY["cuda"], free // 2)
 
 
 def _squared_norms(job: Job) -> dict[str, Tensor]:
@@ -276,23 +287,22 @@ def _squared_norms(job: Job) -> dict[str, Tensor]:
 
 def _squares(job: Job) -> Tensor:
     """Return Σ_i g_i², ``[P]``."""
-    total = job.zeros(job.size)
+    total = Squares(job)
     for _, stream in streams(job):
-        stream.backward(job.loss, stream.examples.labels, partial(_add_squares, job, total))
-    return total
+        stream.backward(job.loss, stream.examples.labels, total.add)
+    return total.row
 
 
 def _expected_squares(job: Job) -> Tensor:
     """Return Σ_i Σ_y p(y|x_i) g_iy², ``[P]``, over all classes y."""
-    total = job.zeros(job.size)
+    total = Squares(job)
     for _, stream in streams(job):
         logits = stream.logits.detach()
         classes = 2 if logits.ndim == 1 else max(logits.shape[1], 2)
         for y in range(classes):
             labels = torch.full_like(stream.examples.labels, y)
-            add = partial(_add_squares, job, total)
-            stream.backward(_weighted_by_root, labels, add, last=y == classes - 1)
-    return total
+            stream.backward(_weighted_by_root, labels, total.add, last=y == classes - 1)
+    return total.row
 
 
 def _weighted_by_root(logits: Tensor, labels: Tensor) -> Tensor:
@@ -303,14 +313,13 @@ def _weighted_by_root(logits: Tensor, labels: Tensor) -> Tensor:
 
 def _sampled_squares(job: Job, random: Tensor) -> Tensor:
     """Return Σ_i Σ_y g_iy², ``[P]``, over labels y from uniform numbers ``[samples, n]``."""
-    total = job.zeros(job.size)
+    total = Squares(job)
     for part, stream in streams(job):
         logits = stream.logits.detach()
         for k, numbers in enumerate(random):
             labels = labels_at(logits, numbers[part])
-            add = partial(_add_squares, job, total)
-            stream.backward(None, labels, add, last=k == len(random) - 1)
-    return total
+            stream.backward(None, labels, total.add, last=k == len(random) - 1)
+    return total.row
 
 
 def labels_at(logits: Tensor, numbers: Tensor) -> Tensor:
@@ -322,15 +331,21 @@ def labels_at(logits: Tensor, numbers: Tensor) -> Tensor:
     return places[:, 0].clamp(max=logits.shape[1] - 1)
 
 
-def _add_squares(job: Job, total: Tensor, entry: WeightGradients) -> None:
-    squares = entry.source.sum_of_squares(entry.tensors)
-    for columns, own in _by_weight(job, entry, squares):
-        total[columns] += own
+class Squares:
+    """Σ g², ``[P]``, of all gradients so far."""
+
+    def __init__(self, job: Job) -> None:
+        self.row, self._columns = job.zeros(job.size), job.columns()
+
+    def add(self, entry: WeightGradients) -> None:
+        row = entry.source.sum_of_squares(entry.tensors)
+        for columns, own in split(entry, row, self._columns):
+            self.row[columns] += own
 
 
 def _moments(job: Job) -> Moments:
     """Return the mean and M2 of all gradients, ``[1, P]``."""
-    total = Moments.zero(1, job.size, [job.zeros(0)])
+    total, columns = Moments.zero(1, job.size, [job.zeros(0)]), job.columns()
     for part, stream in streams(job):
         n = part.stop - part.start
         mean, m2 = torch.zeros_like(total.mean), torch.zeros_like(total.m2)
@@ -339,17 +354,18 @@ def _moments(job: Job) -> Moments:
         def take(entry: WeightGradients) -> None:
             found = entry.source.moments(entry.tensors, groups, True)  # noqa: B023
             for into, rows in zip((mean, m2), found, strict=True):  # noqa: B023
-                for columns, own in _by_weight(job, entry, rows[0]):
-                    into[0, columns] = own
+                for place, own in split(entry, rows[0], columns):
+                    into[0, place] = own
 
         stream.backward(job.loss, stream.examples.labels, take)
         total.add(0, float(n), mean[0], m2[0], True)
     return total
 
 
-def _by_weight(job: Job, entry: WeightGradients, row: Tensor) -> Iterator[tuple[slice, Tensor]]:
+def split(
+    entry: WeightGradients, row: Tensor, columns: dict[str, slice]
+) -> Iterator[tuple[slice, Tensor]]:
     """Yield the columns and the share of each weight of an entry's row."""
-    columns = job.columns()
-    sizes = [job.weights[name].numel() for name in entry.names]
-    for name, own in zip(entry.names, row.split(sizes), strict=True):
-        yield columns[name], own
+    places = [columns[name] for name in entry.names]
+    shares = row.split([place.stop - place.start for place in places])
+    yield from zip(places, shares, strict=True)
