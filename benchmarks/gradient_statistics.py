@@ -326,7 +326,10 @@ def parity(network: str, library: str, examples: int, side: int, device: torch.d
     x, y = batch(examples, side, device)
     x = x.double()
     found = {name: one(x, y) for name, one in MAKERS[library](model).items()}
-    truth = loop(model, x.detach(), y)
+    plain = build(network, side).double().to(device)  # without the library's hooks
+    for p, q in zip(plain.parameters(), model.parameters(), strict=True):
+        p.requires_grad_(q.requires_grad)
+    truth = loop(plain, x.detach(), y)
     return {
         name: float((found[name] - truth[name]).norm() / truth[name].norm()) for name in STATISTICS
     }
