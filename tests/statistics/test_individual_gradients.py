@@ -15,7 +15,17 @@ from shoal.gradients import layers, materialised, streaming
 from shoal.gradients.memory import MemoryTrace
 from shoal.networks.resnets import resnet
 from tests.oracles import autograd as oracle
-from tests.statistics.test_gradient_variance import CASES, DOMAINS, LABELS, Case, N, build, normal
+from tests.statistics.test_gradient_variance import (
+    CASES,
+    DOMAINS,
+    LABELS,
+    Case,
+    N,
+    Positions,
+    SequenceFirst,
+    build,
+    normal,
+)
 
 C = 3
 
@@ -190,6 +200,36 @@ def test_copies_are_used_only_where_they_mean_the_same() -> None:
     assert check.routes.rest == ("total", "row", "matrix")
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.func.*:RuntimeWarning")
+@pytest.mark.parametrize("kind", ["linear", "sequence first", "positions", "copies"])
+def test_routes_found_on_a_few_examples_hold_for_many(kind: str) -> None:
+    """More examples than are verified; sequences as long as those few, so no shape tells them."""
+    torch.manual_seed(0)
+    n, t = 20, streaming.FEW
+    models = {
+        "linear": lambda: nn.Sequential(nn.Linear(4, 4), nn.Flatten(), nn.Linear(4 * t, C)),
+        "sequence first": SequenceFirst,
+        "positions": Positions,
+        "copies": lambda: nn.Sequential(Copied(), nn.Flatten(), nn.Linear(4 * t, C)),
+    }
+    model = models[kind]().double()
+    x = torch.randn(n, t, 4, dtype=torch.float64)
+    labels = torch.arange(n) % C
+    g = oracle.individual_gradients(model, x, labels).detach()
+    for chunk_size in (None, 7):
+        ours = shoal.gradient_norms(model, x, labels, chunk_size=chunk_size)
+        torch.testing.assert_close(ours, g.norm(dim=1), **oracle.VALUE)
+
+
+class Copied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.randn(1, 1, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x + self.shift)
+
+
 def mlp(outputs: int = C) -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, outputs)).double()
@@ -355,6 +395,23 @@ def test_nothing_keeps_a_graph_and_precision_is_that_of_statistics() -> None:
         for found in (norms, *fisher.values(), *scale):
             assert found.dtype == expected
             assert not found.requires_grad
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.func.*:RuntimeWarning")
+def test_without_gradients_the_values_are_the_same() -> None:
+    """Layers, copies and torch.func, and domains."""
+    case = build(vit)
+    g = oracle.individual_gradients(case.model, case.inputs, LABELS).detach()
+    with torch.no_grad():
+        norms = shoal.gradient_norms(case.model, case.inputs, LABELS)
+        fisher = shoal.fisher_diagonal(case.model, case.inputs, LABELS)
+        similarity = shoal.gradient_similarity(case.model, case.inputs, LABELS, DOMAINS)
+    torch.testing.assert_close(norms, g.norm(dim=1), **oracle.VALUE)
+    torch.testing.assert_close(flat(fisher), g.square().mean(0), **oracle.VALUE)
+    mean = oracle.mean(g, DOMAINS)
+    expected = torch.cosine_similarity(mean[0], mean[1], dim=0)
+    torch.testing.assert_close(similarity[0, 1], expected, **oracle.VALUE)
+    assert not similarity.requires_grad
 
 
 def test_autocast_leaves_the_statistics_in_float32() -> None:

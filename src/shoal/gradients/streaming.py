@@ -75,9 +75,9 @@ def _find_routes(job: Job) -> Routes:
 def _copies_account_for(job: Job, name: str, examples: Examples, losses: Tensor) -> bool:
     """Return whether copies of a weight, one for each example, give its individual gradients."""
     weight = job.weights[name]
-    (whole,) = torch.autograd.grad(
-        (random_weights(losses) * losses).sum(), weight, retain_graph=True, allow_unused=True
-    )
+    with torch.enable_grad():
+        total = (random_weights(losses) * losses).sum()
+    (whole,) = torch.autograd.grad(total, weight, retain_graph=True, allow_unused=True)
     if whole is None:
         return False
     copies = _copies(weight, len(examples))
@@ -135,7 +135,7 @@ class Stream:
             last: whether no other backward follows; layers are then forgotten one by one.
         """
         with torch.enable_grad():
-            losses = individual_losses(self.logits, labels, loss)
+            total = individual_losses(self.logits, labels, loss).sum()
         arrivals = Arrivals(self.job, self._recording, take, last)
         if last:
             self._recording.calls = {}
@@ -143,7 +143,7 @@ class Stream:
         handles = arrivals.expect()
         ends = [*arrivals.first.values(), *self._copies.values()]
         try:
-            found = self._gradients(losses, ends, last)
+            found = self._gradients(total, ends, last)
         finally:
             for handle in handles:
                 handle.remove()
@@ -157,10 +157,10 @@ class Stream:
             if self.routes.rest:
                 take(self._rest(loss, labels))
 
-    def _gradients(self, losses: Tensor, ends: list[Any], last: bool) -> tuple[Any, ...]:
-        if not ends or not losses.requires_grad:
+    def _gradients(self, total: Tensor, ends: list[Any], last: bool) -> tuple[Any, ...]:
+        if not ends or not total.requires_grad:
             return (None,) * len(ends)
-        return torch.autograd.grad(losses.sum(), ends, retain_graph=not last, allow_unused=True)
+        return torch.autograd.grad(total, ends, retain_graph=not last, allow_unused=True)
 
     def _rest(self, loss: Loss | None, labels: Tensor) -> WeightGradients:
         examples = self.examples.with_tensors(self.examples.tensors, labels)
