@@ -335,9 +335,8 @@ def parity(network: str, library: str, examples: int, side: int, device: torch.d
     }
 
 
-def work(asked: argparse.Namespace) -> dict[str, Any]:
+def work(asked: argparse.Namespace, network: str, library: str) -> dict[str, Any]:
     """Measure one library on one network, in this process."""
-    network, library = asked.worker
     device = torch.device(asked.device)
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
@@ -360,12 +359,12 @@ def work(asked: argparse.Namespace) -> dict[str, Any]:
     return rows
 
 
-def in_process(asked: argparse.Namespace, network: str, library: str) -> dict[str, Any]:
-    """Run ``work`` in a process of its own and return what it measured."""
-    command = [sys.executable, "-m", "benchmarks.gradient_statistics", "--worker", network, library]
+def in_process(asked: argparse.Namespace, library: str) -> dict[str, dict[str, Any]]:
+    """Run ``work`` on every network in a process of its own; return its rows by network."""
+    command = [sys.executable, "-m", "benchmarks.gradient_statistics", "--worker", library]
     for name in ("device", "batch", "side", "rounds", "parity"):
         command += [f"--{name}", str(getattr(asked, name))]
-    command += ["--statistics", *asked.statistics]
+    command += ["--statistics", *asked.statistics, "--networks", *asked.networks]
     paths = [*map(str, asked.extra_path), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
     try:
@@ -377,14 +376,18 @@ def in_process(asked: argparse.Namespace, network: str, library: str) -> dict[st
             timeout=asked.timeout,
             check=False,
         )
-    except subprocess.TimeoutExpired:
-        return {name: {"error": f"no result in {asked.timeout} s"} for name in asked.statistics}
-    lines = done.stdout.strip().splitlines()
-    if done.returncode or not lines:  # killed for memory, say
-        reason = f"the process ended with {done.returncode}: {done.stderr.strip()[-200:]}"
-        return {name: {"error": reason} for name in asked.statistics}
-    rows: dict[str, Any] = json.loads(lines[-1])
-    return rows
+        said, reason = done.stdout, f"the process ended with {done.returncode}: "
+        reason += done.stderr.strip()[-200:]
+    except subprocess.TimeoutExpired as error:
+        said = error.stdout or ""
+        said = said.decode() if isinstance(said, bytes) else said
+        reason = f"no result in {asked.timeout} s"
+    lines = [line for line in said.splitlines() if line.startswith("{")]  # one for each network
+    rows = {name: {"error": reason} for name in asked.statistics}
+    return {
+        network: json.loads(lines[k]) if k < len(lines) else rows
+        for k, network in enumerate(asked.networks)
+    }
 
 
 def compared(numbers: dict[str, Any]) -> dict[str, Any]:
@@ -413,28 +416,26 @@ def main() -> None:
         "--extra-path", nargs="*", type=Path, default=[], help="folders of optional libraries"
     )
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for each process")
-    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.worker:
         warnings.simplefilter("ignore")
-        print(json.dumps(work(asked)))
+        for network in asked.networks:
+            print(json.dumps(work(asked, network, asked.worker)), flush=True)
         return
     numbers: dict[str, Any] = {}
-    for network in asked.networks:
-        for library in asked.libraries:
-            for name, row in in_process(asked, network, library).items():
+    for library in asked.libraries:
+        for network, rows in in_process(asked, library).items():
+            for name, row in rows.items():
                 key = f"{network}, {name}, {library}"
                 numbers[key] = row
                 print(f"{key:36} {row}", flush=True)
-                write(
-                    f"gradient_statistics_{torch.device(asked.device).type}",
-                    asked,
-                    {
-                        "images": [asked.batch, asked.side],
-                        "rows": numbers,
-                        "times_shoal": compared(numbers) if "shoal" in asked.libraries else {},
-                    },
-                )
+        found = {
+            "images": [asked.batch, asked.side],
+            "rows": numbers,
+            "times_shoal": compared(numbers) if "shoal" in asked.libraries else {},
+        }
+        write(f"gradient_statistics_{torch.device(asked.device).type}", asked, found)
 
 
 if __name__ == "__main__":

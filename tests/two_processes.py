@@ -363,6 +363,16 @@ def individual(model: nn.Module, chunk_size: int | None = None) -> Result:
     return {"value": norms, "empirical": rows[0], "fisher": rows[1], "noise scale": scale}
 
 
+def without_gradients() -> Result:
+    """Return statistics under no_grad, with weights that need it."""
+    model = sharded(Logits(scaled=True))
+    with torch.no_grad():
+        rows = V(model, *my_part(0), num_domains=E)
+        inputs, labels, _ = my_part(0)
+        fisher = shoal.fisher_diagonal(model, inputs, labels, "scale")["scale"]
+    return {"value": rows, "fisher": fisher}
+
+
 V, G, C = shoal.gradient_variance, shoal.gradient_mean, shoal.covariance_spread
 
 SCENARIOS: dict[str, Callable[[], Result]] = {
@@ -419,6 +429,7 @@ SCENARIOS: dict[str, Callable[[], Result]] = {
     "FSDP2, mean, chunks": lambda: of_shards(G, sharded(Logits()), chunk_size=2),
     "FSDP2, covariance": lambda: of_shards(C, sharded(Logits())),
     "FSDP2, covariance, Gram matrices": lambda: of_shards(C, sharded(Logits(features=MANY))),
+    "FSDP2, without gradients": without_gradients,
     "FSDP2, Fishr": fsdp_head,
     "FSDP2, Fishr everywhere": lambda: fsdp_training("rows first"),
     "FSDP2, Fishr everywhere, logits first": lambda: fsdp_training("logits first", 2),

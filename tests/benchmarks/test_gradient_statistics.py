@@ -1,6 +1,7 @@
 """The benchmark of gradient statistics: what it compares is the same, and failures are rows."""
 
 import argparse
+import json
 import subprocess
 from typing import Any
 
@@ -35,7 +36,9 @@ def test_the_plain_network_is_the_one_of_timm() -> None:
 
 def asked(**changes: Any) -> argparse.Namespace:
     settings = {"device": "cpu", "batch": 2, "side": 32, "rounds": 1, "parity": 2, "timeout": 5}
-    return argparse.Namespace(statistics=["norms"], extra_path=[], **settings | changes)
+    return argparse.Namespace(
+        statistics=["norms"], networks=benchmark.NETWORKS, extra_path=[], **settings | changes
+    )
 
 
 def test_a_library_that_is_missing_or_too_large_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,27 +54,31 @@ def test_a_library_that_is_missing_or_too_large_is_a_row(monkeypatch: pytest.Mon
         return {"norms": fail, "fisher": fail}
 
     monkeypatch.setitem(benchmark.MAKERS, "opacus", absent)
-    rows = benchmark.work(asked(worker=("vit-s", "opacus")))
+    rows = benchmark.work(asked(), "vit-s", "opacus")
     assert rows["norms"]["error"] == "ModuleNotFoundError: No module named 'opacus'"
     monkeypatch.setitem(benchmark.MAKERS, "vmap", large)
-    rows = benchmark.work(asked(worker=("vit-s", "vmap")))
+    rows = benchmark.work(asked(), "vit-s", "vmap")
     assert "out of memory" in rows["norms"]["error"].lower()
 
 
 def test_a_process_that_dies_or_hangs_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what it measured before is kept."""
+    first = {"norms": {"ms": 1.0}}
+
     def killed(command: list[str], **_: Any) -> Any:
-        return subprocess.CompletedProcess(command, -9, "", "Killed")
+        return subprocess.CompletedProcess(command, -9, json.dumps(first) + "\n", "Killed")
 
     monkeypatch.setattr(benchmark.subprocess, "run", killed)
-    rows = benchmark.in_process(asked(), "vit-s", "vmap")
-    assert rows == {"norms": {"error": "the process ended with -9: Killed"}}
+    rows = benchmark.in_process(asked(), "vmap")
+    second = {"norms": {"error": "the process ended with -9: Killed"}}
+    assert rows == {"resnet50": first, "vit-s": second}
 
     def hanging(command: list[str], timeout: float, **_: Any) -> Any:
-        raise subprocess.TimeoutExpired(command, timeout)
+        raise subprocess.TimeoutExpired(command, timeout, json.dumps(first).encode())
 
     monkeypatch.setattr(benchmark.subprocess, "run", hanging)
-    rows = benchmark.in_process(asked(), "vit-s", "vmap")
-    assert rows == {"norms": {"error": "no result in 5 s"}}
+    rows = benchmark.in_process(asked(), "vmap")
+    assert rows == {"resnet50": first, "vit-s": {"norms": {"error": "no result in 5 s"}}}
 
 
 def test_ratios_are_of_the_same_network_and_statistic() -> None:
