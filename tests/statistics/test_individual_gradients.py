@@ -435,6 +435,22 @@ def test_dropout_uses_the_masks_of_the_whole_batch() -> None:
     torch.testing.assert_close(found[1], found[0], **oracle.VALUE)
 
 
+def test_verifying_layers_leaves_the_random_state_alone() -> None:
+    """Calls 1, 2 and 4 verify, call 3 does not; the masks that follow are the same."""
+    torch.manual_seed(0)
+    layers = [Copied(), nn.Dropout(0.5), nn.Flatten(), nn.Dropout(0.5), nn.Linear(12, C)]
+    model, x = nn.Sequential(*layers).double(), normal(3, 4)
+    found, after = [], []
+    for _ in range(4):
+        torch.manual_seed(3)
+        found.append(shoal.gradient_norms(model, x, LABELS))
+        after.append(float(torch.rand(1)))
+    assert len(set(after)) == 1
+    assert all(torch.equal(one, found[0]) for one in found)
+    (check,) = streaming._checks[model].values()
+    assert check.routes.copied == ("0.shift",)
+
+
 def wide() -> tuple[nn.Module, Tensor, Tensor]:
     torch.manual_seed(0)
     blocks = [nn.Sequential(nn.Linear(128, 128), nn.ReLU()) for _ in range(12)]

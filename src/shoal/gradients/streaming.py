@@ -57,7 +57,10 @@ def routes_of(job: Job) -> Routes:
 
 def _find_routes(job: Job) -> Routes:
     examples = _detached(job.examples.take(slice(0, FEW)))
-    losses, entries = collect(job.model, job.weights, examples, job.loss, create_graph=False)
+    # Every forward has the same dropout masks, and the caller's random state stays as it was.
+    state = Randomness.now(job.device, job.model)
+    with state.restored():
+        losses, entries = collect(job.model, job.weights, examples, job.loss, create_graph=False)
     owned = owners_of(job.model, job.weights)
     missed = {name for entry in entries if entry.source.shared for name in entry.names}
     missed.update(name for name in job.weights if name not in owned)
@@ -67,9 +70,13 @@ def _find_routes(job: Job) -> Routes:
         for name in job.weights
         if name in missed and job.weights[name].ndim > 1 and len(job.weights[name]) == 1
     ]
-    copied = tuple(name for name in alike if _copies_account_for(job, name, examples, losses))
+    copied = []
+    for name in alike:
+        with state.restored():
+            if _copies_account_for(job, name, examples, losses):
+                copied.append(name)
     rest = tuple(name for name in job.weights if name in missed and name not in copied)
-    return Routes(layers, copied, rest)
+    return Routes(layers, tuple(copied), rest)
 
 
 def _copies_account_for(job: Job, name: str, examples: Examples, losses: Tensor) -> bool:
@@ -85,7 +92,7 @@ def _copies_account_for(job: Job, name: str, examples: Examples, losses: Tensor)
     with torch.enable_grad(), once_differentiable(job.model):
         try:
             found = examples.losses(Functional(job.model, values), job.loss)
-        except (RuntimeError, ValueError):  # another shape than the network expects
+        except (RuntimeError, ValueError, IndexError, AssertionError):  # for another shape
             return False
         (r,) = torch.autograd.grad(found.sum(), copies, allow_unused=True)
     same = torch.allclose(found, losses, rtol=1e-2 if rounding(weight) else 1e-4, atol=1e-6)
