@@ -146,7 +146,7 @@ def fisher_diagonal(
             device=None if generator is None else generator.device,
         )
         step = partial(_sampled_squares, random=random.to(job.device))
-    total = step(_chunked(job, _squares if isinstance(step, partial) else step, memory))
+    total = step(_chunked(job, _squares, memory))  # one backward takes as much as several
     count = torch.full((1,), float(len(job.examples)), dtype=torch.float64, device=job.device)
     total, count = sum_over_ranks(total), sum_over_ranks(count)
     if world_size() == 1 and not len(job.examples):
