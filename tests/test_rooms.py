@@ -13,7 +13,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "shoal"
 
 # A room is a module or package directly under shoal; "shoal" itself is its __init__.
 # Each row: the rooms that this one may import, beside itself. A dotted name opens one module only.
-SMALL = {"choices", "checks", "randomness", "replay", "scalars", "storage"}
+SMALL = {"choices", "checks", "randomness", "replay", "scalars", "storage", "transforms"}
 NUMERICS = SMALL | {"distributed", "gradients", "penalties", "statistics", "regularizers"}
 NUMERICS |= {"micro_batches", "networks", "weight_average"}
 TRAINING = NUMERICS | {"algorithms", "catalogue", "datasets", "training"}
@@ -32,14 +32,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "choices": set(),  # torch-free, like catalogue, results, reference and report
     "catalogue": {"choices"},
     "reference": {"choices"},
-    "checks": {"choices"},
+    "transforms": set(),
+    "checks": {"choices", "transforms"},
     "randomness": set(),
     "scalars": set(),
     "distributed": set(),
     "storage": set(),
     "compiled_code": {"storage"},
     "replay": set(),
-    "gradients": {"checks", "choices", "distributed", "replay"},
+    "gradients": {"checks", "choices", "distributed", "replay", "transforms"},
     "penalties": {"checks"},
     "weight_average": set(),
     "statistics": SMALL | {"gradients", "penalties", "distributed"},
@@ -78,6 +79,7 @@ MAY_INSTALL: dict[str, set[str]] = {
     "_version": set(),
     "choices": set(),
     "catalogue": set(),
+    "transforms": {"torch"},
     "checks": {"torch"},
     "distributed": {"torch"},
     "gradients": {"torch"},

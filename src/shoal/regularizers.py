@@ -14,6 +14,7 @@ from .penalties import presence
 from .replay import first_order
 from .scalars import Number, Scalars
 from .statistics import head_gradients, head_rows
+from .transforms import assign, transformed
 
 # Updates whose ratio of gradients λ can follow, and how far it can get from the given λ.
 MEASURED, FARTHEST = 50, 100.0
@@ -191,7 +192,12 @@ class Match(nn.Module):
             self.scalars.values if numbers is None else numbers,
             self._columns(rows),
         )
-        if self.training:
+        if self.training and transformed():
+            present = finite if present is None else present & finite
+            assign(v_bar, torch.where(finite, new, v_bar))
+            assign(self.updates, self.updates + present)
+            assign(self.steps, self.steps + 1)
+        elif self.training:
             with torch.no_grad():  # in place: a captured step replays addresses
                 if torch.compiler.is_compiling() or new.dtype != v_bar.dtype:
                     v_bar.copy_(torch.where(finite, new, v_bar))
@@ -356,7 +362,7 @@ class Fishr(Match):
         if self.training:
             places = torch.arange(MEASURED, device=ratio.device)
             here = (places == self.steps % MEASURED) & (self.steps < warmup_steps)
-            self.ratios.copy_(torch.where(here, ratio.float(), self.ratios))
+            assign(self.ratios, torch.where(here, ratio.float(), self.ratios))
         found = self.gradient_share * self.ratios.nanmedian().to(weight.dtype)
         found = torch.where(found.isnan(), weight, found)  # nothing is measured yet
         found = found.clamp(weight / FARTHEST, weight * FARTHEST)
@@ -368,7 +374,11 @@ def _penalty_and_average(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 
     Only the first has a gradient.
     """
-    match: Any = _match_op if torch.compiler.is_compiling() else _MatchFunction.apply
+    match: Any = _MatchFunction.apply
+    if torch.compiler.is_compiling():
+        match = _match_op
+    elif transformed():  # differentiates the terms itself
+        match = _terms
     penalty, new, finite, *_ = match(*arguments)
     return penalty, new, finite
 

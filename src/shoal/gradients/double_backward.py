@@ -47,11 +47,19 @@ def twice_differentiable(model: nn.Module, vmapped: bool = False) -> Iterator[No
         stack.enter_context(
             sdpa_kernel(SDPBackend.MATH)
         )  # fused attention has no second derivative
+        stack.enter_context(once_differentiable(model, vmapped))
+        if not vmapped and any(isinstance(m, nn.modules.conv._ConvNd) for m in model.modules()):
+            stack.enter_context(FastDoubleBackward())
+        yield
+
+
+@contextmanager
+def once_differentiable(model: nn.Module, vmapped: bool = False) -> Iterator[None]:
+    """Use operations in the block whose first derivative is right for every example."""
+    with ExitStack() as stack:
         stack.enter_context(without_sharing())
         if vmapped or any(_differentiates_wrongly(module) for module in model.modules()):
             stack.enter_context(ExplicitNorms())
-        if not vmapped and any(isinstance(m, nn.modules.conv._ConvNd) for m in model.modules()):
-            stack.enter_context(FastDoubleBackward())
         yield
 
 

@@ -15,12 +15,13 @@ from torch.utils._pytree import tree_leaves
 
 from ..replay import Randomness
 from .job import Job
+from .sharding import origin_of
 from .variance import first_pass, rows_at_once, second_pass
 
 # The share of the bytes that tensors can take. Kernels need some as well, more on a GPU, whose
 # allocator also leaves gaps.
 SHARES = {"cpu": 0.9, "cuda": 0.75}
-StatisticStep = Callable[[Job], None]
+StatisticStep = Callable[[Job], object]
 _measured: WeakKeyDictionary[nn.Module, dict[Any, list[float]]] = WeakKeyDictionary()
 
 
@@ -53,6 +54,17 @@ def chunk_within(job: Job, memory: int) -> int | None:
         fitting = min(chunk - 1, max(int(chunk * room / min(peak, 2 * room)), 1))
 
 
+def chunk_without_gradient(step: StatisticStep, job: Job, memory: int) -> int:
+    """Return how many examples a step without a second pass can run within ``memory`` bytes.
+
+    Extrapolated from one and two examples, and not tried; 1 is the least.
+    """
+    n, job = len(job.examples), replace(job, check_layers=False)
+    share = SHARES.get(job.device.type, min(SHARES.values()))
+    fitting = max(_guess(step, job, share * memory), 1)
+    return ceil(n / ceil(n / fitting))  # chunks of about equal size
+
+
 def _guess(step: StatisticStep, job: Job, room: float) -> int:
     """Return how many examples fit into ``room`` bytes, extrapolated from one and two."""
     before, after = (_trace(step, job.first(count)) for count in (1, 2))
@@ -79,7 +91,7 @@ def _trace(step: StatisticStep, job: Job) -> list[float]:
     groups, cast = job.groups, torch.is_autocast_enabled(job.device.type)
     # Without the sizes of the domains, which can differ in every batch.
     what = (*job.weights, *shapes, groups.num_domains, groups.equal, job.form, cast)
-    known, key = _measured.setdefault(job.model, {}), (step, job.chunk_size, what)
+    known, key = _measured.setdefault(origin_of(job.model), {}), (step, job.chunk_size, what)
     if key not in known:
         living = MemoryTrace()
         with torch.enable_grad(), Randomness.now(job.device, job.model).restored(), living:

@@ -16,9 +16,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 COMPILED = (
-    "gradient_variance, gradient_mean and covariance_spread differentiate twice, which a compiled "
-    "network does not support: pass the module that was given to torch.compile (they share their "
-    "weights), or use head_variance or Fishr, which can be compiled"
+    "statistics of a network's gradients look into its layers and differentiate twice, which a "
+    "compiled network does not support: pass the module that was given to torch.compile (they "
+    "share their weights), or use head_variance or Fishr, which can be compiled"
 )
 
 

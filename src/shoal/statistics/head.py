@@ -20,6 +20,7 @@ from ..gradients.examples import Loss, residuals
 from ..gradients.precision import precise
 from ..gradients.sources import Form, LinearOnVectors
 from ..gradients.variance import rows_at_once
+from ..transforms import batched
 
 
 def head_variance(
@@ -187,7 +188,10 @@ def _groups(
     domains: Tensor, num_domains: int | None, device: torch.device
 ) -> tuple[DomainGroups, Tensor | None]:
     """Return the cheapest groups without a device sync, and the order that sorts the examples."""
-    on_host = domains.device.type == "cpu" and not torch.compiler.is_compiling()
+    differ = batched(domains)
+    on_host = domains.device.type == "cpu" and not torch.compiler.is_compiling() and not differ
+    if differ and num_domains is None:
+        raise ValueError("num_domains must be given if torch.func.vmap maps over the domains")
     if num_domains is not None and not on_host:
         return MaskedDomains.of(domains.to(device).long(), num_domains), None
     total = num_domains if num_domains is not None else int(domains.max()) + 1

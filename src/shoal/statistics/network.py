@@ -15,7 +15,7 @@ from ..gradients.gram import LayerGradients
 from ..gradients.job import Job
 from ..gradients.memory import chunk_within
 from ..gradients.parameters import Parameters, outside_compile, select_weights
-from ..gradients.precision import precise
+from ..gradients.precision import full_precision, precise
 from ..gradients.recording import Recording
 from ..gradients.sources import Form
 from ..gradients.variance import losses_and_rows, variance_of
@@ -146,6 +146,45 @@ def gradient_mean(
         chunk_size=chunk_size,
     )
     return mean.gradient_mean(job)
+
+
+@outside_compile
+def gradient_similarity(
+    model: nn.Module,
+    inputs: Inputs,
+    labels: Tensor,
+    domains: Tensor,
+    parameters: Parameters = "all",
+    *,
+    cosine: bool = True,
+    loss: Loss | None = None,
+    num_domains: int | None = None,
+    chunk_size: int | None = None,
+) -> Tensor:
+    """Return the cosines of the angles between the domains' mean gradients, ``[E, E]``.
+
+    Differentiable, as ``gradient_mean`` is; under ``torch.no_grad()`` no graph is kept. Rows and
+    columns of an absent domain, with fewer than two examples, are zero.
+
+    Args:
+        cosine: False for the inner products ⟨g_e, g_f⟩.
+        others: as in ``gradient_variance``.
+    """
+    rows = gradient_mean(
+        model,
+        inputs,
+        labels,
+        domains,
+        parameters,
+        loss=loss,
+        num_domains=num_domains,
+        chunk_size=chunk_size,
+    )
+    if cosine:  # before the product, whose range is smaller; a zero row stays zero
+        length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        rows = rows / torch.where(length > 0, length, 1.0)
+    with torch.autocast(rows.device.type, enabled=False), full_precision():
+        return rows @ rows.mT
 
 
 @outside_compile
