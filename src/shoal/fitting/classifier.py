@@ -15,6 +15,7 @@ from ..catalogue import StepKind, own_method, title_of
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, open_or_build_cache
 from ..datasets.encoding import Array
+from ..notebook import html_table
 from ..results.records import FIT_SETUP, RUN
 from ..runs import model as models
 from ..runs.machine import Machine
@@ -39,6 +40,7 @@ from .inputs import (
     warn_of_unlike,
 )
 from .predictor import Predictor, device_of
+from .progress import training_watcher
 from .setup import find_method, hparams_for
 
 # The attribute in which scikit-learn's ``clone`` looks for metadata requests.
@@ -102,6 +104,7 @@ class DomainClassifier:
         weights: initial weights of a named network: "imagenet", or None for random ones.
         random_state: seed of weights and batches.
         device: "cpu", "cuda", or None for a GPU if there is one.
+        verbose: whether to show the training: a bar in a notebook, lines on stderr elsewhere.
 
     After ``fit`` it has ``classes_``, ``domains_``, ``n_features_in_`` (for vectors),
     ``feature_names_in_`` (for data frames) and ``history_``, the mean terms of the loss during
@@ -118,6 +121,7 @@ class DomainClassifier:
         weights: str | None = None,
         random_state: int = 0,
         device: str | None = None,
+        verbose: bool = False,
     ) -> None:
         self.algorithm = algorithm
         self.hparams = hparams
@@ -126,6 +130,7 @@ class DomainClassifier:
         self.weights = weights
         self.random_state = random_state
         self.device = device
+        self.verbose = verbose
 
     def fit(
         self, X: Any, y: Any = None, domains: Any = None, cache: ImageCache | None = None
@@ -167,7 +172,8 @@ class DomainClassifier:
             update.algorithm, {}, lambda x: x, lambda: precision_context("float32", on)
         )
         schedule = Schedule(self.steps, run.protocol.record_every)
-        records, _ = train(update, no_evaluation, schedule, kind)
+        watcher = training_watcher(title_of(name), self.verbose)
+        records, _ = train(update, no_evaluation, schedule, kind, watcher=watcher)
         self._trained = run, records[-1]
         self.classes_, self.domains_ = classes, named
         self._set_features(placed.shape, table)
@@ -260,6 +266,17 @@ class DomainClassifier:
     def __repr__(self) -> str:
         given = (f"{name}={value!r}" for name, value in self.get_params().items())
         return f"DomainClassifier({', '.join(given)})"
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[object, ...]] = [(k, repr(v)) for k, v in self.get_params().items()]
+        if hasattr(self, "predictor_"):
+            rows += [
+                ("classes_", ", ".join(map(str, self.classes_))),
+                ("domains_", ", ".join(map(str, self.domains_))),
+                ("last loss", f"{self.history_[-1]['loss']:.3g}"),
+            ]
+        fitted = "fitted" if hasattr(self, "predictor_") else "not fitted yet"
+        return html_table(rows, title=f"DomainClassifier, {fitted}")
 
     def __sklearn_tags__(self) -> Any:
         return sklearn_tags()
