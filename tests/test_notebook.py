@@ -13,7 +13,7 @@ import shoal
 from shoal.datasets import Domain, DomainDataset
 from shoal.fitting.fit import FitResult
 from shoal.fitting.predictor import Prediction
-from shoal.fitting.progress import FitBars, TrainingBar, TrainingLines, fit_watcher
+from shoal.fitting.progress import FitBars, TrainingBar, fit_watcher
 from shoal.fitting.schedule import FitProgress
 from shoal.fitting.verdict import decide
 from shoal.monitoring.place import Observed, report_place
@@ -151,23 +151,6 @@ def test_a_fit_has_a_bar_for_all_runs_and_one_for_the_current_run(shown: Shown) 
     assert len(shown.outputs) == 1
 
 
-def test_lines_where_there_is_no_notebook(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 100.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    lines = TrainingLines("Fishr")
-    lines.progress(at(1))
-    now += 16.0
-    lines.progress(at(5))
-    lines.progress(at(6))
-    lines.progress(at(10, loss=0.5))
-    assert capsys.readouterr().err.splitlines() == [
-        "Fishr: 5 of 10 updates, 0:01:30 left",
-        "Fishr: 10 of 10 updates, loss 0.5",
-    ]
-
-
 def classifier(**more: Any) -> shoal.DomainClassifier:
     X = np.random.RandomState(0).randn(40, 2)
     model = shoal.DomainClassifier("erm", steps=3, **more)
@@ -183,7 +166,7 @@ def test_a_classifier_shows_its_training_only_if_asked(
     assert "3 of 3" in shown.outputs[0]
     monkeypatch.delitem(sys.modules, "IPython")
     classifier(verbose=True)
-    assert capsys.readouterr().err.startswith("ERM: 3 of 3 updates, loss ")
+    assert capsys.readouterr().err.startswith("step 1: loss ")
 
 
 def test_a_classifier_and_its_model_show_themselves() -> None:

@@ -104,11 +104,21 @@ class DomainClassifier:
         weights: initial weights of a named network: "imagenet", or None for random ones.
         random_state: seed of weights and batches.
         device: "cpu", "cuda", or None for a GPU if there is one.
-        verbose: whether to show the training: a bar in a notebook, lines on stderr elsewhere.
+        verbose: whether ``fit`` shows its progress: a bar in a notebook, lines on stderr elsewhere.
 
     After ``fit`` it has ``classes_``, ``domains_``, ``n_features_in_`` (for vectors),
     ``feature_names_in_`` (for data frames) and ``history_``, the mean terms of the loss during
     training.
+
+    Example:
+        >>> X = np.random.RandomState(0).randn(300, 5)
+        >>> y = np.where(X[:, 0] > 0, "yes", "no")
+        >>> domains = np.repeat(["north", "south", "west"], 100)
+        >>> model = shoal.DomainClassifier("fishr", steps=50, random_state=0).fit(X, y, domains)
+        >>> model.predict_proba(X[:2]).shape
+        (2, 2)
+        >>> model.score(X, y) > 0.9
+        True
     """
 
     def __init__(
@@ -121,7 +131,7 @@ class DomainClassifier:
         weights: str | None = None,
         random_state: int = 0,
         device: str | None = None,
-        verbose: bool = False,
+        verbose: bool | int = False,
     ) -> None:
         self.algorithm = algorithm
         self.hparams = hparams

@@ -98,6 +98,8 @@ from .shift_meter import measure_shifts
 from .stable_columns import Price, StableColumns, describe_columns, without_columns
 from .verdict import Verdict, decide
 
+__all__ = ["FitResult", "fit"]
+
 ESTIMATE, PAGE = "estimate.json", "report.html"
 # Compared on images: plain training, and the method that this library proposes.
 ON_IMAGES = ("erm", "fishr")

@@ -156,7 +156,11 @@ class Probabilities(nn.Module):
 
 
 class Predictor:
-    """A loaded model; ``card`` describes it, ``classes`` are the names it predicts."""
+    """A trained model that predicts: ``shoal.load`` returns one.
+
+    ``card`` is what the model's file says about it, ``classes`` are the names it predicts,
+    ``folder`` is where it was loaded from and ``device`` where it predicts.
+    """
 
     def __init__(self, model: models.Model, folder: Path | None = None) -> None:
         self.card = model.card

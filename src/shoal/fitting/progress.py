@@ -1,24 +1,21 @@
 """Progress: what a training or a fit shows to who calls it from Python."""
 
-import sys
-import time
 from datetime import timedelta
 
 from ..notebook import Bars, in_notebook
-from ..training.watcher import Progress, Watcher
+from ..training.watcher import SILENT, Progress, Watcher
 from .leave_one_out import FitWatcher
+from .progress_lines import ProgressLines
 from .schedule import FitProgress
 
-# Seconds between two lines where there are no bars.
-QUIET = 15.0
 ALL = "all runs"
 
 
-def training_watcher(title: str, verbose: bool) -> Watcher:
+def training_watcher(title: str, verbose: bool | int) -> Watcher:
     """Return what shows a training, if ``verbose``: a bar in a notebook, lines on stderr else."""
     if not verbose:
-        return Watcher()
-    return TrainingBar(title) if in_notebook() else TrainingLines(title)
+        return SILENT
+    return TrainingBar(title) if in_notebook() else ProgressLines()
 
 
 def fit_watcher() -> FitWatcher:
@@ -37,22 +34,6 @@ class TrainingBar(Watcher):
 
     def note(self, line: str) -> None:
         self.bars.note(line)
-
-
-class TrainingLines(Watcher):
-    """Shows a training as lines on stderr, one every ``QUIET`` seconds and one at the end."""
-
-    def __init__(self, title: str) -> None:
-        self.title, self.written = title, time.monotonic()
-
-    def progress(self, progress: Progress) -> None:
-        if progress.done == progress.steps or time.monotonic() - self.written > QUIET:
-            self.written = time.monotonic()
-            done = f"{self.title}: {progress.done:,} of {progress.steps:,} updates"
-            self.note(", ".join(filter(None, (done, _words(progress)))))
-
-    def note(self, line: str) -> None:
-        sys.stderr.write(f"{line}\n")
 
 
 class FitBars(FitWatcher):

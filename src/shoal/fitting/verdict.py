@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..notebook import html_lines, html_table
@@ -10,6 +10,8 @@ from .choice import ROUNDING
 from .decision import CandidateRow, Decision, Difference, domain_weights, make_decision
 from .estimates import Estimates
 from .expectation import LEVEL, Expectation
+
+__all__ = ["Verdict"]
 
 # Under so many domains, what was seen comes first: their spread is hardly known.
 FEW = 5
@@ -23,7 +25,7 @@ ORDINALS = {2: "third", 3: "fourth", 4: "fifth"}
 class Verdict:
     """A decision and its sentences; the first one is the most important."""
 
-    decision: Decision
+    decision: Decision = field(repr=False)  # all estimates
     sentences: tuple[str, ...]
 
     @property

@@ -14,6 +14,8 @@ from .drift import Drift, column_shifts, measure_drift
 from .expected_accuracy import Evidence, at_temperature
 from .reference import FILE, Reference
 
+__all__ = ["PlaceReport"]
+
 Array = NDArray[np.float64]
 # The seed of draws; the same data gives the same report.
 SEED = 0
@@ -80,12 +82,12 @@ class PlaceReport:
     estimates: Mapping[str, float]
     shares: Mapping[str, float]
     corrected_shares: Mapping[str, float]
-    likely: Sequence[tuple[str, ...]]
+    likely: Sequence[tuple[str, ...]] = field(repr=False)  # one for each input
     level: float
     trust: float
     decided: tuple[float, float] | None
     decided_right: tuple[float, float] | None
-    drift: Drift | None
+    drift: Drift | None = field(repr=False)
     beyond: bool | None
     moved: Mapping[str, float]
     energy: float | None

@@ -1,5 +1,6 @@
 """Statistics: one row per domain, ``[E, P]``, differentiable in the network's weights."""
 
+from ..gradients.sources import Form
 from .head import (
     feature_moments,
     feature_variance,
@@ -19,6 +20,7 @@ from .network import (
 )
 
 __all__ = [
+    "Form",
     "Recorded",
     "covariance_spread",
     "feature_moments",
