@@ -50,9 +50,14 @@ class Cells(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
+        data = data.replace("\N{NO-BREAK SPACE}", " ")
         self.text += data
         if self.open and self.open[-1] in ("td", "th"):
             self.rows[-1][-1] += data
+
+
+def test_a_number_stays_beside_its_unit() -> None:
+    assert "70.0\N{NO-BREAK SPACE}%" in html_table([("a", "70.0 %")])
 
 
 def test_every_text_of_a_table_is_escaped() -> None:

@@ -15,15 +15,20 @@ def html_table(
     rows: Iterable[Sequence[object]], header: Sequence[object] = (), title: str = ""
 ) -> str:
     """Return a table as HTML; every text is escaped. The first cell of a row is its name."""
-    head = "".join(f"<th>{escape(str(cell))}</th>" for cell in header)
+    head = "".join(f"<th>{_escaped(cell)}</th>" for cell in header)
     body = "".join(
-        f'<tr><th style="{LEFT}">{escape(str(name))}</th>'
-        + "".join(f'<td style="{LEFT}">{escape(str(cell))}</td>' for cell in cells)
+        f'<tr><th style="{LEFT}">{_escaped(name)}</th>'
+        + "".join(f'<td style="{LEFT}">{_escaped(cell)}</td>' for cell in cells)
         + "</tr>"
         for name, *cells in rows
     )
     above = f"<strong>{escape(title)}</strong>" if title else ""
     return f"{above}<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}{body}</table>"
+
+
+def _escaped(cell: object) -> str:
+    """Return a cell's text; a number and its unit stay on one line."""
+    return escape(str(cell)).replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def html_lines(lines: Iterable[str]) -> str:
