@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q --durat
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL: # two installs into one .venv would get in each other's way
-.PHONY: check demo test lint release clean
+.PHONY: check demo docs test lint release clean
 
 # What check runs: formulas against oracles, what every method promises, records and selection.
 FAST := tests/paper tests/results tests/statistics/test_head_variance.py \
@@ -32,6 +32,12 @@ test: lint
 check: lint
 	$(PYTEST) -n 2 -k "not one_graph and not compiled_loss" $(FAST)
 
+# The site, in build/site; a warning is an error, and so is a link that leads nowhere.
+docs: .venv/.installed-docs
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
+	$(BIN)/python tools/site_links.py build/site
+	@echo "Open build/site/index.html"
+
 lint: .venv/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -47,8 +53,9 @@ clean:
 
 .venv/.installed-demo: EXTRAS := cli,report
 .venv/.installed-test: EXTRAS := test
+.venv/.installed-docs: EXTRAS := docs
 
-.venv/.installed-demo .venv/.installed-test: pyproject.toml constraints.txt
+.venv/.installed-demo .venv/.installed-docs .venv/.installed-test: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "shoal needs Python 3.11 or newer, got: $$($(PYTHON) --version 2>&1 || true)." \
 	    "Name another one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }

@@ -242,7 +242,7 @@ def test_the_workflow_runs_targets_that_exist() -> None:
     versions = jobs["matrix"]["strategy"]["matrix"]
     assert len(versions["torch"]) > 2 and {"3.11", "3.13"} <= set(versions["python"])
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
-    for target in set(re.findall(r"\bmake ([a-z]+)", text)) - {"docs"}:
+    for target in set(re.findall(r"\bmake ([a-z]+)", text)):
         assert target in targets
     for path in re.findall(r"\btests/[\w/.]+", text):
         assert (ROOT / path).exists(), path

@@ -13,7 +13,8 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "shoal"
 
 # A room is a module or package directly under shoal; "shoal" itself is its __init__.
 # Each row: the rooms that this one may import, beside itself. A dotted name opens one module only.
-SMALL = {"choices", "checks", "randomness", "replay", "scalars", "storage", "transforms"}
+SMALL = {"choices", "checks", "notebook", "randomness", "replay", "scalars", "storage"}
+SMALL |= {"transforms"}
 NUMERICS = SMALL | {"distributed", "gradients", "penalties", "statistics", "regularizers"}
 NUMERICS |= {"micro_batches", "networks", "weight_average"}
 TRAINING = NUMERICS | {"algorithms", "catalogue", "datasets", "training"}
@@ -30,6 +31,7 @@ EVERYTHING |= {"monitoring", "report", "shoal"}
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
     "choices": set(),  # torch-free, like catalogue, results, reference and report
+    "notebook": set(),
     "catalogue": {"choices"},
     "reference": {"choices"},
     "transforms": set(),
@@ -57,7 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": TRAINING | {"_version", "curvature", "results"},
     "sweeps": TRAINING | {"_version", "curvature", "results", "runs"},
     "report": {"_version", "catalogue", "choices", "reference", "results"},
-    "monitoring": {"results"},
+    "monitoring": {"notebook", "results"},
     "shoal": {
         "_version",
         "fitting",
@@ -85,6 +87,7 @@ MAY_INSTALL: dict[str, set[str]] = {
     "gradients": {"torch"},
     "micro_batches": {"torch"},
     "monitoring": {"numpy"},
+    "notebook": {"IPython"},
     "penalties": {"torch"},
     "randomness": {"torch", "numpy"},
     "reference": set(),
@@ -128,6 +131,7 @@ NAMES_THAT_SAY_NOTHING = {
 # Rooms that stand on optional packages as a whole, and are imported only when asked for.
 NEEDS_EXTRAS = {"__main__", "cli", "experiments", "report"}
 OPTIONAL = (
+    "IPython",
     "rich",
     "jinja2",
     "matplotlib",

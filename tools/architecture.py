@@ -34,6 +34,7 @@ TOOLS = (
     "distributed",
     "replay",
     "scalars",
+    "notebook",
 )
 # Neither boxes nor tools: a version number, and a file that calls the command line.
 NOT_DRAWN = ("_version", "__main__")

@@ -25,6 +25,14 @@ def in_micro_batches(network: Callable[..., Any], inputs: Inputs, size: int) -> 
             tensor, or a tuple, list or dict of tensors.
         inputs: a tensor, tuple or dict of tensors with examples first.
         size: examples per micro-batch; the last can have fewer.
+
+    Example:
+        >>> network = torch.nn.Linear(4, 2)
+        >>> inputs = torch.arange(32.0).view(8, 4)
+        >>> outputs = shoal.in_micro_batches(network, inputs, size=2)
+        >>> torch.equal(outputs, network(inputs))
+        True
+        >>> outputs.var(0).sum().backward()  # any loss of the whole batch
     """
     if size < 1:
         raise ValueError(f"size must be 1 or more, got {size}")

@@ -16,6 +16,8 @@ from .scalars import Number, Scalars
 from .statistics import head_gradients, head_rows
 from .transforms import assign, transformed
 
+__all__ = ["Fishr", "Match", "Warmup"]
+
 # Updates whose ratio of gradients λ can follow, and how far it can get from the given λ.
 MEASURED, FARTHEST = 50, 100.0
 
@@ -60,6 +62,11 @@ class Warmup(nn.Module):
         penalty_weight: λ.
         warmup_steps: the call from which λ acts; 0 here means no warm-up, ever.
         warmup_weight: the weight until then; 1 in IRM and V-REx, 0 in Fishr.
+
+    Example:
+        >>> warmup = Warmup(penalty_weight=10.0, warmup_steps=1, warmup_weight=0.0)
+        >>> [warmup(torch.tensor(2.0)).item() for step in range(3)]
+        [0.0, 20.0, 20.0]
     """
 
     penalty_weight, warmup_weight = Number(check_weight), Number(check_weight)
@@ -104,6 +111,11 @@ class Match(nn.Module):
         warmup_weight: the weight until then.
         ramp_steps: calls after the warm-up over which the weight rises linearly to λ; 0 for a jump.
         normalise: divide by the number of columns P; False is Eq. 3.
+
+    Example:
+        >>> match = Match(num_domains=2, penalty_weight=1.0)
+        >>> match.match(torch.tensor([1.0, 3.0]))  # risks, so this is V-REx
+        tensor(1.)
     """
 
     penalty_weight, warmup_weight = Number(check_weight), Number(check_weight)
@@ -276,6 +288,17 @@ class Fishr(Match):
             ``penalty_weight``. Needs a warm-up of 50 calls or more and a cross-entropy.
         centered, unbiased, bias, loss: as in ``shoal.head_variance``.
         normalise: divide by P, which the published range of λ assumes; False is Eq. 3.
+
+    Example:
+        >>> fishr = shoal.Fishr(num_domains=2, penalty_weight=1000.0, warmup_steps=0)
+        >>> head = torch.nn.Linear(3, 2)
+        >>> features, labels = torch.eye(3).repeat(4, 1), torch.arange(12) % 2
+        >>> domains = torch.arange(12) // 6  # the first six examples, and the last six
+        >>> logits = head(features)
+        >>> penalty = fishr(features, logits, labels, domains)
+        >>> penalty.backward()  # with the loss of your loop: (loss + penalty).backward()
+        >>> list(fishr.state_dict())[:3]
+        ['v_bar', 'steps', 'updates']
     """
 
     ratios: Tensor  # the newest of the warm-up; only with a gradient_share

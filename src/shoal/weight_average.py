@@ -46,7 +46,7 @@ class WeightAverage(nn.Module):
 
     Averaging along a run is the cheapest gain on domains that were never seen. Training is not
     touched: call ``update`` after each optimiser step, and use the mean where the model is
-    evaluated or saved. The mean and the count are in ``state_dict()``.
+    evaluated or saved. The mean and the count are in ``state_dict()``::
 
         average = shoal.WeightAverage(model, start=100)
         for inputs, labels in batches:
@@ -61,6 +61,18 @@ class WeightAverage(nn.Module):
 
     Args:
         start: updates before the mean begins; until then it is the latest weights.
+
+    Example:
+        >>> model = torch.nn.Linear(1, 1, bias=False)
+        >>> average = shoal.WeightAverage(model)
+        >>> for value in (1.0, 2.0, 6.0):
+        ...     _ = model.weight.data.fill_(value)  # an optimiser's step
+        ...     average.update()
+        >>> with average.applied():
+        ...     model.weight.item()
+        3.0
+        >>> model.weight.item()
+        6.0
     """
 
     updates: Tensor

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..checks import check_range
 from ..choices import choose
+from ..notebook import html_table
 from ..randomness import domainbed_hash
 from .groups import Groups
 from .reading import AS_STORED, Reading
@@ -202,6 +203,10 @@ class DomainDataset:
             counts = torch.bincount(domain.labels, minlength=len(self.classes)).tolist()
             found[domain.name] = dict(zip(self.classes, counts, strict=True))
         return found
+
+    def _repr_html_(self) -> str:
+        rows = [(name, *each.values(), sum(each.values())) for name, each in self.counts().items()]
+        return html_table(rows, ("domain", *self.classes, "all"), self.name)
 
     def missing_classes(self) -> dict[str, tuple[str, ...]]:
         """Return the classes that each domain lacks, for the domains that lack any."""

@@ -17,6 +17,7 @@ from ..catalogue import StepKind, own_method, title_of
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, open_or_build_cache
 from ..datasets.encoding import Array
+from ..notebook import html_table
 from ..results.records import FIT_SETUP, RUN
 from ..runs import model as models
 from ..runs.machine import Machine
@@ -27,7 +28,6 @@ from ..sweeps.plan import MethodChoice
 from ..training.evaluation import Evaluation
 from ..training.loop import Schedule, train
 from ..training.step import precision_context
-from ..training.watcher import SILENT
 from .inputs import (
     check_size,
     columns_by_position,
@@ -46,7 +46,7 @@ from .inputs import (
 )
 from .own_network import OWN, OwnNetwork, build_own, trial_inputs
 from .predictor import Predictor, device_of
-from .progress_lines import ProgressLines
+from .progress import training_watcher
 from .setup import find_method, hparams_for
 from .torch_datasets import is_torch_dataset, read_dataset
 from .weights import example_weights, is_balanced, sampling_of
@@ -120,11 +120,21 @@ class DomainClassifier:
             numpy's global one, from which the seed is drawn.
         device: "cpu", "cuda", "mps" (Apple's GPUs, untried), or None for an NVIDIA GPU if there is
             one.
-        verbose: whether ``fit`` writes its progress to stderr.
+        verbose: whether ``fit`` shows its progress: a bar in a notebook, lines on stderr elsewhere.
 
     After ``fit`` it has ``classes_``, ``domains_``, ``n_features_in_`` (for vectors),
     ``feature_names_in_`` (for data frames), ``seed_`` and ``history_``, the mean terms of the loss
     during training.
+
+    Example:
+        >>> X = np.random.RandomState(0).randn(300, 5)
+        >>> y = np.where(X[:, 0] > 0, "yes", "no")
+        >>> domains = np.repeat(["north", "south", "west"], 100)
+        >>> model = shoal.DomainClassifier("fishr", steps=50, random_state=0).fit(X, y, domains)
+        >>> model.predict_proba(X[:2]).shape
+        (2, 2)
+        >>> model.score(X, y) > 0.9
+        True
     """
 
     def __init__(
@@ -207,8 +217,8 @@ class DomainClassifier:
             update.algorithm, {}, lambda x: x, lambda: precision_context("float32", on)
         )
         schedule = Schedule(self.steps, run.protocol.record_every)
+        watcher = training_watcher(title_of(name), self.verbose)
         with _seeded(seed, on) if network is not None else nullcontext():
-            watcher = ProgressLines() if self.verbose else SILENT
             records, _ = train(update, no_evaluation, schedule, kind, watcher=watcher)
         self._trained = run, records[-1]
         self.classes_, self.domains_, self.seed_ = classes, examples.domains, seed
@@ -312,6 +322,17 @@ class DomainClassifier:
     def __repr__(self) -> str:
         given = (f"{name}={value!r}" for name, value in self.get_params().items())
         return f"DomainClassifier({', '.join(given)})"
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[object, ...]] = [(k, repr(v)) for k, v in self.get_params().items()]
+        if hasattr(self, "predictor_"):
+            rows += [
+                ("classes_", ", ".join(map(str, self.classes_))),
+                ("domains_", ", ".join(map(str, self.domains_))),
+                ("last loss", f"{self.history_[-1]['loss']:.3g}"),
+            ]
+        fitted = "fitted" if hasattr(self, "predictor_") else "not fitted yet"
+        return html_table(rows, title=f"DomainClassifier, {fitted}")
 
     def __sklearn_tags__(self) -> Any:
         return sklearn_tags()

@@ -35,6 +35,7 @@ from ..monitoring.reference import ENTRY as REFERENCE
 from ..monitoring.reference import FILE as REFERENCE_FILE
 from ..monitoring.reference import Reference, as_arrays
 from ..networks.registry import backbone_name, check_network
+from ..notebook import html_lines
 from ..results.averages import average_folder
 from ..results.metrics import METRICS
 from ..results.records import CARD, MODEL, Record, RunResult
@@ -74,6 +75,7 @@ from .leave_one_out import (
 from .onnx_export import ONNX, describe_onnx, onnx_missing, write_onnx
 from .page_content import build_page_content
 from .predictor import Predictor, device_of, load
+from .progress import fit_watcher
 from .reference import ReferenceData, make_reference
 from .run_estimates import RunEstimates
 from .run_length import length_within
@@ -95,6 +97,8 @@ from .setup import (
 from .shift_meter import measure_shifts
 from .stable_columns import Price, StableColumns, describe_columns, without_columns
 from .verdict import Verdict, decide
+
+__all__ = ["FitResult", "fit"]
 
 ESTIMATE, PAGE = "estimate.json", "report.html"
 # Compared on images: plain training, and the method that this library proposes.
@@ -125,6 +129,11 @@ class FitResult:
     verdict: Verdict
     failures: tuple[str, ...]
     seconds: float
+
+    def _repr_html_(self) -> str:
+        count = len(self.failures)
+        failed = [f"{count} run{'s' * (count != 1)} failed."] * bool(count)
+        return self.verdict._repr_html_() + html_lines([*failed, f"Written to {self.out}."])
 
 
 def fit(
@@ -189,13 +198,14 @@ def fit(
         keep_vectors: whether a few feature vectors of images are kept for ``monitor``, beside their
             moments.
         plan_only: inspect the data and tell ``watcher`` the plan; train nothing and return None.
+        watcher: follows the fit; by default bars show it in a notebook, and nothing elsewhere.
     """
     from ..report.fit_page import check_drawing
 
     begin = monotonic()
     data = Path(data)
     out = default_folder(data) if out is None else Path(out)
-    watcher = watcher or FitWatcher()
+    watcher = watcher or fit_watcher()
     settings = settings or {}
     budget = Budget(time or (None if runs else FIT_SECONDS), runs)
     machine = _choose_machine(device_of(device))

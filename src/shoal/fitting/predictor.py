@@ -29,6 +29,7 @@ from ..monitoring.place import Observed, PlaceReport, report_place
 from ..monitoring.reference import ENTRY as REFERENCE
 from ..monitoring.reference import FILE as REFERENCE_FILE
 from ..monitoring.reference import Reference
+from ..notebook import html_table
 from ..results.records import CARD, MODEL
 from ..runs import model as models
 from ..runs.machine import one_thread, usable_devices
@@ -104,6 +105,14 @@ class Prediction:
     features: Array | None = field(default=None, repr=False, compare=False)
     energy: float | None = field(default=None, repr=False, compare=False)
 
+    def _repr_html_(self) -> str:
+        ranked = sorted(self.probabilities.items(), key=lambda one: -one[1])
+        rows: list[tuple[object, ...]] = [(name, f"{100 * p:.1f} %") for name, p in ranked]
+        rows += [("error", self.error)] * (self.error is not None)
+        rows += [("not seen in training", name) for name in self.unseen]
+        rows += [("unusual", words) for words in self.unusual]
+        return html_table(rows, title=self.source)
+
 
 class Probabilities(nn.Module):
     """Module from raw inputs, uint8 images or vectors, to the probabilities of the classes.
@@ -148,7 +157,11 @@ class Probabilities(nn.Module):
 
 
 class Predictor:
-    """A loaded model; ``card`` describes it, ``classes`` are the names it predicts."""
+    """A trained model that predicts: ``shoal.load`` returns one.
+
+    ``card`` is what the model's file says about it, ``classes`` are the names it predicts,
+    ``folder`` is where it was loaded from and ``device`` where it predicts.
+    """
 
     def __init__(self, model: models.Model, folder: Path | None = None) -> None:
         self.card = model.card
@@ -165,6 +178,20 @@ class Predictor:
         self._size = TOGETHER if model.algorithm.predicts_batchwise else alone
         self.encoding = Encoding.from_card(self.card.get("inputs", {}))
         self.reading = Reading.from_json(self.card.get("inputs", {}))
+
+    def _repr_html_(self) -> str:
+        card = self.card
+        columns = "" if self.encoding is None else ", ".join(c.name for c in self.encoding.columns)
+        rows = [
+            ("method", card.get("algorithm", "")),
+            ("classes", ", ".join(map(str, self.classes))),
+            ("columns", columns),
+            ("images", " × ".join(map(str, card["shape"])) if self._images else ""),
+            ("trained on", ", ".join(card.get("training_domains", ()))),
+            ("verdict", " ".join(card.get("estimate", {}).get("sentences", ())[:2])),
+            ("folder", "" if self.folder is None else self.folder),
+        ]
+        return html_table([row for row in rows if row[1]], title="A trained model")
 
     @property
     def takes_rows(self) -> bool:

@@ -13,7 +13,7 @@ from .efficientnet_lite import efficientnet_lite0, import_package
 from .resnets import check_weights_of, resnet
 from .small import linear, mnist_cnn, standardised_mlp, vector_mlp, wide_resnet
 
-# Names and their inputs; models of other packages come on top.
+#: The names of networks and their inputs; models of other packages come on top.
 NETWORKS = {
     "mlp": "vectors",
     "standardised-mlp": "vectors of a table, each column standardised first",

@@ -1,5 +1,6 @@
 """Statistics: one row per domain, ``[E, P]``, differentiable in the network's weights."""
 
+from ..gradients.sources import Form
 from .head import (
     feature_moments,
     feature_variance,
@@ -21,6 +22,7 @@ from .network import (
 )
 
 __all__ = [
+    "Form",
     "NoiseScale",
     "Recorded",
     "covariance_spread",

@@ -54,6 +54,15 @@ def head_variance(
         loss: any function of (logits, labels) with one value per example.
         num_domains: E; by default the largest id + 1, which waits for the device if ``domains`` is
             on a GPU.
+
+    Example:
+        >>> features, labels = torch.eye(4), torch.tensor([0, 1, 0, 1])
+        >>> logits, domains = torch.zeros(4, 2), torch.tensor([0, 0, 1, 1])
+        >>> v = shoal.head_variance(features, logits, labels, domains)
+        >>> v.shape  # two domains; 2 × 4 weights, then 2 biases
+        torch.Size([2, 10])
+        >>> shoal.spread(v)  # Fishr's penalty, Eq. 3
+        tensor(0.0312)
     """
     rows, _ = head_rows(
         features,
