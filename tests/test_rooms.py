@@ -13,7 +13,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "shoal"
 
 # A room is a module or package directly under shoal; "shoal" itself is its __init__.
 # Each row: the rooms that this one may import, beside itself. A dotted name opens one module only.
-SMALL = {"choices", "checks", "randomness", "replay", "scalars", "storage"}
+SMALL = {"choices", "checks", "internals", "randomness", "replay", "scalars", "storage"}
 NUMERICS = SMALL | {"distributed", "gradients", "penalties", "statistics", "regularizers"}
 NUMERICS |= {"micro_batches", "networks", "weight_average"}
 TRAINING = NUMERICS | {"algorithms", "catalogue", "datasets", "training"}
@@ -33,19 +33,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "catalogue": {"choices"},
     "reference": {"choices"},
     "checks": {"choices"},
+    "internals": set(),
     "randomness": set(),
     "scalars": set(),
     "distributed": set(),
     "storage": set(),
     "compiled_code": {"storage"},
     "replay": set(),
-    "gradients": {"checks", "choices", "distributed", "replay"},
+    "gradients": {"checks", "choices", "distributed", "internals", "replay"},
     "penalties": {"checks"},
-    "weight_average": set(),
+    "weight_average": {"internals"},
     "statistics": SMALL | {"gradients", "penalties", "distributed"},
     "curvature": SMALL | {"catalogue", "gradients", "penalties"},
     "regularizers": SMALL | {"gradients", "statistics", "penalties"},
-    "micro_batches": {"gradients", "replay"},
+    "micro_batches": {"gradients", "internals", "replay"},
     "networks": SMALL,
     "datasets": SMALL | {"catalogue"},
     "algorithms": SMALL
@@ -81,6 +82,7 @@ MAY_INSTALL: dict[str, set[str]] = {
     "checks": {"torch"},
     "distributed": {"torch"},
     "gradients": {"torch"},
+    "internals": {"torch"},
     "micro_batches": {"torch"},
     "monitoring": {"numpy"},
     "penalties": {"torch"},
