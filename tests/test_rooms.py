@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "shoal"
 # Each row: the rooms that this one may import, beside itself. A dotted name opens one module only.
 SMALL = {"choices", "checks", "internals", "randomness", "replay", "scalars", "storage"}
 NUMERICS = SMALL | {"distributed", "gradients", "penalties", "statistics", "regularizers"}
-NUMERICS |= {"micro_batches", "networks", "weight_average"}
+NUMERICS |= {"micro_batches", "networks", "vision", "weight_average"}
 TRAINING = NUMERICS | {"algorithms", "catalogue", "datasets", "training"}
 EVERYTHING = TRAINING | {
     "_version",
@@ -42,12 +42,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "replay": set(),
     "gradients": {"checks", "choices", "distributed", "internals", "replay"},
     "penalties": {"checks"},
+    "vision": set(),
     "weight_average": {"internals"},
     "statistics": SMALL | {"gradients", "penalties", "distributed"},
     "curvature": SMALL | {"catalogue", "gradients", "penalties"},
     "regularizers": SMALL | {"gradients", "statistics", "penalties"},
     "micro_batches": {"gradients", "internals", "replay"},
-    "networks": SMALL,
+    "networks": SMALL | {"vision"},
     "datasets": SMALL | {"catalogue"},
     "algorithms": SMALL
     | {"catalogue", "gradients", "statistics", "penalties", "regularizers"}
@@ -91,6 +92,7 @@ MAY_INSTALL: dict[str, set[str]] = {
     "replay": {"torch"},
     "results": {"numpy"},
     "scalars": {"torch"},
+    "vision": {"torch", "torchvision"},
     "report": {"jinja2", "matplotlib", "numpy", "rich"},
 }
 

@@ -7,11 +7,14 @@ from pathlib import Path
 import torch
 
 from ..choices import choose, nearest
+from . import mobilenets, resnets
 from .backbones import PACKAGES, backbone, check_backbone, split_name
 from .base import Network
 from .efficientnet_lite import efficientnet_lite0, import_package
-from .resnets import check_weights_of, resnet
+from .mobilenets import mobilenet_v2
+from .resnets import resnet
 from .small import linear, mnist_cnn, standardised_mlp, vector_mlp, wide_resnet
+from .weights import check_weights
 
 # Names and their inputs; models of other packages come on top.
 NETWORKS = {
@@ -22,11 +25,15 @@ NETWORKS = {
     "wide-resnet": "32 × 32 images",
     "resnet18": "224 × 224 images",
     "resnet50": "224 × 224 images",
+    "mobilenet-v2": "224 × 224 images",
     "efficientnet-lite0": "224 × 224 images",
 }
 VECTORS = ("mlp", "standardised-mlp", "linear")
 # Networks that always begin with drawn weights.
 DRAWN = (*VECTORS, "mnist-cnn", "wide-resnet")
+# Files of torchvision's weights, by network and version.
+VERSIONS = {"mobilenet-v2": mobilenets.VERSIONS}
+VERSIONS |= {f"resnet{depth}": versions for depth, versions in resnets.VERSIONS.items()}
 BY_SIZE = {28: "mnist-cnn", 32: "wide-resnet", 224: "resnet50"}
 LARGE = [name for name, inputs in NETWORKS.items() if inputs.startswith("224")]
 
@@ -79,6 +86,10 @@ def for_data(
         pretrained = weights is not None
         return efficientnet_lite0(
             classes, dropout, pretrained, channels, frozen_statistics, generator=generator
+        )
+    if name == "mobilenet-v2":
+        return mobilenet_v2(
+            channels, classes, dropout, weights, frozen_statistics, generator=generator
         )
     if name in NETWORKS:
         depth = int(name.removeprefix("resnet"))
@@ -138,8 +149,8 @@ def _check_weights(name: str, weights: str | Path | None) -> None:
             f"the network {name} begins with drawn weights and has no others, got "
             f"{str(weights)!r}; drop --weights, or give --weights none (None in Python)"
         )
-    if name.startswith("resnet"):
-        check_weights_of(int(name.removeprefix("resnet")), weights)
+    if name in VERSIONS:
+        check_weights(name, weights, VERSIONS[name])
     if name == "efficientnet-lite0" and weights not in (None, "imagenet"):
         raise ValueError(f"efficientnet-lite0 has no weights but 'imagenet', got {str(weights)!r}")
 
