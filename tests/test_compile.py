@@ -237,8 +237,11 @@ def test_values_are_not_checked_in_a_compiled_step() -> None:
 def message_while_compiling(message: str) -> str:
     """Return the message if this torch passes on an error's from a compiled step, else its own."""
 
-    def step(inputs: Tensor) -> Tensor:
+    def fail() -> Tensor:
         raise RuntimeError("told")
+
+    def step(inputs: Tensor) -> Tensor:
+        return fail()  # the error shows this line, and not always the message
 
     with pytest.raises(Exception) as error:
         torch.compile(step, backend="eager", fullgraph=True)(torch.zeros(1))
