@@ -156,6 +156,19 @@ def test_operations_on_many_tensors(
             assert all(map(torch.equal, fast, tensors))
 
 
+def test_other_devices_take_public_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A private function may be missing or wrong there; "meta" stands for any such device."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(torch, "_foreach_add", refuse)
+    with pytest.raises(NotImplementedError):
+        foreach("add", [torch.ones(2)], 1)
+    (found,) = foreach("add", [torch.ones(2, device="meta")], 1)
+    assert found.device.type == "meta"
+
+
 def test_no_tensors_are_no_error() -> None:
     assert foreach("add_", [], 1) == norms([], 2) == []
 

@@ -59,6 +59,16 @@ def test_the_message_says_why_and_what_to_do(unfitting: Path) -> None:
         assert part in message
 
 
+def test_an_unknown_network_names_the_reason_too(unfitting: Path) -> None:
+    code = "from shoal.networks.registry import backbone_name; backbone_name('tiny')"
+    message = run(code, unfitting).stderr.splitlines()[-1]
+    assert "unknown backbone 'tiny'" in message and "mobilenet-v2" in message
+    assert "for more: torchvision is installed, but was built for another torch" in message
+    code = "from shoal.vision import mend_torchvision; mend_torchvision(); " + code
+    code = code.replace("backbone_name('tiny')", "print(backbone_name('tiny'))")
+    assert "torchvision:tiny" in run(code, unfitting).stdout
+
+
 def test_mended_it_can_be_imported(unfitting: Path) -> None:
     assert "torchvision::nms does not exist" in run("import torchvision", unfitting).stderr
     code = "from shoal.vision import mend_torchvision as m; print(m(), m()); import torchvision; "

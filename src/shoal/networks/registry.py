@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from ..choices import choose, nearest
+from ..vision import explain_torchvision
 from . import mobilenets, resnets
 from .backbones import PACKAGES, backbone, check_backbone, split_name
 from .base import Network
@@ -179,10 +180,14 @@ def backbone_name(name: str) -> str:
         return name
     known = list(LARGE)
     packages = []
+    more = "; for more: pip install 'shoal[vision]'"
     for package, listed in (("torchvision", "torchvision.models"), ("timm", "timm")):
         try:
             names = import_module(listed).list_models()
-        except (ImportError, OSError, RuntimeError):  # not installed, or built for another torch
+        except ModuleNotFoundError:
+            continue
+        except (ImportError, OSError, RuntimeError) as error:
+            more = f"; for more: {explain_torchvision(error)}"
             continue
         if name.partition(".")[0] in names:  # timm's names end in the weights: resnet50.a1_in1k
             return f"{package}:{name}"
@@ -191,5 +196,5 @@ def backbone_name(name: str) -> str:
     near = nearest(name, known)
     hint = f"did you mean {near!r}? " if near else ""
     where = f" and all of {' and '.join(packages)}" if packages else ""
-    more = "" if packages else "; for more: pip install 'shoal[vision]'"
+    more = "" if packages else more
     raise ValueError(f"unknown backbone {name!r}; {hint}One of: {', '.join(LARGE)}{where}{more}")
