@@ -201,7 +201,7 @@ def describe(cells: list[Cell], tests: Sequence[str]) -> dict[str, object]:
             "torch": ", ".join(sorted({c.versions["torch"] for c in cells if c.versions})),
             "processor": processor(),
             "cores": os.cpu_count(),
-            "system": platform.platform(),
+            "system": f"{platform.system()} {platform.machine()}",
         },
         "tests": list(tests),
         "cells": [asdict(cell) for cell in cells],
