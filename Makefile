@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q --durat
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL: # two installs into one .venv would get in each other's way
-.PHONY: check demo docs test lint release clean
+.PHONY: check demo docs test lint matrix release clean
 
 # What check runs: formulas against oracles, what every method promises, records and selection.
 FAST := tests/paper tests/results tests/statistics/test_head_variance.py \
@@ -47,6 +47,11 @@ lint: .venv/.installed-test
 release:
 	$(PYTHON) tools/release.py
 
+# The core's tests on other versions of torch and Python, each in a new environment: gigabytes, and
+# some four minutes for each of the eight.
+matrix:
+	$(PYTHON) tools/matrix.py --out benchmarks/results/matrix.json
+
 clean:
 	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -54,6 +59,8 @@ clean:
 .venv/.installed-demo: EXTRAS := cli,report
 .venv/.installed-test: EXTRAS := test
 .venv/.installed-docs: EXTRAS := docs
+# An oracle of some tests. With torchvision, but not with its torch: the constraints name another.
+.venv/.installed-test: ALSO := backpack-for-pytorch
 
 .venv/.installed-demo .venv/.installed-docs .venv/.installed-test: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -62,5 +69,5 @@ clean:
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@echo "Installing shoal[$(EXTRAS)] into .venv (a few minutes the first time)"
 	@# Byte code of all modules would take half as long again; those that are imported make it.
-	@$(PIP) install --no-compile -c constraints.txt -e '.[$(EXTRAS)]'
+	@$(PIP) install --no-compile -c constraints.txt -e '.[$(EXTRAS)]' $(ALSO)
 	@touch $@

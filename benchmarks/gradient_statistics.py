@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import shoal
-from shoal.gradients.memory import MemoryTrace
+from shoal.internals import trace_memory
 
 from .backbone import resnet50
 from .recording import options, write
@@ -314,7 +314,7 @@ def measure(statistic: Statistic, x: Tensor, y: Tensor, rounds: int) -> dict[str
         row["peak_gb"] = round(torch.cuda.max_memory_allocated() / GB, 2)
         row["reserved_gb"] = round(torch.cuda.max_memory_reserved() / GB, 2)
     else:
-        with MemoryTrace() as trace:
+        with trace_memory() as trace:
             statistic(x, y)
         row["peak_gb"] = round(trace.peak / GB, 3)
     return row

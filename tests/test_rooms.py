@@ -13,10 +13,10 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "shoal"
 
 # A room is a module or package directly under shoal; "shoal" itself is its __init__.
 # Each row: the rooms that this one may import, beside itself. A dotted name opens one module only.
-SMALL = {"choices", "checks", "notebook", "randomness", "replay", "scalars", "storage"}
-SMALL |= {"transforms"}
+SMALL = {"choices", "checks", "internals", "notebook", "randomness", "replay", "scalars"}
+SMALL |= {"storage", "transforms"}
 NUMERICS = SMALL | {"distributed", "gradients", "penalties", "statistics", "regularizers"}
-NUMERICS |= {"micro_batches", "networks", "weight_average"}
+NUMERICS |= {"micro_batches", "networks", "vision", "weight_average"}
 TRAINING = NUMERICS | {"algorithms", "catalogue", "datasets", "training"}
 EVERYTHING = TRAINING | {
     "_version",
@@ -34,7 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "notebook": set(),
     "catalogue": {"choices"},
     "reference": {"choices"},
-    "transforms": set(),
+    "internals": set(),
+    "transforms": {"internals"},
     "checks": {"choices", "transforms"},
     "randomness": set(),
     "scalars": set(),
@@ -42,14 +43,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "storage": set(),
     "compiled_code": {"storage"},
     "replay": set(),
-    "gradients": {"checks", "choices", "distributed", "replay", "transforms"},
+    "gradients": {"checks", "choices", "distributed", "internals", "replay", "transforms"},
     "penalties": {"checks"},
-    "weight_average": set(),
+    "vision": set(),
+    "weight_average": {"internals"},
     "statistics": SMALL | {"gradients", "penalties", "distributed"},
     "curvature": SMALL | {"catalogue", "gradients", "penalties"},
     "regularizers": SMALL | {"gradients", "statistics", "penalties"},
-    "micro_batches": {"gradients", "replay"},
-    "networks": SMALL,
+    "micro_batches": {"gradients", "internals", "replay"},
+    "networks": SMALL | {"vision"},
     "datasets": SMALL | {"catalogue"},
     "algorithms": SMALL
     | {"catalogue", "gradients", "statistics", "penalties", "regularizers"}
@@ -85,6 +87,7 @@ MAY_INSTALL: dict[str, set[str]] = {
     "checks": {"torch"},
     "distributed": {"torch"},
     "gradients": {"torch"},
+    "internals": {"torch"},
     "micro_batches": {"torch"},
     "monitoring": {"numpy"},
     "notebook": {"IPython"},
@@ -94,6 +97,7 @@ MAY_INSTALL: dict[str, set[str]] = {
     "replay": {"torch"},
     "results": {"numpy"},
     "scalars": {"torch"},
+    "vision": {"torch", "torchvision"},
     "report": {"jinja2", "matplotlib", "numpy", "rich"},
 }
 

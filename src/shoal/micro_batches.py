@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from .gradients.examples import Inputs, check_examples
+from .internals import is_compiled_copy, map_tensors
 from .replay import Randomness, part_of_batch
 
 
@@ -51,7 +51,7 @@ def in_micro_batches(network: Callable[..., Any], inputs: Inputs, size: int) -> 
         _check_independent(model)
         network = _with_current_weights(model)
 
-    compiled = isinstance(model, torch._dynamo.OptimizedModule)
+    compiled = is_compiled_copy(model)
     state = Randomness.now(tensors[0].device, model)
     found = []
     for start in range(0, n, size):
@@ -69,8 +69,7 @@ def in_micro_batches(network: Callable[..., Any], inputs: Inputs, size: int) -> 
         else:
             with first:
                 found.append(run(*parts))
-    leaves = [tree_flatten(outputs)[0] for outputs in found]
-    return tree_unflatten([torch.cat(parts) for parts in zip(*leaves, strict=True)], _tree(found))
+    return map_tensors(lambda *parts: torch.cat(parts), *found)
 
 
 def _with_current_weights(model: nn.Module) -> Callable[..., Any]:
@@ -81,10 +80,6 @@ def _with_current_weights(model: nn.Module) -> Callable[..., Any]:
         return torch.func.functional_call(model, held, args, kwargs)
 
     return run
-
-
-def _tree(found: list[Any]) -> Any:
-    return tree_flatten(found[0])[1]
 
 
 def _run_again_in_backward(

@@ -5,23 +5,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .internals import transforms_are_active
+
 
 def transformed() -> bool:
     """Return whether ``torch.func`` transforms the current call, outside of compiled steps."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return not torch.compiler.is_compiling() and transforms_are_active()
 
 
 def batched(tensor: Tensor) -> bool:
     """Return whether ``torch.func.vmap`` maps over this tensor; its values cannot be read then."""
     if not transformed():
         return False
-    functorch: Any = torch._C._functorch
-    while functorch.is_functorch_wrapped_tensor(tensor):
-        if functorch.is_batchedtensor(tensor):
-            return True
-        tensor = functorch.get_unwrapped(tensor)
+    try:
+        tensor.detach().flatten()[:0].sum().item()
+    except RuntimeError:
+        return True
     return False
 
 

@@ -6,26 +6,28 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from .internals import foreach
+
 
 @contextmanager
 def use_weights(weights: Sequence[Tensor], values: Sequence[Tensor]) -> Iterator[None]:
     """Give the weights other values inside, in place: captured and compiled code follows."""
     with torch.no_grad():
         before = [weight.detach().clone() for weight in weights]
-        torch._foreach_copy_(list(weights), list(values))
+        foreach("copy_", list(weights), list(values))
     try:
         yield
     finally:
         with torch.no_grad():
-            torch._foreach_copy_(list(weights), before)
+            foreach("copy_", list(weights), before)
 
 
 def fold(mean: Sequence[Tensor], count: int, more: Sequence[Tensor], added: int) -> None:
     """Make ``mean`` of ``count`` weights the mean of these and of ``added`` with mean ``more``."""
     if count:
-        torch._foreach_lerp_(list(mean), list(more), added / (count + added))
+        foreach("lerp_", list(mean), list(more), added / (count + added))
     else:  # whatever was there, also what is not a number
-        torch._foreach_copy_(list(mean), list(more))
+        foreach("copy_", list(mean), list(more))
 
 
 class StoredWeights(nn.Module):

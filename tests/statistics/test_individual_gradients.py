@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import shoal
 from shoal.gradients import layers, materialised, streaming
-from shoal.gradients.memory import MemoryTrace
+from shoal.internals import trace_memory
 from shoal.networks.resnets import resnet
 from tests.oracles import autograd as oracle
 from tests.statistics.test_gradient_variance import (
@@ -472,7 +472,7 @@ def test_memory_holds_the_gradients_of_one_layer() -> None:
         function(model, x, labels, loss=mean_loss, **options)  # the first call verifies layers
         function(model, x, labels, loss=mean_loss, **options)
         function(model, x, labels, loss=mean_loss, **options)
-        with MemoryTrace() as trace:
+        with trace_memory() as trace:
             function(model, x, labels, loss=mean_loss, **options)
         return trace.peak
 
@@ -490,7 +490,7 @@ def test_activations_are_freed_as_the_backward_goes() -> None:
     x, labels = torch.randn(4000, 8), torch.arange(4000) % C
     for _ in range(3):
         shoal.gradient_norms(model, x, labels, chunk_size=4000)
-    with MemoryTrace() as trace:
+    with trace_memory() as trace:
         shoal.gradient_norms(model, x, labels, chunk_size=4000)
     layer = 4 * x.numel()
     assert trace.peak < 27 * layer  # 20 activations and a few; every r as well would be 40

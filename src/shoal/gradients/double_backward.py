@@ -17,6 +17,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from ..distributed import without_sharing
+from ..internals import (
+    backward_reaches,
+    is_weight_norm,
+    tensors_are_hooked,
+    transforms_are_active,
+)
 
 INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 HALVES = (torch.float16, torch.bfloat16)
@@ -86,7 +92,7 @@ class ExplicitNorms(TorchFunctionMode):
             return _layer_norm(*args, **kwargs)
         if func in (F.instance_norm, torch.instance_norm):
             return _instance_norm(*args, **kwargs)
-        if func is torch._weight_norm:
+        if is_weight_norm(func):
             return _weight_norm(*args, **kwargs)
         return func(*args, **kwargs)
 
@@ -158,17 +164,7 @@ def _plain(input: Tensor) -> bool:
 
     A checkpoint runs its part again outside of this mode, and must find the same operations.
     """
-    checkpointed = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-    transformed = torch._C._functorch.peek_interpreter_stack() is not None
-    return not (checkpointed or transformed or input.is_complex())
-
-
-def _backward_reaches(ctx: Any, index: int) -> bool:
-    """Return whether the running backward reaches an input, which must not be a leaf."""
-    if not ctx.needs_input_grad[index]:
-        return False
-    found: bool = torch._C._will_engine_execute_node(ctx.next_functions[index][0])
-    return found
+    return not (input.is_complex() or tensors_are_hooked() or transforms_are_active())
 
 
 class Geometry(NamedTuple):
@@ -243,7 +239,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         # w̄ is a third of a backward, and a backward to layers' outputs alone does without it.
-        wanted = (ctx.needs_input_grad[0], _backward_reaches(ctx, 1))
+        wanted = (ctx.needs_input_grad[0], backward_reaches(ctx, 1))
         found = _ConvolutionBackward.apply(g, *ctx.saved_tensors, ctx.geometry, *wanted)  # type: ignore[no-untyped-call]
         return *found, None
 
@@ -332,7 +328,7 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        wanted = (ctx.needs_input_grad[0], _backward_reaches(ctx, 1), _backward_reaches(ctx, 2))
+        wanted = (ctx.needs_input_grad[0], backward_reaches(ctx, 1), backward_reaches(ctx, 2))
         found = _NormBackward.apply(g, *ctx.saved_tensors, ctx.eps, *wanted)  # type: ignore[no-untyped-call]
         return *found, None, None, None
 

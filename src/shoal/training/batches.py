@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..algorithms.forward import Batch
+from ..internals import mark_dynamic
 from ..networks.base import Preprocessing
 from ..randomness import Draws
 
@@ -120,7 +121,7 @@ class InMemory(BatchSource):
         # A tensor as long as a batch, because its size can change without another compilation.
         rows = self.labels.new_empty(self.size)
         if self._draw is not _draw_batch:  # compiled
-            torch._dynamo.maybe_mark_dynamic(rows, 0)
+            mark_dynamic(rows)
         return self._draw(self.images, self.labels, self.sampler, rows)
 
 
