@@ -13,7 +13,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "shoal"
 
 # A room is a module or package directly under shoal; "shoal" itself is its __init__.
 # Each row: the rooms that this one may import, beside itself. A dotted name opens one module only.
-SMALL = {"choices", "checks", "randomness", "replay", "scalars", "storage"}
+SMALL = {"choices", "checks", "escapes", "files", "randomness", "replay", "scalars", "storage"}
 NUMERICS = SMALL | {"distributed", "gradients", "penalties", "statistics", "regularizers"}
 NUMERICS |= {"micro_batches", "networks", "weight_average"}
 TRAINING = NUMERICS | {"algorithms", "catalogue", "datasets", "training"}
@@ -36,7 +36,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "randomness": set(),
     "scalars": set(),
     "distributed": set(),
-    "storage": set(),
+    "escapes": set(),
+    "files": set(),
+    "storage": {"escapes", "files"},
     "compiled_code": {"storage"},
     "replay": set(),
     "gradients": {"checks", "choices", "distributed", "replay"},
@@ -52,10 +54,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"catalogue", "gradients", "statistics", "penalties", "regularizers"}
     | {"networks", "weight_average"},
     "training": (TRAINING - {"training"}) | {"results.records"},
-    "results": {"catalogue", "choices", "storage"},
+    "results": {"catalogue", "choices", "escapes", "files", "storage"},
     "runs": TRAINING | {"_version", "curvature", "results"},
     "sweeps": TRAINING | {"_version", "curvature", "results", "runs"},
-    "report": {"_version", "catalogue", "choices", "reference", "results"},
+    "report": {"_version", "catalogue", "choices", "escapes", "reference", "results"},
     "monitoring": {"results"},
     "shoal": {
         "_version",
@@ -80,6 +82,8 @@ MAY_INSTALL: dict[str, set[str]] = {
     "catalogue": set(),
     "checks": {"torch"},
     "distributed": {"torch"},
+    "escapes": set(),
+    "files": set(),
     "gradients": {"torch"},
     "micro_batches": {"torch"},
     "monitoring": {"numpy"},

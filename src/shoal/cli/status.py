@@ -12,7 +12,14 @@ from ..runs.machine import installed_hardware
 from ..runs.run import Run
 from ..sweeps.cost import RemainingWork, remaining_work
 from ..sweeps.plan import folder_of, read_plan
-from ..sweeps.status import RunState, count_states, stale_folders, state_of, without_stale
+from ..sweeps.status import (
+    RunState,
+    count_states,
+    stale_folders,
+    state_of,
+    why_closed,
+    without_stale,
+)
 from .terminal import fits, format_duration, table
 
 STATES = tuple(state.value for state in RunState)
@@ -142,9 +149,10 @@ def _status_as_json(out: Path, runs: Sequence[Run]) -> dict[str, Any]:
     failures = []
     for run in runs:
         path = folder_of(out, run)
-        failure = failure_of(path) if state_of(path) is RunState.FAILED else None
-        if failure is not None:
-            failures.append({"folder": str(path), "reason": failure["reason"]})
+        if state_of(path) is RunState.FAILED:
+            failure = failure_of(path) or {"reason": why_closed(path)}
+            if failure["reason"]:
+                failures.append({"folder": str(path), "reason": failure["reason"]})
     stale = [str(path) for path in stale_folders(out)]
     return {"runs": status_rows(out, runs), "failures": failures, "left_behind": stale}
 

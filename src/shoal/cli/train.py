@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..catalogue import AVERAGES, title_of
+from ..files import TENSOR_BYTES, read_bytes
 from ..results.records import Record, RunResult, timing_of
 from ..training.watcher import Progress, Watcher
 from .loading import decode_with_progress, load_and_report, report_resizing
@@ -180,7 +181,7 @@ def _weights(asked: str | None, pretrained: bool) -> tuple[str | Path | None, st
         by_default = "imagenet" if pretrained and asked is None else None
         return by_default, by_default
     if asked != "imagenet" and Path(asked).is_file():
-        return Path(asked), hashlib.sha256(Path(asked).read_bytes()).hexdigest()
+        return Path(asked), hashlib.sha256(read_bytes(asked, TENSOR_BYTES)).hexdigest()
     if Path(asked).suffix:
         raise ValueError(f"--weights: there is no file {asked}; write imagenet, none or a file")
     return asked, asked

@@ -1,6 +1,5 @@
 """Fetching a published data set: download, unpack, arrange and record it."""
 
-import os
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -9,7 +8,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..choices import choose
-from ..storage import read_json, write_json
+from ..escapes import brief
+from ..storage import AGAIN, move, read_object, write_json
 from . import SOURCES
 from .download import DownloadError, Note, Unavailable, download
 from .folders import expected_layout
@@ -72,7 +72,7 @@ def fetch(
         raise ValueError(f"{error} (the unpacked files are in {work})") from error
     for remark in remarks:
         note(remark)
-    os.replace(arranged, target)
+    move(arranged, target)
     _remove_downloads(() if keep_archive else fetched.values(), work)
     _record_dataset(name, root)
     return target
@@ -113,10 +113,12 @@ def by_hand_instructions(source: DatasetSource, root: Path) -> str:
 def read_record(root: Path) -> dict[str, Any]:
     """Return the record of earlier downloads: sums of files, and fingerprints of data sets."""
     path = root / RECORD
-    found = read_json(path) if path.is_file() else {}
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} must hold an object, got {found!r}; move it away")
-    return {"files": {}, "sets": {}} | found
+    found = {"files": {}, "sets": {}} | (read_object(path) if path.exists() else {})
+    for key in ("files", "sets"):
+        entries = found[key]
+        if not isinstance(entries, dict) or not all(isinstance(v, dict) for v in entries.values()):
+            raise ValueError(f"{path} must hold objects in {key}, got {brief(entries)}; {AGAIN}")
+    return found
 
 
 def _download_and_unpack(

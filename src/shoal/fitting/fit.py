@@ -42,7 +42,7 @@ from ..runs import model as models
 from ..runs.machine import Machine, one_thread
 from ..runs.model import check_saving
 from ..runs.run import Run
-from ..storage import cache_root, read_json, write_json, write_safetensors, write_text
+from ..storage import cache_root, read_object, write_json, write_safetensors, write_text
 from ..sweeps.plan import MethodChoice, folder_of, write_plan
 from ..sweeps.worker import Worker
 from ..training.pillow import exact_evaluation
@@ -671,7 +671,7 @@ def write_checked_onnx(out: Path, method: type[Algorithm] | None, data: FitData)
             raise
         why = str(error).strip().partition("\n")[0] or type(error).__name__
         return f"no {ONNX}: {why}"
-    card = read_json(out / CARD)
+    card = read_object(out / CARD)
     encoding = None if data.table is None else data.table.encoding
     window = data.dataset.reading.window
     described = describe_onnx(card["shape"], data.dataset.classes, encoding, window)

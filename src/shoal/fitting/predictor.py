@@ -1,6 +1,5 @@
 """Predictor: a trained model that gives class names and probabilities for files, rows or arrays."""
 
-import json
 import math
 import os
 import warnings
@@ -31,7 +30,7 @@ from ..monitoring.reference import Reference
 from ..results.records import CARD, MODEL
 from ..runs import model as models
 from ..runs.machine import one_thread
-from ..storage import read_safetensors
+from ..storage import damage_named, read_object, read_safetensors
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import TOGETHER, VECTORS
 from ..training.pillow import exact_evaluation
@@ -68,6 +67,7 @@ BATCH = {"cpu": 4, "cuda": 256}
 IMAGE = [3, 224, 224]
 # Fewer inputs are not adapted to without a warning.
 FEWEST = 30
+FIT_AGAIN = "run the 'shoal fit' command again, which builds it from its runs"
 # The source of a prediction for a table in memory; a number of the row follows.
 TABLE = "the table"
 
@@ -163,6 +163,10 @@ class Predictor:
         alone = BATCH[self.device.type] if self._images else VECTORS
         self._size = TOGETHER if model.algorithm.predicts_batchwise else alone
         self.encoding = Encoding.from_card(self.card.get("inputs", {}))
+        if self.encoding is not None:
+            width = sum(column.width for column in self.encoding.columns)
+            if [width] != list(self.card["shape"]):
+                raise ValueError(f"columns of {width} numbers for the shape {self.card['shape']}")
         self.reading = Reading.from_json(self.card.get("inputs", {}))
 
     @property
@@ -260,7 +264,8 @@ class Predictor:
         arrays = None
         if path is not None and path.exists():
             arrays = {name: one.numpy() for name, one in read_safetensors(path).items()}
-        return Reference.from_json(self.card[REFERENCE], arrays)
+        with damage_named(f"the {REFERENCE} in {CARD}", FIT_AGAIN):
+            return Reference.from_json(self.card[REFERENCE], arrays)
 
     def observations(self, sources: Any) -> Iterator[Prediction]:
         """Yield the predictions of ``predict`` with features and energy, for ``report_on``."""
@@ -346,7 +351,8 @@ class Predictor:
                 "tries them. If this is a model of an earlier version, run the same command again: "
                 "no finished run is repeated"
             )
-        return AdaptationRecord.from_json(self.card[ADAPTATION], self.classes)
+        with damage_named(f"the {ADAPTATION} in {CARD}", FIT_AGAIN):
+            return AdaptationRecord.from_json(self.card[ADAPTATION], self.classes)
 
     def adapted_logs(self, name: str, outputs: Tensor, shares: Array) -> Array:
         """Return the adapted log-probabilities, float64 ``[n, C]``, without a temperature.
@@ -631,7 +637,9 @@ def load(
     folder = Path(path)
     folder = folder.parent if folder.name == MODEL else folder
     _check_version(folder / CARD)
-    return Predictor(models.load(folder, device_of(device), method), folder)
+    model = models.load(folder, device_of(device), method)
+    with damage_named(folder / CARD, FIT_AGAIN):
+        return Predictor(model, folder)
 
 
 def temperature_of(card: Mapping[str, Any]) -> float:
@@ -662,10 +670,8 @@ def _check_version(card: Path) -> None:
     if not card.is_file():
         return  # loading it raises a better error
     try:
-        found = json.loads(card.read_text("utf-8"))
+        found = read_object(card)
     except ValueError:
-        return
-    if not isinstance(found, dict):
         return
     writer = f"shoal {found['shoal']}" if "shoal" in found else "another version of shoal"
     if found.get("schema") != models.SCHEMA:

@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ..files import TENSOR_BYTES, open_file
+
 
 def load_weights(
     module: nn.Module,
@@ -50,7 +52,7 @@ def load_weights(
 
 def check_sha256(path: str | Path, expected: str) -> None:
     """Raise unless the file at ``path`` has this checksum."""
-    with Path(path).open("rb") as file:
+    with open_file(path, TENSOR_BYTES) as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != expected:
         raise ValueError(
@@ -64,8 +66,9 @@ def _list_first(names: list[str]) -> str:
 
 
 def _read(path: Path) -> Mapping[str, Tensor]:
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"no weight file at {path}")
+    open_file(path, TENSOR_BYTES).close()  # the libraries would open anything
     read = _read_safetensors if path.suffix == ".safetensors" else _read_torch
     try:
         found = read(path)

@@ -22,7 +22,8 @@ from ..catalogue import (
     OptimiserName,
 )
 from ..choices import choose
-from ..results.records import Record, RunResult
+from ..escapes import brief
+from ..results.records import IDENTIFYING, Record, RunResult
 
 if TYPE_CHECKING:
     from ..algorithms.optimiser import Optimisation
@@ -177,10 +178,15 @@ class Run:
     def from_json(values: Mapping[str, Any]) -> "Run":
         """Return the run that ``canonical`` described; unknown fields are refused."""
         if not isinstance(values, Mapping) or values.get("schema") != SCHEMA:
-            raise ValueError(f"expected a run of schema {SCHEMA}, got {str(values)[:60]}")
+            raise ValueError(f"expected a run of schema {SCHEMA}, got {brief(values)}")
         given = {key: value for key, value in values.items() if key != "schema"}
         try:
             given["protocol"] = Protocol(**given["protocol"])
-            return Run(**given)
-        except (KeyError, TypeError, AttributeError) as error:
+            found = Run(**given)
+        except (KeyError, TypeError, AttributeError, ArithmeticError) as error:
             raise ValueError(f"another version of shoal wrote this run: {error}") from error
+        for name, kind in {**IDENTIFYING, "fingerprint": str}.items():
+            value = values.get(name, {} if kind is dict else 0)
+            if type(value) is not kind:
+                raise ValueError(f"the {name} of a run must be {kind.__name__}, got {brief(value)}")
+        return found
