@@ -86,12 +86,17 @@ def _is_number(text: str) -> bool:
     return re.fullmatch(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", text, re.ASCII) is not None
 
 
-def json_text(value: Any, indent: int | None = None) -> str:
+def json_text(value: Any, indent: int | None = None, allow_nan: bool = True) -> str:
     """Return a value as JSON that can be read, with unsafe characters escaped as JSON does."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=allow_nan)
     if text.isprintable():
         return text
     return "".join(one if is_safe(one) or one == "\n" else json.dumps(one)[1:-1] for one in text)
+
+
+def html_json(text: str) -> str:
+    """Return JSON that cannot end the HTML block around it."""
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def brief(value: object) -> str:

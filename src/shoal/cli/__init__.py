@@ -8,11 +8,13 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 from .._version import __version__
 from ..choices import nearest
 from ..compiled_code import keep_compiled_code
+from ..escapes import printable
+from ..report.screen import warn
 from .domainbed import answers
 
 # The module of each command, in the order of the help: your own data, one run, many runs, the
@@ -61,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             # Pillow's, of images above 89 megapixels, for which there are notes and errors.
+            warnings.showwarning = lambda message, *_, **__: warn(str(message))
             warnings.filterwarnings("ignore", r"Image size \(\d+ pixels\)", RuntimeWarning)
             status: int = options.run(options)
         sys.stdout.flush()
@@ -69,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except (ValueError, OSError, FloatingPointError) as error:
-        return _fail(str(error))
+        return _fail(str(error), *getattr(error, "__notes__", ()))
     except ModuleNotFoundError as error:
         message = str(error)  # if it names what to install, that is better than a guess
         if "pip install" not in message:
@@ -88,14 +91,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _fail(message: str) -> int:
+def _fail(*lines: str) -> int:
     """Print why a command stops; return its exit status."""
-    print(f"shoal: {message}", file=sys.stderr)
+    warn(*lines)
     return 2
 
 
 def _allow_any_file_name() -> None:
-    """Print names of files that are not UTF-8 byte for byte, instead of raising."""
+    """Write names of files that are not UTF-8 to CSV byte for byte, instead of raising."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="surrogateescape")
@@ -133,6 +136,10 @@ class _Parser(argparse.ArgumentParser):
                 message = f"unknown {value!r}; did you mean {near!r}?"
                 raise argparse.ArgumentError(action, message)
         super()._check_value(action, value)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the message, and exit."""
+        super().error(printable(message, keep="\n"))
 
     def refuse(self, unknown: Sequence[str]) -> None:
         """Print the usage and the unknown arguments, and exit."""

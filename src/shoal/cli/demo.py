@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ..report.screen import console, say
 from .terminal import bars
 
 
@@ -28,7 +29,6 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from rich.console import Console
 
     from ..experiments.demo import run
     from ..report.demo_page import demo_page, demo_table
@@ -39,7 +39,7 @@ def _run(options: argparse.Namespace) -> int:
         result = run(shown)
     page = options.out / "index.html"
     write_text(page, demo_page(result))
-    console = Console()
-    console.print(demo_table(result))
-    print(f"The page with curves and digits: {page}")
+    screen = console()
+    screen.print(demo_table(result))
+    say(f"The page with curves and digits: {page}")
     return 0

@@ -1,13 +1,13 @@
 """``shoal diagnose``: compare the domains of a model in risk, gradient variance and curvature."""
 
 import argparse
-import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..catalogue import HESSIAN_METHODS, title_of
+from ..report.screen import console, plain, say, warn
 from .loading import add_columns, add_places, decode_with_progress, load_for_model
 from .options import add_device, device, name_domains, positive, whole
 from .terminal import table
@@ -131,7 +131,7 @@ def _run(options: argparse.Namespace) -> int:
     show(found, f"{title_of(model.row)}: {options.model} on {dataset.name}")
     if options.json:
         write_json(options.json, found)
-        print(f"All numbers: {options.json}")
+        say(f"All numbers: {options.json}")
     if options.figures:
         from ..report.diagnosis import draw
 
@@ -139,9 +139,9 @@ def _run(options: argparse.Namespace) -> int:
             warnings.simplefilter("always", UserWarning)
             written = draw(found, options.figures)
         for warning in caught:
-            print(f"shoal: {warning.message}", file=sys.stderr)
+            warn(str(warning.message))
         for path in written:
-            print(f"Figure: {path}")
+            say(f"Figure: {path}")
     return 0
 
 
@@ -171,18 +171,16 @@ KINDS = {
 
 def show(found: dict[str, Any], title: str) -> None:
     """Print all tables of a diagnosis, and what they mean."""
-    from rich.console import Console
     from rich.padding import Padding
-    from rich.text import Text
 
-    console = Console()
+    screen = console()
     asked = found["question"]["parameters"]
     weights = {"head": "the head", "all": "all weights"}.get(asked, asked)
-    print(f"{title}, {weights} ({found['weights']:,} weights)\n")
+    say(f"{title}, {weights} ({found['weights']:,} weights)", "")
     for one in TABLES:
-        console.print(one(found))
+        screen.print(one(found))
     for sentence in found["sentences"]:
-        console.print(Padding(Text(sentence), (0, 0, 0, 1)))
+        screen.print(Padding(plain(sentence), (0, 0, 0, 1)))
 
 
 def number(value: float | None) -> str:

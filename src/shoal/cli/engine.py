@@ -1,7 +1,6 @@
 """The engine options of ``sweep`` and ``reproduce ablation``: plan runs, estimate, train them."""
 
 import argparse
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..catalogue import STEP_KINDS, scale_of
+from ..report.screen import console, say, warn
 from ..results.records import DONE
 from ..runs.machine import COMPILING_PAYS, Machine, choose_step, hardware_for
 from ..runs.run import Run
@@ -214,7 +214,7 @@ class StatusLines(SweepWatcher):
         self.printed = time.monotonic()
         left = remaining_work(self.options.out, self.plan, _hardware(self.options))
         time_left = describe_time_left(left, max(workers, counts[RunState.RUNNING]))
-        print(". ".join(filter(None, [_format_counts(counts), time_left])), file=sys.stderr)
+        say(". ".join(filter(None, [_format_counts(counts), time_left])), stderr=True)
 
 
 def _hardware(options: argparse.Namespace) -> tuple[str, ...]:
@@ -232,18 +232,17 @@ def _print_plan(
     counts: Counter[RunState],
 ) -> None:
     """Print a row for every data set and method, and the totals."""
-    from rich.console import Console
 
     rows = status_rows(options.out, plan)
-    console = Console(stderr=True)
+    screen = console(stderr=True)
     if rows:
-        console.print(status_table(f"Plan of {options.out}", rows, console, planned=True))
+        screen.print(status_table(f"Plan of {options.out}", rows, screen, planned=True))
     updates = sum(run.protocol.steps for run in plan)
     shard = "" if len(plan) == len(runs) else f" ({len(plan):,} in this shard)"
-    print(
+    say(
         f"{len(runs):,} runs{shard}, {updates:,} updates in all: "
         f"{_format_counts(counts) or 'nothing to do'}",
-        file=sys.stderr,
+        stderr=True,
     )
 
 
@@ -261,10 +260,10 @@ def _print_cost(
         rates = probe_rates(probed, workspace, workspace.dataset, PrintNotes())
         write_rates(options.out, read_rates(options.out) | rates)
     left = remaining_work(options.out, plan, hardware)
-    print(
+    say(
         describe_time_left(left, options.workers + running)
         or "The time left is known when the first runs are done: shoal status",
-        file=sys.stderr,
+        stderr=True,
     )
 
 
@@ -272,7 +271,7 @@ class PrintNotes(Watcher):
     """Prints notes on stderr."""
 
     def note(self, line: str) -> None:
-        print(f"shoal: {line}", file=sys.stderr)
+        warn(str(line))
 
 
 def _format_counts(counts: Counter[RunState]) -> str:

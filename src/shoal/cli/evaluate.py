@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ..report.screen import console, say_json
 from .loading import add_columns, add_data_options, decode_with_progress, load_for_model
 from .options import add_device, device, name_domains, whole
 
@@ -45,7 +46,6 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    import json
 
     from ..runs.model import load, measure
     from .methods import with_settings
@@ -58,9 +58,8 @@ def _run(options: argparse.Namespace) -> int:
     cache = decode_with_progress(dataset, options.cache)
     found = measure(model, dataset, cache, options.domain or dataset.names)
     if options.json:
-        print(json.dumps(found, indent=2))
+        say_json(found, indent=2)
         return 0
-    from rich.console import Console
 
     from ..catalogue import title_of
     from .terminal import table
@@ -74,5 +73,5 @@ def _run(options: argparse.Namespace) -> int:
         seen = " (trained on)" if domain in trained else ""
         accuracy, error = 100 * values["accuracy"], values["calibration_error"]
         grid.add_row(f"{domain}{seen}", f"{values['images']:,}", f"{accuracy:.1f}", f"{error:.3f}")
-    Console().print(grid)
+    console().print(grid)
     return 0

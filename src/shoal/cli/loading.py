@@ -2,13 +2,13 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..report.screen import warn
 from ..storage import cache_root, read_object
 from .progress import amounts
 
@@ -62,13 +62,12 @@ def load_and_report(text: str, root: Path, trial: int = 0) -> Any:
     dataset = load_dataset(text, root, trial)
     if is_folder(text):
         if text in DOMAINBED_DATASETS:
-            print(
-                f"shoal: {text} is a folder here and is read as your own images; the published "
+            warn(
+                f"{text} is a folder here and is read as your own images; the published "
                 f"data set is {own_dataset(text)}",
-                file=sys.stderr,
             )
         for name in empty_folders(Path(text)):
-            print(f"shoal: skipped the domain {name!r} of {text}: it is empty", file=sys.stderr)
+            warn(f"skipped the domain {name!r} of {text}: it is empty")
     return dataset
 
 
@@ -80,11 +79,10 @@ def report_resizing(dataset: Any, network: str | None) -> None:
     if dataset.kind != "files" or side is None or side == dataset.input_shape[-1]:
         return
     got = dataset.input_shape[-1]
-    print(
-        f"shoal: {network} is made for {side} × {side} images, and gets these at {got} × {got}: "
+    warn(
+        f"{network} is made for {side} × {side} images, and gets these at {got} × {got}: "
         f"images of files are always resized so; for images of {side} × {side} as they are, give "
         "them as tensors in Python, for example to shoal.DomainClassifier",
-        file=sys.stderr,
     )
 
 
@@ -222,9 +220,8 @@ def report_unseen(unseen: Mapping[str, int]) -> None:
     """Print the number of categories that did not occur in training, by column."""
     for column, count in unseen.items():
         subject, verb = ("1 value", "is") if count == 1 else (f"{count:,} values", "are")
-        print(
-            f"shoal: {subject} of {column!r} did not occur in training and {verb} ignored",
-            file=sys.stderr,
+        warn(
+            f"{subject} of {column!r} did not occur in training and {verb} ignored",
         )
 
 
@@ -270,12 +267,11 @@ def _skip_broken_images(dataset: Any, options: argparse.Namespace, reading: Any)
         progress = partial(shown, f"reading {dataset.name}")
         broken = broken_files(dataset, progress, record, reading)
     for line in broken:
-        print(f"shoal: skipped{as_before}: {line.path}: {line.why}", file=sys.stderr)
+        warn(f"skipped{as_before}: {line.path}: {line.why}")
     if broken:
         count = sum(map(len, dataset.domains))
-        print(
-            f"shoal: {len(broken):,} of {count:,} images cannot be read and are skipped",
-            file=sys.stderr,
+        warn(
+            f"{len(broken):,} of {count:,} images cannot be read and are skipped",
         )
     return without(read, {line.path for line in broken})
 

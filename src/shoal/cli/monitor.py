@@ -1,16 +1,14 @@
 """``shoal monitor``: what to expect of a model on data from a new place, before it is labelled."""
 
 import argparse
-import csv
-import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..report.screen import csv_printer, say, say_json, warn
 from .loading import report_unseen
 from .options import add_device, device
 
@@ -106,7 +104,7 @@ def _run(options: argparse.Namespace) -> int:
     good = [one for one in predictions if one.error is None]
     for one in predictions:
         if one.error is not None:
-            print(f"shoal: {one.error}", file=sys.stderr)
+            warn(str(one.error))
     if labels is not None:
         pairs = zip(labels, predictions, strict=True)
         labels = [label for label, one in pairs if one.error is None]
@@ -125,14 +123,14 @@ def _run(options: argparse.Namespace) -> int:
         write_text(options.page, monitor_page(content))
     classes = _classes(model, good, report, options)
     if options.json:
-        print(json.dumps({**report.as_json(), "unusual": unusual, **_by_input(good, classes)}))
+        say_json({**report.as_json(), "unusual": unusual, **_by_input(good, classes)})
     elif options.csv:
         _print_csv(good, classes, report)
     else:
         for sentence in said:
-            print(sentence)
+            say(sentence)
         if options.page is not None:
-            print(f"Wrote {options.page}.")
+            say(f"Wrote {options.page}.")
     report_unseen(Counter(name for one in good for name in one.unseen))
     return 1 if len(good) < len(predictions) else 0
 
@@ -164,10 +162,9 @@ def _labels(
     folders = [path.parent.name for path in files]
     others = sorted(set(folders) - set(model.classes))
     if others and len(others) < len(set(folders)):
-        print(
-            f"shoal: there is no class {others[0]!r}, so the folders are not taken for labels; "
+        warn(
+            f"there is no class {others[0]!r}, so the folders are not taken for labels; "
             f"the classes are {', '.join(model.classes)}",
-            file=sys.stderr,
         )
     return None if others else folders
 
@@ -225,11 +222,11 @@ def _print_csv(
     classes: Sequence[tuple[str | None, float]],
     report: "PlaceReport",
 ) -> None:
-    write = csv.writer(sys.stdout)
-    write.writerow(["source", "class", "probability", "likely", "distance"])
+    write = csv_printer()
+    write(["source", "class", "probability", "likely", "distance"])
     far = [None] * len(predictions) if report.drift is None else report.drift.distances.tolist()
     for one, (name, probability), likely, distance in zip(
         predictions, classes, report.likely, far, strict=True
     ):
         apart = "" if distance is None else f"{math.sqrt(distance):.2f}"
-        write.writerow([one.source, name or "", f"{probability:.6f}", "; ".join(likely), apart])
+        write([one.source, name or "", f"{probability:.6f}", "; ".join(likely), apart])

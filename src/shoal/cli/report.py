@@ -2,13 +2,13 @@
 
 import argparse
 import io
-import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..catalogue import own_method
+from ..report.screen import say, warn
 from ..results.selection import ALL_RULES
 from .loading import add_places
 
@@ -80,11 +80,10 @@ def warn_of_twins(runs: "Sequence[RunResult]") -> None:
 
     if found := twins(runs):
         first, second = found[0]
-        print(
-            f"shoal: some draws have more than one run ({len(found):,} in total), and rules choose "
+        warn(
+            f"some draws have more than one run ({len(found):,} in total), and rules choose "
             f"between them: {first.path} and {second.path}; report sweeps of different protocols "
             "separately",
-            file=sys.stderr,
         )
 
 
@@ -169,7 +168,7 @@ def _run(options: argparse.Namespace) -> int:
         show(document, file)
         text = file.getvalue()
     write_text(out, text)
-    print(f"wrote {out}")
+    say(f"wrote {out}")
     return 0
 
 

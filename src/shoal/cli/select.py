@@ -1,11 +1,11 @@
 """``shoal select``: save the models that a selection rule chose."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from ..catalogue import own_method
+from ..report.screen import say, warn
 from ..results.selection import ALL_RULES
 from .domainbed import dataset_name
 
@@ -62,9 +62,8 @@ def _run(options: argparse.Namespace) -> int:
     if not runs:
         raise ValueError(f"no finished run in {', '.join(map(str, options.folders))}")
     if theirs:
-        print(
-            f"shoal: {theirs:,} runs of DomainBed are left out: their models are pickles",
-            file=sys.stderr,
+        warn(
+            f"{theirs:,} runs of DomainBed are left out: their models are pickles",
         )
     warn_of_twins(runs)
     rows = with_averages(runs)
@@ -95,11 +94,11 @@ def _run(options: argparse.Namespace) -> int:
             folder = save_chosen(choice, options.rule, options.out)
         except NotKept as error:
             missing += 1
-            print(f"shoal: {error}", file=sys.stderr)
+            warn(str(error))
         else:
-            print(f"{folder}: {_describe(choice)}")
+            say(f"{folder}: {_describe(choice)}")
     if missing:
-        print(f"shoal: {missing} of {len(choices)} models were not kept", file=sys.stderr)
+        warn(f"{missing} of {len(choices)} models were not kept")
     return 1 if missing else 0
 
 

@@ -1,12 +1,12 @@
 """``shoal status``: the states of a sweep's runs and the time left; free of torch."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..catalogue import title_of
+from ..report.screen import console, plain, say_json
 from ..results.records import CARD, FIT_SETUP, failure_of
 from ..runs.machine import installed_hardware
 from ..runs.run import Run
@@ -43,7 +43,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         left, workers = _remaining(options.out, runs)
         found = _status_as_json(options.out, runs) | _remaining_as_json(left, workers)
-        print(json.dumps(found, indent=2))
+        say_json(found, indent=2)
         return 0
     show_status(options.out, runs)
     return 0
@@ -51,12 +51,11 @@ def _run(options: argparse.Namespace) -> int:
 
 def show_status(out: Path, runs: Sequence[Run]) -> None:
     """Print a row for every data set and method, failures, stale runs, and the time left."""
-    from rich.console import Console
 
     found = _status_as_json(out, runs)
-    console = Console()
+    screen = console()
     if found["runs"]:
-        console.print(status_table(f"Runs of {out}", found["runs"], console))
+        screen.print(status_table(f"Runs of {out}", found["runs"], screen))
     by_reason: dict[str, list[str]] = {}
     for failure in found["failures"]:
         by_reason.setdefault(failure["reason"], []).append(failure["folder"])
@@ -76,7 +75,7 @@ def show_status(out: Path, runs: Sequence[Run]) -> None:
     left, workers = _remaining(out, runs)
     lines.append(describe_time_left(left, workers) if left else "")
     for line in filter(None, lines):
-        console.print(line, highlight=False, markup=False)
+        screen.print(line, highlight=False, markup=False)
 
 
 def status_rows(out: Path, runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -91,11 +90,11 @@ def status_rows(out: Path, runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def status_table(
-    title: str, rows: Sequence[dict[str, Any]], console: Any, planned: bool = False
+    title: str, rows: Sequence[dict[str, Any]], screen: Any, planned: bool = False
 ) -> Any:
     """Return the rows as a table; a planned one also has the runs and the updates in all.
 
-    If the console is narrow, states without runs are skipped, and then the updates.
+    If the screen is narrow, states without runs are skipped, and then the updates.
     """
     counted = [row | {"runs": sum(row[state] for state in STATES)} for row in rows]
     all_columns = (*(("runs", "updates") if planned else ()), *STATES)
@@ -103,13 +102,12 @@ def status_table(
     least = tuple(name for name in some if name != "updates")
     for columns in (all_columns, some, least):
         grid = _table(title, counted, columns)
-        if fits(grid, console):
+        if fits(grid, screen):
             break
     return grid
 
 
 def _table(title: str, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> Any:
-    from rich.text import Text
 
     grid = table(title, None)
     for head in ("Data set", "Method"):
@@ -118,7 +116,7 @@ def _table(title: str, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -
         grid.add_column(head, justify="right", no_wrap=True)
     for row in rows:
         cells = [f"{row[name]:,}" if row[name] else "–" for name in columns]
-        grid.add_row(Text(row["dataset"]), Text(title_of(row["algorithm"])), *cells)
+        grid.add_row(plain(row["dataset"]), plain(title_of(row["algorithm"])), *cells)
     return grid
 
 

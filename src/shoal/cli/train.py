@@ -3,7 +3,6 @@
 import argparse
 import hashlib
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from ..catalogue import AVERAGES, title_of
 from ..files import TENSOR_BYTES, read_bytes
+from ..report.screen import console, plain, say, say_json, warn
 from ..results.records import Record, RunResult, timing_of
 from ..training.watcher import Progress, Watcher
 from .loading import decode_with_progress, load_and_report, report_resizing
@@ -40,7 +40,6 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace, on: Any) -> int:
-    import json
 
     from ..catalogue import scale_of, search_name
     from ..distributed import first_rank_first, rank
@@ -90,7 +89,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     )
     first = rank() == 0
     if first and on.type == "cuda":
-        print(_describe_step(machine.step), file=sys.stderr)
+        say(_describe_step(machine.step), stderr=True)
     with (
         _advise_after_interrupt(options, RunFolder(out)),
         open_run_folder(out, run) if first else nullcontext(RunFolder(out)) as folder,
@@ -115,7 +114,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
                 watcher=watcher,
             )
     if options.json:
-        print(json.dumps(result.records[-1].to_json()))
+        say_json(result.records[-1].to_json())
     else:
         show_result(result, run, out, trained=not done)
     return 0
@@ -224,35 +223,33 @@ def show_result(result: RunResult, run: Any, out: Path, trained: bool) -> None:
     Args:
         trained: whether the run was trained just now.
     """
-    from rich.console import Console
 
     from ..results.averages import average_folder
     from ..runs.best_weights import KEPT_MODELS
 
     record = result.records[-1]
-    console = Console()
+    screen = console()
     title = f"{title_of(run.algorithm)} on {run.dataset}, after {record.step + 1} updates"
-    console.print(accuracies(record, run, title))
+    screen.print(accuracies(record, run, title))
     took = timing_of(result) if trained else None
     if took is None:
-        print("This run was already done.")
+        say("This run was already done.")
     else:
-        print(
+        say(
             f"{took.updates} updates in {took.updating:.1f} s, evaluations {took.evaluating:.1f} s,"
             f" preparation {took.preparing:.1f} s"
         )
-    print(f"Records, model and card: {out}")
+    say(f"Records, model and card: {out}")
     averages = [at for name in AVERAGES if (at := average_folder(out, name)).is_dir()]
     if averages:
-        print(f"Models of averages: {', '.join(map(str, averages))}")
+        say(f"Models of averages: {', '.join(map(str, averages))}")
     for folder in (out, *averages):
         for kept in sorted((folder / KEPT_MODELS).glob("step-*")):
-            print(f"Weights that a rule can choose: {kept}")
+            say(f"Weights that a rule can choose: {kept}")
 
 
 def accuracies(record: Any, run: Any, title: str) -> Any:
     """Return accuracies and calibration errors of a record as a table, a domain in each row."""
-    from rich.text import Text
 
     shown = table(title, "Accuracy in %, and expected calibration error; –: not evaluated.")
     shown.add_column("Domain")
@@ -261,7 +258,7 @@ def accuracies(record: Any, run: Any, title: str) -> Any:
     for head in heads:
         shown.add_column(head, justify="right")
     for domain, found in record.accuracy.items():
-        name = Text(domain, style="bold" if domain in run.test_domains else "")
+        name = plain(domain, style="bold" if domain in run.test_domains else "")
         if domain in run.test_domains:
             name.append(" (test)")
         errors = record.calibration_error[domain]
@@ -294,7 +291,7 @@ class TrainWatcher(Watcher):
             self._board.draw(records)
 
     def note(self, line: str) -> None:
-        print(f"shoal: {line}", file=sys.stderr)
+        warn(str(line))
 
 
 class Board:

@@ -64,7 +64,10 @@ def fetch(
         }
     except Unavailable as error:
         why = f": {source.by_hand}" if source.by_hand and url is None else ""
-        raise Unavailable(f"{error}{why}\n\n{by_hand_instructions(source, root)}") from error
+        unavailable = Unavailable(f"{error}{why}")
+        for line in ("", *by_hand_instructions(source, root)):
+            unavailable.add_note(line)
+        raise unavailable from error
     arranged = root / DOWNLOADS / f"{name}.arranged"
     try:
         remarks = source.arrange(fetched, arranged, source.domains)
@@ -92,22 +95,20 @@ def _archive_at(url: str, sha256: str | None, name: str) -> File:
     return File(name=called, url=url, sha256=sha256)
 
 
-def by_hand_instructions(source: DatasetSource, root: Path) -> str:
+def by_hand_instructions(source: DatasetSource, root: Path) -> list[str]:
     """Return which files a person has to download, and where to put them."""
     places = {str(root / DOWNLOADS / file.name): file.url or file.page for file in source.files}
     width = max(map(len, places))
-    return "\n".join(
-        [
-            f"You can download {source.name} by hand. Its page is",
-            f"  {source.page}",
-            "Save these files (left: path; right: address, if known)",
-            *(f"  {place:{width}}  {page}".rstrip() for place, page in places.items()),
-            "and run the same command again, which checks and unpacks them. Or",
-            f"- put the images at {expected_layout(root / source.folder)},",
-            f"  with the domains {', '.join(source.domains)};",
-            "- give the address of an archive of them: --url URL",
-        ]
-    )
+    return [
+        f"You can download {source.name} by hand. Its page is",
+        f"  {source.page}",
+        "Save these files (left: path; right: address, if known)",
+        *(f"  {place:{width}}  {page}".rstrip() for place, page in places.items()),
+        "and run the same command again, which checks and unpacks them. Or",
+        f"- put the images at {expected_layout(root / source.folder)},",
+        f"  with the domains {', '.join(source.domains)};",
+        "- give the address of an archive of them: --url URL",
+    ]
 
 
 def read_record(root: Path) -> dict[str, Any]:
