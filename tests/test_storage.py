@@ -14,11 +14,11 @@ from typing import IO, Any
 import pytest
 import torch
 
+from shoal.documents import read_json
 from shoal.storage import (
     hold_lock,
     is_locked,
     load_tensors,
-    read_json,
     remove_asides,
     save_tensors,
     write_aside,

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from shoal.algorithms import find
+from shoal.documents import read_json
 from shoal.results.records import SET_HPARAMS, failure_of, failures
 from shoal.runs.folder import open_run_folder
 from shoal.runs.run import Run
-from shoal.storage import read_json
 from shoal.sweeps import attempt as attempts
 from shoal.sweeps import status as standings
 from shoal.sweeps.attempt import DEATHS, DeviceLost, attempt, try_again

@@ -68,8 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status: int = options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has closed the pipe, as head does
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
         return 128 + signal.SIGPIPE
     except (ValueError, OSError, FloatingPointError) as error:
         return _fail(str(error), *getattr(error, "__notes__", ()))

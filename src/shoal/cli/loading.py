@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..documents import read_object
 from ..report.screen import warn
-from ..storage import cache_root, read_object
+from ..storage import cache_root
 from .progress import amounts
 
 

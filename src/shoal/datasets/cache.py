@@ -13,9 +13,10 @@ from typing import Any
 from torch import Tensor
 
 from ..choices import choose
+from ..documents import read_json
 from ..escapes import brief
 from ..files import IMAGE_BYTES, TENSOR_BYTES, UnfitFile, open_file
-from ..storage import hold_lock, read_json, write_json
+from ..storage import hold_lock, write_json
 from .base import EVALUATION_SIDE, Domain, DomainDataset
 from .decoded import (
     TRAINING_SIDE,

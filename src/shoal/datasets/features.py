@@ -5,8 +5,9 @@ from pathlib import Path
 
 import torch
 
+from ..documents import DAMAGE, parse_json
 from ..files import TENSOR_BYTES, open_file
-from ..storage import DAMAGE, parse_json, write_aside
+from ..storage import write_aside
 from .base import Domain, DomainDataset
 
 SUFFIX = ".safetensors"

@@ -8,8 +8,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..choices import choose
+from ..documents import AGAIN, read_object
 from ..escapes import brief
-from ..storage import AGAIN, move, read_object, write_json
+from ..storage import move, write_json
 from . import SOURCES
 from .download import DownloadError, Note, Unavailable, download
 from .folders import expected_layout

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..choices import choose
+from ..documents import parse_json
 from ..escapes import brief
 from ..files import LIST_BYTES, read_text
-from ..storage import parse_json
 from .base import DomainDataset
 from .folders import SUFFIXES, Faults, dataset_of_files, first_few, is_image
 from .groups import Groups

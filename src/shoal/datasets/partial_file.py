@@ -5,8 +5,9 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ..documents import read_object
 from ..files import ARCHIVE_BYTES, CHUNK, open_file, open_to_append
-from ..storage import move, read_object, write_json
+from ..storage import move, write_json
 
 
 class Sums:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from ..storage import damage_named, read_json
+from ..documents import damage_named, read_json
 from .base import Domain, DomainDataset
 from .cache import MANIFEST
 from .decoded import map_domain

@@ -4,8 +4,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ..documents import read_json
 from ..files import LIST_BYTES
-from ..storage import make_folder, move_all, read_json
+from ..storage import make_folder, move_all
 from .base import DomainDataset
 from .sources import DatasetSource, File
 

@@ -12,7 +12,8 @@ from ..datasets import DomainDataset, verify
 from ..datasets.images import Broken, look_at_files, why_broken
 from ..datasets.properties import ImageProperties, properties_of
 from ..datasets.reading import AS_STORED, Reading, Window
-from ..storage import damage_named, read_object, write_json
+from ..documents import damage_named, read_object
+from ..storage import write_json
 from .image_findings import Surveyed, find_in_images
 
 # Grey values for a window: of each image with more than 8 bits, and of all together.

@@ -54,6 +54,7 @@ def dataset_of(inputs: Tensor, y: Any, domains: Any) -> tuple[DomainDataset, Arr
 def _number(what: str, given: Any, n: int) -> tuple[Array, Array]:
     """Return the distinct values, sorted, and the index of each example's value among them."""
     values = np.asarray(given)
+    _check_real(what, values)
     if values.shape != (n,):
         raise ValueError(f"{what} must be [n] with n = {n}, got {list(values.shape)}")
     missing = [k for k, one in enumerate(values.tolist()) if one is None or one != one]
@@ -74,6 +75,7 @@ def inputs_of(X: Any) -> Tensor:
     if hasattr(X, "toarray"):
         raise ValueError("X is sparse, expected a dense array; pass X.toarray()")
     array = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
+    _check_real("X", array)
     if array.ndim == 4 and array.dtype == np.uint8:
         if array.shape[3] in CHANNELS and array.shape[1] not in CHANNELS:
             raise ValueError(
@@ -101,6 +103,15 @@ def inputs_of(X: Any) -> Tensor:
             f"row {row}, column {column}"
         )
     return torch.from_numpy(vectors)
+
+
+def _check_real(what: str, values: Any) -> None:
+    """Raise if numbers are complex: their imaginary parts would be lost."""
+    if isinstance(values, np.ndarray) and values.dtype.kind == "c":
+        raise ValueError(
+            f"{what} must hold real numbers, got {values.dtype}; pass real and imaginary parts, or "
+            "magnitudes, as columns of their own"
+        )
 
 
 def check_size(shape: tuple[int, ...]) -> None:
@@ -143,15 +154,16 @@ def files_in(folder: Path, rows: bool) -> tuple[list[Path], int]:
     """Return a folder's image files, or tables if ``rows``, and the number of its other files.
 
     The suffix decides, so some of the images may be of a format that cannot be read here. Broken
-    links and folders that cannot be opened are returned too: reading them reports the reason.
+    links, devices and folders that cannot be opened are returned too: reading them reports why.
     Hidden files are neither returned nor counted, as in ``shoal fit``.
     """
-    found, others, seen = list[Path](), 0, {folder.resolve()}
+    found, others, seen = list[Path](), 0, {os.path.realpath(folder)}
 
     def is_new(path: Path) -> bool:
         """Return whether no link has led to this folder yet."""
-        known = path.resolve() in seen
-        seen.add(path.resolve())
+        place = os.path.realpath(path)
+        known = place in seen
+        seen.add(place)
         return not known
 
     def keep(error: OSError) -> None:
@@ -160,8 +172,7 @@ def files_in(folder: Path, rows: bool) -> tuple[list[Path], int]:
     for place, folders, files in os.walk(folder, onerror=keep, followlinks=True):
         here = Path(place)
         folders[:] = [one for one in sorted(folders) if not is_litter(one) and is_new(here / one)]
-        paths = [here / name for name in files if not is_litter(name)]
-        there = [path for path in paths if path.is_file() or path.is_symlink()]
+        there = [here / name for name in files if not is_litter(name)]
         wanted = [path for path in there if (is_table(path) if rows else may_be_image(path))]
         found += wanted
         others += len(there) - len(wanted)
@@ -236,6 +247,7 @@ def named_columns(X: Any) -> dict[str, Values] | None:
 def columns_by_position(X: Any, names: Sequence[str]) -> dict[str, Values]:
     """Return the columns of an array ``[n, d]`` that are in the order of these names."""
     array = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
+    _check_real("X", array)
     if array.ndim != 2 or array.shape[1] != len(names):
         raise ValueError(f"X must be [n, {len(names)}] as in fit, got {list(array.shape)}")
     return {name: array[:, k] for k, name in enumerate(names)}
@@ -317,6 +329,7 @@ def _is_column(value: Any) -> bool:
 def _values(given: Any) -> Values:
     column = given if _is_column(given) else np.array([given])
     array = column.to_numpy() if hasattr(column, "to_numpy") else column
+    _check_real("a column", array)
     if isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype.kind in "iuf":
         return array
     for way in ("tolist", "to_pylist"):

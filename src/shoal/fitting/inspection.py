@@ -14,7 +14,8 @@ from ..datasets.images import Broken, Copies, find_copies, image_size
 from ..datasets.manifest import COLUMNS, MANIFESTS
 from ..datasets.tables import TableData, column_names, table_data
 from ..datasets.verification import find_unusual
-from ..storage import read_object, write_json
+from ..documents import read_object
+from ..storage import write_json
 from .class_shares import describe_shares, differing_shares
 from .image_survey import survey_images
 from .table_findings import find_in_table

@@ -13,6 +13,7 @@ import numpy as np
 from ..catalogue import BASELINES, title_of
 from ..datasets.images import read_image
 from ..datasets.reading import Reading
+from ..documents import damage_named, parse_json
 from ..files import LIST_BYTES, read_text
 from ..monitoring.expected_accuracy import AccuracyEstimator
 from ..monitoring.reference import Reference
@@ -20,7 +21,6 @@ from ..results.aggregation import TrialMean
 from ..results.metrics import METRICS, Metric, by_class
 from ..results.records import RunResult, timing_of
 from ..runs.folder import PREDICTIONS
-from ..storage import damage_named, parse_json
 from .adaptation_record import AdaptationRecord
 from .decision import CandidateRow, Decision
 from .folds import Fold

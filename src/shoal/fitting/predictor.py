@@ -23,6 +23,7 @@ from ..datasets.domain_columns import texts_of
 from ..datasets.encoding import Array, Encoding
 from ..datasets.reading import Reading
 from ..datasets.tables import read_table
+from ..documents import damage_named, read_object
 from ..monitoring.place import Observed, PlaceReport, report_place
 from ..monitoring.reference import ENTRY as REFERENCE
 from ..monitoring.reference import FILE as REFERENCE_FILE
@@ -30,7 +31,7 @@ from ..monitoring.reference import Reference
 from ..results.records import CARD, MODEL
 from ..runs import model as models
 from ..runs.machine import one_thread
-from ..storage import damage_named, read_object, read_safetensors
+from ..storage import read_safetensors
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import TOGETHER, VECTORS
 from ..training.pillow import exact_evaluation

@@ -16,11 +16,12 @@ from ..choices import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..datasets.folders import folder_name
+from ..documents import damage_named, read_object
 from ..networks.registry import backbone_name
 from ..results.records import FIT_SETUP as SETUP
 from ..runs.machine import Machine
 from ..runs.run import Protocol, Run
-from ..storage import damage_named, read_object, write_json
+from ..storage import write_json
 from ..sweeps.plan import RUNS, LoadedData, MethodChoice
 from .baselines import CLASSES, Baseline
 from .inspection import FitData

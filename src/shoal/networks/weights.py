@@ -92,7 +92,8 @@ def _read(path: Path) -> Mapping[str, Tensor]:
 
 
 def _read_torch(path: Path) -> object:
-    return torch.load(path, map_location="cpu", weights_only=True)
+    with open_file(path, TENSOR_BYTES) as file:
+        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def _read_safetensors(path: Path) -> object:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ..catalogue import DATASETS, DOMAINBED_DATASETS, DOMAINBED_METHODS
+from ..documents import parse_json
 from ..escapes import brief
 from ..files import LIST_BYTES, read_bytes
-from ..storage import parse_json
 from .records import HELD_OUT, KEPT, Record, RunResult, folders_with
 
 RESULTS = "results.jsonl"

@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ..documents import json_object, parse_json, read_object
 from ..escapes import brief
-from ..files import JSON_BYTES, LIST_BYTES, UnfitFile, read_bytes, read_text
-from ..storage import json_object, parse_json, read_object
+from ..files import JSON_BYTES, LIST_BYTES, UnfitFile, read_bytes
 
 UNKNOWN = "no reason was recorded"
 _TYPE_ALONE = re.compile(r"[\w.]+:\s*")
@@ -410,7 +410,7 @@ def read_records(path: Path, advice: str) -> list[Record]:
     """Return the records of a file, one on each line; the error for a damaged one gives advice."""
     found = []
     # Not str.splitlines, which also splits within names.
-    for number, line in enumerate(read_text(path, LIST_BYTES).rstrip("\n").split("\n"), 1):
+    for number, line in enumerate(read_bytes(path, LIST_BYTES).rstrip(b"\n").split(b"\n"), 1):
         if not line and number == 1:
             break
         values = parse_json(line, f"{path}, line {number},", advice)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..catalogue import AVERAGES, method_and_average
+from ..documents import read_object
 from ..files import TENSOR_BYTES, read_bytes
 from ..results.averages import average_folder
 from ..results.records import CARD, MODEL, Record, RunResult
@@ -27,7 +28,7 @@ from ..results.selection import (
 )
 from ..results.selection import training_accuracy as accuracy_of
 from ..results.selection import training_calibration as error_of
-from ..storage import read_object, remove_asides, write_aside, write_json
+from ..storage import remove_asides, write_aside, write_json
 from ..training.watcher import Watcher
 from .run import Run
 

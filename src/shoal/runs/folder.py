@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..documents import read_json
 from ..results.averages import AVERAGED_MODELS, AVERAGES_FILE, averages_as_text
 from ..results.records import (
     BEGUN,
@@ -23,7 +24,6 @@ from ..storage import (
     explain_write_errors,
     hold_lock,
     is_locked,
-    read_json,
     remove_asides,
     write_json,
     write_text,

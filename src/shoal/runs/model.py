@@ -18,6 +18,7 @@ from ..algorithms.optimiser import Optimiser
 from ..catalogue import BASELINES
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, evaluation_images
+from ..documents import damage_named, read_json
 from ..escapes import brief
 from ..files import TENSOR_BYTES, read_bytes
 from ..networks import FrozenCopy, for_data
@@ -25,7 +26,7 @@ from ..networks.base import Network
 from ..randomness import domainbed_hash, stream
 from ..regularizers import Match, Warmup
 from ..results.records import CARD, MODEL, RUN, Record
-from ..storage import damage_named, read_json, write_aside, write_json
+from ..storage import write_aside, write_json
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import Evaluation, EvaluationSet, SplitKey
 from ..training.step import precision_context

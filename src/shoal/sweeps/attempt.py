@@ -8,20 +8,21 @@ from typing import Protocol
 import torch
 
 from ..distributed import processes
+from ..documents import json_object
 from ..files import JSON_BYTES, read_bytes
 from ..results.records import BEGUN, DONE, FAILED, RUN, failure_of, reason_of
 from ..runs.execute import execute
 from ..runs.folder import CHECKPOINTS, InUse, RunFolder, open_run_folder
 from ..runs.machine import Machine
 from ..runs.run import Run
-from ..storage import FolderLost, json_object, write_json
+from ..storage import FolderLost, write_json
 from ..training.checkpoints import Checkpoints
 from ..training.watcher import SILENT, Watcher
-from .plan import LoadedData, MethodChoice, folder_of
+from .plan import RUNS, LoadedData, MethodChoice, folder_of
 from .status import RunState
 
 # A run has failed if its process died this often without an error, and the run got no further.
-DEATHS = 5
+DEATHS, DEATH = 5, "death"
 # Errors that would stop the next run as well. An error without a number is our own message for a
 # file of the run that cannot be written.
 DISK = (None, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -52,6 +53,17 @@ def try_again(path: Path, run: Run) -> None:
     with suppress(ValueError), open_run_folder(path, run):  # a damaged folder stays failed
         (path / BEGUN).unlink(missing_ok=True)
         (path / FAILED).unlink(missing_ok=True)
+
+
+def retry_interrupted(out: Path) -> None:
+    """Clear the failures in ``out`` that are no fault of the run, so that it is tried again.
+
+    Its process was killed too often, or its folder was deleted or moved.
+    """
+    for path in (out / RUNS).glob("*"):
+        if (failure_of(path) or {}).get("kind") in (DEATH, FolderLost.__name__):
+            with suppress(ValueError):  # a damaged folder stays failed
+                try_again(path, RunFolder(path).run())
 
 
 def attempt(
@@ -118,8 +130,11 @@ def _may_begin(folder: RunFolder) -> bool:
     path, at = folder.path, _last_checkpoint(folder)
     times = _starts(path / BEGUN, at)
     if times >= DEATHS:
-        reason = f"its process died {times} times without an error, and the run got no further"
-        write_json(path / FAILED, {"kind": "death", "reason": reason, "memory": False})
+        reason = (
+            f"its process died {times} times without an error, and the run got no further; run the "
+            "same command again to try it once more"
+        )
+        write_json(path / FAILED, {"kind": DEATH, "reason": reason, "memory": False})
         return False
     write_json(path / BEGUN, {"times": times + 1, "at": at})
     return True

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 
+from ..documents import DAMAGE, parse_json, read_json
 from ..files import LIST_BYTES, read_text
 from ..results.records import BEGUN, RECORDS, read_timing
 from ..runs.machine import hardware_of
 from ..runs.run import Run
-from ..storage import DAMAGE, parse_json, read_json, write_json
+from ..storage import write_json
 from .plan import folder_of
 from .status import RunState, state_of
 

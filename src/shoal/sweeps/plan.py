@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..catalogue import DATASETS, SEARCHES, TEST_DOMAINS, record_every, scale_of, search_name
 from ..choices import choose
+from ..documents import damage_named, read_json
 from ..files import LIST_BYTES
 from ..results.records import SEARCH, SET_HPARAMS, RunResult
 from ..runs.run import Protocol, Run
-from ..storage import damage_named, hold_lock, read_json, write_json
+from ..storage import hold_lock, write_json
 
 if TYPE_CHECKING:
     from ..algorithms.base import Algorithm

@@ -18,6 +18,7 @@ from ..algorithms.base import Algorithm
 from ..catalogue import STARTS
 from ..datasets import DomainDataset, splits
 from ..datasets.cache import ImageCache
+from ..documents import damage_named, read_json
 from ..results.records import CARD, HELD_OUT, KEPT, Record, mean_inside
 from ..results.soups import (
     BEST,
@@ -33,7 +34,7 @@ from ..results.soups import (
 )
 from ..runs import model
 from ..runs.start import START_CARD, START_WEIGHTS, load_start
-from ..storage import damage_named, hold_lock, read_json, read_safetensors, write_json
+from ..storage import hold_lock, read_safetensors, write_json
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import Evaluation, Outcome, SplitKey, record_of
 from ..training.placement import place_parts
