@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q --durat
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL: # two installs into one .venv would get in each other's way
-.PHONY: check demo test lint clean
+.PHONY: check demo fuzz test lint clean
 
 # What check runs: formulas against oracles, what every method promises, records and selection.
 FAST := tests/paper tests/results tests/statistics/test_head_variance.py \
@@ -31,6 +31,13 @@ test: lint
 # While you edit: under a minute. Compiling takes longer than all the rest.
 check: lint
 	$(PYTEST) -n 2 -k "not one_graph and not compiled_loss" $(FAST)
+
+# Damaged files of every kind, by the thousand: make fuzz CASES=1000 SEED=2
+CASES ?= 100000
+SEED ?= 1
+fuzz: .venv/.installed-test
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzz \
+	  --cases $(CASES) --seed $(SEED)
 
 lint: .venv/.installed-test
 	$(BIN)/ruff check .

@@ -1,7 +1,6 @@
 """Documents: JSON that is read, whoever wrote it; every error names the file and gives advice."""
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +13,17 @@ from .files import JSON_BYTES, read_bytes
 AGAIN = "move it away and run the command again"
 # What the content of a damaged file raises where it is used.
 DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-# Digits of a number that no float can hold.
-BEYOND = re.compile(r"\d{309}")
+# Digits of a whole number: with more of them, not every one is a float.
+DIGITS = 308
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > DIGITS:
+        raise ValueError(f"a whole number of {len(digits):,} digits")
+    return int(digits)
+
+
+DECODER = json.JSONDecoder(parse_int=_whole_number)
 
 
 def read_json(path: Path, most: int = JSON_BYTES, advice: str = AGAIN) -> Any:
@@ -23,20 +31,22 @@ def read_json(path: Path, most: int = JSON_BYTES, advice: str = AGAIN) -> Any:
     return parse_json(read_bytes(path, most), path, advice)
 
 
-def parse_json(content: bytes | str, where: object, advice: str = AGAIN) -> Any:
+def parse_json(
+    content: bytes | str, where: object, advice: str = AGAIN, line: int | None = None
+) -> Any:
     """Return the value of a JSON text; the error says where it is from and gives advice.
 
     It must be UTF-8, not too deep, and have no whole number beyond all floats.
+
+    Args:
+        line: of the file, if the text is one line of it.
     """
     try:
-        text = content.decode() if isinstance(content, bytes) else content
-        if BEYOND.search(text):
-            raise ValueError("a number with more than 308 digits")
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError(f"{where} is not valid JSON (nested too deep); {advice}") from None
-    except ValueError as error:
-        raise ValueError(f"{where} is not valid JSON ({error}); {advice}") from error
+        return DECODER.decode(content.decode() if isinstance(content, bytes) else content)
+    except (ValueError, RecursionError) as error:
+        place = where if line is None else f"{where}, line {line},"
+        why = "nested too deep" if isinstance(error, RecursionError) else error
+        raise ValueError(f"{place} is not valid JSON ({why}); {advice}") from error
 
 
 def read_object(

@@ -35,6 +35,11 @@ LONGEST_HEADER = 2**20
 NAME, SIZE, MAGIC, PREFIX = slice(0, 100), slice(124, 136), slice(257, 263), slice(345, 500)
 OCTAL, DECIMAL = re.compile(rb" *[0-7]*[\0 ]*"), re.compile(r"\d{1,18}", re.ASCII)
 BINARY = 0x80  # the first byte of a size that is not octal; 0xff begins a negative one
+# Errors of the disk and not of the archive.
+DISK = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.EMFILE, errno.ENFILE),
+}
 # Characters of a name in a message.
 SHOWN = 200
 DRIVE = re.compile(r"[A-Za-z]:")
@@ -109,8 +114,7 @@ def _unpack_all(
     except Refused:
         raise
     except Exception as error:  # a damaged archive raises errors of any kind
-        # Those of the disk have a number; gzip and bzip2 raise OSError without one.
-        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno):
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) in DISK:
             raise
         reason = str(error) or type(error).__name__
         raise ValueError(

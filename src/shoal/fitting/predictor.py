@@ -265,8 +265,13 @@ class Predictor:
         arrays = None
         if path is not None and path.exists():
             arrays = {name: one.numpy() for name, one in read_safetensors(path).items()}
-        with damage_named(f"the {REFERENCE} in {CARD}", FIT_AGAIN):
-            return Reference.from_json(self.card[REFERENCE], arrays)
+        found = Reference.from_json(self.card[REFERENCE], arrays)
+        if found.shares.keys() != set(self.classes):
+            raise ValueError(
+                f"the entry {REFERENCE!r} of the model's card has shares of other classes than the "
+                f"model's: it is damaged, or another's; {FIT_AGAIN}"
+            )
+        return found
 
     def observations(self, sources: Any) -> Iterator[Prediction]:
         """Yield the predictions of ``predict`` with features and energy, for ``report_on``."""
@@ -352,8 +357,7 @@ class Predictor:
                 "tries them. If this is a model of an earlier version, run the same command again: "
                 "no finished run is repeated"
             )
-        with damage_named(f"the {ADAPTATION} in {CARD}", FIT_AGAIN):
-            return AdaptationRecord.from_json(self.card[ADAPTATION], self.classes)
+        return AdaptationRecord.from_json(self.card[ADAPTATION], self.classes)
 
     def adapted_logs(self, name: str, outputs: Tensor, shares: Array) -> Array:
         """Return the adapted log-probabilities, float64 ``[n, C]``, without a temperature.

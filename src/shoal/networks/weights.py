@@ -66,7 +66,7 @@ def _list_first(names: list[str]) -> str:
 
 
 def _read(path: Path) -> Mapping[str, Tensor]:
-    if not path.exists():
+    if path.is_dir() or not path.exists():
         raise FileNotFoundError(f"no weight file at {path}")
     open_file(path, TENSOR_BYTES).close()  # the libraries would open anything
     read = _read_safetensors if path.suffix == ".safetensors" else _read_torch

@@ -413,7 +413,7 @@ def read_records(path: Path, advice: str) -> list[Record]:
     for number, line in enumerate(read_bytes(path, LIST_BYTES).rstrip(b"\n").split(b"\n"), 1):
         if not line and number == 1:
             break
-        values = parse_json(line, f"{path}, line {number},", advice)
+        values = parse_json(line, path, advice, number)
         try:
             record = Record.from_json(values)
         except (KeyError, TypeError, AttributeError) as error:
