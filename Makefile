@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q --durat
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL: # two installs into one .venv would get in each other's way
-.PHONY: check demo docs test lint matrix release clean
+.PHONY: check demo docs fuzz test lint matrix release clean
 
 # What check runs: formulas against oracles, what every method promises, records and selection.
 FAST := tests/paper tests/results tests/statistics/test_head_variance.py \
@@ -37,6 +37,13 @@ docs: .venv/.installed-docs
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
 	$(BIN)/python tools/site_links.py build/site
 	@echo "Open build/site/index.html"
+
+# Damaged files of every kind, by the thousand: make fuzz CASES=1000 SEED=2
+CASES ?= 100000
+SEED ?= 1
+fuzz: .venv/.installed-test
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzz \
+	  --cases $(CASES) --seed $(SEED)
 
 lint: .venv/.installed-test
 	$(BIN)/ruff check .

@@ -629,7 +629,7 @@ def test_file_names_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.Monkey
     content = io.BytesIO()
     monkeypatch.setattr("sys.stderr", io.TextIOWrapper(content, "utf-8", write_through=True))
     assert main(["predict", str(tmp_path / os.fsdecode(b"caf\xe9")), "a.png"]) == 2
-    assert content.getvalue().endswith(b"/caf\xe9\n")
+    assert content.getvalue().endswith(b"/caf\\xe9\n")
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from textwrap import dedent, indent
-from typing import Any
+from typing import Any, NoReturn
 
 from .._version import __version__
 from ..choices import nearest
 from ..compiled_code import keep_compiled_code
+from ..escapes import printable
 from .domainbed import answers
 from .extras import missing_message
-from .notes import quietly, report_error
+from .notes import note, quietly, report_error
 
 # The module of each command, in the order of the help: your own data, one run, many runs, the
 # paper, and what they need.
@@ -64,10 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()  # also after --help, which exits
     except BrokenPipeError:  # the reader has closed the pipe, as head does
-        with open(os.devnull, "wb") as nowhere:
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(OSError, ValueError):  # a stream in memory
-                    os.dup2(nowhere.fileno(), stream.fileno())
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # a stream in memory
+                os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
         return CLOSED_PIPE
 
 
@@ -84,12 +86,13 @@ def _run(words: Sequence[str]) -> int:
     try:
         with quietly(getattr(options, "quiet", False)), warnings.catch_warnings():
             # Pillow's, of images above 89 megapixels, for which there are notes and errors.
+            warnings.showwarning = lambda message, *_, **__: note(str(message))
             warnings.filterwarnings("ignore", r"Image size \(\d+ pixels\)", RuntimeWarning)
             status: int = options.run(options)
     except BrokenPipeError:
         raise
     except (ValueError, OSError, FloatingPointError) as error:
-        return _fail(str(error))
+        return _fail(str(error), *getattr(error, "__notes__", ()))
     except ModuleNotFoundError as error:
         message = str(error)  # if it names what to install, that is better than a guess
         if "pip install" not in message:
@@ -108,14 +111,14 @@ def _run(words: Sequence[str]) -> int:
     return status
 
 
-def _fail(message: str) -> int:
+def _fail(*lines: str) -> int:
     """Print why a command stops; return its exit status."""
-    report_error(message)
+    report_error(*lines)
     return 2
 
 
 def _allow_any_text() -> None:
-    """Print file names that are not UTF-8 byte for byte, and escape what a stream cannot show."""
+    """Write file names that are not UTF-8 to CSV as they are; escape what a stream cannot show."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             utf8 = stream.encoding.lower().replace("-", "") == "utf8"
@@ -167,6 +170,10 @@ class CommandParser(argparse.ArgumentParser):
                 message = f"unknown {value!r}; did you mean {near!r}?"
                 raise argparse.ArgumentError(action, message)
         super()._check_value(action, value)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the message, and exit."""
+        super().error(printable(message, keep="\n"))
 
     def refuse(self, unknown: Sequence[str]) -> None:
         """Print the usage and the unknown arguments, and exit."""

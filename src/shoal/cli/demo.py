@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..report.console import open_console
+from ..report.screen import open_console, print_lines
 from .extras import require
 from .notes import add_quiet
 from .options import positive
@@ -51,6 +51,7 @@ def _run(options: argparse.Namespace) -> int:
         result = run(shown) if options.steps is None else run(shown, shortened(options.steps))
     page = options.out / "index.html"
     write_text(page, demo_page(result))
-    open_console().print(demo_table(result))
-    print(f"The page with curves and digits: {page}")
+    screen = open_console()
+    screen.print(demo_table(result))
+    print_lines(f"The page with curves and digits: {page}")
     return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..catalogue import HESSIAN_METHODS, title_of
-from ..report.console import open_console
+from ..report.screen import open_console, plain, print_lines
 from .extras import for_images, require
 from .loading import add_columns, add_places, decode_with_progress, load_for_model
 from .notes import add_quiet, note
@@ -140,7 +140,7 @@ def _run(options: argparse.Namespace) -> int:
     show(found, f"{title_of(model.row)}: {options.model} on {dataset.name}")
     if options.json:
         write_json(options.json, found)
-        print(f"All numbers: {options.json}")
+        print_lines(f"All numbers: {options.json}")
     if options.figures:
         from ..report.diagnosis import draw
 
@@ -150,7 +150,7 @@ def _run(options: argparse.Namespace) -> int:
         for warning in caught:
             note(str(warning.message))
         for path in written:
-            print(f"Figure: {path}")
+            print_lines(f"Figure: {path}")
     return 0
 
 
@@ -181,16 +181,15 @@ KINDS = {
 def show(found: dict[str, Any], title: str) -> None:
     """Print all tables of a diagnosis, and what they mean."""
     from rich.padding import Padding
-    from rich.text import Text
 
-    console = open_console()
+    screen = open_console()
     asked = found["question"]["parameters"]
     weights = {"head": "the head", "all": "all weights"}.get(asked, asked)
-    print(f"{title}, {weights} ({found['weights']:,} weights)\n")
+    print_lines(f"{title}, {weights} ({found['weights']:,} weights)", "")
     for one in TABLES:
-        console.print(one(found))
+        screen.print(one(found))
     for sentence in found["sentences"]:
-        console.print(Padding(Text(sentence), (0, 0, 0, 1)))
+        screen.print(Padding(plain(sentence), (0, 0, 0, 1)))
 
 
 def number(value: float | None) -> str:

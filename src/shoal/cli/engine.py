@@ -243,9 +243,9 @@ def _print_plan(
     """Print a row for every data set and method, and the totals."""
 
     rows = status_rows(options.out, plan)
-    console = progress_console()
+    screen = progress_console()
     if rows:
-        console.print(status_table(f"Plan of {options.out}", rows, console, planned=True))
+        screen.print(status_table(f"Plan of {options.out}", rows, screen, planned=True))
     updates = sum(run.protocol.steps for run in plan)
     shard = "" if len(plan) == len(runs) else f" ({len(plan):,} in this shard)"
     say(

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..report.console import open_console
+from ..report.screen import open_console, print_json
 from .extras import for_images, require
 from .loading import add_columns, add_data_options, decode_with_progress, load_for_model
 from .notes import add_quiet
@@ -55,7 +55,6 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     require("rich", "safetensors", *for_images(options.dataset))
-    import json
 
     from ..runs.model import load, measure
     from .methods import with_settings
@@ -68,7 +67,7 @@ def _run(options: argparse.Namespace) -> int:
     cache = decode_with_progress(dataset, options.cache)
     found = measure(model, dataset, cache, options.domain or dataset.names)
     if options.json:
-        print(json.dumps(found, indent=2))
+        print_json(found, indent=2)
         return 0
 
     from ..catalogue import title_of

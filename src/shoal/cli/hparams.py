@@ -1,12 +1,11 @@
 """``shoal hparams``: the hyperparameters of one draw of the random search."""
 
 import argparse
-import json
 from dataclasses import asdict, fields
 from typing import Any
 
 from ..catalogue import own_dataset, own_method
-from ..report.console import open_console
+from ..report.screen import open_console, plain, print_json
 from .extras import require
 from .options import add_search, add_settings, settings, whole
 from .terminal import table
@@ -80,9 +79,8 @@ def _run(options: argparse.Namespace) -> int:
     given |= own_names(kind, settings(options.set))
     values = asdict(draw(kind, dataset, options.trial, options.draw, given))
     if options.json:
-        print(json.dumps(values, indent=2))
+        print_json(values, indent=2)
         return 0
-    from rich.text import Text
 
     which = f"draw {options.draw}" if options.draw else "draw 0 (the defaults)"
     mild = ", mild search" if options.search == "mild" else ""
@@ -97,13 +95,13 @@ def _run(options: argparse.Namespace) -> int:
     rows.add_column("What it is", overflow="fold", min_width=16)
     found = searches(kind, dataset, given)
     for f in fields(kind):
-        name, key, value = Text(f.name), f.metadata["key"], values[f.name]
+        name, key, value = plain(f.name), f.metadata["key"], values[f.name]
         if key != f.name:
             name.append(f"\n  {key}", style="dim")
         shown = f"{value:g}" if isinstance(value, float) else str(value)
         search = found[f.name].distribution.text
         searched = search != constant(value).text
         row = (shown, search if searched else "–", f.metadata["help"])
-        rows.add_row(name, *map(Text, row))
+        rows.add_row(name, *map(plain, row))
     open_console().print(rows)
     return 0

@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..storage import cache_root, read_json
+from ..documents import read_object
+from ..storage import cache_root
 from .notes import note
 from .progress import amounts
 
@@ -200,10 +201,10 @@ def _inputs_of_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
     if not (fit / FIT_SETUP).exists():
         return {}
     if len(card["shape"]) != 1:
-        known = read_json(fit / INSPECTION) if (fit / INSPECTION).exists() else {}
+        known = read_object(fit / INSPECTION) if (fit / INSPECTION).exists() else {}
         reading: Mapping[str, Any] = known.get("reading", {})
         return {**reading, "orientation": "exif"} if reading else {}
-    if read_json(fit / FIT_SETUP)["kind"] != "table":
+    if read_object(fit / FIT_SETUP, ("kind",))["kind"] != "table":
         raise ValueError(
             f"{model} takes {card['shape'][0]} features that the fit computes from images; "
             f"evaluate the fit instead: shoal eval {fit}"
@@ -212,7 +213,7 @@ def _inputs_of_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
         raise ValueError(
             f"the fit {fit} is not finished: the columns of its runs are not known yet"
         )
-    found: Mapping[str, Any] = read_json(fit / CARD)["inputs"]
+    found: Mapping[str, Any] = read_object(fit / CARD, ("inputs",))["inputs"]
     return found
 
 
@@ -278,7 +279,7 @@ def _inspection_of_fit(dataset: Any, model: Path) -> Path | None:
     from ..results.records import MODEL
 
     record = (model.parent if model.name == MODEL else model) / INSPECTION
-    same = record.exists() and read_json(record)["fingerprint"] == dataset.fingerprint
+    same = record.exists() and read_object(record).get("fingerprint") == dataset.fingerprint
     return record if same else None
 
 

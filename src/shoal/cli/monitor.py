@@ -1,16 +1,14 @@
 """``shoal monitor``: what to expect of a model on data from a new place, before it is labelled."""
 
 import argparse
-import csv
-import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..report.screen import csv_printer, print_json, print_lines
 from .extras import require
 from .loading import report_unseen
 from .notes import add_quiet, note, report_error
@@ -134,14 +132,14 @@ def _run(options: argparse.Namespace) -> int:
         write_text(options.page, monitor_page(content))
     classes = _classes(model, good, report, options)
     if options.json:
-        print(json.dumps({**report.as_json(), "unusual": unusual, **_by_input(good, classes)}))
+        print_json({**report.as_json(), "unusual": unusual, **_by_input(good, classes)})
     elif options.csv:
         _print_csv(good, classes, report)
     else:
         for sentence in said:
-            print(sentence)
+            print_lines(sentence)
         if options.page is not None:
-            print(f"Wrote {options.page}.")
+            print_lines(f"Wrote {options.page}.")
     report_unseen(Counter(name for one in good for name in one.unseen))
     return 1 if len(good) < len(predictions) else 0
 
@@ -233,11 +231,11 @@ def _print_csv(
     classes: Sequence[tuple[str | None, float]],
     report: "PlaceReport",
 ) -> None:
-    write = csv.writer(sys.stdout)
-    write.writerow(["source", "class", "probability", "likely", "distance"])
+    write = csv_printer()
+    write(["source", "class", "probability", "likely", "distance"])
     far = [None] * len(predictions) if report.drift is None else report.drift.distances.tolist()
     for one, (name, probability), likely, distance in zip(
         predictions, classes, report.likely, far, strict=True
     ):
         apart = "" if distance is None else f"{math.sqrt(distance):.2f}"
-        write.writerow([one.source, name or "", f"{probability:.6f}", "; ".join(likely), apart])
+        write([one.source, name or "", f"{probability:.6f}", "; ".join(likely), apart])

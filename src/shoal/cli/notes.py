@@ -1,11 +1,10 @@
 """Notes: lines on stderr beside a command's results; ``--quiet`` leaves them out, errors never."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..report.console import open_console
+from ..report.screen import open_console, print_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,22 +35,17 @@ def note(text: str) -> None:
     say(f"shoal: {text}")
 
 
-def say(text: str) -> None:
-    """Print a line of progress."""
+def say(*lines: str) -> None:
+    """Print lines of progress."""
     if not _quiet:
-        print(text, file=sys.stderr)
+        print_lines(*lines, stderr=True)
 
 
-def report_error(text: str) -> None:
-    """Print what went wrong."""
-    print(f"shoal: {text}", file=sys.stderr)
+def report_error(text: str, *more: str) -> None:
+    """Print what went wrong, and further lines about it."""
+    print_lines(f"shoal: {text}", *more, stderr=True)
 
 
 def progress_console() -> "Console":
     """Return the console of notes and progress."""
     return open_console(stderr=True, quiet=_quiet)
-
-
-def has_bars(console: "Console") -> bool:
-    """Return whether progress is shown by bars: on a terminal, unless it is quiet."""
-    return console.is_terminal and not console.quiet

@@ -1,9 +1,6 @@
 """``shoal predict``: classify new files with a trained model."""
 
 import argparse
-import csv
-import json
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..report.screen import csv_printer, print_json, print_lines
 from .extras import require
 from .loading import report_unseen
 from .notes import add_quiet, note, report_error
@@ -48,7 +46,10 @@ def add(commands: Any) -> None:
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
-        "--csv", action="store_true", help="print CSV with the probability of every class"
+        "--csv",
+        action="store_true",
+        help="print CSV with the probability of every class; a name that a spreadsheet would take "
+        "for a formula, such as =1, gets an apostrophe before it",
     )
     form.add_argument(
         "--json", action="store_true", help="print the same as JSON, one object on each line"
@@ -108,24 +109,24 @@ def _caution(found: Any) -> str:
 
 def _print(found: Any) -> None:
     if found.probability is not None:
-        print(f"{found.source}: {found.label} ({100 * found.probability:.1f} %)")
+        print_lines(f"{found.source}: {found.label} ({100 * found.probability:.1f} %)")
 
 
 def _print_json(found: Any) -> None:
     shown = {name: value for name, value in asdict(found).items() if name not in OBSERVED}
-    print(json.dumps(shown, ensure_ascii=False))
+    print_json(shown)
 
 
 def _csv_writer(classes: Sequence[str]) -> Callable[[Any], None]:
     """Print the head of a CSV file, and return a function that prints a prediction."""
-    write = csv.writer(sys.stdout)
-    write.writerow(["source", "class", "probability", *classes, "error", "unusual"])
+    write = csv_printer()
+    write(["source", "class", "probability", *classes, "error", "unusual"])
 
     def show(found: Any) -> None:
         values = [found.probability, *(found.probabilities.get(name) for name in classes)]
         texts = ["" if value is None else f"{value:.6f}" for value in values]
         last = found.error, "; ".join(found.unusual)
-        write.writerow([found.source, found.label, *texts, *last])
+        write([found.source, found.label, *texts, *last])
 
     return show
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..catalogue import own_method
+from ..report.screen import print_lines
 from ..results.selection import ALL_RULES
 from .extras import require
 from .loading import add_places
@@ -177,7 +178,7 @@ def _run(options: argparse.Namespace) -> int:
         show(document, file)
         text = file.getvalue()
     write_text(out, text)
-    print(f"wrote {out}")
+    print_lines(f"wrote {out}")
     return 0
 
 

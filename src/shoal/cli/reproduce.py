@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..report.console import open_console
+from ..report.screen import open_console, print_lines
 from . import ablations
 from .extras import require
 from .notes import add_quiet
@@ -99,10 +99,10 @@ def _run_colored_mnist(options: argparse.Namespace) -> int:
     from ..report.tables import markdown, terminal
     from ..storage import write_json, write_text
 
-    console = open_console()
+    screen = open_console()
     asked: list[str] = options.methods or ["table:cmnist_25" if options.flip else "table:cmnist_0"]
     if asked == ["list"]:
-        _list_methods(console)
+        _list_methods(screen)
         return 0
     methods = _methods_named(asked)
     on = device(options.device)
@@ -116,7 +116,7 @@ def _run_colored_mnist(options: argparse.Namespace) -> int:
         rows = restarts.table(label, options.restarts, options.flip, folder)
         tables[label] = rows
         title = f"{label}, {100 * options.flip:g} % of labels flipped"
-        console.print(terminal(rows, title=title))
+        screen.print(terminal(rows, title=title))
         pages.append(markdown(rows, title=title))
     name = f"results-flip{options.flip:g}"
     about = {
@@ -129,18 +129,18 @@ def _run_colored_mnist(options: argparse.Namespace) -> int:
     }
     write_json(options.out / f"{name}.json", about)
     write_text(options.out / f"{name}.md", "\n".join(pages))
-    print(f"Written: {options.out / name}.json and .md")
+    print_lines(f"Written: {options.out / name}.json and .md")
     return 0
 
 
-def _list_methods(console: Any) -> None:
+def _list_methods(screen: Any) -> None:
     """Print the methods and tables that ``--methods`` takes."""
     from ..experiments.colored_mnist import METHODS, TABLES
 
     for key, method in METHODS.items():
-        console.print(f"{key:28} {method.name}", highlight=False)
+        screen.print(f"{key:28} {method.name}", highlight=False)
     for label, keys in TABLES.items():
-        console.print(f"{label:28} {', '.join(keys)}", highlight=False)
+        screen.print(f"{label:28} {', '.join(keys)}", highlight=False)
 
 
 def _methods_named(asked: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..catalogue import own_method
+from ..report.screen import print_lines
 from ..results.selection import ALL_RULES
 from .domainbed import dataset_name
 from .notes import add_quiet, note, report_error
@@ -99,7 +100,7 @@ def _run(options: argparse.Namespace) -> int:
             missing += 1
             report_error(str(error))
         else:
-            print(f"{folder}: {_describe(choice)}")
+            print_lines(f"{folder}: {_describe(choice)}")
     if missing:
         report_error(f"{missing} of {len(choices)} models were not kept")
     return 1 if missing else 0

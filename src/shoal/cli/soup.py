@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..catalogue import DATASETS, own_method, title_of
-from ..report.console import open_console
+from ..report.screen import open_console, plain, print_document, print_json
 from ..results.soups import BEST_RECORD, WEIGHTS
 from .domainbed import dataset_name
 from .extras import require
@@ -90,7 +90,6 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     require("rich", "safetensors")
-    import json
 
     from ..results.records import read_runs
     from ..sweeps.members import grouped
@@ -107,7 +106,7 @@ def _run(options: argparse.Namespace) -> int:
     out = options.out or options.sweep / FOLDER
     found = [_soup(group, out, options, methods, load) for group in groups]
     if options.format == "json":
-        print(json.dumps([soup.to_json() for soup in found], indent=2, ensure_ascii=False))
+        print_json([soup.to_json() for soup in found], indent=2)
     else:
         _show(found, out, options.format)
     return 0
@@ -235,22 +234,22 @@ def _soup(
 
 def _show(soups: "Sequence[Soup]", out: Path, kind: str) -> None:
     """Print a table for every soup, and one over test domains where there are several."""
+    from ..escapes import as_markdown
     from ..report.soups import soup_lines, soup_sheet, summary_sheets
-    from ..report.views import as_markdown, sheet_markdown, sheet_terminal
+    from ..report.views import sheet_markdown, sheet_terminal
 
     shown = [(soup_sheet(soup), soup_lines(soup, str(out / soup.name))) for soup in soups]
     shown += [(sheet, []) for sheet in summary_sheets(soups)]
     if kind == "markdown":
         for sheet, lines in shown:
-            print(sheet_markdown([sheet]))
-            print("".join(f"- {as_markdown(line)}\n" for line in lines))
+            print_document(sheet_markdown([sheet]))
+            print_document("".join(f"- {as_markdown(line)}\n" for line in lines))
         return
     from rich.padding import Padding
-    from rich.text import Text
 
-    console = open_console()
+    screen = open_console()
     for sheet, lines in shown:
-        console.print(sheet_terminal(sheet))
+        screen.print(sheet_terminal(sheet))
         for line in lines:
-            console.print(Padding(Text(line), (0, 1, 0, 1), expand=False))
-        console.print()
+            screen.print(Padding(plain(line), (0, 1, 0, 1), expand=False))
+        screen.print()

@@ -1,19 +1,25 @@
 """``shoal status``: the states of a sweep's runs and the time left; free of torch."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..catalogue import title_of
-from ..report.console import open_console
+from ..report.screen import open_console, plain, print_json
 from ..results.records import CARD, FIT_SETUP, failure_of
 from ..runs.machine import installed_hardware
 from ..runs.run import Run
 from ..sweeps.cost import RemainingWork, remaining_work
 from ..sweeps.plan import folder_of, read_plan
-from ..sweeps.status import RunState, count_states, stale_folders, state_of, without_stale
+from ..sweeps.status import (
+    RunState,
+    count_states,
+    stale_folders,
+    state_of,
+    why_closed,
+    without_stale,
+)
 from .extras import require
 from .terminal import fits, format_duration, table
 
@@ -43,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         left, workers = _remaining(options.out, runs)
         found = _status_as_json(options.out, runs) | _remaining_as_json(left, workers)
-        print(json.dumps(found, indent=2))
+        print_json(found, indent=2)
         return 0
     show_status(options.out, runs)
     return 0
@@ -53,9 +59,9 @@ def show_status(out: Path, runs: Sequence[Run]) -> None:
     """Print a row for every data set and method, failures, stale runs, and the time left."""
 
     found = _status_as_json(out, runs)
-    console = open_console()
+    screen = open_console()
     if found["runs"]:
-        console.print(status_table(f"Runs of {out}", found["runs"], console))
+        screen.print(status_table(f"Runs of {out}", found["runs"], screen))
     by_reason: dict[str, list[str]] = {}
     for failure in found["failures"]:
         by_reason.setdefault(failure["reason"], []).append(failure["folder"])
@@ -75,7 +81,7 @@ def show_status(out: Path, runs: Sequence[Run]) -> None:
     left, workers = _remaining(out, runs)
     lines.append(describe_time_left(left, workers) if left else "")
     for line in filter(None, lines):
-        console.print(line, highlight=False, markup=False)
+        screen.print(line, highlight=False, markup=False)
 
 
 def status_rows(out: Path, runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -90,11 +96,11 @@ def status_rows(out: Path, runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def status_table(
-    title: str, rows: Sequence[dict[str, Any]], console: Any, planned: bool = False
+    title: str, rows: Sequence[dict[str, Any]], screen: Any, planned: bool = False
 ) -> Any:
     """Return the rows as a table; a planned one also has the runs and the updates in all.
 
-    If the console is narrow, states without runs are skipped, and then the updates.
+    If the screen is narrow, states without runs are skipped, and then the updates.
     """
     counted = [row | {"runs": sum(row[state] for state in STATES)} for row in rows]
     all_columns = (*(("runs", "updates") if planned else ()), *STATES)
@@ -102,13 +108,12 @@ def status_table(
     least = tuple(name for name in some if name != "updates")
     for columns in (all_columns, some, least):
         grid = _table(title, counted, columns)
-        if fits(grid, console):
+        if fits(grid, screen):
             break
     return grid
 
 
 def _table(title: str, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> Any:
-    from rich.text import Text
 
     grid = table(title, None)
     for head in ("Data set", "Method"):
@@ -117,7 +122,7 @@ def _table(title: str, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -
         grid.add_column(head, justify="right", no_wrap=True)
     for row in rows:
         cells = [f"{row[name]:,}" if row[name] else "–" for name in columns]
-        grid.add_row(Text(row["dataset"]), Text(title_of(row["algorithm"])), *cells)
+        grid.add_row(plain(row["dataset"]), plain(title_of(row["algorithm"])), *cells)
     return grid
 
 
@@ -148,9 +153,10 @@ def _status_as_json(out: Path, runs: Sequence[Run]) -> dict[str, Any]:
     failures = []
     for run in runs:
         path = folder_of(out, run)
-        failure = failure_of(path) if state_of(path) is RunState.FAILED else None
-        if failure is not None:
-            failures.append({"folder": str(path), "reason": failure["reason"]})
+        if state_of(path) is RunState.FAILED:
+            failure = failure_of(path) or {"reason": why_closed(path)}
+            if failure["reason"]:
+                failures.append({"folder": str(path), "reason": failure["reason"]})
     stale = [str(path) for path in stale_folders(out)]
     return {"runs": status_rows(out, runs), "failures": failures, "left_behind": stale}
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..catalogue import AVERAGES, title_of
-from ..report.console import open_console
+from ..files import TENSOR_BYTES, read_bytes
+from ..report.screen import open_console, plain, print_json, print_lines
 from ..results.records import Record, RunResult, timing_of
 from ..training.watcher import Progress, Watcher
 from .extras import for_images, require
@@ -50,7 +51,6 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace, on: Any) -> int:
-    import json
 
     from ..catalogue import scale_of, search_name
     from ..distributed import first_rank_first, rank
@@ -125,7 +125,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
                 watcher=watcher,
             )
     if options.json:
-        print(json.dumps(result.records[-1].to_json()))
+        print_json(result.records[-1].to_json())
     else:
         show_result(result, run, out, trained=not done)
     return 0
@@ -191,7 +191,7 @@ def _weights(asked: str | None, pretrained: bool) -> tuple[str | Path | None, st
         by_default = "imagenet" if pretrained and asked is None else None
         return by_default, by_default
     if asked != "imagenet" and Path(asked).is_file():
-        return Path(asked), hashlib.sha256(Path(asked).read_bytes()).hexdigest()
+        return Path(asked), hashlib.sha256(read_bytes(asked, TENSOR_BYTES)).hexdigest()
     if Path(asked).suffix:
         raise ValueError(f"--weights: there is no file {asked}; write imagenet, none or a file")
     return asked, asked
@@ -239,29 +239,28 @@ def show_result(result: RunResult, run: Any, out: Path, trained: bool) -> None:
     from ..runs.best_weights import KEPT_MODELS
 
     record = result.records[-1]
-    console = open_console()
+    screen = open_console()
     title = f"{title_of(run.algorithm)} on {run.dataset}, after {record.step + 1} updates"
-    console.print(accuracies(record, run, title))
+    screen.print(accuracies(record, run, title))
     took = timing_of(result) if trained else None
     if took is None:
-        print("This run was already done.")
+        print_lines("This run was already done.")
     else:
-        print(
+        print_lines(
             f"{took.updates} updates in {took.updating:.1f} s, evaluations {took.evaluating:.1f} s,"
             f" preparation {took.preparing:.1f} s"
         )
-    print(f"Records, model and card: {out}")
+    print_lines(f"Records, model and card: {out}")
     averages = [at for name in AVERAGES if (at := average_folder(out, name)).is_dir()]
     if averages:
-        print(f"Models of averages: {', '.join(map(str, averages))}")
+        print_lines(f"Models of averages: {', '.join(map(str, averages))}")
     for folder in (out, *averages):
         for kept in sorted((folder / KEPT_MODELS).glob("step-*")):
-            print(f"Weights that a rule can choose: {kept}")
+            print_lines(f"Weights that a rule can choose: {kept}")
 
 
 def accuracies(record: Any, run: Any, title: str) -> Any:
     """Return accuracies and calibration errors of a record as a table, a domain in each row."""
-    from rich.text import Text
 
     shown = table(title, "Accuracy in %, and expected calibration error; –: not evaluated.")
     shown.add_column("Domain")
@@ -270,7 +269,7 @@ def accuracies(record: Any, run: Any, title: str) -> Any:
     for head in heads:
         shown.add_column(head, justify="right")
     for domain, found in record.accuracy.items():
-        name = Text(domain, style="bold" if domain in run.test_domains else "")
+        name = plain(domain, style="bold" if domain in run.test_domains else "")
         if domain in run.test_domains:
             name.append(" (test)")
         errors = record.calibration_error[domain]

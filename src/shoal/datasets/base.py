@@ -3,6 +3,7 @@
 import hashlib
 import json
 import operator
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -98,7 +99,7 @@ class Domain:
     def stamps(self) -> Tensor:
         """Size and time of the last change (ns) of every file, int64 ``[n, 2]``, looked up once.
 
-        Both are −1 for a broken link, which is reported when it is read.
+        Both are −1 for a link that leads nowhere, which is reported when it is read.
         """
         return torch.tensor([_stamp(path) for path in self.files])
 
@@ -126,7 +127,7 @@ class DomainDataset:
         if not self.domains:
             raise ValueError(f"{self.name} has no domains")
         for kind, names in (("domain", self.names), ("class", self.classes)):
-            twice = sorted({name for name in names if names.count(name) > 1})
+            twice = sorted(name for name, count in Counter(names).items() if count > 1)
             if twice:
                 raise ValueError(f"{self.name} has two of the {kind} {twice[0]!r}")
         for domain in self.domains:
@@ -259,7 +260,7 @@ class DomainDataset:
 def _stamp(path: Path) -> tuple[int, int]:
     try:
         found = path.stat()
-    except FileNotFoundError:
+    except OSError:
         if path.is_symlink():
             return -1, -1
         raise

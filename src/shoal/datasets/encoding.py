@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..choices import nearest
+from ..escapes import brief
 from .folders import first_few
 
 Array = np.ndarray[Any, Any]
@@ -134,10 +135,22 @@ class Column:
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Column":
         """Return the column that ``as_json`` wrote."""
-        if values["kind"] != "number":
-            return Column(values["name"], tuple(values["values"]))
-        seen = SeenRange(**values["seen"]) if "seen" in values else None
-        return Column(values["name"], None, values["gaps"], seen)
+        name, kind = values["name"], values["kind"]
+        if not isinstance(name, str) or kind not in ("number", "category"):
+            raise ValueError(f"{brief(name)} is no column of the kind {brief(kind)}")
+        if kind == "category":
+            texts = values["values"]
+            if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
+                raise ValueError(f"the values of {name!r} must be texts, got {brief(texts)}")
+            if len(set(texts)) < len(texts):
+                raise ValueError(f"the column {name!r} has a value twice")
+            return Column(name, tuple(texts))
+        if not isinstance(values["gaps"], bool):
+            raise ValueError(f"the gaps of {name!r} must be true or false")
+        seen = None
+        if "seen" in values:
+            seen = SeenRange(**{key: float(one) for key, one in values["seen"].items()})
+        return Column(name, None, values["gaps"], seen)
 
 
 @dataclass(frozen=True)
@@ -254,7 +267,10 @@ class Encoding:
     @staticmethod
     def from_json(values: Sequence[Mapping[str, Any]]) -> "Encoding":
         """Return the encoding that ``as_json`` wrote."""
-        return Encoding(tuple(Column.from_json(one) for one in values))
+        columns = tuple(Column.from_json(one) for one in values)
+        if len({column.name for column in columns}) < len(columns):
+            raise ValueError("two columns have one name")
+        return Encoding(columns)
 
     def as_card(self) -> dict[str, Any]:
         """Return the encoding as the inputs of a model's card."""
@@ -266,7 +282,7 @@ class Encoding:
         """Return the encoding of a card's inputs; None if they are not rows of a table."""
         if not inputs.get("columns"):
             return None
-        ignored = tuple(inputs["ignored"]) if "ignored" in inputs else None
+        ignored = tuple(map(str, inputs["ignored"])) if "ignored" in inputs else None
         return replace(Encoding.from_json(inputs["columns"]), ignored=ignored)
 
 

@@ -31,6 +31,7 @@ from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, build, cache_folder
 from ..datasets.domain_columns import DomainColumns, as_list
 from ..distributed import first_rank_first, processes, rank
+from ..documents import read_object
 from ..monitoring.reference import ENTRY as REFERENCE
 from ..monitoring.reference import FILE as REFERENCE_FILE
 from ..monitoring.reference import Reference, as_arrays
@@ -43,7 +44,8 @@ from ..runs import model as models
 from ..runs.machine import Machine, one_thread
 from ..runs.model import check_saving
 from ..runs.run import Run
-from ..storage import cache_root, read_json, write_json, write_safetensors, write_text
+from ..storage import cache_root, write_json, write_safetensors, write_text
+from ..sweeps.attempt import retry_interrupted
 from ..sweeps.plan import MethodChoice, folder_of, write_plan
 from ..sweeps.worker import Worker
 from ..training.pillow import exact_evaluation
@@ -331,6 +333,8 @@ def fit(
         make_split_run=make.split,
         make_price_run=make.without_unstable if flagged and not policy else None,
     )
+    if rank() == 0:
+        retry_interrupted(out)
     results = _Results(out, RunEstimates(workspace.dataset, folds, recipes, metric, judge))
     # A whole network takes longer than any head before it; the probe has timed one.
     whole = [one.key for one in recipes if shortest and one.setup.average]
@@ -681,7 +685,7 @@ def write_checked_onnx(out: Path, method: type[Algorithm] | None, data: FitData)
             raise
         why = str(error).strip().partition("\n")[0] or type(error).__name__
         return f"no {ONNX}: {why}"
-    card = read_json(out / CARD)
+    card = read_object(out / CARD)
     encoding = None if data.table is None else data.table.encoding
     window = data.dataset.reading.window
     described = describe_onnx(card["shape"], data.dataset.classes, encoding, window)

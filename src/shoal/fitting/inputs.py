@@ -97,6 +97,7 @@ def _number(what: str, given: Any, n: int) -> tuple[Array, Array]:
 def values_of(what: str, given: Any, n: int) -> Array:
     """Return one value for each of n examples, ``[n]``; raise if any is missing."""
     values = np.asarray(given)
+    _check_real(what, values)
     if values.shape == (n, 1):
         warnings.warn(
             f"A column-vector {what} was passed when a 1d array was expected; pass {what}.ravel()",
@@ -138,6 +139,7 @@ def inputs_of(X: Any) -> Tensor:
     if hasattr(X, "toarray"):
         raise ValueError("X is sparse, expected a dense array; pass X.toarray()")
     array = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
+    _check_real("X", array)
     if array.ndim == 4 and (array.dtype == np.uint8 or array.dtype.kind == "f"):
         if array.shape[3] in CHANNELS and array.shape[1] not in CHANNELS:
             raise ValueError(
@@ -193,6 +195,15 @@ def wrong_shape(shape: Sequence[int], expected: Sequence[int]) -> str:
     return f"{counts}X must be [n, {', '.join(map(str, expected))}] as in fit, got {list(shape)}"
 
 
+def _check_real(what: str, values: Any) -> None:
+    """Raise if numbers are complex: their imaginary parts would be lost."""
+    if isinstance(values, np.ndarray) and values.dtype.kind == "c":
+        raise ValueError(
+            f"{what} must hold real numbers, got {values.dtype}; pass real and imaginary parts, or "
+            "magnitudes, as columns of their own"
+        )
+
+
 def check_size(shape: tuple[int, ...]) -> None:
     """Raise if there is no default network for images of this shape ``(C, H, W)``."""
     _, height, width = shape
@@ -233,15 +244,16 @@ def files_in(folder: Path, rows: bool) -> tuple[list[Path], int]:
     """Return a folder's image files, or tables if ``rows``, and the number of its other files.
 
     The suffix decides, so some of the images may be of a format that cannot be read here. Broken
-    links and folders that cannot be opened are returned too: reading them reports the reason.
+    links, devices and folders that cannot be opened are returned too: reading them reports why.
     Hidden files are neither returned nor counted, as in ``shoal fit``.
     """
-    found, others, seen = list[Path](), 0, {folder.resolve()}
+    found, others, seen = list[Path](), 0, {os.path.realpath(folder)}
 
     def is_new(path: Path) -> bool:
         """Return whether no link has led to this folder yet."""
-        known = path.resolve() in seen
-        seen.add(path.resolve())
+        place = os.path.realpath(path)
+        known = place in seen
+        seen.add(place)
         return not known
 
     def keep(error: OSError) -> None:
@@ -250,8 +262,7 @@ def files_in(folder: Path, rows: bool) -> tuple[list[Path], int]:
     for place, folders, files in os.walk(folder, onerror=keep, followlinks=True):
         here = Path(place)
         folders[:] = [one for one in sorted(folders) if not is_litter(one) and is_new(here / one)]
-        paths = [here / name for name in files if not is_litter(name)]
-        there = [path for path in paths if path.is_file() or path.is_symlink()]
+        there = [here / name for name in files if not is_litter(name)]
         wanted = [path for path in there if (is_table(path) if rows else may_be_image(path))]
         found += wanted
         others += len(there) - len(wanted)
@@ -326,6 +337,7 @@ def named_columns(X: Any) -> dict[str, Values] | None:
 def columns_by_position(X: Any, names: Sequence[str]) -> dict[str, Values]:
     """Return the columns of an array ``[n, d]`` that are in the order of these names."""
     array = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
+    _check_real("X", array)
     if array.ndim != 2 or array.shape[1] != len(names):
         raise ValueError(wrong_shape(array.shape, [len(names)]))
     return {name: array[:, k] for k, name in enumerate(names)}
@@ -424,6 +436,7 @@ def _values(given: Any) -> Values:
     if _is_categorical(column):  # to_numpy would turn whole numbers with gaps into fractions
         return column.to_pylist() if hasattr(column, "to_pylist") else list(column)
     array = column.to_numpy() if hasattr(column, "to_numpy") else column
+    _check_real("a column", array)
     if isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype.kind in "iuf":
         return array
     if isinstance(column, np.ndarray) and column.dtype.kind in "mM":

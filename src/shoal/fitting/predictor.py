@@ -1,6 +1,5 @@
 """Predictor: a trained model that gives class names and probabilities for files, rows or arrays."""
 
-import json
 import math
 import os
 import re
@@ -25,6 +24,7 @@ from ..datasets.domain_columns import texts_of
 from ..datasets.encoding import Array, Encoding
 from ..datasets.reading import Reading
 from ..datasets.tables import read_table
+from ..documents import damage_named, read_object
 from ..monitoring.place import Observed, PlaceReport, report_place
 from ..monitoring.reference import ENTRY as REFERENCE
 from ..monitoring.reference import FILE as REFERENCE_FILE
@@ -70,6 +70,7 @@ BATCH = {"cpu": 4, "cuda": 256, "mps": 32}
 IMAGE = [3, 224, 224]
 # Fewer inputs are not adapted to without a warning.
 FEWEST = 30
+FIT_AGAIN = "run the 'shoal fit' command again, which builds it from its runs"
 # The source of a prediction for a table in memory; a number of the row follows.
 TABLE = "the table"
 
@@ -177,6 +178,10 @@ class Predictor:
         alone = BATCH[self.device.type] if self._images else VECTORS
         self._size = TOGETHER if model.algorithm.predicts_batchwise else alone
         self.encoding = Encoding.from_card(self.card.get("inputs", {}))
+        if self.encoding is not None:
+            width = sum(column.width for column in self.encoding.columns)
+            if [width] != list(self.card["shape"]):
+                raise ValueError(f"columns of {width} numbers for the shape {self.card['shape']}")
         self.reading = Reading.from_json(self.card.get("inputs", {}))
 
     def _repr_html_(self) -> str:
@@ -288,7 +293,13 @@ class Predictor:
         arrays = None
         if path is not None and path.exists():
             arrays = {name: one.numpy() for name, one in read_safetensors(path).items()}
-        return Reference.from_json(self.card[REFERENCE], arrays)
+        found = Reference.from_json(self.card[REFERENCE], arrays)
+        if found.shares.keys() != set(self.classes):
+            raise ValueError(
+                f"the entry {REFERENCE!r} of the model's card has shares of other classes than the "
+                f"model's: it is damaged, or another's; {FIT_AGAIN}"
+            )
+        return found
 
     def observations(self, sources: Any) -> Iterator[Prediction]:
         """Yield the predictions of ``predict`` with features and energy, for ``report_on``."""
@@ -659,7 +670,9 @@ def load(
     folder = Path(path)
     folder = folder.parent if folder.name == MODEL else folder
     _check_version(folder / CARD)
-    return Predictor(models.load(folder, device_of(device), method), folder)
+    model = models.load(folder, device_of(device), method)
+    with damage_named(folder / CARD, FIT_AGAIN):
+        return Predictor(model, folder)
 
 
 def temperature_of(card: Mapping[str, Any]) -> float:
@@ -689,10 +702,8 @@ def _check_version(card: Path) -> None:
     if not card.is_file():
         return  # loading it raises a better error
     try:
-        found = json.loads(card.read_text("utf-8"))
+        found = read_object(card)
     except ValueError:
-        return
-    if not isinstance(found, dict):
         return
     writer = f"shoal {found['shoal']}" if "shoal" in found else "another version of shoal"
     if found.get("schema") != models.SCHEMA:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..choices import choose
+from ..files import TENSOR_BYTES, open_file
 
 # Where torchvision's weights lie; the paper's are the first version.
 ADDRESS = "https://download.pytorch.org/models/"
@@ -57,7 +58,7 @@ def load_weights(
 
 def check_sha256(path: str | Path, expected: str) -> None:
     """Raise unless the file at ``path`` has this checksum."""
-    with Path(path).open("rb") as file:
+    with open_file(path, TENSOR_BYTES) as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != expected:
         raise ValueError(
@@ -121,8 +122,9 @@ def _list_first(names: list[str]) -> str:
 
 
 def _read(path: Path) -> Mapping[str, Tensor]:
-    if not path.is_file():
+    if path.is_dir() or not path.exists():
         raise FileNotFoundError(f"no weight file at {path}")
+    open_file(path, TENSOR_BYTES).close()  # the libraries would open anything
     read = _read_safetensors if path.suffix == ".safetensors" else _read_torch
     try:
         found = read(path)
@@ -146,7 +148,8 @@ def _read(path: Path) -> Mapping[str, Tensor]:
 
 
 def _read_torch(path: Path) -> object:
-    return torch.load(path, map_location="cpu", weights_only=True)
+    with open_file(path, TENSOR_BYTES) as file:
+        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def _read_safetensors(path: Path) -> object:

@@ -6,10 +6,8 @@ page's policy allows only the script with its hash to run.
 
 import base64
 import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
 from statistics import fmean
 from typing import Any
 
@@ -29,6 +27,7 @@ from .sweep import (
     no_choice_message,
     rule_reports,
 )
+from .template import data_block, read_part, render
 
 # Accuracies are whole numbers in units of 1 / SCALE: four digits, and few bytes.
 SCALE = 10_000
@@ -278,27 +277,14 @@ def sweep_page(
     samples: Samples | None = None,
 ) -> str:
     """Return the sweep as one HTML page that needs no other file and no network."""
-    import jinja2
-
     made = len(without_averages(runs))
-    script = "\n".join(map(_file, SCRIPTS))
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string(_file("sweep.html.jinja")).render(
+    script = "\n".join(map(read_part, SCRIPTS))
+    return render(
+        "sweep.html.jinja",
+        {},
         title=f"Sweep of {made:,} {'run' if made == 1 else 'runs'}",
-        data=_block(page_data(runs, rules, failed, samples)),
-        style=_file("sweep.css"),
+        data=data_block(page_data(runs, rules, failed, samples)),
+        style=read_part("sweep.css"),
         script=script,
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
-
-
-def _file(name: str) -> str:
-    return resources.files("shoal.report").joinpath(name).read_text("utf-8")
-
-
-def _block(data: dict[str, Any]) -> str:
-    """Return JSON that cannot end the HTML block around it."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -1,10 +1,11 @@
 """Records of runs: their format on disk, finished runs, failures and timings; free of torch."""
 
 import gc
-import json
 import math
+import os
 import re
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,10 @@ from itertools import dropwhile
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+from ..documents import json_object, parse_json, read_object
+from ..escapes import brief
+from ..files import JSON_BYTES, LIST_BYTES, UnfitFile, read_bytes
 
 UNKNOWN = "no reason was recorded"
 _TYPE_ALONE = re.compile(r"[\w.]+:\s*")
@@ -57,7 +62,18 @@ SET_HPARAMS = "set_hparams.json"
 # The name under which they say that another search than DomainBed's drew the run.
 SEARCH = "search"
 FIELDS = frozenset(("step", "accuracy", "calibration_error", "terms"))
-IDENTIFYING = ("dataset", "algorithm", "test_domains", "trial", "draw", "hparams")
+IDENTIFYING = {
+    "dataset": str,
+    "algorithm": str,
+    "test_domains": list,
+    "trial": int,
+    "draw": int,
+    "hparams": dict,
+}
+# Not in the first runs.
+ALSO = {"fingerprint": str, "protocol": dict}
+# The largest whole number that every float can tell from the next.
+LARGEST = 2**53
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,21 +236,43 @@ def read_runs(folders: Sequence[Path]) -> list[RunResult]:
     """Return the finished runs in these folders and below them, in the order of their paths.
 
     Runs that are not done are skipped: their best record may still come. A folder that is named
-    twice, or is inside another, is read once.
+    twice, or is inside another, is read once. Warn of folders that cannot be opened.
     """
-    found: dict[Path, RunResult] = {}
+    found: dict[str, RunResult] = {}
     sweeps: dict[Path, Mapping[str, Any]] = {}
     with _uncollected():
         for folder in folders:
             if not folder.is_dir():
                 raise ValueError(f"there is no folder {folder}")
-            for path in sorted(folder.rglob(RUN)):
-                if (path.parent / DONE).exists() and path.resolve() not in found:
-                    sweep = path.parent.parent.parent
+            for path in folders_with((RUN, DONE), folder):
+                place = os.path.realpath(path)
+                if place not in found:
+                    sweep = path.parent.parent
                     if sweep not in sweeps:
                         sweeps[sweep] = _read_set_hparams(sweep)
-                    found[path.resolve()] = _read(path.parent, sweeps[sweep])
+                    found[place] = _read(path, sweeps[sweep])
     return list(found.values())
+
+
+def folders_with(names: Sequence[str], folder: Path) -> list[Path]:
+    """Return the folders at and below this one that have files of all these names, sorted.
+
+    Links to folders are not followed. Warn of folders that cannot be opened.
+    """
+    found: list[Path] = []
+    closed: list[OSError] = []
+    for place, _, files in os.walk(folder, onerror=closed.append):
+        if set(names) <= set(files):
+            # A folder can be listed and still not be entered.
+            if os.access(place, os.X_OK):
+                found.append(Path(place))
+            else:
+                closed.append(PermissionError(13, "Permission denied", place))
+    for error in closed:
+        warnings.warn(
+            f"left out {error.filename}, which cannot be opened ({error.strerror})", stacklevel=3
+        )
+    return sorted(found)
 
 
 @contextmanager
@@ -253,9 +291,9 @@ def failures(folders: Sequence[Path]) -> list[Failure]:
     """Return the failed runs in these folders and below them, in the order of their paths."""
     found = []
     for folder in folders:
-        for path in sorted(folder.rglob(FAILED)):
-            if (path.parent / RUN).exists() and not (path.parent / DONE).exists():
-                run, failure = _run(path.parent), failure_of(path.parent)
+        for path in folders_with((FAILED, RUN), folder):
+            if not (path / DONE).exists():
+                run, failure = _run(path), failure_of(path)
                 if failure is None:  # it is tried again at this moment
                     continue
                 found.append(
@@ -266,7 +304,7 @@ def failures(folders: Sequence[Path]) -> list[Failure]:
                         trial=run["trial"],
                         draw=run["draw"],
                         reason=failure["reason"],
-                        path=path.parent,
+                        path=path,
                     )
                 )
     return found
@@ -277,12 +315,19 @@ def failure_of(folder: Path) -> dict[str, Any] | None:
 
     None if it has not failed. A damaged file counts as a failure.
     """
+    unknown = {"kind": "unknown", "reason": UNKNOWN, "memory": False}
     try:
-        text = (folder / FAILED).read_text("utf-8", errors="replace")
+        found = unknown | (json_object(read_bytes(folder / FAILED, JSON_BYTES)) or {})
     except FileNotFoundError:
         return None
-    found = {"kind": "unknown", "reason": UNKNOWN, "memory": False} | (_object(text) or {})
-    return found | {"reason": in_one_line(str(found["reason"]))}
+    except (OSError, UnfitFile) as error:
+        return unknown | {"reason": f"it cannot be opened ({_why(error)})"}
+    reason = found["reason"]
+    return found | {"reason": in_one_line(reason if isinstance(reason, str) else brief(reason))}
+
+
+def _why(error: OSError | UnfitFile) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def timing_of(run: RunResult) -> RunTiming | None:
@@ -293,11 +338,7 @@ def timing_of(run: RunResult) -> RunTiming | None:
 def read_timing(folder: Path) -> RunTiming | None:
     """Return the timing of the run in a folder; None if it was not written, or is damaged."""
     try:
-        found = _object((folder / TIMING).read_text("utf-8", errors="replace"))
-    except FileNotFoundError:
-        return None
-    try:
-        values = found or {}
+        values = json_object(read_bytes(folder / TIMING, JSON_BYTES)) or {}
         about = values.get("machine")
         return RunTiming(
             preparing=float(values["preparing"]),
@@ -306,15 +347,16 @@ def read_timing(folder: Path) -> RunTiming | None:
             updates=int(values.get("updates", 0)),
             about=about if isinstance(about, dict) else {},
         )
-    except (KeyError, TypeError, ValueError):
+    except (OSError, KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
 def _read_set_hparams(sweep: Path) -> Mapping[str, Any]:
     """Return what ``sweeps.plan`` wrote; empty if it did not, or the file is damaged."""
-    path = sweep / SET_HPARAMS
-    found = _object(path.read_text("utf-8", errors="replace")) if path.is_file() else None
-    return found or {}
+    try:
+        return json_object(read_bytes(sweep / SET_HPARAMS, LIST_BYTES)) or {}
+    except (OSError, UnfitFile):
+        return {}
 
 
 def _read(folder: Path, set_hparams: Mapping[str, Any]) -> RunResult:
@@ -337,55 +379,69 @@ def _read(folder: Path, set_hparams: Mapping[str, Any]) -> RunResult:
 
 def _run(folder: Path) -> dict[str, Any]:
     path = folder / RUN
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise _damaged(path, f"is not JSON ({error})") from error
-    missing = [name for name in IDENTIFYING if not isinstance(found, dict) or name not in found]
-    if missing:
-        raise _damaged(path, f"has no {missing[0]}")
-    return found  # type: ignore[no-any-return]
-
-
-def _object(text: str) -> dict[str, Any] | None:
-    """Return the JSON object, or None if the text is not one."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+    found = read_object(path, advice=again(folder))
+    for name, kind in {**IDENTIFYING, **ALSO}.items():
+        if name in ALSO and name not in found:
+            continue
+        if name not in found:
+            raise _damaged(path, f"has no {name}")
+        if type(found[name]) is not kind:
+            raise _damaged(path, f"has a {name} that is {brief(found[name])}")
+    if not all(isinstance(name, str) for name in found["test_domains"]):
+        raise _damaged(path, f"has test domains that are no names, {brief(found['test_domains'])}")
+    return found
 
 
 def _records(path: Path, test_domains: Sequence[str]) -> Iterator[Record]:
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    if not lines:
+    found = read_records(path, again(path.parent)) if path.exists() else []
+    if not found:
         raise _damaged(path, "is empty or does not exist")
     steps: set[int] = set()
-    for number, line in enumerate(lines, 1):
-        try:
-            found = Record.from_json(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise _damaged(path, f"is not JSON in line {number} ({error})") from error
-        except (KeyError, TypeError, AttributeError) as error:
-            raise _damaged(path, f"has no record in line {number} ({error!r})") from error
-        if wrong := _wrong_with(found.accuracy, test_domains):
+    for number, record in enumerate(found, 1):
+        if wrong := _wrong_with(record.accuracy, test_domains):
             raise _damaged(path, f"has {wrong} in line {number}")
-        if found.step in steps:
-            raise _damaged(path, f"has the step {found.step} twice, again in line {number}")
-        steps.add(found.step)
-        yield found
+        if record.step in steps:
+            raise _damaged(path, f"has the step {record.step} twice, again in line {number}")
+        steps.add(record.step)
+        yield record
 
 
-def _wrong_with(accuracy: object, test_domains: Sequence[str]) -> str:
+def read_records(path: Path, advice: str) -> list[Record]:
+    """Return the records of a file, one on each line; the error for a damaged one gives advice."""
+    found = []
+    # Not str.splitlines, which also splits within names.
+    for number, line in enumerate(read_bytes(path, LIST_BYTES).rstrip(b"\n").split(b"\n"), 1):
+        if not line and number == 1:
+            break
+        values = parse_json(line, path, advice, number)
+        try:
+            record = Record.from_json(values)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{path} has no record in line {number} ({error!r}); {advice}"
+            ) from error
+        if type(record.step) is not int or not 0 <= record.step < LARGEST:
+            raise ValueError(
+                f"{path} has a step that is {brief(record.step)} in line {number}; {advice}"
+            )
+        for name in ("accuracy", "calibration_error", "terms"):
+            if not isinstance(part := getattr(record, name), dict):
+                raise ValueError(
+                    f"{path} has an {name} that is no object but {brief(part)} in line {number}; "
+                    f"{advice}"
+                )
+        found.append(record)
+    return found
+
+
+def _wrong_with(accuracy: Mapping[str, Any], test_domains: Sequence[str]) -> str:
     """Return what is wrong with the accuracies of a record; "" if nothing is."""
-    if not isinstance(accuracy, dict):
-        return f"an accuracy that is no object of domains but {accuracy!r}"
     for domain, splits in accuracy.items():
         if not isinstance(splits, dict):
-            return f"an accuracy of {domain!r} that is no object of splits but {splits!r}"
+            return f"an accuracy of {domain!r} that is no object of splits but {brief(splits)}"
         for value in splits.values():
-            if not isinstance(value, float | int):
-                return f"an accuracy of {domain!r} that is no number but {value!r}"
+            if type(value) is not float and (type(value) is not int or abs(value) > LARGEST):
+                return f"an accuracy of {domain!r} that is no number but {brief(value)}"
     for domain in test_domains:
         if not accuracy.get(domain):
             return f"no accuracy of the test domain {domain!r}"
@@ -394,7 +450,12 @@ def _wrong_with(accuracy: object, test_domains: Sequence[str]) -> str:
 
 def _damaged(path: Path, wrong: str) -> ValueError:
     """Return the error for a damaged file of a run, with the advice to train it again."""
-    return ValueError(
-        f"{path} {wrong}; delete the folder {path.parent} and run the command that trained it "
-        "again, which trains only this run"
+    return ValueError(f"{path} {wrong}; {again(path.parent)}")
+
+
+def again(folder: Path) -> str:
+    """Return the advice for a damaged run in a folder."""
+    return (
+        f"delete the folder {folder} and run the command that trained it again, which trains only "
+        "this run"
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..catalogue import StepKind
+from ..files import JSON_BYTES, read_text
 
 if TYPE_CHECKING:
     import torch
@@ -93,8 +94,10 @@ def one_thread() -> Iterator[None]:
 
 def processor() -> str:
     """Return the name of this machine's processor."""
-    with suppress(OSError):
-        found = re.search(r"^model name\s*:\s*(\S.*)$", PROCESSORS.read_text("utf-8"), re.MULTILINE)
+    with suppress(OSError, ValueError):
+        found = re.search(
+            r"^model name\s*:\s*(\S.*)$", read_text(PROCESSORS, JSON_BYTES), re.MULTILINE
+        )
         if found:
             return found[1].strip()
     return platform.processor() or platform.machine()
@@ -114,8 +117,8 @@ def installed_gpus() -> list[str]:
     """Return the names of the GPUs that the driver lists, without torch."""
     names = []
     for path in sorted(NVIDIA.glob("*/information")):
-        with suppress(OSError):
-            found = re.search(r"^Model:\s*(\S.*)$", path.read_text(), re.MULTILINE)
+        with suppress(OSError, ValueError):
+            found = re.search(r"^Model:\s*(\S.*)$", read_text(path, JSON_BYTES), re.MULTILINE)
             names += [found[1].strip()] if found else []
     return names
 
