@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..catalogue import BASELINES, DATASETS, METHODS
+from ..report.screen import print_document
 from .listing import LISTS
 
 # Names that arguments take besides files or instead of them, where the parser has no choices: a
@@ -86,7 +87,8 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from . import build_parser
 
-    print(SHELLS[options.shell](list(commands_of(build_parser()))), end="")
+    script = SHELLS[options.shell](list(commands_of(build_parser())))
+    print_document(script.removesuffix("\n"))
     return 0
 
 

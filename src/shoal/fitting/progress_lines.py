@@ -1,8 +1,8 @@
 """Progress lines: the course of a training on stderr, one line for each record."""
 
-import sys
 from collections.abc import Sequence
 
+from ..report.screen import print_lines
 from ..results.records import Record
 from ..training.watcher import Watcher
 
@@ -16,5 +16,5 @@ class ProgressLines(Watcher):
     def records(self, records: Sequence[Record]) -> None:
         for record in records[self._written :]:
             terms = ", ".join(f"{name} {value:.4g}" for name, value in record.terms.items())
-            sys.stderr.write(f"step {record.step + 1}: {terms}\n")
+            print_lines(f"step {record.step + 1}: {terms}", stderr=True)
         self._written = len(records)
