@@ -59,7 +59,7 @@ class ArrowColumn(Sequence[Any]):
         import pyarrow
 
         try:
-            encoded = self.chunks.dictionary_encode().unify_dictionaries()
+            encoded = self.as_numbered().chunks.unify_dictionaries()
         except pyarrow.ArrowNotImplementedError:
             return self.chunks.to_pylist(), np.arange(len(self))
         if not encoded.num_chunks:
@@ -68,6 +68,10 @@ class ArrowColumn(Sequence[Any]):
         parts = [chunk.indices.fill_null(len(values)) for chunk in encoded.chunks]
         places = np.concatenate([part.to_numpy(zero_copy_only=False) for part in parts])
         return [*values, None] if encoded.null_count else values, places
+
+    def as_numbered(self) -> "ArrowColumn":
+        """Return the same column, each of its different values held once."""
+        return ArrowColumn(self.chunks.dictionary_encode())
 
     def plain_numbers(self, missing: Sequence[str], largest: float) -> Array | None:
         """Return float64 with NaN for missing values; None if that takes more than pyarrow.

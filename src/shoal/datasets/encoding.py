@@ -118,6 +118,12 @@ class Column:
         out[known, mine[known]] = 1
         return {}
 
+    def shrunk(self, column: Values) -> Values:
+        """Return all of a column that ``write`` needs: float32, or a number for every category."""
+        if self.values is None:
+            return _read_numbers(column)[0].astype(np.float32)
+        return column.as_numbered() if isinstance(column, ArrowColumn) else column
+
     def _refusal(self, given: Any) -> str:
         value = value_or_none(given)
         return f"column {self.name!r} must hold numbers{_limit(value)}, got {value!r}"
@@ -321,7 +327,15 @@ def infer_encoding(features: Mapping[str, Values], others: Iterable[str] = ()) -
         features: the columns that a model may see.
         others: the names of the others, such as that of the class.
     """
-    found = {name: infer_column(name, values) for name, values in features.items()}
+    return encoding_of({name: infer_column(name, one) for name, one in features.items()}, others)
+
+
+def encoding_of(found: Mapping[str, Column | None], others: Iterable[str] = ()) -> Encoding:
+    """Return the encoding of these columns, as ``infer_column`` found them; raise if all are None.
+
+    Args:
+        others: the names of columns that a model must not see.
+    """
     columns = tuple(column for column in found.values() if column is not None)
     skipped = [name for name, column in found.items() if column is None]
     left_out = tuple(name or "one without a name" for name in skipped)

@@ -15,7 +15,7 @@ from .arrow_columns import Array, ArrowColumn
 from .base import Domain, DomainDataset
 from .csv_blocks import CsvBlocks, ReadProgress, open_table
 from .domain_columns import DomainColumns, as_list, domain_names, split_unit, texts_of
-from .encoding import Encoding, infer_encoding, value_or_none
+from .encoding import Column, Encoding, Values, encoding_of, infer_column, value_or_none
 from .folders import is_image
 from .groups import Groups
 from .manifest import COLUMNS
@@ -178,29 +178,23 @@ def table_data(
             )
     labels = texts_of(table, class_column, path)
     domains = domain_names(table, domain_column, path)
-    hidden = {class_column, *named, *leave_out} - set(keep)
-    features = {key: values for key, values in table.items() if key not in hidden}
     _check_labels(labels, class_column, path)
-    try:
-        encoding = infer_encoding(features, [name for name in table if name not in features])
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    rows = _rows_by_domain(domains)
-    order = np.concatenate(list(rows.values())) - 1
-    repeats = {
-        column.name: kind
-        for column in encoding.columns
-        for kind, texts in (("domain", domains), ("class", labels))
-        if _is_one_to_one(table[column.name], texts)
-    }
-    groups = None
+    rows, groups = _rows_by_domain(domains), None
     if group_column is not None:
         texts = texts_of(table, group_column, path)
         of_domains = {
             domain: [texts[row] for row in (mine - 1).tolist()] for domain, mine in rows.items()
         }
         groups = Groups.of(group_column, of_domains)
-    vectors = encoding(table, str(path), order)
+    hidden = {class_column, *named, *leave_out} - set(keep)
+    others = [key for key in table if key in hidden]
+    features: dict[str, Values] = {key: table.pop(key) for key in list(table) if key not in hidden}
+    try:
+        encoding, repeats = _infer_and_shrink(features, others, domain=domains, **{"class": labels})
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    order = np.concatenate(list(rows.values())) - 1
+    vectors = encoding(features, str(path), order)
     dataset = replace(_dataset(name, vectors, labels, rows), groups=groups)
     several = as_list(domain_column)
     return TableData(
@@ -211,6 +205,25 @@ def table_data(
         repeats=repeats,
         answers=(class_column, several if len(several) > 1 else several[0]),
     )
+
+
+def _infer_and_shrink(
+    features: dict[str, Values], others: Sequence[str], **answers: Sequence[str]
+) -> tuple[Encoding, dict[str, str]]:
+    """Return the encoding of a table, and the columns that determine an answer with its name.
+
+    The columns are replaced by what their encoding needs, because the text of a file takes more
+    memory than its numbers.
+    """
+    columns, repeats = dict[str, Column | None](), dict[str, str]()
+    for name, values in features.items():
+        columns[name] = column = infer_column(name, values)
+        if column is not None:
+            for kind, texts in answers.items():
+                if _is_one_to_one(values, texts):
+                    repeats[name] = kind
+            features[name] = column.shrunk(values)
+    return encoding_of(columns, others), repeats
 
 
 def encode_table(
@@ -301,7 +314,7 @@ def _check_column(path: Path, table: Mapping[str, Sequence[Any]], option: str, c
         raise ValueError(f"{error}; {option} names it") from error
 
 
-def _is_one_to_one(values: Sequence[Any], texts: Sequence[str]) -> bool:
+def _is_one_to_one(values: Values, texts: Sequence[str]) -> bool:
     there, back = dict[str, str](), dict[str, str]()
     for value, text in zip(values, texts, strict=True):
         given = str(value_or_none(value))

@@ -226,6 +226,7 @@ def fit(
         )
 
         # Inspect: the first process reads every image, the others its findings.
+        unit = "bytes" if kind == "table" else "images"
         inspected = inspect_data(
             data,
             layout,
@@ -234,7 +235,7 @@ def fit(
             leave_out,
             group_column,
             keep,
-            progress=lambda *at: watcher.amount("reading", *at),
+            progress=lambda done, total: watcher.amount("reading", done, total, unit),
             record=out / INSPECTION,
         )
     watcher.data(inspected)
