@@ -10,6 +10,10 @@ from .gpu_kernels import relu_group_norm
 
 # Quantiles of a column between which ranks are read off.
 KNOTS = 32
+# Rows whose ranks are read off at once.
+ROWS = 4096
+# Numbers of which mean and deviation are taken at once.
+TOGETHER = 2**25
 
 
 class MLP(Network):
@@ -116,6 +120,13 @@ class Standardise(nn.Module):
 
     def measure(self, inputs: Tensor) -> None:
         """Take mean and deviation of every column of ``[n, d]``, ignoring missing values."""
+        # Of many numbers, a few columns at a time, because copies in float64 take memory.
+        width = max(1, TOGETHER // len(inputs)) if inputs.numel() > TOGETHER else inputs.shape[1]
+        for first in range(0, inputs.shape[1], width):
+            columns = slice(first, first + width)
+            self._measure(inputs[:, columns], columns)
+
+    def _measure(self, inputs: Tensor, columns: slice) -> None:
         known = ~inputs.isnan()
         counts = known.sum(0)
         values = inputs.double().nan_to_num(nan=0.0)
@@ -123,10 +134,10 @@ class Standardise(nn.Module):
         gaps = (values - mean).square() * known
         std = (gaps.sum(0) / counts.clamp(min=1)).sqrt()
         constant = std <= 1e-6 * mean.abs().clamp(min=1e-6)
-        self.mean.copy_(mean)
+        self.mean[columns].copy_(mean)
         # Not infinity: Fish subtracts buffers from themselves, and ∞ − ∞ is NaN.
         largest = torch.finfo(self.std.dtype).max
-        self.std.copy_(torch.where(constant, largest, std))
+        self.std[columns].copy_(torch.where(constant, largest, std))
 
     def forward(self, inputs: Tensor) -> Tensor:
         found = (inputs - self.mean) / self.std
@@ -204,7 +215,12 @@ def measure_inputs(module: nn.Module, inputs: Tensor) -> None:
             inputs = inputs.to(next(part.buffers()).device)
             part.measure(inputs)
             if isinstance(part, WithRanks):
-                inputs = part(inputs)
+                inputs = in_parts(part, inputs)
+
+
+def in_parts(module: nn.Module, inputs: Tensor) -> Tensor:
+    """Return what a module gives for rows that it treats alone, with little memory."""
+    return torch.cat([module(rows) for rows in inputs.split(ROWS)])
 
 
 def fold_standardisation(network: Network) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from ..algorithms.base import UpdateAlgorithm
@@ -9,7 +11,11 @@ from ..algorithms.forward import Batch
 from ..choices import choose
 from ..networks import Network, Standardise, WithRanks
 from ..networks.trees import Trees, boosted_trees, forest
+from ..randomness import domainbed_hash
 from .run import Run
+
+# The setting of a run that is fitted to so many rows, drawn at random; without it, to all.
+ROWS = "rows"
 
 
 class Fitted(UpdateAlgorithm):
@@ -29,6 +35,27 @@ class Fitted(UpdateAlgorithm):
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Refuse: there is nothing to update."""
         raise TypeError(f"{type(self).__name__} is fitted at once and has no updates")
+
+
+def training_rows(run: Run, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the rows of every training domain that a run is fitted to.
+
+    Runs that leave the same domains out draw the same ones, so that methods can be compared.
+
+    Args:
+        kept: the rows of every training domain that are not held out.
+    """
+    sizes, most = [len(rows) for rows in kept.values()], run.hparams.get(ROWS)
+    if most is None or most >= sum(sizes):
+        return dict(kept)
+    seed = domainbed_hash("rows", run.dataset, run.trial, *run.test_domains)
+    drawn = np.sort(np.random.RandomState(seed).permutation(sum(sizes))[:most])
+    parts = np.split(drawn, np.searchsorted(drawn, np.cumsum(sizes)[:-1]))
+    starts = np.cumsum([0, *sizes[:-1]])
+    return {
+        domain: kept[domain][torch.from_numpy(part - start)]
+        for domain, part, start in zip(kept, parts, starts, strict=True)
+    }
 
 
 def linear_model(columns: int, classes: int, ranks: bool = False) -> Network:
