@@ -21,6 +21,8 @@ from .groups import Groups
 from .manifest import COLUMNS
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
+# Rows of a Parquet file that are read at a time.
+BATCH = 65_536
 
 
 def is_table(path: Path) -> bool:
@@ -104,7 +106,7 @@ def _parquet_blocks(
     size, done = path.stat().st_size, 0
     try:
         found = pyarrow.parquet.ParquetFile(file)
-        for batch in found.iter_batches():
+        for batch in found.iter_batches(BATCH):
             columns = zip(batch.schema.names, batch.columns, strict=True)
             yield {name: _plain_column(values) for name, values in columns}
             done += len(batch)

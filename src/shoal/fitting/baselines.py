@@ -85,7 +85,7 @@ class LogisticRegression(Baseline):
     """
 
     network = "linear"
-    most_numbers = 20_000_000
+    most_numbers = 10_000_000
     grid = tuple({"C": C, "ranks": True} for C in (1.0, 0.1, 0.01))
 
     @classmethod

@@ -167,7 +167,7 @@ def _fit(
     wanted = DataRequest(test_domains=run.test_domains, trial=run.trial, size=1)
     placed = place(dataset, parts, None, wanted, torch.device("cpu"))
     trained = dataset.without(run.test_domains)
-    rows = training_rows(run, {name: parts[name].kept for name in trained.names})
+    rows = training_rows(run, trained, {name: parts[name].kept for name in trained.names})
     network = method.fit_network(
         run,
         torch.cat([domain.tensor[rows[domain.name]] for domain in trained.domains]),
