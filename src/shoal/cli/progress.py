@@ -90,11 +90,12 @@ class FitProgressBars(Watcher):
     def amount(self, name: str, done: int, total: int, unit: str = "images") -> None:
         if unit == "bytes" and total < LARGE:
             return
-        at, all_of_it = (amount_of(one, unit) for one in (done, total))
-        self._show(name, done, total, unit, f"{name}: {at} of {all_of_it}")
+        whole = amount_of(total, unit)
+        part = amount_of(done, unit) if unit == "bytes" else f"{done:,}"
+        self._show(name, done, total, unit, f"{name}: {part} of {whole}")
         if done == total:
             self._bars.remove_task(self._tasks.pop(name))
-            self.note(f"{name}: {all_of_it}")
+            self.note(f"{name}: {whole}")
 
     def run(self, title: str, progress: Progress | None, ahead: Any) -> None:
         left = f"about {format_duration(ahead.left)} left" if ahead.left else ""
