@@ -27,7 +27,7 @@ def test_rows_become_vectors_by_domain(tmp_path: Path) -> None:
     found = table_data("t", write(tmp_path / "t.csv"), domain_column="site", leave_out=["id"])
     assert found.dataset.names == ("a", "b")
     assert found.dataset.classes == ("no", "yes")
-    assert found.rows == {"a": [1, 3], "b": [2, 4]}
+    assert {name: rows.tolist() for name, rows in found.rows.items()} == {"a": [1, 3], "b": [2, 4]}
     assert found.dataset["a"].labels.tolist() == [1, 0]
     nan = float("nan")
     # age, age missing; dose, dose missing; colour: missing, blue, red.

@@ -30,6 +30,7 @@ from shoal.fitting.baselines import CLASSES
 from shoal.fitting.onnx_export import write_onnx
 from shoal.fitting.predictor import Predictor
 from shoal.fitting.setup import FIRST_VERSION, VERSION, FitWorkspace, find_method
+from shoal.runs import fitted
 from shoal.runs import model as models
 from shoal.runs.fitted import Fitted
 from shoal.runs.machine import Machine
@@ -499,3 +500,53 @@ def test_a_misspelt_baseline_is_answered_with_its_name(
     data = str(write_table(tmp_path / "t.csv"))
     assert main(["fit", data, option, "logistic-regresion", "--out", str(tmp_path / "o")]) == 2
     assert "did you mean 'logistic-regression'?" in capsys.readouterr().err
+
+
+def test_a_large_table_is_sampled_and_a_small_one_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = vectors()
+    whole = table_setup().run(data, "random-forest", (CLASSES["random-forest"], {}), ("c",), 0)
+    assert "rows" not in whole.hparams
+    for kind in CLASSES.values():
+        monkeypatch.setattr(kind, "most_numbers", 5 * 60)  # the rows of two domains
+    same = table_setup().run(data, "random-forest", (CLASSES["random-forest"], {}), ("c",), 0)
+    assert same.identity == whole.identity
+    for kind in CLASSES.values():
+        monkeypatch.setattr(kind, "most_numbers", 5 * 20 + 4)
+    monkeypatch.setattr(fitted, "RARE", 0)
+    seen: dict[str, torch.Tensor] = {}
+    for name, kind in CLASSES.items():
+
+        def keep(*given: Any, name: str = name, real: Any = kind.fit_rows) -> Any:
+            seen[name] = given[1]
+            return real(FEW[name], *given[1:])
+
+        monkeypatch.setattr(kind, "fit_rows", keep)
+        run, state = attempt(tmp_path, data, name)
+        assert state is RunState.DONE and run.hparams["rows"] == 20
+        assert run.identity != whole.identity
+    assert all(torch.equal(one, seen["random-forest"]) for one in seen.values())
+    rows = seen["random-forest"]
+    trained = torch.cat([data["a"].tensor, data["b"].tensor])
+    assert len(rows) == 20 == len(rows.unique(dim=0))
+    assert (rows[:, None] == trained).all(2).any(1).all()
+    # Both domains have their share.
+    assert 5 <= (rows[:, None] == data["a"].tensor).all(2).any(1).sum() <= 15
+
+
+def test_a_sample_keeps_rare_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = torch.zeros(5000, dtype=torch.int64)
+    labels[::1000] = 1
+    inputs = torch.arange(5000.0)[:, None]
+    domains = tuple(Domain(name, labels, inputs) for name in "ab")
+    data = DomainDataset("rare", ("often", "rare"), domains)
+    monkeypatch.setattr(CLASSES["extra-trees"], "most_numbers", 50)
+    run = table_setup().run(data, "extra-trees", (CLASSES["extra-trees"], {}), (), 0)
+    kept = {name: torch.arange(5000).flip(0)[:4000] for name in "ab"}
+    rows = fitted.training_rows(run, data, kept)
+    found = torch.cat([labels[rows[name]] for name in "ab"])
+    assert found.bincount().tolist() == [fitted.RARE, 8]
+    assert all(
+        (rows[name] >= 1000).all() and len(rows[name].unique()) == len(rows[name]) for name in "ab"
+    )

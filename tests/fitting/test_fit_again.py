@@ -266,6 +266,9 @@ def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Outpu
         progress.run("last", at(10, 0.0), FitProgress(0, 1, 0.0, 1.0))
         progress.run("last", at(5, 4.0), FitProgress(0, 1, 4.0))
         progress.amount("reading", 1000, 2000)
+        progress.amount("a table", 16_000_000, 330_000_000, "bytes")
+        progress.amount("a table", 330_000_000, 330_000_000, "bytes")
+        progress.amount("a small one", 1_000, 2_000, "bytes")
     assert capsys.readouterr().err.splitlines() == [
         "erm: 0 of 10 updates, preparing (1 of 8 runs; about 1 min 10 s left)",
         "erm: 5 of 10 updates, 78.3 % on seen domains",
@@ -275,6 +278,8 @@ def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Outpu
         "last: 10 updates, 100.0 % on seen domains",
         "last: 5 of 10 updates (about 4 s left)",
         "reading: 1,000 of 2,000 images",
+        "a table: 16.0 MB of 330.0 MB",
+        "a table: 330.0 MB",
     ]
 
 

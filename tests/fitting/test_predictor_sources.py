@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 from PIL import Image
@@ -16,6 +17,7 @@ from torch import nn
 
 from shoal.algorithms import find
 from shoal.cli import main
+from shoal.fitting import predictor
 from shoal.fitting.predictor import Predictor
 from shoal.networks import Network, Standardise
 from shoal.runs.model import Model
@@ -124,6 +126,55 @@ def test_short_and_long_lines_do_not_stop_the_rest(tmp_path: Path) -> None:
     path.write_text("age,colour\n1\n")
     (alone,) = of_tables().predict(path)
     assert alone.error == f"{path}: row 1: line 2 must have 2 fields, got 1"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_file_is_read_in_blocks_and_classified_in_the_same_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    """Block by block: the first predictions come before the file is read to its end."""
+    model, path = of_tables(), tmp_path / f"t.{suffix}"
+    ages = [str(k) if k % 97 else "old" for k in range(1, 20_000)]
+    if suffix == "csv":
+        path.write_text("age,colour\n" + "".join(f"{age},red\n" for age in ages))
+    else:
+        pyarrow.parquet.write_table(pyarrow.table({"age": ages, "colour": ["red"] * 19_999}), path)
+    whole = model.predict(path)
+    assert [one.source for one in whole] == [f"{path}: row {k}" for k in range(1, 20_000)]
+    assert [k for k, one in enumerate(whole, 1) if one.error] == list(range(97, 20_000, 97))
+    monkeypatch.setattr("shoal.datasets.csv_blocks.BLOCK", 5_000)
+    monkeypatch.setattr("shoal.datasets.tables.BATCH", 1_111)
+    batches, blocks = list[int](), list[int]()
+    outputs, read = model.outputs, predictor.read_blocks
+
+    def batched(make: Any, inputs: torch.Tensor) -> torch.Tensor:
+        batches.append(len(inputs))
+        return outputs(make, inputs)
+
+    def counted(*given: Any) -> Any:
+        for block in read(*given):
+            blocks.append(len(block["age"]))
+            yield block
+
+    monkeypatch.setattr(model, "outputs", batched)
+    monkeypatch.setattr(predictor, "read_blocks", counted)
+    found = model.predictions(path)
+    first = next(found)
+    assert sum(blocks) < 6_000
+    assert [first, *found] == whole
+    assert len(blocks) > 10 and max(blocks) < 1_500
+    assert all(size % model._size == 0 for size in batches[:-1])
+
+
+def test_rows_before_a_line_that_is_no_csv_are_classified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.datasets.csv_blocks.BLOCK", 8)
+    path = tmp_path / "t.csv"
+    path.write_text('age,colour\n1,red\n-2,green\n3,"bl"ue\n4,red\n')
+    *good, last = of_tables().predict(path)
+    assert [one.probabilities for one in good] == [pytest.approx(row) for row in expected()[:2]]
+    assert last.error == f"{path}: line 4 is not CSV: ',' expected after '\"'"
 
 
 def test_the_command_counts_what_was_never_seen(

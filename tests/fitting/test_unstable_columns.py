@@ -425,3 +425,48 @@ def test_what_is_flagged(effects: tuple[float, ...], p: float, flagged: bool, tu
     assert (found.flagged, found.turns) == (flagged, turns)
     assert found.mean == pytest.approx(sum(effects) / len(effects), abs=1e-3)
     assert list(found.effects.values()) == pytest.approx(effects)
+
+
+def plain_groups(near: Tensor) -> list[list[int]]:
+    """Group as long as there are neighbours: the one with the most of them, and these."""
+    near, groups = near.clone(), list[list[int]]()
+    while near.any():
+        members = near[near.sum(1).argmax()].nonzero()[:, 0].tolist()
+        near[members], near[:, members] = False, False
+        groups.append(members)
+    return sorted(groups)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_groups_are_those_of_a_slow_loop(seed: int) -> None:
+    """Some columns are close copies of others, in chains, and some have several positions."""
+    random = torch.Generator().manual_seed(seed)
+    x = torch.randn(80, 40, generator=random, dtype=torch.float64)
+    for k in range(1, 40):
+        if torch.rand(1, generator=random) < 0.6:
+            x[:, k] = x[:, k - 1] + 0.35 * x[:, k]
+    widths = torch.randint(1, 3, (20,), generator=random).tolist()
+    parts = x[:, : sum(widths)].split(widths, 1)
+    values = {f"c{k}": module._whiten(part - part.mean(0)) for k, part in enumerate(parts)}
+    found = module._group_columns(values)
+    near = torch.tensor(
+        [
+            [
+                float((a.T @ b / 80).square().sum())
+                > module.CORRELATION**2 * min(a.shape[1], b.shape[1])
+                for b in values.values()
+            ]
+            for a in values.values()
+        ]
+    )
+    assert [[int(name[1:]) for name in names] for names in found] == plain_groups(near)
+    assert max(map(len, found)) > 1
+
+
+def test_too_many_columns_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, labels, domains, columns = table_data(spurious(2000))
+    monkeypatch.setattr(module, "MOST_POSITIONS", vectors.shape[1])
+    assert unstable_columns(vectors, labels, domains, columns).groups
+    monkeypatch.setattr(module, "MOST_POSITIONS", vectors.shape[1] - 1)
+    found = unstable_columns(vectors, labels, domains, columns)
+    assert not found.groups and "more than 29 columns" in found.note

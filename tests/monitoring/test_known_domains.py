@@ -147,3 +147,12 @@ def test_the_directions_of_largest_variance_are_found() -> None:
     directions, _ = np.linalg.qr(known.basis)
     kept = ((centred @ directions) ** 2).sum() / (centred**2).sum()
     assert kept > 0.999
+
+
+def test_many_rows_are_projected_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, labels = domains()
+    known, features = learn(rows, labels), rows["d0"].astype(np.float32)
+    whole = known.project(features)
+    monkeypatch.setattr("shoal.monitoring.known_domains.TOGETHER", 70)
+    np.testing.assert_allclose(known.project(features), whole, rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(known.project(features[:0]), whole[:0])

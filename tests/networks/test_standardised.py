@@ -10,6 +10,7 @@ from shoal.networks import (
     fold_standardisation,
     for_data,
     measure_inputs,
+    small,
 )
 from shoal.randomness import stream
 
@@ -90,3 +91,22 @@ def test_a_folded_head_needs_no_standardised_features() -> None:
 def test_only_a_linear_network_can_be_folded() -> None:
     with pytest.raises(TypeError, match="only the network 'linear'"):
         fold_standardisation(for_data((4,), 3, name="standardised-mlp", generator=stream("net")))
+
+
+def test_many_numbers_are_measured_a_few_columns_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole, parts = Standardise(4), Standardise(4)
+    whole.measure(columns())
+    widths = list[int]()
+    measure = Standardise._measure
+
+    def counted(layer: Standardise, inputs: torch.Tensor, place: slice) -> None:
+        widths.append(inputs.shape[1])
+        measure(layer, inputs, place)
+
+    monkeypatch.setattr(Standardise, "_measure", counted)
+    monkeypatch.setattr(small, "TOGETHER", 170)
+    parts.measure(columns())
+    assert widths == [3, 1]
+    torch.testing.assert_close(parts.state_dict(), whole.state_dict(), rtol=1e-7, atol=0)

@@ -24,7 +24,7 @@ from .extras import for_images, for_weights, require
 from .loading import add_cache_folder
 from .notes import add_quiet
 from .options import add_device, add_settings, device, name_domains, positive, settings
-from .progress import FitProgressBars, fit_progress
+from .progress import LARGE, FitProgressBars, amount_of, fit_progress
 from .terminal import fits, format_duration, parse_duration, table
 
 # Classes that get their own column, and unreadable files that are listed.
@@ -302,6 +302,10 @@ def print_data(data: Any) -> None:
         f"{len(dataset.classes)} classes"
     )
     screen.print(plain(title, "bold"), soft_wrap=True)
+    if data.table is not None and data.table.vectors.nbytes >= LARGE:
+        rows = data.table.vectors
+        size = amount_of(rows.nbytes, "bytes")
+        screen.print(plain(f" {rows.shape[1]:,} numbers a row, {size} of memory"), soft_wrap=True)
     ways = (_by_domain, _by_class) if len(dataset.classes) <= COLUMNS else ()
     shares = data.shares_differ
     grids = [*(way(counts, dataset.classes, shares) for way in ways), _by_domain(counts, ())]

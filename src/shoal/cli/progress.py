@@ -14,6 +14,8 @@ from .terminal import QUIET, format_duration
 
 # The width of lines without a terminal.
 COLUMNS = 80
+# Bytes of a table whose reading is shown, and whose memory is told.
+LARGE = 10_000_000
 
 
 class RunProgressBar:
@@ -85,11 +87,15 @@ class FitProgressBars(Watcher):
         self._tasks: dict[str, Any] = {}
         self._printed = time.monotonic()
 
-    def amount(self, name: str, done: int, total: int) -> None:
-        self._show(name, done, total, "images", f"{name}: {done:,} of {total:,} images")
+    def amount(self, name: str, done: int, total: int, unit: str = "images") -> None:
+        if unit == "bytes" and total < LARGE:
+            return
+        whole = amount_of(total, unit)
+        part = amount_of(done, unit) if unit == "bytes" else f"{done:,}"
+        self._show(name, done, total, unit, f"{name}: {part} of {whole}")
         if done == total:
             self._bars.remove_task(self._tasks.pop(name))
-            self.note(f"{name}: {total:,} images")
+            self.note(f"{name}: {whole}")
 
     def run(self, title: str, progress: Progress | None, ahead: Any) -> None:
         left = f"about {format_duration(ahead.left)} left" if ahead.left else ""
@@ -194,14 +200,19 @@ class AmountProgress:
             self._task = None
 
     def _amount(self, count: int) -> str:
-        from rich.filesize import decimal
-
-        return decimal(count) if self._unit == "bytes" else f"{count:,} {self._unit}"
+        return amount_of(count, self._unit)
 
     def _rate(self, done: int, now: float) -> str:
         if now - self._began < 1:
             return ""
         return f", {self._amount(int((done - self._first) / (now - self._began)))}/s"
+
+
+def amount_of(count: int, unit: str) -> str:
+    """Return an amount in words; bytes are rounded."""
+    from rich.filesize import decimal
+
+    return decimal(count) if unit == "bytes" else f"{count:,} {unit}"
 
 
 @contextmanager

@@ -6,8 +6,10 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..choices import choose
-from .encoding import value_or_none
+from .encoding import Distinct, distinct, value_or_none
 
 # One column, or several whose values together name a domain.
 DomainColumns = str | Sequence[str]
@@ -83,32 +85,36 @@ def domain_names(
 
 def texts_of(table: Mapping[str, Sequence[Any]], column: str, path: Path) -> list[str]:
     """Return the values of a column as texts; raise if one is missing."""
+    found = _present(table, column, path)
     # 1 and 1.0 are one class: a column of whole numbers with a gap is read as floats.
-    return [
+    texts = [
         str(int(value) if isinstance(value, float) and value.is_integer() else value)
-        for value in _present(table, column, path)
+        for value in found.values
     ]
+    return [texts[place] for place in found.places.tolist()]
 
 
-def _present(table: Mapping[str, Sequence[Any]], column: str, path: Path) -> list[Any]:
-    values = [value_or_none(value) for value in table[column]]
-    for row, value in enumerate(values, 1):
-        if value is None:
-            raise ValueError(f"{path}: row {row} has no {column}; fill it in or remove the row")
-    return values
+def _present(table: Mapping[str, Sequence[Any]], column: str, path: Path) -> Distinct:
+    """Return the different values of a column, of which none is missing."""
+    different, places = distinct(table[column])
+    values = [value_or_none(value) for value in different]
+    missing = np.array([value is None for value in values], dtype=bool)[places]
+    if missing.any():
+        raise ValueError(
+            f"{path}: row {missing.argmax() + 1} has no {column}; fill it in or remove the row"
+        )
+    return Distinct(values, places)
 
 
 def _times(table: Mapping[str, Sequence[Any]], column: str, unit: str, path: Path) -> list[str]:
-    known: dict[Any, str] = {}
-    found = []
-    for row, value in enumerate(_present(table, column, path), 1):
-        if value not in known:
-            try:
-                known[value] = UNITS[unit](read_date(value, unit))
-            except ValueError as error:
-                raise ValueError(f"{path}: column {column!r}, row {row}: {error}") from error
-        found.append(known[value])
-    return found
+    found, texts = _present(table, column, path), list[str]()
+    for place, value in enumerate(found.values):
+        try:
+            texts.append(UNITS[unit](read_date(value, unit)))
+        except ValueError as error:
+            row = (found.places == place).argmax() + 1
+            raise ValueError(f"{path}: column {column!r}, row {row}: {error}") from error
+    return [texts[place] for place in found.places.tolist()]
 
 
 def read_date(value: Any, unit: str) -> date:

@@ -2,10 +2,10 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,15 +13,16 @@ from torch import Tensor
 
 from ..choices import nearest
 from ..escapes import brief
+from .arrow_columns import ArrowColumn, spellings
 from .folders import first_few
 
 Array = np.ndarray[Any, Any]
-# The values of a column: plain ones, or an array of numbers, which is read at once.
+# The values of a column: plain ones, those of a file, or an array of numbers.
 Values = Sequence[Any] | Array
-Found = TypeVar("Found")
 
 # Texts that mean a missing value.
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
+SPELLINGS = spellings(sorted(MISSING))
 # With more different texts than this, most of them in one or two rows, a model learns the rows.
 CATEGORIES = 50
 # A column with more different numbers than NUMBERS, and a text in fewer than one of STRAY rows, is
@@ -88,31 +89,55 @@ class Column:
 
     def encode(self, column: Values) -> Tensor:
         """Return float32 ``[n, d]``; a missing number is NaN."""
-        if self.values is None:
-            return self._encode_numbers(column)
-        place = {value: k for k, value in enumerate(self.values)}
-        # Unknown values go to a last column, which is dropped.
-        places = _each(column, lambda value: place.get(_text(value), len(place)))
-        found = torch.zeros(len(column), len(place) + 1)
-        found[torch.arange(len(column)), torch.tensor(places, dtype=torch.int64)] = 1
-        return found[:, :-1]
+        found = torch.zeros(len(column), self.width)
+        if wrong := self.write(column, found):
+            raise ValueError(next(iter(wrong.values())))
+        return found
 
-    def _encode_numbers(self, column: Values) -> Tensor:
-        numbers, texts = _read_numbers(column)
-        if texts:
-            value = value_or_none(column[texts[0]])
-            raise ValueError(
-                f"column {self.name!r} must hold numbers{_limit(value)}, got {value!r}"
-            )
-        found = torch.from_numpy(numbers).float()[:, None]
-        return torch.cat([found, found.isnan().float()], 1) if self.gaps else found
+    def write(self, column: Values, vectors: Tensor, order: Array | None = None) -> dict[int, str]:
+        """Write the encoded column to ``vectors``; return why some rows cannot be, by their number.
+
+        Args:
+            vectors: zeros ``[n, d]``, such as a part of a larger tensor.
+            order: the row of the column that each vector is of; by default its own.
+        """
+        out = vectors.numpy()
+        if self.values is None:
+            numbers, texts = _read_numbers(column)
+            numbers = numbers if order is None else numbers[order]
+            with np.errstate(over="ignore"):  # what is too large is refused
+                out[:, 0] = numbers
+            if self.gaps:
+                out[:, 1] = np.isnan(numbers)
+            return {row: self._refusal(column[row]) for row in texts.tolist()}
+        place = {value: k for k, value in enumerate(self.values)}
+        different, rows = distinct(column)
+        # Unknown values have no place.
+        places = np.array([place.get(_text(value), -1) for value in different], dtype=np.int64)
+        mine = places[rows] if order is None else places[rows[order]]
+        known = np.flatnonzero(mine >= 0)
+        out[known, mine[known]] = 1
+        return {}
+
+    def shrunk(self, column: Values) -> Values:
+        """Return all of a column that ``write`` needs: float32, or a number for every category."""
+        if self.values is None:
+            return _read_numbers(column)[0].astype(np.float32)
+        return column.as_numbered() if isinstance(column, ArrowColumn) else column
+
+    def _refusal(self, given: Any) -> str:
+        value = value_or_none(given)
+        return f"column {self.name!r} must hold numbers{_limit(value)}, got {value!r}"
 
     def unseen(self, column: Values) -> list[int]:
         """Return the rows whose category is unknown; a missing value is not counted."""
         if self.values is None:
             return []
         seen = {"", *self.values}
-        return [row for row, value in enumerate(column) if _text(value) not in seen]
+        different, rows = distinct(column)
+        new = np.array([_text(value) not in seen for value in different], dtype=bool)
+        found: list[int] = np.flatnonzero(new[rows]).tolist()
+        return found
 
     def unusual(self, column: Values) -> dict[int, str]:
         """Return the rows whose number is far from all in training, and a few words about it."""
@@ -168,24 +193,52 @@ class Encoding:
     left_out: tuple[str, ...] = ()
     ignored: tuple[str, ...] | None = None
 
-    def __call__(self, table: Mapping[str, Values], where: str) -> Tensor:
-        """Return the rows as float32 ``[n, d]``; ``where`` names the table in an error."""
-        if wrong := self.mismatch(table, where):
-            raise ValueError(wrong)
-        return torch.cat([column.encode(table[column.name]) for column in self.columns], 1)
+    def __call__(
+        self, table: Mapping[str, Values], where: str, order: Array | None = None
+    ) -> Tensor:
+        """Return the rows as float32 ``[n, d]``.
+
+        Args:
+            where: names the table in an error.
+            order: the row of the table that each vector is of; by default its own.
+        """
+        if unlike := self.mismatch(table, where):
+            raise ValueError(unlike)
+        vectors, wrong = self._write(table, order)
+        for why in wrong.values():
+            raise ValueError(why)
+        return vectors
+
+    def _write(
+        self, table: Mapping[str, Values], order: Array | None = None
+    ) -> tuple[Tensor, dict[int, str]]:
+        """Return all rows as vectors, and why some cannot be; of these, the vectors mean nothing.
+
+        The first column that is wrong comes first, and says why.
+        """
+        rows = len(table[self.columns[0].name])
+        vectors, wrong = torch.zeros(rows, sum(one.width for one in self.columns)), dict[int, str]()
+        for column, places in zip(self.columns, self.places(), strict=True):
+            mine = vectors[:, places.start : places.stop]
+            for row, why in column.write(table[column.name], mine, order).items():
+                wrong.setdefault(row, why)
+        return vectors, wrong
+
+    def places(self) -> list[range]:
+        """Return the places of the columns in a vector, one after the other."""
+        ends = accumulate(column.width for column in self.columns)
+        return [
+            range(end - column.width, end) for column, end in zip(self.columns, ends, strict=True)
+        ]
 
     def positions(self) -> dict[str, range]:
         """Return the places of every column in a vector."""
-        ends = list(accumulate(column.width for column in self.columns))
-        return {
-            column.name: range(end - column.width, end)
-            for column, end in zip(self.columns, ends, strict=True)
-        }
+        return {column.name: mine for column, mine in zip(self.columns, self.places(), strict=True)}
 
     def values_of(self, vector: Tensor) -> dict[str, str]:
         """Return the values of a row as text, by column; an unknown category is "other"."""
         found = {}
-        for column, places in zip(self.columns, self.positions().values(), strict=True):
+        for column, places in zip(self.columns, self.places(), strict=True):
             numbers = vector[places.start : places.stop].tolist()
             if column.values is None:
                 found[column.name] = "missing" if math.isnan(numbers[0]) else f"{numbers[0]:.6g}"
@@ -205,7 +258,7 @@ class Encoding:
 
         Unknown are those that the training table did not have. The order does not matter.
         """
-        given, used = list(names), [column.name for column in self.columns]
+        given, used = dict.fromkeys(names), {column.name: None for column in self.columns}
         others = [name for name in given if name not in used]
         # A column without a name is the number of the row, which programs add to tables.
         known = {"", *(others if self.ignored is None else self.ignored)}
@@ -221,28 +274,25 @@ class Encoding:
             parts.append(f"has {few} not in training: {', '.join(unknown)}")
         if not parts:
             return None
-        return f"{where} {' and '.join(parts)}; the model takes {first_few(used)}"
+        return f"{where} {' and '.join(parts)}; the model takes {first_few(list(used))}"
 
     def encode_readable(
-        self, table: Mapping[str, Values], where: str, unread: Mapping[int, str]
+        self, table: Mapping[str, Values], where: str, unread: Mapping[int, str], first: int = 0
     ) -> tuple[Tensor, dict[int, str]]:
         """Return the readable rows as float32 ``[n, d]``, and the reasons against the others.
 
         Args:
             unread: the reasons why some rows are not in the table, by their number from 0.
+            first: the number of the table's first row in a file, of which it is a part.
         """
-        rows = [row for row in range(len(table[self.columns[0].name])) if row not in unread]
-        good, wrong = [], dict(unread)
-        try:
-            good.append(self(_take_rows(table, rows), where))
-        except ValueError:  # now one by one
-            for row in rows:
-                try:
-                    good.append(self(_take_rows(table, [row]), where))
-                except ValueError as error:
-                    wrong[row] = str(error)
-        reasons = {row: f"{where}: row {row + 1}: {why}" for row, why in wrong.items()}
-        return torch.cat(good) if good else torch.empty(0), reasons
+        vectors, unsuitable = self._write(table)
+        wrong = {**unsuitable, **unread}
+        reasons = {row: f"{where}: row {first + row + 1}: {why}" for row, why in wrong.items()}
+        if wrong:
+            good = torch.ones(len(vectors), dtype=torch.bool)
+            good[list(wrong)] = False
+            vectors = vectors[good]
+        return vectors, reasons
 
     def unseen(self, table: Mapping[str, Values]) -> dict[int, tuple[str, ...]]:
         """Return the columns with an unknown category, for every row that has any."""
@@ -298,9 +348,16 @@ def infer_encoding(
         others: the names of the others, such as that of the class.
         categories: the names of columns whose numbers are categories, too.
     """
-    found = {
-        name: infer_column(name, values, name in categories) for name, values in features.items()
-    }
+    found = {name: infer_column(name, one, name in categories) for name, one in features.items()}
+    return encoding_of(found, others)
+
+
+def encoding_of(found: Mapping[str, Column | None], others: Iterable[str] = ()) -> Encoding:
+    """Return the encoding of these columns, as ``infer_column`` found them; raise if all are None.
+
+    Args:
+        others: the names of columns that a model must not see.
+    """
     columns = tuple(column for column in found.values() if column is not None)
     skipped = [name for name, column in found.items() if column is None]
     left_out = tuple(name or "one without a name" for name in skipped)
@@ -321,25 +378,48 @@ def infer_column(name: str, values: Values, category: bool = False) -> Column | 
     if not name:
         return None
     if category:
-        return _infer_category(name, _each(values, value_or_none))
+        return _infer_category(name, distinct(values))
     numbers, texts = _read_numbers(values)
-    if texts:
-        given = _each(values, value_or_none)
+    if len(texts):
+        given = distinct(values)
         _check_texts(name, given)
         return _infer_category(name, given)
     present = numbers[~np.isnan(numbers)]
     if not len(present) or _counts_rows(numbers):
         return None
     gaps = len(present) < len(numbers)
-    varies = gaps or len(np.unique(present)) > 1
+    varies = gaps or (present != present[0]).any()
     return Column(name, None, gaps, SeenRange.of(present)) if varies else None
 
 
-def _infer_category(name: str, given: Sequence[Any]) -> Column | None:
-    different = sorted(set(_each(given, _text)))
-    if len(different) == 1 or (len(different) > CATEGORIES and 2 * len(different) > len(given)):
+def _infer_category(name: str, given: "Distinct") -> Column | None:
+    different = sorted({_text(value) for value in given.values})
+    rows = len(given.places)
+    if len(different) == 1 or (len(different) > CATEGORIES and 2 * len(different) > rows):
         return None
     return Column(name, tuple(different))
+
+
+class Distinct(NamedTuple):
+    """The different values of a column, and the place of every row's value among them ``[n]``."""
+
+    values: Values
+    places: Array
+
+
+def distinct(values: Values) -> Distinct:
+    """Return the different values of a column; equal ones of different types are different."""
+    if isinstance(values, ArrowColumn):
+        return Distinct(*values.distinct())
+    if len({type(value) for value in values} - {type(None)}) <= 1:  # 1 and True are not alike
+        known: dict[Any, int] = {}
+        try:
+            places = [known.setdefault(value, len(known)) for value in values]
+        except TypeError:  # lists, for example, cannot be looked up
+            pass
+        else:
+            return Distinct(list(known), np.array(places, dtype=np.int64))
+    return Distinct(values, np.arange(len(values)))
 
 
 def value_or_none(value: Any) -> Any:
@@ -355,15 +435,34 @@ def value_or_none(value: Any) -> Any:
         return value
 
 
-def _read_numbers(column: Values) -> tuple[Array, list[int]]:
+def _read_numbers(column: Values) -> tuple[Array, Array]:
     """Return a column's numbers, NaN where there are none, and the rows with something else."""
     if isinstance(column, np.ndarray) and column.dtype.kind in "iuf":
         numbers = column.astype(np.float64)
-        return numbers, np.flatnonzero(np.abs(numbers) > LARGEST).tolist()
-    given = _each(column, value_or_none)
-    found = _each(given, lambda value: None if value is None else _number(value))
-    texts = [row for row, value in enumerate(given) if value is not None and found[row] is None]
-    return np.array([math.nan if one is None else one for one in found]), texts
+        return numbers, np.flatnonzero(np.abs(numbers) > LARGEST)
+    if not isinstance(column, ArrowColumn):
+        return _numbers_among(distinct(column))
+    parts, texts, row = [], [], 0
+    for piece in column.pieces():
+        found = piece.plain_numbers(SPELLINGS, LARGEST)
+        if found is None:
+            found, rows = _numbers_among(distinct(piece))
+            texts.append(row + rows)
+        parts.append(found)
+        row += len(found)
+    numbers = np.concatenate(parts) if parts else np.zeros(0)
+    if column.is_float and len(zeros := np.flatnonzero(numbers == 0)):
+        numbers[zeros] = numbers[zeros[0]]  # equal values are one value: that of the first row
+    return numbers, np.concatenate(texts) if texts else np.zeros(0, dtype=np.int64)
+
+
+def _numbers_among(column: Distinct) -> tuple[Array, Array]:
+    given = [value_or_none(value) for value in column.values]
+    found = [None if value is None else _number(value) for value in given]
+    numbers = np.array([math.nan if one is None else one for one in found], dtype=np.float64)
+    texts = [one is None and value is not None for one, value in zip(found, given, strict=True)]
+    rows = np.flatnonzero(np.array(texts, dtype=bool)[column.places])
+    return numbers[column.places], rows
 
 
 def _counts_rows(numbers: Array) -> bool:
@@ -372,20 +471,23 @@ def _counts_rows(numbers: Array) -> bool:
     return len(rows) > 2 and any((numbers == rows + first).all() for first in (0, 1))
 
 
-def _check_texts(name: str, values: Sequence[Any]) -> None:
+def _check_texts(name: str, given: Distinct) -> None:
     """Raise if a few texts would turn a column of numbers into one of categories."""
-    kinds = _each(values, lambda value: None if value is None else _number(value) is not None)
-    pairs = list(zip(values, kinds, strict=True))
-    texts = [(row, value) for row, (value, kind) in enumerate(pairs, 1) if kind is False]
-    numbers = {value for value, kind in pairs if kind}
-    if all(isinstance(v, str) and re.fullmatch(r"[-+]?\d+,\d+", v) for _, v in texts):
+    values = [value_or_none(value) for value in given.values]
+    is_number = [value is not None and _number(value) is not None for value in values]
+    kinds = list(zip(values, is_number, strict=True))
+    is_text = np.array([value is not None and not number for value, number in kinds], dtype=bool)
+    rows = np.flatnonzero(is_text[given.places])
+    texts = [value for value, text in zip(values, is_text, strict=True) if text]
+    numbers = {value for value, number in kinds if number}
+    row, value = int(rows[0]) + 1, values[given.places[rows[0]]]
+    if all(isinstance(v, str) and re.fullmatch(r"[-+]?\d+,\d+", v) for v in texts):
         raise ValueError(
-            f"column {name!r}, row {texts[0][0]} has a comma in its number, {texts[0][1]!r}; write "
-            "it with a point"
+            f"column {name!r}, row {row} has a comma in its number, {value!r}; write it with a "
+            "point"
         )
-    too_large = all(_limit(v) for _, v in texts)
-    if too_large or (len(numbers) > NUMBERS and STRAY * len(texts) < len(values)):
-        row, value = texts[0]
+    too_large = all(_limit(v) for v in texts)
+    if too_large or (len(numbers) > NUMBERS and STRAY * len(rows) < len(given.places)):
         raise ValueError(
             f"column {name!r} has numbers{_limit(value)}, but {value!r} in row {row}; correct it, "
             f"leave it empty, or leave out the column (shoal fit: --leave-out {name})"
@@ -417,21 +519,3 @@ def _as_float(value: Any) -> float | None:
 def _text(value: Any) -> str:
     found = value_or_none(value)
     return "" if found is None else str(found)
-
-
-def _each(values: Values, work: Callable[[Any], Found]) -> list[Found]:
-    """Return ``work(value)`` for every value; equal values of one type are worked on once."""
-    if len({type(value) for value in values} - {type(None)}) > 1:
-        return [work(value) for value in values]  # 1 and True are equal, but not alike
-    try:
-        known = {value: work(value) for value in set(values)}
-    except TypeError:  # lists, for example, cannot be looked up
-        return [work(value) for value in values]
-    return [known[value] for value in values]
-
-
-def _take_rows(table: Mapping[str, Values], rows: Sequence[int]) -> dict[str, Values]:
-    return {
-        key: values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
-        for key, values in table.items()
-    }

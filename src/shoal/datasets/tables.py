@@ -1,26 +1,28 @@
 """Tables: CSV and Parquet files of numbers and categories, as data sets of vectors."""
 
-import csv
-import io
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..choices import choose
-from ..files import TABLE_BYTES, UnfitFile, open_file, read_text
+from .arrow_columns import Array, ArrowColumn
 from .base import Domain, DomainDataset
+from .csv_blocks import CsvBlocks, ReadProgress, open_table
 from .domain_columns import DomainColumns, as_list, domain_names, split_unit, texts_of
-from .encoding import Encoding, infer_encoding, value_or_none
+from .encoding import Column, Encoding, Values, encoding_of, infer_column, value_or_none
 from .folders import is_image
 from .groups import Groups
-from .manifest import COLUMNS, DELIMITERS
+from .manifest import COLUMNS
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
+# Rows of a Parquet file that are read at a time.
+BATCH = 65_536
 
 
 def is_table(path: Path) -> bool:
@@ -28,65 +30,71 @@ def is_table(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
-def read_table(path: Path, wrong: dict[int, str] | None = None) -> dict[str, Sequence[Any]]:
+def read_table(
+    path: Path, wrong: dict[int, str] | None = None, progress: ReadProgress | None = None
+) -> dict[str, Sequence[Any]]:
     """Return the columns of a CSV or Parquet file by name; a missing value is None.
 
     Args:
         wrong: receives the reasons why lines of a CSV file cannot be read (too few or too many
             fields), by the number of their row from 0; all values of such a row are missing.
             Without it such a line is an error.
+        progress: called now and then with the number of bytes read, and their total.
+    """
+    parts: dict[str, list[Sequence[Any]]] = {}
+    for block in read_blocks(path, wrong, progress):
+        for name, values in block.items():
+            parts.setdefault(name, []).append(values)
+    return {name: _joined(parts.pop(name)) for name in list(parts)}
+
+
+def read_blocks(
+    path: Path, wrong: dict[int, str] | None = None, progress: ReadProgress | None = None
+) -> Iterator[dict[str, Sequence[Any]]]:
+    """Yield the rows of a table in blocks, each as ``read_table`` returns the whole of it.
+
+    Raise if there is no row, and at the first line that cannot be read.
     """
     if not path.exists():
         raise ValueError(f"no such file: {path}")
-    if path.suffix.lower() == ".parquet":
-        table = _read_parquet(path)
-    elif path.suffix.lower() in SUFFIXES:
-        table = _read_csv(path, wrong)
-    else:
+    if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"{path} must end in one of {', '.join(SUFFIXES)}")
-    if not table or not len(next(iter(table.values()))):
+    rows = 0
+    with open_table(path) as file:
+        if path.suffix.lower() == ".parquet":
+            blocks = _parquet_blocks(file, path, progress)
+        else:
+            blocks = iter(CsvBlocks(file, path, wrong, progress))
+        for block in blocks:
+            rows += len(next(iter(block.values())))
+            yield block
+    if not rows:
         raise ValueError(f"{path} has no rows")
-    return table
+
+
+def _joined(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    columns = [part for part in parts if isinstance(part, ArrowColumn)]
+    if not columns:
+        return [value for part in parts for value in part]
+    import pyarrow
+
+    return ArrowColumn(
+        pyarrow.chunked_array([chunk for column in columns for chunk in column.chunks.chunks])
+    )
 
 
 def column_names(path: Path) -> list[str]:
-    """Return the columns of a CSV file; only its first line is read, if it is good."""
+    """Return the columns of a CSV file; only its begin is read."""
     try:
-        with open_file(path, TABLE_BYTES) as file:
-            first = file.readline().decode("utf-8-sig")
-            reader = csv.reader([first], delimiter=max(DELIMITERS, key=first.count), strict=True)
-            return [name.strip() for name in next(reader)]
-    except (OSError, ValueError, csv.Error, StopIteration):
+        with open_table(path) as file:
+            return CsvBlocks(file, path).names
+    except OSError:
         return list(read_table(path))  # which raises the better error
 
 
-def _read_csv(path: Path, wrong: dict[int, str] | None) -> dict[str, Sequence[Any]]:
-    # Not str.splitlines, which also splits within fields.
-    lines = list(io.StringIO(read_text(path, TABLE_BYTES), newline=""))
-    first = lines[0] if lines else ""
-    delimiter = max(DELIMITERS, key=first.count)
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        rows: list[Sequence[str | None]] = []
-        for row in filter(None, reader):
-            if len(row) == len(header):
-                rows.append(row)
-                continue
-            why = f"line {reader.line_num} must have {len(header)} fields, got {len(row)}"
-            if wrong is None:
-                raise ValueError(f"{path}: {why}")
-            wrong[len(rows)] = why
-            rows.append([None] * len(header))
-    except csv.Error as error:
-        raise ValueError(f"{path}: line {reader.line_num} is not CSV: {error}") from error
-    twice = sorted({name for name in header if header.count(name) > 1})
-    if twice:
-        raise ValueError(f"{path} has two columns {twice[0]!r}; rename or remove one of them")
-    return {name: [row[k] for row in rows] for k, name in enumerate(header)}
-
-
-def _read_parquet(path: Path) -> dict[str, Sequence[Any]]:
+def _parquet_blocks(
+    file: IO[bytes], path: Path, progress: ReadProgress | None
+) -> Iterator[dict[str, Sequence[Any]]]:
     try:
         import pyarrow.parquet
     except ModuleNotFoundError as error:
@@ -95,14 +103,25 @@ def _read_parquet(path: Path) -> dict[str, Sequence[Any]]:
             "pip install 'shoal[tables]'",
             name="pyarrow",
         ) from error
+    size, done = path.stat().st_size, 0
     try:
-        with open_file(path, TABLE_BYTES) as file:
-            found = pyarrow.parquet.read_table(file)
-    except UnfitFile:
-        raise
+        found = pyarrow.parquet.ParquetFile(file)
+        for batch in found.iter_batches(BATCH):
+            columns = zip(batch.schema.names, batch.columns, strict=True)
+            yield {name: _plain_column(values) for name, values in columns}
+            done += len(batch)
+            if progress is not None:
+                progress(size * done // found.metadata.num_rows, size)
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise ValueError(f"{path} cannot be read as Parquet: {error}") from error
-    return {name: found.column(name).to_pylist() for name in found.column_names}
+
+
+def _plain_column(values: Any) -> ArrowColumn:
+    import pyarrow
+
+    if pyarrow.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    return ArrowColumn(pyarrow.chunked_array([values]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +129,8 @@ class TableData:
     """A table as a data set.
 
     Args:
-        rows: the number of every example's row, from 1, by domain.
+        vectors: of all domains, one after the other, ``[n, d]``; the data set has parts of it.
+        rows: the number of every example's row, from 1, ``[n]``, by domain.
         repeats: the columns that a model sees and that determine the class or the domain, and
             which of the two.
         answers: the columns of class and domain; several columns of the domain are a list.
@@ -118,7 +138,8 @@ class TableData:
 
     dataset: DomainDataset
     encoding: Encoding
-    rows: Mapping[str, Sequence[int]]
+    vectors: Tensor
+    rows: Mapping[str, Array]
     repeats: Mapping[str, str]
     answers: tuple[str, str | list[str]]
 
@@ -131,6 +152,7 @@ def table_data(
     leave_out: Collection[str] = (),
     group_column: str | None = None,
     keep: Collection[str] = (),
+    progress: ReadProgress | None = None,
 ) -> TableData:
     """Return the table as a data set of vectors, domains and classes sorted by name.
 
@@ -142,8 +164,9 @@ def table_data(
         group_column: names what each row belongs to, such as a patient; a split keeps the rows of
             one together, and a model does not see it.
         keep: columns of ``domain_column`` that a model does see.
+        progress: as in ``read_table``.
     """
-    table = read_table(path)
+    table = read_table(path, progress=progress)
     _check_columns(path, table, class_column, domain_column, (*leave_out, *keep))
     named = [split_unit(column, table)[0] for column in as_list(domain_column)]
     if group_column is not None:
@@ -157,33 +180,52 @@ def table_data(
             )
     labels = texts_of(table, class_column, path)
     domains = domain_names(table, domain_column, path)
-    hidden = {class_column, *named, *leave_out} - set(keep)
-    features = {key: values for key, values in table.items() if key not in hidden}
     _check_labels(labels, class_column, path)
-    try:
-        encoding = infer_encoding(features, [name for name in table if name not in features])
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    rows = _rows_by_domain(domains)
-    repeats = {
-        column.name: kind
-        for column in encoding.columns
-        for kind, texts in (("domain", domains), ("class", labels))
-        if _is_one_to_one(table[column.name], texts)
-    }
-    dataset = _dataset(name, encoding(table, str(path)), labels, rows)
+    rows, groups = _rows_by_domain(domains), None
     if group_column is not None:
         texts = texts_of(table, group_column, path)
-        groups = {domain: [texts[row - 1] for row in mine] for domain, mine in rows.items()}
-        dataset = replace(dataset, groups=Groups.of(group_column, groups))
+        of_domains = {
+            domain: [texts[row] for row in (mine - 1).tolist()] for domain, mine in rows.items()
+        }
+        groups = Groups.of(group_column, of_domains)
+    hidden = {class_column, *named, *leave_out} - set(keep)
+    others = [key for key in table if key in hidden]
+    features: dict[str, Values] = {key: table.pop(key) for key in list(table) if key not in hidden}
+    try:
+        encoding, repeats = _infer_and_shrink(features, others, domain=domains, **{"class": labels})
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    order = np.concatenate(list(rows.values())) - 1
+    vectors = encoding(features, str(path), order)
+    dataset = replace(_dataset(name, vectors, labels, rows), groups=groups)
     several = as_list(domain_column)
     return TableData(
         dataset=dataset,
         encoding=encoding,
+        vectors=vectors,
         rows=rows,
         repeats=repeats,
         answers=(class_column, several if len(several) > 1 else several[0]),
     )
+
+
+def _infer_and_shrink(
+    features: dict[str, Values], others: Sequence[str], **answers: Sequence[str]
+) -> tuple[Encoding, dict[str, str]]:
+    """Return the encoding of a table, and the columns that determine an answer with its name.
+
+    The columns are replaced by what their encoding needs, because the text of a file takes more
+    memory than its numbers.
+    """
+    columns, repeats = dict[str, Column | None](), dict[str, str]()
+    for name, values in features.items():
+        columns[name] = column = infer_column(name, values)
+        if column is not None:
+            for kind, texts in answers.items():
+                if _is_one_to_one(values, texts):
+                    repeats[name] = kind
+            features[name] = column.shrunk(values)
+    return encoding_of(columns, others), repeats
 
 
 def encode_table(
@@ -200,30 +242,38 @@ def encode_table(
     # A model may see a column that names the domain, and does not see the others.
     answers = {class_column, *(named - used)}
     given = {name: values for name, values in table.items() if name not in answers}
-    vectors = encoding(given, str(path))
-    labels = texts_of(table, class_column, path)
     rows = _rows_by_domain(domain_names(table, domain_column, path))
+    vectors = encoding(given, str(path), np.concatenate(list(rows.values())) - 1)
+    labels = texts_of(table, class_column, path)
     unseen = Counter(name for names in encoding.unseen(table).values() for name in names)
     return _dataset(path.stem, vectors, labels, rows), unseen
 
 
-def _rows_by_domain(domains: Sequence[str]) -> dict[str, list[int]]:
-    """Return the numbers of every domain's rows, from 1."""
-    found: dict[str, list[int]] = {name: [] for name in sorted(set(domains))}
-    for row, name in enumerate(domains, 1):
-        found[name].append(row)
-    return found
+def _rows_by_domain(domains: Sequence[str]) -> dict[str, Array]:
+    """Return the numbers of every domain's rows, from 1; the domains are sorted by name."""
+    names, places = _numbered(domains)
+    order = np.argsort(places, kind="stable")
+    parts = np.split(order + 1, np.cumsum(np.bincount(places))[:-1])
+    return dict(zip(names, parts, strict=True))
+
+
+def _numbered(texts: Sequence[str]) -> tuple[list[str], Array]:
+    """Return the different texts, sorted, and the place of every text among them ``[n]``."""
+    names = sorted(set(texts))
+    place = {name: k for k, name in enumerate(names)}
+    return names, np.fromiter((place[text] for text in texts), dtype=np.int64, count=len(texts))
 
 
 def _dataset(
-    name: str, vectors: Tensor, labels: Sequence[str], rows: Mapping[str, Sequence[int]]
+    name: str, vectors: Tensor, labels: Sequence[str], rows: Mapping[str, Array]
 ) -> DomainDataset:
-    classes = sorted(set(labels))
-    numbers = torch.tensor([classes.index(label) for label in labels])
-    domains = []
-    for domain, mine in rows.items():
-        chosen = torch.tensor(mine) - 1
-        domains.append(Domain(domain, numbers[chosen], vectors[chosen]))
+    """Return the data set; ``vectors`` are those of the first domain, of the second, and so on."""
+    classes, numbers = _numbered(labels)
+    parts = vectors.split([len(mine) for mine in rows.values()])
+    domains = [
+        Domain(domain, torch.from_numpy(numbers[mine - 1]), part)
+        for (domain, mine), part in zip(rows.items(), parts, strict=True)
+    ]
     return DomainDataset(name, tuple(classes), tuple(domains))
 
 
@@ -235,6 +285,7 @@ def _check_columns(
     leave_out: Collection[str],
 ) -> None:
     """Raise if a column does not exist, or one names images."""
+    leave_out = set(leave_out)
     for column in table:
         if column not in leave_out and _names_images(table[column]):
             raise ValueError(
@@ -265,7 +316,7 @@ def _check_column(path: Path, table: Mapping[str, Sequence[Any]], option: str, c
         raise ValueError(f"{error}; {option} names it") from error
 
 
-def _is_one_to_one(values: Sequence[Any], texts: Sequence[str]) -> bool:
+def _is_one_to_one(values: Values, texts: Sequence[str]) -> bool:
     there, back = dict[str, str](), dict[str, str]()
     for value, text in zip(values, texts, strict=True):
         given = str(value_or_none(value))

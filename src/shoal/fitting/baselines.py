@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ..catalogue import BASELINES
-from ..networks import Network, measure_inputs
+from ..networks import Network, in_parts, measure_inputs
 from ..networks.trees import TreeNodes, Trees, boosted_trees, forest
 from ..randomness import domainbed_hash
-from ..runs.fitted import Fitted, linear_model
+from ..runs.fitted import ROWS, Fitted, linear_model
 from ..runs.run import Run
 
 Array = np.ndarray[Any, Any]
@@ -34,11 +34,24 @@ class Baseline(Fitted):
         network: its name in a run, as ``network_name`` completes it.
         grid: arguments of the classifier for each draw; draw 0 is the defaults.
         random: whether its seed matters, so that another trial is another model.
+        most_numbers: of a larger table, with so many numbers in its rows, it is fitted to as many
+            rows as that allows, drawn at random. More would take minutes on one core, and hardly
+            help.
     """
 
     network: ClassVar[str]
     grid: ClassVar[tuple[Mapping[str, Any], ...]]
     random: ClassVar[bool] = False
+    most_numbers: ClassVar[int]
+
+    @classmethod
+    def sampling(cls, rows: int, columns: int) -> dict[str, Any]:
+        """Return the setting of a run that is fitted to some of these rows; nothing if to all.
+
+        It is a part of the run's identity, which a smaller table leaves as it is.
+        """
+        most = max(1, cls.most_numbers // columns)
+        return {ROWS: most} if rows > most else {}
 
     @classmethod
     def network_name(cls, settings: Mapping[str, Any]) -> str:
@@ -53,7 +66,8 @@ class Baseline(Fitted):
                 "all rows of the training domains are of one class; there is nothing to learn"
             )
         seed = domainbed_hash("method", run.dataset, run.trial, *run.test_domains)
-        return cls.fit_rows(dict(run.hparams), inputs, labels, classes, seed)
+        settings = {name: value for name, value in run.hparams.items() if name != ROWS}
+        return cls.fit_rows(settings, inputs, labels, classes, seed)
 
     @classmethod
     @abstractmethod
@@ -71,6 +85,7 @@ class LogisticRegression(Baseline):
     """
 
     network = "linear"
+    most_numbers = 10_000_000
     grid = tuple({"C": C, "ranks": True} for C in (1.0, 0.1, 0.01))
 
     @classmethod
@@ -87,7 +102,7 @@ class LogisticRegression(Baseline):
         model = sklearn_linear.LogisticRegression(max_iter=1000, random_state=seed, **settings)
         with threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a fit that could be a little closer is good enough
-            model.fit(features(inputs).numpy(), labels.numpy())
+            model.fit(in_parts(features, inputs).numpy(), labels.numpy())
         weight, bias = torch.from_numpy(model.coef_), torch.from_numpy(model.intercept_)
         if len(weight) == 1:  # of two classes it has the score of the second
             weight, bias = (torch.cat([torch.zeros_like(one), one]) for one in (weight, bias))
@@ -109,6 +124,7 @@ class Forest(Baseline):
 
     network = "forest"
     random = True
+    most_numbers = 2_500_000
     grid = (
         {"n_estimators": 200, "min_samples_leaf": 1},
         {"n_estimators": 200, "min_samples_leaf": 5},
@@ -161,6 +177,7 @@ class GradientBoosting(Baseline):
     """Boosted trees on binned columns, of scikit-learn's histogram version."""
 
     network = "boosted-trees"
+    most_numbers = 20_000_000
     grid = (
         {"learning_rate": 0.1, "max_iter": 100, "max_leaf_nodes": 31},
         {"learning_rate": 0.05, "max_iter": 200, "max_leaf_nodes": 15},

@@ -1,6 +1,6 @@
 """Domain shift: how well the domain can be told from the inputs, by a small forest."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,13 +26,16 @@ class DomainAccuracy(NamedTuple):
     inputs: tuple[str, ...]
 
 
-def domain_accuracy(features: Array, names: Sequence[str], domains: Array) -> DomainAccuracy | None:
+def domain_accuracy(
+    features: Array, names: Sequence[str], domains: Array, ignored: Collection[str] = ()
+) -> DomainAccuracy | None:
     """Return how well the domain is told; None without scikit-learn, or with too little to tell.
 
     Args:
         features: float ``[n, d]``, NaN for a missing number.
         names: of the d features; equal ones are counted together.
         domains: the number of every example's domain, int ``[n]``.
+        ignored: names of features that the forest does not see.
     """
     try:
         from sklearn.ensemble import ExtraTreesClassifier
@@ -42,13 +45,15 @@ def domain_accuracy(features: Array, names: Sequence[str], domains: Array) -> Do
     chosen = _sample(domains)
     answers = domains[chosen]
     kinds = np.unique(answers)
-    if len(kinds) < 2 or not names:
+    seen = [k for k, name in enumerate(names) if name not in ignored]
+    if len(kinds) < 2 or not seen:
         return None
-    inputs = np.where(np.isfinite(features[chosen]), features[chosen], 0.0)
+    inputs, names = features[chosen][:, seen], [names[k] for k in seen]
+    inputs = np.where(np.isfinite(inputs), inputs, 0.0)
     right, weights = np.zeros(len(answers), dtype=bool), np.zeros(len(names))
-    for seen, new in StratifiedKFold(PARTS, shuffle=True, random_state=0).split(inputs, answers):
+    for old, new in StratifiedKFold(PARTS, shuffle=True, random_state=0).split(inputs, answers):
         forest = ExtraTreesClassifier(TREES, min_samples_leaf=2, random_state=0)
-        forest.fit(inputs[seen], answers[seen])
+        forest.fit(inputs[old], answers[old])
         right[new] = forest.predict(inputs[new]) == answers[new]
         weights += forest.feature_importances_
     accuracy = float(np.mean([right[answers == kind].mean() for kind in kinds]))

@@ -238,6 +238,7 @@ def fit(
         )
 
         # Inspect: the first process reads every image, the others its findings.
+        unit = "bytes" if kind == "table" else "images"
         inspected = inspect_data(
             data,
             layout,
@@ -246,7 +247,7 @@ def fit(
             leave_out,
             group_column,
             keep,
-            progress=lambda *at: watcher.amount("reading", *at),
+            progress=lambda done, total: watcher.amount("reading", done, total, unit),
             record=out / INSPECTION,
         )
     watcher.data(inspected)
@@ -339,7 +340,8 @@ def fit(
     # A whole network takes longer than any head before it; the probe has timed one.
     whole = [one.key for one in recipes if shortest and one.setup.average]
     probed = dict.fromkeys(whole, shortest / (len(folds) + 1))
-    schedule = Schedule(out, blocks, budget, results, probed)
+    rows = 0 if inspected.table is None else len(inspected.table.vectors)
+    schedule = Schedule(out, blocks, budget, results, probed, rows)
     if done := len(schedule.counted):
         count = "1 run is" if done == 1 else f"{done} runs are"
         watcher.note(f"{count} already done and not repeated")

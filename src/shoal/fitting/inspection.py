@@ -281,11 +281,15 @@ def inspect_data(
         layout: of folders, one of ``LAYOUTS``; None is the first, unless they look swapped.
         class_column, domain_column, leave_out, keep: of a table, as in ``table_data``.
         group_column: of a table or a manifest.
-        progress: called after every image with the number read and the total.
+        progress: called after every image with the number read and the total; of a table, now and
+            then with bytes.
         record: a file that keeps what was found in images, so that they are not read again.
     """
     if is_table(data):
-        return _inspect_table(data, class_column, domain_column, leave_out, group_column, keep)
+        columns = class_column, domain_column, leave_out, group_column, keep
+        table = table_data(data.stem, data, *columns, progress=progress)
+        _check_names(table.dataset)
+        return FitData(dataset=table.dataset, table=table, findings=tuple(find_in_table(table)))
     return _inspect_images(data, layout, group_column, progress, record)
 
 
@@ -296,19 +300,6 @@ def record_notes(record: Path, data: FitData) -> None:
     mine = {**(known if data.table is None else table), "notes": data.notes}
     if mine != known:
         write_json(record, mine)
-
-
-def _inspect_table(
-    data: Path,
-    class_column: str,
-    domain_column: DomainColumns,
-    leave_out: Collection[str],
-    group_column: str | None,
-    keep: Collection[str],
-) -> FitData:
-    table = table_data(data.stem, data, class_column, domain_column, leave_out, group_column, keep)
-    _check_names(table.dataset)
-    return FitData(dataset=table.dataset, table=table, findings=tuple(find_in_table(table)))
 
 
 def _inspect_images(

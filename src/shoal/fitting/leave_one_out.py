@@ -45,8 +45,8 @@ class FitWatcher(Watcher):
     def plan(self, plan: FitPlan) -> None:
         """Called before the first run is trained."""
 
-    def amount(self, name: str, done: int, total: int) -> None:
-        """Called while images are read, decoded or turned into features."""
+    def amount(self, name: str, done: int, total: int, unit: str = "images") -> None:
+        """Called while images are read, decoded or turned into features, or bytes of a table."""
 
     def run(self, title: str, progress: Progress | None, forecast: FitProgress) -> None:
         """Called while a run is trained, with the forecast of the fit; None: the run begins."""

@@ -10,9 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from ..algorithms.base import Algorithm
 from ..datasets.domain_columns import texts_of
 from ..datasets.encoding import Array, Encoding
 from ..datasets.reading import Reading
-from ..datasets.tables import read_table
+from ..datasets.tables import read_blocks
 from ..documents import damage_named, read_object
 from ..monitoring.place import Observed, PlaceReport, report_place
 from ..monitoring.reference import ENTRY as REFERENCE
@@ -113,6 +113,13 @@ class Prediction:
         rows += [("not seen in training", name) for name in self.unseen]
         rows += [("unusual", words) for words in self.unusual]
         return html_table(rows, title=self.source)
+
+
+class EncodedRows(NamedTuple):
+    """Rows of a table: predictions without labels, and the vectors of those without an error."""
+
+    rows: list[Prediction]
+    vectors: Tensor
 
 
 class Probabilities(nn.Module):
@@ -502,74 +509,31 @@ class Predictor:
     ) -> Iterator[tuple[Prediction, Tensor | None]]:
         for single, group in groupby(self._each(sources), is_row):
             if single:
-                yield from self._single_rows(encoding, group, make)
+                yield from self._outputs_of([_single_rows(encoding, group)], make)
             else:
                 for one in group:
-                    yield from self._rows_of_table(encoding, one, make)
+                    yield from self._outputs_of(_rows_of_table(encoding, one), make)
 
-    def _rows_of_table(
-        self, encoding: Encoding, source: Any, make: RowMaker
+    def _outputs_of(
+        self, parts: Iterable[EncodedRows], make: RowMaker
     ) -> Iterator[tuple[Prediction, Tensor | None]]:
-        file = isinstance(source, (str, Path))
-        where, unread = str(source) if file else TABLE, dict[int, str]()
-        try:
-            if file and Path(source).is_dir():
-                next(os.scandir(source), None)  # raises the better reason if it cannot be opened
-                raise ValueError(f"there are no tables in {where}")
-            table = read_table(Path(source), unread) if file else columns_of(source)
-            refused = encoding.mismatch(table, where)
-        except (ValueError, OSError) as error:
-            refused = str(error)
-        if refused:
-            yield Prediction(source=where, error=refused), None
-        else:
-            vectors, wrong = encoding.encode_readable(table, where, unread)
-            unlike = encoding.unseen(table), encoding.unusual(table)
-            yield from self._vector_rows(vectors, wrong, *unlike, f"{where}: ", make)
+        """Yield what ``_rows`` does for the rows of one source, which come in parts.
 
-    def _single_rows(
-        self, encoding: Encoding, rows: Iterable[Any], make: RowMaker
-    ) -> Iterator[tuple[Prediction, Tensor | None]]:
-        good, wrong = [], dict[int, str]()
-        unseen, unusual = dict[int, tuple[str, ...]](), dict[int, tuple[str, ...]]()
-        for number, row in enumerate(rows):
-            try:
-                columns = columns_of(row)
-                good.append(encoding(columns, "it"))
-                unseen[number] = encoding.unseen(columns).get(0, ())
-                unusual[number] = encoding.unusual(columns).get(0, ())
-            except ValueError as error:
-                wrong[number] = f"row {number + 1}: {error}"
-        vectors = torch.cat(good) if good else torch.empty(0)
-        yield from self._vector_rows(vectors, wrong, unseen, unusual, "", make)
-
-    def _vector_rows(
-        self,
-        vectors: Tensor,
-        wrong: Mapping[int, str],
-        unseen: Mapping[int, tuple[str, ...]],
-        unusual: Mapping[int, tuple[str, ...]],
-        where: str,
-        make: RowMaker,
-    ) -> Iterator[tuple[Prediction, Tensor | None]]:
-        """Yield what ``_rows`` does for a table's rows, in order.
-
-        Args:
-            vectors: the rows that could be encoded.
-            wrong: why the others could not, by the number of the row.
-            unseen, unusual: as in ``Prediction``, by the number of the row.
-            where: text before the number of a row.
+        The batches are those of all its rows together, wherever a part ends.
         """
-        found = iter(self.outputs(make, vectors) if len(vectors) else ())
-        for row in range(len(vectors) + len(wrong)):
-            source = f"{where}row {row + 1}"
-            if row in wrong:
-                yield Prediction(source=source, error=wrong[row]), None
-            else:
-                one = Prediction(
-                    source=source, unseen=unseen.get(row, ()), unusual=unusual.get(row, ())
-                )
-                yield one, next(found)
+        waiting, vectors = deque[Prediction](), torch.empty(0)
+        for part in chain(parts, [None]):
+            if part is not None:
+                waiting.extend(part.rows)
+                vectors = torch.cat([vectors, part.vectors]) if len(vectors) else part.vectors
+            left = len(vectors) % self._size if part is not None else 0
+            ready, vectors = vectors[: len(vectors) - left], vectors[len(vectors) - left :]
+            for output in self.outputs(make, ready) if len(ready) else ():
+                while waiting[0].error is not None:
+                    yield waiting.popleft(), None
+                yield waiting.popleft(), output
+            while waiting and waiting[0].error is not None:
+                yield waiting.popleft(), None
 
     def _labelled(self, one: Prediction, row: Tensor) -> Prediction:
         """Return a prediction with the label that probabilities ``[C]`` give."""
@@ -598,6 +562,55 @@ class Predictor:
         columns["error"] = [one.error for one in found]
         columns["unusual"] = ["; ".join(one.unusual) for one in found]
         return columns
+
+
+def _rows_of_table(encoding: Encoding, source: Any) -> Iterator[EncodedRows]:
+    """Yield the rows of a file or of a table in memory; those of a file in blocks.
+
+    What cannot be read is a row with an error, after which nothing comes.
+    """
+    file = isinstance(source, (str, Path))
+    where, unread, first = str(source) if file else TABLE, dict[int, str](), 0
+    try:
+        if file and Path(source).is_dir():
+            next(os.scandir(source), None)  # raises the better reason if it cannot be opened
+            raise ValueError(f"there are no tables in {where}")
+        for table in read_blocks(Path(source), unread) if file else [columns_of(source)]:
+            if not first and (refused := encoding.mismatch(table, where)):
+                raise ValueError(refused)
+            wrong = {row - first: unread.pop(row) for row in list(unread)}
+            vectors, reasons = encoding.encode_readable(table, where, wrong, first)
+            unseen, unusual = encoding.unseen(table), encoding.unusual(table)
+            rows = [
+                Prediction(source=f"{where}: row {first + row + 1}", error=reasons[row])
+                if row in reasons
+                else Prediction(
+                    source=f"{where}: row {first + row + 1}",
+                    unseen=unseen.get(row, ()),
+                    unusual=unusual.get(row, ()),
+                )
+                for row in range(len(vectors) + len(reasons))
+            ]
+            yield EncodedRows(rows, vectors)
+            first += len(rows)
+    except (ValueError, OSError) as error:
+        yield EncodedRows([Prediction(source=where, error=str(error))], torch.empty(0))
+
+
+def _single_rows(encoding: Encoding, given: Iterable[Any]) -> EncodedRows:
+    """Return rows that are mappings from columns to one value each."""
+    rows, vectors = list[Prediction](), []
+    for number, row in enumerate(given, 1):
+        source = f"row {number}"
+        try:
+            columns = columns_of(row)
+            vectors.append(encoding(columns, "it"))
+            unseen = encoding.unseen(columns).get(0, ())
+            unusual = encoding.unusual(columns).get(0, ())
+            rows.append(Prediction(source=source, unseen=unseen, unusual=unusual))
+        except ValueError as error:
+            rows.append(Prediction(source=source, error=f"{source}: {error}"))
+    return EncodedRows(rows, torch.cat(vectors) if vectors else torch.empty(0))
 
 
 def _not_finite(one: Prediction) -> Prediction:

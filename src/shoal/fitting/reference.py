@@ -217,7 +217,7 @@ def _vectors(rows: Mapping[str, torch.Tensor], data: ReferenceData) -> dict[str,
     """Return vectors as they are; every run sees the same."""
     return {
         name: _Seen(
-            data.dataset[name].tensor[mine].double().numpy(),
+            data.dataset[name].tensor[mine].numpy(),
             data.dataset[name].labels[mine].numpy(),
         )
         for name, mine in rows.items()

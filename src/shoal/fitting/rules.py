@@ -16,6 +16,8 @@ INTERVALS = 8
 ROUNDING = 1e-9
 # A number with up to so many different values, each in several rows, is also a category.
 FEW, REPEATED = 50, 4
+# Rows of which the different values are counted first.
+MANY = 1_000
 
 
 class RuleScore(NamedTuple):
@@ -47,9 +49,12 @@ def score_numbers(values: Array, labels: Array) -> RuleScore:
         values: float ``[n]``; if there are few different ones, each can have its class.
         labels: int ``[n]``.
     """
-    different, codes = np.unique(values, return_inverse=True)
-    if len(different) <= min(FEW, len(values) // REPEATED):
-        return score_categories(codes, labels)
+    few = min(FEW, len(values) // REPEATED)
+    # Sorting all is slow, and the first rows of most columns have many values.
+    if len(np.unique(values[:MANY])) <= few:
+        different, codes = np.unique(values, return_inverse=True)
+        if len(different) <= few:
+            return score_categories(codes, labels)
     values, labels = _sample(values, labels)
     classes = int(labels.max()) + 1
     most = max(INTERVALS, 2 * classes)

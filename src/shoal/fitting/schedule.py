@@ -33,8 +33,9 @@ PRICE, PAIRS, TRIALS = "price", "pairs", "trials"
 # Candidates that get further runs: so many of the best, if they are within so many paired standard
 # errors of the best one.
 GOOD, ERRORS = 4, 2.0
-# Time for the final run, in runs: it has more domains to train on. And for the files after it.
-LAST, FILES = 1.3, 6.0
+# Time for the final run, in runs: it has more domains to train on. And for the files after it, and
+# for what they say of every million rows of a table.
+LAST, FILES, MILLION = 1.3, 6.0, 30.0
 # Methods that train whole networks after their heads.
 WHOLE = 2
 # No run to train.
@@ -197,6 +198,7 @@ class Schedule:
         blocks: from ``plan_blocks``.
         estimates: returns the estimates from finished runs, each with the key of its candidate.
         probed: the seconds of a run by a probe, by candidate; the first run says better.
+        rows: of the table, if it is one.
     """
 
     def __init__(
@@ -206,6 +208,7 @@ class Schedule:
         budget: Budget,
         estimates: Callable[[Sequence[tuple[str, Run]]], Estimates],
         probed: Mapping[str, float] | None = None,
+        rows: int = 0,
     ) -> None:
         self.out, self.blocks, self.budget, self.estimates = out, blocks, budget, estimates
         self.runs = [run for block in blocks for run in block.runs]
@@ -220,6 +223,7 @@ class Schedule:
         self._seconds: dict[str, float] = {}
         self._pace: dict[str, float] = {}
         self._probed = probed or {}
+        self._files = FILES + MILLION * rows / 1e6
         self._earlier = 0.0
         self._known: tuple[int, _Standing] | None = None
         for run in self.runs:
@@ -364,7 +368,7 @@ class Schedule:
     def _last(self) -> float:
         """Return the seconds of the final run and of the files written after it."""
         best = self._standing.good or self._times
-        return LAST * max(map(self._expected, best), default=0.0) + FILES
+        return LAST * max(map(self._expected, best), default=0.0) + self._files
 
     def _time_left(self) -> float:
         left = self.budget.seconds_left

@@ -176,7 +176,8 @@ class FitSetup:
         kind, protocol = method[0], self.protocol
         if issubclass(kind, Baseline):
             holdout = protocol.holdout if split else 0.0
-            hparams = dict(kind.grid[draw])
+            rows = sum(map(len, dataset.without(tests).domains))
+            hparams = dict(kind.grid[draw]) | kind.sampling(rows, *dataset.input_shape)
             if self.frozen:  # what is put onto a network must be linear in its features
                 hparams.pop("ranks", None)
             network = kind.network_name(hparams)

@@ -22,6 +22,8 @@ LEAST_ROWS, LEAST_OF_DOMAIN = 20, 10
 NEARLY_ALL, HARDLY = 0.9, 0.1
 # Equal rows are news if there are this many times as many as columns that are shuffled give.
 UNEXPECTED = 10
+# An odd number with as many ones as zeros, which spreads the bits of a product.
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 class EncodedColumn(NamedTuple):
@@ -54,8 +56,8 @@ def find_in_table(table: TableData) -> list[str]:
     columns = list(columns_of(table, rows.vectors))
     names = [column.name for column in table.encoding.columns for _ in range(column.width)]
     # A column that names the domain is known already, and would hide the others.
-    told = [k for k, name in enumerate(names) if table.repeats.get(name) != "domain"]
-    shift = domain_accuracy(rows.vectors[:, told], [names[k] for k in told], rows.domains)
+    known = {name for name, kind in table.repeats.items() if kind == "domain"}
+    shift = domain_accuracy(rows.vectors, names, rows.domains, known)
     return [
         *_giveaways(table, columns, rows),
         *_gaps(table.dataset.names, columns, rows),
@@ -69,10 +71,10 @@ def rows_of(table: TableData) -> Rows:
     domains = table.dataset.domains
     sizes = [len(domain) for domain in domains]
     return Rows(
-        torch.cat([domain.tensor for domain in domains]).numpy(),
+        table.vectors.numpy(),
         torch.cat([domain.labels for domain in domains]).numpy(),
         np.repeat(np.arange(len(domains)), sizes),
-        np.concatenate([np.asarray(table.rows[domain.name]) for domain in domains]),
+        np.concatenate([table.rows[domain.name] for domain in domains]),
     )
 
 
@@ -164,9 +166,11 @@ def _equal_rows(names: Sequence[str], columns: Sequence[EncodedColumn], rows: Ro
     """
     values = [column.values for column in columns]
     groups = _equal_groups(values)
+    if not groups:
+        return []
     random = np.random.RandomState(0)
-    by_chance = _equal_groups([random.permutation(column) for column in values])
-    if not groups or _count(groups) < UNEXPECTED * _count(by_chance):
+    by_chance = _hashes(random.permutation(column) for column in values)
+    if _count(groups) < UNEXPECTED * sum(map(len, _repeated(by_chance))):
         return []
     across = [group for group in groups if len(set(rows.domains[group])) > 1]
     within = [group for group in groups if len(set(rows.domains[group])) == 1]
@@ -206,9 +210,54 @@ def _count(groups: Sequence[Array]) -> int:
 
 def _equal_groups(columns: Sequence[Array]) -> list[Array]:
     """Return the places of rows that are equal, for every row that occurs more than once."""
-    table = np.stack(columns, 1).astype(np.float32)
-    table[np.isnan(table)] = np.nan  # all with the same bits
-    places: dict[bytes, list[int]] = {}
-    for place, row in enumerate(table + np.float32(0)):  # −0 becomes 0
-        places.setdefault(row.tobytes(), []).append(place)
-    return [np.array(found) for found in places.values() if len(found) > 1]
+    groups = _repeated(_hashes(iter(columns)))
+    if not groups:
+        return []
+    # Different rows can have one hash, so neighbours with the same one are compared.
+    order = np.concatenate(groups)
+    unlike = np.zeros(len(order), dtype=bool)
+    for column in columns:
+        bits = _bits(column[order])
+        unlike[1:] |= bits[1:] != bits[:-1]
+    found = []
+    begins = np.cumsum([0, *map(len, groups[:-1])])
+    unlike[begins] = False
+    mixed = np.logical_or.reduceat(unlike, begins)
+    for group, is_mixed in zip(groups, mixed.tolist(), strict=True):
+        found += _parts_of(columns, group) if is_mixed else [group]
+    return sorted(found, key=lambda group: int(group[0]))
+
+
+def _parts_of(columns: Sequence[Array], places: Array) -> list[Array]:
+    """Return those of these places that have equal rows, together."""
+    rows = np.stack([_bits(column[places]) for column in columns], 1)
+    parts = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+    found = [places[parts == part] for part in np.unique(parts)]
+    return [part for part in found if len(part) > 1]
+
+
+def _repeated(hashes: Array) -> list[Array]:
+    """Return the places of every hash that occurs more than once, in ascending order."""
+    order = np.argsort(hashes, kind="stable")
+    begins = np.flatnonzero(np.diff(hashes[order], prepend=~hashes[order[:1]]))
+    sizes = np.diff(begins, append=len(order))
+    several = sizes > 1
+    pairs = zip(begins[several].tolist(), sizes[several].tolist(), strict=True)
+    return [order[begin : begin + size] for begin, size in pairs]
+
+
+def _hashes(columns: Iterator[Array]) -> Array:
+    """Return 64 bits for every row; two different rows in a million share theirs by 1 in 10⁷."""
+    found: Array = np.zeros(1, dtype=np.uint64)
+    for column in columns:
+        found = (found ^ _bits(column)) * MULTIPLIER
+        found ^= found >> np.uint64(32)
+    return found
+
+
+def _bits(values: Array) -> Array:
+    """Return the bits of numbers as float32, equal if they are; all gaps are equal, as are ±0."""
+    numbers = values.astype(np.float32) + np.float32(0)  # −0 becomes 0
+    numbers[np.isnan(numbers)] = np.nan
+    found: Array = numbers.view(np.uint32)
+    return found

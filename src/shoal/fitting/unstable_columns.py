@@ -45,6 +45,8 @@ SPREAD, LITTLE = 0.25, 0.1
 ERRORS = 2.0
 # Rows of all domains at most; of more, each domain's part is sampled.
 MOST_ROWS = 100_000
+# Positions of all columns at most: every pair of them is compared.
+MOST_POSITIONS = 5_000
 # Numbers in the informations of all domains at most; of more, only the most suspicious columns are
 # tested.
 MOST_NUMBERS = 2**23
@@ -107,7 +109,8 @@ class ColumnStability:
 
     def remaining(self, columns: Mapping[str, Sequence[int]]) -> list[int]:
         """Return the positions of all columns but the unstable ones, in their order."""
-        return [k for name, places in columns.items() if name not in self.flagged for k in places]
+        flagged = set(self.flagged)
+        return [k for name, places in columns.items() if name not in flagged for k in places]
 
 
 def unstable_columns(
@@ -128,6 +131,8 @@ def unstable_columns(
         )
     labels, domains = labels.long(), domains.long()
     taking, classes, absent, note = _taking_part(labels, domains)
+    if not note and vectors.shape[1] > MOST_POSITIONS:
+        note = f"there are more than {MOST_POSITIONS:,} columns and values of categories"
     if note:
         return ColumnStability(absent=absent, note=note)
     counted = torch.isin(labels, torch.tensor(classes))
@@ -258,14 +263,18 @@ def _group_columns(values: Mapping[str, Tensor]) -> dict[tuple[str, ...], Tensor
         return {}
     names, x = list(values), torch.cat(list(values.values()), 1)
     widths = torch.tensor([one.shape[1] for one in values.values()])
-    owner = one_hot(torch.arange(len(names)).repeat_interleave(widths)).double()
-    shared = owner.T @ (x.T @ x / len(x)).square() @ owner
+    owner = torch.arange(len(names)).repeat_interleave(widths)
+    squares = (x.T @ x / len(x)).square()
+    rows = squares.new_zeros(len(names), len(owner)).index_add_(0, owner, squares)
+    shared = squares.new_zeros(len(names), len(names)).index_add_(1, owner, rows)
     near = shared > CORRELATION**2 * torch.minimum(widths[:, None], widths)
-    groups = list[list[int]]()
-    while near.any():
-        members = _places(near[near.sum(1).argmax()])
-        near[members], near[:, members] = False, False
+    groups, counts = list[list[int]](), near.sum(1)
+    while counts.max() > 1:
+        members = _places(near[counts.argmax()])
+        counts -= near[:, members].sum(1)
+        near[members], near[:, members], counts[members] = False, False, 0
         groups.append(members)
+    groups += [[k] for k in _places(counts > 0)]
     found = dict[tuple[str, ...], Tensor]()
     for group in sorted(groups):
         whole = torch.cat([values[names[k]] for k in group], 1)

@@ -26,6 +26,8 @@ RIDGE = 0.1
 EXAMPLES, VECTORS = 5000, 2000
 # Rows whose distances from all means are in memory at a time.
 ROWS = 1000
+# Rows that are projected at once.
+TOGETHER = 65_536
 # Products with the data until the principal directions are found.
 PRODUCTS = 4
 
@@ -70,7 +72,8 @@ class KnownDomains:
 
     def project(self, features: Array) -> Array:
         """Return the points ``[n, d]`` of features ``[n, p]``."""
-        return np.asarray(self.scaled(features) @ self.basis)
+        parts = np.split(features, range(TOGETHER, len(features), TOGETHER))
+        return np.concatenate([self.scaled(part) @ self.basis for part in parts])
 
     def nearest(self, points: Array) -> Nearest:
         """Return the class of the mean that is nearest to each point, whatever its domain."""
@@ -114,7 +117,7 @@ def learn_known(
         names=tuple(features),
         centre=centre,
         scale=scale,
-        basis=np.eye(together.shape[1]),
+        basis=np.zeros((together.shape[1], 0)),
         means=np.zeros((len(rows), classes, 0)),
         counts=np.stack([np.bincount(y, minlength=classes) for y in ys.values()]).astype(float),
         columns=np.zeros((len(rows), together.shape[1])),

@@ -11,6 +11,10 @@ from .gpu_kernels import relu_group_norm
 
 # Quantiles of a column between which ranks are read off.
 KNOTS = 32
+# Rows whose ranks are read off at once.
+ROWS = 4096
+# Numbers of which mean and deviation are taken at once.
+TOGETHER = 2**25
 
 
 class MLP(Network):
@@ -117,17 +121,25 @@ class Standardise(nn.Module):
 
     def measure(self, inputs: Tensor, weights: Tensor | None = None) -> None:
         """Take mean and deviation of every column of ``[n, d]``, ignoring missing values."""
-        shares = _weights_of(inputs, weights)[:, None] * ~inputs.isnan()
+        counted = _weights_of(inputs, weights)
+        # Of many numbers, a few columns at a time, because copies in float64 take memory.
+        width = max(1, TOGETHER // len(inputs)) if inputs.numel() > TOGETHER else inputs.shape[1]
+        for first in range(0, inputs.shape[1], width):
+            columns = slice(first, first + width)
+            self._measure(inputs[:, columns], counted, columns)
+
+    def _measure(self, inputs: Tensor, weights: Tensor, columns: slice) -> None:
+        shares = weights[:, None] * ~inputs.isnan()
         total = shares.sum(0)
         total = torch.where(total > 0, total, 1.0)
         values = inputs.to(widest(inputs.device)).nan_to_num(nan=0.0)
         mean = (shares * values).sum(0) / total
         std = ((shares * (values - mean).square()).sum(0) / total).sqrt()
         constant = std <= 1e-6 * mean.abs().clamp(min=1e-6)
-        self.mean.copy_(mean)
+        self.mean[columns].copy_(mean)
         # Not infinity: Fish subtracts buffers from themselves, and ∞ − ∞ is NaN.
         largest = torch.finfo(self.std.dtype).max
-        self.std.copy_(torch.where(constant, largest, std))
+        self.std[columns].copy_(torch.where(constant, largest, std))
 
     def forward(self, inputs: Tensor) -> Tensor:
         found = (inputs - self.mean) / self.std
@@ -156,9 +168,9 @@ class WithRanks(nn.Module):
         precise = widest(inputs.device)
         shares = (torch.arange(size, dtype=precise, device=inputs.device) + 0.5) / size
         counted = _weights_of(inputs, weights)
-        for column, values in enumerate(inputs.to(precise).T):
+        for column, values in enumerate(inputs.T):
             known = ~values.isnan() & (counted > 0)
-            values, order = values[known].sort()
+            values, order = values[known].to(precise).sort()
             if len(values.unique()) < 3:
                 continue
             # The sum of the weights before each value, and of all.
@@ -225,7 +237,12 @@ def measure_inputs(module: nn.Module, inputs: Tensor, weights: Tensor | None = N
             inputs = inputs.to(next(part.buffers()).device)
             part.measure(inputs, weights)
             if isinstance(part, WithRanks):
-                inputs = part(inputs)
+                inputs = in_parts(part, inputs)
+
+
+def in_parts(module: nn.Module, inputs: Tensor) -> Tensor:
+    """Return what a module gives for rows that it treats alone, with little memory."""
+    return torch.cat([module(rows) for rows in inputs.split(ROWS)])
 
 
 def fold_standardisation(network: Network) -> tuple[Tensor, Tensor]:

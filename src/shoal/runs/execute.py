@@ -31,7 +31,7 @@ from ..training.watcher import SILENT, Progress, Watcher
 from . import model
 from .best_weights import WeightKeeper
 from .diagnosis import Diagnoses, Gaps
-from .fitted import Fitted
+from .fitted import Fitted, training_rows
 from .folder import CONFUSION, LOGITS, PREDICTIONS, RunFolder
 from .machine import Machine, about_machine, one_thread
 from .prepare import cautions_for, evaluation_of_run, prepare
@@ -167,16 +167,17 @@ def _fit(
     wanted = DataRequest(test_domains=run.test_domains, trial=run.trial, size=1)
     placed = place(dataset, parts, None, wanted, torch.device("cpu"))
     trained = dataset.without(run.test_domains)
+    rows = training_rows(run, trained, {name: parts[name].kept for name in trained.names})
     network = method.fit_network(
         run,
-        torch.cat([domain.tensor[parts[domain.name].kept] for domain in trained.domains]),
-        torch.cat([domain.labels[parts[domain.name].kept] for domain in trained.domains]),
+        torch.cat([domain.tensor[rows[domain.name]] for domain in trained.domains]),
+        torch.cat([domain.labels[rows[domain.name]] for domain in trained.domains]),
         len(dataset.classes),
     )
     algorithm = method(network, len(trained.domains))
     fitted = time.perf_counter()
     evaluate = Evaluation(algorithm, placed.parts, lambda rows: rows, nullcontext)
-    outcomes = evaluate()
+    outcomes, logits = evaluate.with_logits()
     records = [record_of(0, {}, outcomes, {})]
     done = time.perf_counter()
     timing = RunTiming(
@@ -199,7 +200,7 @@ def _fit(
         )
         if machine.predictions:
             _write_predictions(folder, dataset, placed.parts, outcomes)
-            write_safetensors(folder.path / LOGITS, _logits(evaluate, None, {"": records}))
+            write_safetensors(folder.path / LOGITS, _by_name(placed.parts, {"": logits}))
         write_json(folder.path / TIMING, timing.to_json())
         folder.finish()
     watcher.records(records)
@@ -314,18 +315,25 @@ def _measured(averaging: Averaging | None, record: Record) -> AbstractContextMan
 def _logits(
     evaluate: Evaluation, averaging: Averaging | None, rows: Mapping[str, Sequence[Record]]
 ) -> dict[str, Tensor]:
-    """Return the logits of every evaluated split in half precision, and the labels, by name.
-
-    Names are "last/domain/split", the same with the name of each average, and "labels/…".
-    """
+    """Return the logits of every evaluated split, and the labels, as ``_by_name`` does."""
     found = {}
-    for (domain, split), part in evaluate.parts.items():
-        found[f"labels/{domain}/{split}"] = part.labels
     for name, records in rows.items():
         with _measured(averaging, records[-1]):
-            for (domain, split), part in evaluate.parts.items():
-                logits = torch.cat([batch.half() for batch in evaluate.logits(part)])
-                found[f"{name or 'last'}/{domain}/{split}"] = logits.cpu()
+            found[name] = evaluate.with_logits()[1]
+    return _by_name(evaluate.parts, found)
+
+
+def _by_name(
+    parts: Mapping[SplitKey, EvaluationSet], logits: Mapping[str, Mapping[SplitKey, Tensor]]
+) -> dict[str, Tensor]:
+    """Return labels and logits by their names in a file.
+
+    They are "labels/domain/split", "last/domain/split", and that with the name of each average.
+    """
+    found = {f"labels/{domain}/{split}": part.labels for (domain, split), part in parts.items()}
+    for name, mine in logits.items():
+        for (domain, split), one in mine.items():
+            found[f"{name or 'last'}/{domain}/{split}"] = one
     return found
 
 
@@ -339,13 +347,19 @@ def _write_predictions(
     lines: list[str] = []
     confusion: dict[str, dict[str, Any]] = {}
     for (domain, split), outcome in outcomes.items():
-        for k, index in enumerate(parts[domain, split].indices.tolist()):
+        for index, label, prediction, probability in zip(
+            parts[domain, split].indices.tolist(),
+            outcome.labels.tolist(),
+            outcome.predictions.tolist(),
+            outcome.confidences.tolist(),
+            strict=True,
+        ):
             line: dict[str, Any] = {"domain": domain, "split": split, "index": index}
             if not dataset.in_memory:
                 line["file"] = dataset[domain].files[index].name
-            line["label"] = dataset.classes[int(outcome.labels[k])]
-            line["prediction"] = dataset.classes[int(outcome.predictions[k])]
-            line["probability"] = float(outcome.confidences[k])
+            line["label"] = dataset.classes[label]
+            line["prediction"] = dataset.classes[prediction]
+            line["probability"] = probability
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         table = outcome.confusion(len(dataset.classes)).tolist()
         confusion.setdefault(domain, {})[split] = table

@@ -2,14 +2,23 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from ..algorithms.base import UpdateAlgorithm
 from ..algorithms.forward import Batch
 from ..choices import choose
+from ..datasets import DomainDataset
 from ..networks import Network, Standardise, WithRanks
 from ..networks.trees import Trees, boosted_trees, forest
+from ..randomness import domainbed_hash
 from .run import Run
+
+# The setting of a run that is fitted to so many rows, drawn at random; without it, to all.
+ROWS = "rows"
+# Rows of every class that such a run gets at least, if there are so many.
+RARE = 100
 
 
 class Fitted(UpdateAlgorithm):
@@ -29,6 +38,35 @@ class Fitted(UpdateAlgorithm):
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Refuse: there is nothing to update."""
         raise TypeError(f"{type(self).__name__} is fitted at once and has no updates")
+
+
+def training_rows(
+    run: Run, dataset: DomainDataset, kept: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the rows of every training domain that a run is fitted to.
+
+    Runs that leave the same domains out draw the same ones, so that methods can be compared. A few
+    more keep rare classes in.
+
+    Args:
+        dataset: the training domains.
+        kept: the rows of every domain that are not held out.
+    """
+    mine = [kept[name] for name in dataset.names]
+    sizes, most = [len(rows) for rows in mine], run.hparams.get(ROWS)
+    if most is None or most >= sum(sizes):
+        return dict(zip(dataset.names, mine, strict=True))
+    seed = domainbed_hash("rows", run.dataset, run.trial, *run.test_domains)
+    order = np.random.RandomState(seed).permutation(sum(sizes))
+    labels = torch.cat([one.labels[rows] for one, rows in zip(dataset.domains, mine, strict=True)])
+    of_rare = [order[labels.numpy()[order] == k][:RARE] for k in range(len(dataset.classes))]
+    drawn = np.unique(np.concatenate([order[:most], *of_rare]))
+    ends = np.cumsum(sizes)
+    parts = np.split(drawn, np.searchsorted(drawn, ends[:-1]))
+    return {
+        name: rows[torch.from_numpy(part - (end - len(rows)))]
+        for name, rows, part, end in zip(dataset.names, mine, parts, ends, strict=True)
+    }
 
 
 def linear_model(columns: int, classes: int, ranks: bool = False) -> Network:

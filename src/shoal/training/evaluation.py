@@ -148,6 +148,17 @@ class Evaluation:
                 with self._precision():
                     yield self.algorithm.predict(self.prepare(images))
 
+    def with_logits(self) -> tuple[dict[SplitKey, Outcome], dict[SplitKey, Tensor]]:
+        """Return what a call does, and the logits that it is from, in half precision."""
+        outcomes, halves = {}, {}
+        for place, part in self.parts.items():
+            batches, kept = [], []
+            for logits in self.logits(part):
+                batches.append(_most_probable(logits))
+                kept.append(logits.half())
+            outcomes[place], halves[place] = _outcome(part, batches), torch.cat(kept).cpu()
+        return outcomes, halves
+
     def warm_up(self) -> None:
         """Compile or capture what a call needs."""
         captures = self._device.type == "cuda" and self.algorithm.capture != "eager"
@@ -204,7 +215,10 @@ class Evaluation:
 
 def _classify(algorithm: Algorithm, prepare: Images, images: Tensor) -> tuple[Tensor, Tensor]:
     """Return the probability of each prediction, and the prediction."""
-    logits = algorithm.predict(prepare(images))
+    return _most_probable(algorithm.predict(prepare(images)))
+
+
+def _most_probable(logits: Tensor) -> tuple[Tensor, Tensor]:
     confidences, predictions = _probabilities(logits).max(-1)
     return confidences, predictions
 
