@@ -24,10 +24,10 @@ def small_in(path: Path, algorithm: str) -> None:
     carry_out(path, small_run(algorithm), every=0.0)
 
 
-def tiny_in(path: Path, algorithm: str) -> None:
+def tiny_in(path: Path, algorithm: str, steps: int = 40) -> None:
     """Carry out a tiny run in the same way, with averages and predictions."""
     torch.set_num_threads(1)
-    carry_out(path, tiny_run(algorithm, steps=40), every=0.0, machine=ALL)
+    carry_out(path, tiny_run(algorithm, steps=steps), every=0.0, machine=ALL)
 
 
 def averaged_in(path: Path, algorithm: str) -> None:
