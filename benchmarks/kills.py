@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.chaos.kills import Moments, carry_out_whole, finish_with_kills
 from tests.chaos.losses import in_process
-from tests.chaos.works import DIFFERS, WORKS, content_of, emptied, prepare
+from tests.chaos.works import DIFFERS, content_of, emptied, prepare
 
 from .recording import options, write
 

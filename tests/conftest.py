@@ -30,6 +30,7 @@ EXPECTED_SKIPS = {
     "no polars": "frames are read without it, and tested where it is installed",
     "no lightning": "the extra loops",
     "no transformers": "the extra loops",
+    "no namespaces": "two hosts are played by unshare, which containers may forbid",
     "data not present: ": "data that may not be redistributed lies beside the repository or not",
 }
 

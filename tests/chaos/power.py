@@ -214,7 +214,7 @@ def lay_out(state: State, root: Path) -> None:
 
 
 def never_synced(operations: Sequence[Operation]) -> set[str]:
-    """Return the names of files that were made and never synced, by the name that they ended with."""
+    """Return the last names of the files that were never synced."""
     names: dict[str, str] = {}  # of a file now, by the name that it was made with
     synced = set[str]()
     for one in operations:
