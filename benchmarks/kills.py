@@ -8,6 +8,8 @@ sweep also all its processes at once, or one worker alone. All files are compare
 names in ``may_differ``.
 """
 
+import argparse
+import json
 import time
 from collections import Counter
 from pathlib import Path
@@ -30,6 +32,7 @@ SHARES = {
     "monitor": 10,
     "soup": 14,
 }
+RESULT, SUMS = "kills_of_all_works", ("kills", "works", "identical")
 # Kills of one work; a run whose process dies five times at one place is given up.
 EACH = 4
 
@@ -63,27 +66,33 @@ def disturbed(name: str, scratch: Path, kills: int, seed: int) -> dict[str, Any]
 
 def main() -> None:
     parser = options(__doc__ or "")
-    parser.add_argument("--kills", type=int, default=100, help="in all (default: %(default)s)")
+    parser.add_argument(
+        "--kills", type=int, default=100, help="of these works together (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--works", nargs="+", choices=SHARES, default=list(SHARES))
     asked = parser.parse_args()
     whole = sum(SHARES[name] for name in asked.works)
-    found: dict[str, Any] = {}
-    with TemporaryDirectory() as scratch:
-        for name in asked.works:
+    for name in asked.works:
+        with TemporaryDirectory() as scratch:
             kills = round(asked.kills * SHARES[name] / whole)
-            place = emptied(Path(scratch) / name.replace(" ", "-"))
-            found[name] = disturbed(name, place, kills, asked.seed)
-            print(name, found[name], flush=True)
-    numbers = {
+            found = disturbed(name, Path(scratch), kills, asked.seed)
+        print(name, found, flush=True)
+        print(write(RESULT, asked, _with(asked, name, found)))
+
+
+def _with(asked: argparse.Namespace, name: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of this work with those of others from the same seed, and their sums."""
+    path, by_work = asked.out / f"{RESULT}.json", dict[str, Any]()
+    if path.exists() and (before := json.loads(path.read_text()))["seed"] == asked.seed:
+        by_work = before["by_work"]
+    by_work = {**by_work, name: found}
+    return {
         "seed": asked.seed,
-        "kills": sum(one["kills"] for one in found.values()),
-        "works": sum(one["works"] for one in found.values()),
-        "identical": sum(one["identical"] for one in found.values()),
+        **{key: sum(one[key] for one in by_work.values()) for key in SUMS},
         "may_differ": [*DIFFERS, "files that a killed process left half written, outside of runs"],
-        "by_work": found,
+        "by_work": by_work,
     }
-    print(write("kills_of_all_works", asked, numbers))
 
 
 if __name__ == "__main__":
