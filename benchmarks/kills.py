@@ -90,7 +90,11 @@ def _with(asked: argparse.Namespace, name: str, found: dict[str, Any]) -> dict[s
     return {
         "seed": asked.seed,
         **{key: sum(one[key] for one in by_work.values()) for key in SUMS},
-        "may_differ": [*DIFFERS, "files that a killed process left half written, outside of runs"],
+        "may_differ": [
+            *DIFFERS,
+            "the line of a page with the time of its runs",
+            "files that a killed process left half written, outside of runs",
+        ],
         "by_work": by_work,
     }
 

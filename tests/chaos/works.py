@@ -24,6 +24,8 @@ from tests.sweeps.workspaces import planned
 
 # What no two undisturbed works have in common: seconds that passed, and locks.
 DIFFERS = ("timing.json", "rates.json", "lock", "*.lock")
+# The line of a fit's page with the seconds that its runs took.
+TOOK = re.compile(rb"(?<=<dt>Time for these runs</dt><dd>)[^<]*")
 # A file that a killed process left half written. Nothing reads it. The folder of a run is tidied
 # when it is opened next; elsewhere another process may be writing, so it stays.
 ASIDE = re.compile(r"\..+\.\d+\.[0-9a-f]{8}")
@@ -58,7 +60,11 @@ def content_of(out: Path) -> dict[str, bytes]:
         return aside or any(fnmatch(path.name, one) for one in DIFFERS)
 
     files = (path for path in out.rglob("*") if path.is_file() and not may_differ(path))
-    return {str(path.relative_to(out)): path.read_bytes() for path in files}
+    return {
+        str(path.relative_to(out)): TOOK.sub(b"", content) if path.suffix == ".html" else content
+        for path in files
+        for content in [path.read_bytes()]
+    }
 
 
 def _run(given: Path, out: Path) -> None:
