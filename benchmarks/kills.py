@@ -1,57 +1,102 @@
-"""Runs killed at random moments: every one must end bit for bit like an undisturbed run.
+"""Works killed at random moments: each must end like an undisturbed one, byte for byte.
 
-Small runs of several methods on a CPU: three domains, 23 updates of an MNIST CNN, a new checkpoint
-as soon as the last one is written. The moment of every kill is uniform over the length of a run.
-Every file of the run's folder is compared, except its times. With ``--averages`` runs have 200
-updates on smaller images, average their weights in all ways, and write predictions and logits.
+Small works on a CPU: two runs with averages and predictions; a sweep with two workers, local and on
+Ray; fits to a table (a baseline and two methods) and to images (heads on frozen features); a page
+of ``monitor``; soups. Each is killed by SIGKILL at a moment that is uniform over its length, and
+the same command is given again, until it ends. Who is killed: the process of the command; and of a
+sweep also all its processes at once, or one worker alone. All files are compared, but for the
+names in ``may_differ``.
 """
 
-import random
+import argparse
+import json
+import time
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.runs.killing import averaged_in, content, finish_with_kills, small_in, timed
+from tests.chaos.kills import Moments, carry_out_whole, finish_with_kills
+from tests.chaos.losses import in_process
+from tests.chaos.works import DIFFERS, content_of, emptied, prepare
 
 from .recording import options, write
 
-METHODS = ("erm", "fishr", "dann", "fish", "mldg")
+# Kills for each work of a hundred; sweeps take longest, because their workers import torch anew.
+SHARES = {
+    "train": 24,
+    "sweep": 12,
+    "ray": 8,
+    "fit table": 22,
+    "fit heads": 10,
+    "monitor": 10,
+    "soup": 14,
+}
+RESULT, SUMS = "kills_of_all_works", ("kills", "works", "identical")
+# Kills of one work; a run whose process dies five times at one place is given up.
+EACH = 4
+
+
+def disturbed(name: str, scratch: Path, kills: int, seed: int) -> dict[str, Any]:
+    """Return the outcomes of as many works as it takes for so many kills."""
+    given, out, begin = scratch / "given", scratch / "out", time.monotonic()
+    in_process(prepare, name, given)
+    seconds = carry_out_whole(name, given, emptied(out))
+    expected = content_of(out)
+    moments, counted, works, same = Moments(seed, seconds), Counter[str](), 0, 0
+    while counted.total() < kills:
+        limit = min(EACH, kills - counted.total())
+        counted += finish_with_kills(name, given, emptied(out), moments, limit)
+        found = content_of(out)
+        same += found == expected
+        both = found.keys() | expected.keys()
+        if different := sorted(one for one in both if found.get(one) != expected.get(one)):
+            print(f"{name}, work {works}: {', '.join(different)} differ", flush=True)
+        works += 1
+    return {
+        "kills": counted.total(),
+        **{f"of_a_{whom}": number for whom, number in sorted(counted.items())},
+        "works": works,
+        "identical": same,
+        "files": len(expected),
+        "seconds_undisturbed": round(seconds, 1),
+        "seconds": round(time.monotonic() - begin),
+    }
 
 
 def main() -> None:
     parser = options(__doc__ or "")
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--averages", action="store_true", help="average weights along the runs")
+    parser.add_argument(
+        "--kills", type=int, default=100, help="of these works together (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--works", nargs="+", choices=SHARES, default=list(SHARES))
     asked = parser.parse_args()
-    work = averaged_in if asked.averages else small_in
-    moments = random.Random(0)
-    with TemporaryDirectory() as scratch:
-        whole: dict[str, Any] = {}
-        for method in METHODS:
-            path = Path(scratch) / method
-            seconds = timed(path, work, method)
-            whole[method] = content(path), seconds
-        kills, runs, same = 0, 0, 0
-        while kills < asked.kills:
-            method = METHODS[runs % len(METHODS)]
-            expected, seconds = whole[method]
-            path = Path(scratch) / f"killed-{runs}"
-            kills += finish_with_kills(path, work, method, moments, seconds, limit=8)
-            found = content(path)
-            same += found == expected
-            names = found.keys() | expected.keys()
-            if different := [name for name in names if found.get(name) != expected.get(name)]:
-                print(f"{method}, run {runs}: {', '.join(sorted(different))} differ", flush=True)
-            runs += 1
-    numbers = {
-        "kills": kills,
-        "runs": runs,
-        "bit_identical": same,
-        "files": sorted(whole[METHODS[0]][0]),
-        "seconds_of_a_run": {method: round(seconds, 1) for method, (_, seconds) in whole.items()},
+    whole = sum(SHARES[name] for name in asked.works)
+    for name in asked.works:
+        with TemporaryDirectory() as scratch:
+            kills = round(asked.kills * SHARES[name] / whole)
+            found = disturbed(name, Path(scratch), kills, asked.seed)
+        print(name, found, flush=True)
+        print(write(RESULT, asked, _with(asked, name, found)))
+
+
+def _with(asked: argparse.Namespace, name: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of this work with those of others from the same seed, and their sums."""
+    path, by_work = asked.out / f"{RESULT}.json", dict[str, Any]()
+    if path.exists() and (before := json.loads(path.read_text()))["seed"] == asked.seed:
+        by_work = before["by_work"]
+    by_work = {**by_work, name: found}
+    return {
+        "seed": asked.seed,
+        **{key: sum(one[key] for one in by_work.values()) for key in SUMS},
+        "may_differ": [
+            *DIFFERS,
+            "the line of a page with the time of its runs",
+            "files that a killed process left half written, outside of runs",
+        ],
+        "by_work": by_work,
     }
-    print(numbers)
-    print(write("kills_averages" if asked.averages else "kills", asked, numbers))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ EXPECTED_SKIPS = {
     "no transformers": "the extra loops",
     "no zsh": "its completion is tried where it is installed",
     "no fish": "its completion is tried where it is installed",
+    "no namespaces": "two hosts are played by unshare, which containers may forbid",
     "data not present: ": "data that may not be redistributed lies beside the repository or not",
 }
 

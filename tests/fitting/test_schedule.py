@@ -379,6 +379,15 @@ def test_time_of_earlier_commands_counts(made: MadeUp, clock: Clock) -> None:
     assert len(made.schedule.counted) == 6
 
 
+def test_the_clock_may_be_set_back_between_commands(made: MadeUp, clock: Clock) -> None:
+    made.begin(blocks_of("erm", "irm"), runs=3)
+    assert len(made.rest()) == 3
+    for path in made.out.rglob("done"):
+        os.utime(path, (clock.time() + 86400, clock.time() + 86400))
+    made.begin(blocks_of("erm", "irm"), 30 + 30 + LAST * 10 + FILES - 0.01)
+    assert made.rest() == []
+
+
 def test_what_is_done_is_not_done_again(made: MadeUp, clock: Clock) -> None:
     blocks = blocks_of("erm", "irm")
     for run in (blocks[0].runs[1], *blocks[1].runs[:2]):

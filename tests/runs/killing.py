@@ -12,30 +12,16 @@ import torch
 
 from shoal.catalogue import AVERAGES
 from shoal.results.records import TIMING
-from tests.runs.small import carry_out, small_run, tiny_run
+from tests.runs.small import carry_out, tiny_run
 
 # Averages and predictions are on, so that their files are compared as well.
 ALL = {"averages": tuple(AVERAGES), "predictions": True}
 
 
-def small_in(path: Path, algorithm: str) -> None:
-    """Carry out a small run, with a checkpoint whenever one can be written."""
+def tiny_in(path: Path, algorithm: str, steps: int = 40) -> None:
+    """Carry out a tiny run with averages and predictions, and a checkpoint whenever it can."""
     torch.set_num_threads(1)
-    carry_out(path, small_run(algorithm), every=0.0)
-
-
-def tiny_in(path: Path, algorithm: str) -> None:
-    """Carry out a tiny run in the same way, with averages and predictions."""
-    torch.set_num_threads(1)
-    carry_out(path, tiny_run(algorithm, steps=40), every=0.0, machine=ALL)
-
-
-def averaged_in(path: Path, algorithm: str) -> None:
-    """Carry out a tiny run that is long and fast enough for all averages, SWAD included."""
-    torch.set_num_threads(1)
-    rate = {"lr_g" if algorithm == "dann" else "lr": 0.01}
-    run = tiny_run(algorithm, steps=200, record_every=20, batch_size=8, **rate)
-    carry_out(path, run, every=0.0, machine=ALL)
+    carry_out(path, tiny_run(algorithm, steps=steps), every=0.0, machine=ALL)
 
 
 def finish_with_kills(

@@ -1,12 +1,9 @@
 """Drivers of sweeps as processes of their own, and kills of them and of their workers."""
 
 import os
-import random
-import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 from shoal.sweeps.plan import read_plan
@@ -50,38 +47,6 @@ def until_running(out: Path, seconds: float = 60) -> None:
     while RunState.RUNNING not in count_states(out, runs):
         assert time.monotonic() < end, "no run was begun"
         time.sleep(0.02)
-
-
-def finish_with_kills(
-    out: Path, engine: str, moments: random.Random, longest: float, limit: int
-) -> Counter[str]:
-    """Drive the sweep to its end; return how many workers and drivers were killed on the way.
-
-    Args:
-        longest: seconds between two kills; each comes at a random moment before.
-        limit: kills after which it is left alone.
-    """
-    kills: Counter[str] = Counter()
-    while True:
-        driver = drive(out, engine)
-        while driver.poll() is None and kills.total() < limit:
-            time.sleep(moments.uniform(0, longest))
-            workers = workers_of(driver.pid, engine)
-            if driver.poll() is not None:
-                break
-            if moments.random() < 0.3:
-                driver.kill()
-                driver.wait()
-                kills["drivers"] += 1
-            elif workers:
-                try:
-                    os.kill(moments.choice(workers), signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-                kills["workers"] += 1
-        if driver.wait() == 0:
-            return kills
-        assert driver.returncode == -signal.SIGKILL, f"status {driver.returncode}"
 
 
 def main() -> int:

@@ -42,8 +42,8 @@ class FitBars(FitWatcher):
     def __init__(self) -> None:
         self.bars, self.title = Bars(), ""
 
-    def amount(self, name: str, done: int, total: int) -> None:
-        self.bars.show(name, done, total, "images")
+    def amount(self, name: str, done: int, total: int, unit: str = "images") -> None:
+        self.bars.show(name, done, total, unit)
         if done == total:
             self.bars.remove(name)
 

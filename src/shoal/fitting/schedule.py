@@ -146,11 +146,6 @@ class Budget:
             return None
         return self.seconds - (time.monotonic() - self._begun)
 
-    @property
-    def began_at(self) -> float:
-        """The time of day at which this command began."""
-        return time.time() - (time.monotonic() - self._begun)
-
 
 @dataclass(frozen=True, kw_only=True)
 class FitPlan:
@@ -227,7 +222,7 @@ class Schedule:
         self._earlier = 0.0
         self._known: tuple[int, _Standing] | None = None
         for run in self.runs:
-            self._look(run)
+            self._look(run, earlier=True)
 
     def next(self) -> int:
         """Return the number of the run to train next, among ``runs``; ``END`` if there is none."""
@@ -325,8 +320,13 @@ class Schedule:
                     seconds, runs = seconds + cost[0], runs + cost[1]
         return seconds, runs
 
-    def _look(self, run: Run) -> None:
-        """Read whether a run is done or has failed, and its time."""
+    def _look(self, run: Run, earlier: bool = False) -> None:
+        """Read whether a run is done or has failed, and its time.
+
+        Args:
+            earlier: whether an earlier command trained it, if it is done. The time of its file
+                does not say so: clocks are set, and differ between machines.
+        """
         if run.identity in self._done:
             return
         folder = folder_of(self.out, run)
@@ -338,7 +338,7 @@ class Schedule:
         timing = read_timing(folder)
         if timing is None:
             return
-        if (folder / DONE).stat().st_mtime < self.budget.began_at:
+        if earlier:
             self._earlier += timing.seconds
         key, seconds = self._block[run.identity].key, _whole(run, timing)
         # The fastest: on a GPU, the first run also compiles.

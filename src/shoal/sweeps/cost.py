@@ -200,7 +200,9 @@ def remaining_work(out: Path, runs: Sequence[Run], here: Sequence[str]) -> Remai
             continue
         seconds = cost.seconds * _share_left(path, run)
         if state is RunState.RUNNING:
-            running.append(max(0.0, seconds - _seconds_since_record(path)))
+            # A clock that was set can be days off, but no run is longer without a record.
+            longest = cost.seconds * min(1.0, run.protocol.record_every / run.protocol.steps)
+            running.append(max(0.0, seconds - min(longest, _seconds_since_record(path))))
         else:
             waiting.append(seconds)
         guessed |= cost.guessed
