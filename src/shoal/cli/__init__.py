@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import logging
 import os
 import signal
 import sys
@@ -59,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     _allow_any_file_name()
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)  # the errors of damaged files are our own
     keep_compiled_code()
     try:
         with warnings.catch_warnings():
