@@ -4,18 +4,24 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 import shoal
 from shoal import scalars
 from shoal.cli.options import device as cli_device
+from shoal.fitting import classifier
 from shoal.fitting.predictor import device_of
+from shoal.fitting.weights import sampling_of
 from shoal.runs.machine import Machine, about_machine, device_id
+from shoal.training import batches
+from shoal.training.batches import _last_places as last_places
+from shoal.training.placement import Sampling
 
 SOURCE = Path(shoal.__file__).parent
 
@@ -121,6 +127,23 @@ class NoFloat64(TorchDispatchMode):
         return made
 
 
+def sampling_on_the_host(*given: Any) -> Sampling:
+    """Return weights of examples in float32; on the host, which has float64, they are wider."""
+    with _disable_current_modes():
+        found = sampling_of(*given)
+        return replace(
+            found,
+            weights={name: weights.float() for name, weights in found.weights.items()},
+            class_weights=found.class_weights.float(),
+        )
+
+
+def places_on_the_host(weights: torch.Tensor) -> torch.Tensor:
+    """Return whole numbers, which the host finds in float64 and passes to the device."""
+    with _disable_current_modes():
+        return last_places(weights)
+
+
 @pytest.mark.parametrize("method", ["erm", "fishr"])
 def test_training_needs_no_float64_where_a_device_has_none(
     method: str, monkeypatch: pytest.MonkeyPatch
@@ -128,6 +151,8 @@ def test_training_needs_no_float64_where_a_device_has_none(
     for name, module in list(sys.modules.items()):
         if name.startswith("shoal.") and hasattr(module, "widest"):
             monkeypatch.setattr(module, "widest", lambda _: torch.float32)
+    monkeypatch.setattr(classifier, "sampling_of", sampling_on_the_host)
+    monkeypatch.setattr(batches, "_last_places", places_on_the_host)
     rows = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
     labels, domains = (rows[:, 0] > 0).long(), torch.arange(40) % 2
     with NoFloat64():

@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import logging
 import os
 import sys
 import warnings
@@ -82,6 +83,7 @@ def _run(words: Sequence[str]) -> int:
     if not hasattr(options, "run"):
         parser.print_help()
         return 2
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)  # the errors of damaged files are our own
     keep_compiled_code()
     try:
         with quietly(getattr(options, "quiet", False)), warnings.catch_warnings():
