@@ -278,8 +278,8 @@ def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Outpu
         "last: 10 updates, 100.0 % on seen domains",
         "last: 5 of 10 updates (about 4 s left)",
         "reading: 1,000 of 2,000 images",
-        "a table: 16.0 MB of 330.0 MB",
-        "a table: 330.0 MB",
+        "a table: 16 of 330 MB",
+        "a table: 330 MB",
     ]
 
 

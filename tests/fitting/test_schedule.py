@@ -420,18 +420,18 @@ def test_a_run_that_went_on_counts_as_a_whole_one(made: MadeUp, clock: Clock) ->
         assert len(made.rest()) == count
 
 
-def test_many_rows_take_time_after_the_last_run(tmp_path: Path, clock: Clock) -> None:
+def test_files_after_the_last_run_take_time(tmp_path: Path, clock: Clock) -> None:
     blocks = blocks_of("erm")
-    needed = 3 * 10.0 + schedules.LAST * 10.0 + schedules.FILES
-    for rows, spare, trained in (
-        (0, 0.1, ["erm: a b c"]),
-        (10**6, 0.1, ["erm: a"]),
-        (10**6, schedules.MILLION + 0.1, ["erm: a b c"]),
+    needed = 3 * 10.0 + LAST * 10.0
+    for files, spare, trained in (
+        (FILES, FILES + 0.1, ["erm: a b c"]),
+        (30.0, FILES + 0.1, ["erm: a"]),
+        (30.0, 30.1, ["erm: a b c"]),
     ):
-        made = MadeUp(tmp_path / f"{rows} {spare}", clock, {"erm": 10.0})
+        made = MadeUp(tmp_path / f"{files} {spare}", clock, {"erm": 10.0})
         made.blocks = blocks
         budget = Budget(needed + spare, None, clock.now)
-        made.schedule = Schedule(made.out, blocks, budget, made.estimates, rows=rows)
+        made.schedule = Schedule(made.out, blocks, budget, made.estimates, files=files)
         assert short(made.rest()) == trained
 
 

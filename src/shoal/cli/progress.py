@@ -88,14 +88,15 @@ class FitProgressBars(Watcher):
         self._printed = time.monotonic()
 
     def amount(self, name: str, done: int, total: int, unit: str = "images") -> None:
-        if unit == "bytes" and total < LARGE:
-            return
-        whole = amount_of(total, unit)
-        part = amount_of(done, unit) if unit == "bytes" else f"{done:,}"
-        self._show(name, done, total, unit, f"{name}: {part} of {whole}")
-        if done == total:
+        ends = done == total
+        if unit == "bytes":
+            if total < LARGE:
+                return
+            done, total, unit = done // 10**6, total // 10**6, "MB"
+        self._show(name, done, total, unit, f"{name}: {done:,} of {total:,} {unit}")
+        if ends:
             self._bars.remove_task(self._tasks.pop(name))
-            self.note(f"{name}: {whole}")
+            self.note(f"{name}: {total:,} {unit}")
 
     def run(self, title: str, progress: Progress | None, ahead: Any) -> None:
         left = f"about {format_duration(ahead.left)} left" if ahead.left else ""

@@ -81,7 +81,7 @@ from .progress import fit_watcher
 from .reference import ReferenceData, make_reference
 from .run_estimates import RunEstimates
 from .run_length import length_within
-from .schedule import Budget, FitPlan, FitProgress, Schedule, plan_blocks
+from .schedule import FILES, Budget, FitPlan, FitProgress, Schedule, plan_blocks
 from .setup import (
     FIRST_VERSION,
     INSPECTION,
@@ -112,6 +112,8 @@ SKLEARN = "scikit-learn, which is not installed: pip install 'shoal[tables]'"
 # Seconds for finding the unstable columns of all pairs of folds; if it takes longer, no pairs are
 # left out.
 TESTS_SECONDS = 20.0
+# With more rows than this, what comes after the final run takes so many times the inspection.
+MANY, AFTER = 100_000, 2.5
 # Examples on which the ONNX file is compared with the model.
 COMPARED = 8
 
@@ -238,6 +240,7 @@ def fit(
         )
 
         # Inspect: the first process reads every image, the others its findings.
+        asked = monotonic()
         unit = "bytes" if kind == "table" else "images"
         inspected = inspect_data(
             data,
@@ -250,6 +253,7 @@ def fit(
             progress=lambda done, total: watcher.amount("reading", done, total, unit),
             record=out / INSPECTION,
         )
+    inspecting = monotonic() - asked
     watcher.data(inspected)
     if inspected.table is not None and sklearn_missing():
         watcher.note(f"only networks are compared: the baselines need {SKLEARN}")
@@ -340,8 +344,9 @@ def fit(
     # A whole network takes longer than any head before it; the probe has timed one.
     whole = [one.key for one in recipes if shortest and one.setup.average]
     probed = dict.fromkeys(whole, shortest / (len(folds) + 1))
-    rows = 0 if inspected.table is None else len(inspected.table.vectors)
-    schedule = Schedule(out, blocks, budget, results, probed, rows)
+    many = inspected.table is not None and len(inspected.table.vectors) > MANY
+    files = FILES + (AFTER * inspecting if many else 0.0)
+    schedule = Schedule(out, blocks, budget, results, probed, files)
     if done := len(schedule.counted):
         count = "1 run is" if done == 1 else f"{done} runs are"
         watcher.note(f"{count} already done and not repeated")

@@ -33,9 +33,8 @@ PRICE, PAIRS, TRIALS = "price", "pairs", "trials"
 # Candidates that get further runs: so many of the best, if they are within so many paired standard
 # errors of the best one.
 GOOD, ERRORS = 4, 2.0
-# Time for the final run, in runs: it has more domains to train on. And for the files after it, and
-# for what they say of every million rows of a table.
-LAST, FILES, MILLION = 1.3, 6.0, 30.0
+# Time for the final run, in runs: it has more domains to train on. And for the files after it.
+LAST, FILES = 1.3, 6.0
 # Methods that train whole networks after their heads.
 WHOLE = 2
 # No run to train.
@@ -193,7 +192,7 @@ class Schedule:
         blocks: from ``plan_blocks``.
         estimates: returns the estimates from finished runs, each with the key of its candidate.
         probed: the seconds of a run by a probe, by candidate; the first run says better.
-        rows: of the table, if it is one.
+        files: seconds for the files after the final run.
     """
 
     def __init__(
@@ -203,7 +202,7 @@ class Schedule:
         budget: Budget,
         estimates: Callable[[Sequence[tuple[str, Run]]], Estimates],
         probed: Mapping[str, float] | None = None,
-        rows: int = 0,
+        files: float = FILES,
     ) -> None:
         self.out, self.blocks, self.budget, self.estimates = out, blocks, budget, estimates
         self.runs = [run for block in blocks for run in block.runs]
@@ -218,7 +217,7 @@ class Schedule:
         self._seconds: dict[str, float] = {}
         self._pace: dict[str, float] = {}
         self._probed = probed or {}
-        self._files = FILES + MILLION * rows / 1e6
+        self._files = files
         self._earlier = 0.0
         self._known: tuple[int, _Standing] | None = None
         for run in self.runs:
