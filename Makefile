@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q --durat
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL: # two installs into one .venv would get in each other's way
-.PHONY: check demo docs fuzz test lint matrix release clean
+.PHONY: chaos check demo docs fuzz test lint matrix release clean
 
 # What check runs: formulas against oracles, what every method promises, records and selection.
 FAST := tests/paper tests/results tests/statistics/test_head_variance.py \
@@ -24,9 +24,13 @@ demo: .venv/.installed-demo
 # Both groups run even if the first fails; lint comes first because it is over in seconds.
 test: lint
 	@status=0; \
-	$(PYTEST) -n 2 -m "not serial" || status=1; \
+	$(PYTEST) -n 2 -m "not serial and not chaos" || status=1; \
 	$(PYTEST) -n 1 -m serial $$(grep -rl --include='*.py' mark.serial tests) || status=1; \
 	exit $$status
+
+# Ranks, workers and hosts that are killed: minutes, so not in test.
+chaos: .venv/.installed-test
+	$(PYTEST) -n 1 -m chaos tests/chaos
 
 # While you edit: under a minute. Compiling takes longer than all the rest.
 check: lint

@@ -44,7 +44,7 @@ def rank_of(torchrun: int, number: int) -> int:
     raise AssertionError("no such rank")
 
 
-@pytest.mark.serial
+@pytest.mark.chaos
 @pytest.mark.timeout(400)
 def test_the_others_end_and_the_same_command_resumes(tmp_path: Path) -> None:
     whole = start(tmp_path, tmp_path / "whole")

@@ -13,7 +13,7 @@ from tests.chaos.works import content_of, emptied
 HAS_RAY = importlib.util.find_spec("ray") is not None
 
 
-@pytest.mark.serial
+@pytest.mark.chaos
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(not HAS_RAY, reason="no ray")
 def test_workers_of_ray_die_alone_and_then_all_at_once(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ UNSHARE = ["unshare", "--map-root-user", "--user", "--net", "--uts"]
 NO_LOCKS = "import fcntl\nfcntl.flock = lambda file, operation: None\n"
 
 pytestmark = [
-    pytest.mark.serial,
+    pytest.mark.chaos,
     pytest.mark.timeout(300),
     pytest.mark.skipif(
         subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode != 0
