@@ -101,9 +101,11 @@ def test_many_numbers_are_measured_a_few_columns_at_a_time(
     widths = list[int]()
     measure = Standardise._measure
 
-    def counted(layer: Standardise, inputs: torch.Tensor, place: slice) -> None:
+    def counted(
+        layer: Standardise, inputs: torch.Tensor, weights: torch.Tensor, place: slice
+    ) -> None:
         widths.append(inputs.shape[1])
-        measure(layer, inputs, place)
+        measure(layer, inputs, weights, place)
 
     monkeypatch.setattr(Standardise, "_measure", counted)
     monkeypatch.setattr(small, "TOGETHER", 170)

@@ -451,8 +451,10 @@ def _read_numbers(column: Values) -> tuple[Array, Array]:
         parts.append(found)
         row += len(found)
     numbers = np.concatenate(parts) if parts else np.zeros(0)
-    if column.is_float and len(zeros := np.flatnonzero(numbers == 0)):
-        numbers[zeros] = numbers[zeros[0]]  # equal values are one value: that of the first row
+    if column.is_float:
+        numbers[np.isnan(numbers)] = math.nan  # a missing value has no sign
+        if len(zeros := np.flatnonzero(numbers == 0)):
+            numbers[zeros] = numbers[zeros[0]]  # equal values are one value: that of the first row
     return numbers, np.concatenate(texts) if texts else np.zeros(0, dtype=np.int64)
 
 
