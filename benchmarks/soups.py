@@ -12,10 +12,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from shoal.documents import read_json
 from shoal.results.averages import with_averages
 from shoal.results.records import RunResult, read_runs
 from shoal.results.soups import BEST, ENSEMBLE, GREEDY, MEAN, UNIFORM, Soup
-from shoal.storage import read_json
 
 from .recording import options, write
 

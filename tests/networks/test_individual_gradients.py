@@ -57,13 +57,13 @@ def test_no_layer_goes_another_road(
     # An eighth of what is tolerated: roundings of the backward must not count.
     monkeypatch.setattr(collect, "ROUNDED", {k: v / 8 for k, v in collect.ROUNDED.items()})
     looked: list[int] = []
-    accounts_for = collect._accounts_for
+    accounts_for = collect.accounts_for
 
     def noting(*arguments: Any) -> bool:
         looked.append(1)
         return accounts_for(*arguments)
 
-    monkeypatch.setattr(collect, "_accounts_for", noting)
+    monkeypatch.setattr(collect, "accounts_for", noting)
     collect._checks.pop(network, None)
     images = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with warnings.catch_warnings(), PRECISIONS[precision](), torch.no_grad():

@@ -19,7 +19,6 @@ from shoal.training.augmentation import ImageParameters, augment, draw_parameter
 from shoal.training.augmentation_kernels import augment_resident, kernels_apply
 from shoal.training.pillow import exact_evaluation, exact_training
 from tests.datasets.pictures import photograph
-from tests.networks.conftest import import_torchvision
 from tests.test_capture_safety import NoQuestions
 
 # Images of each kind, and how often each is augmented.
@@ -212,9 +211,9 @@ def one_image(
     )
 
 
+@pytest.mark.usefixtures("torchvision")
 def test_the_exact_path_is_torchvision_s(tmp_path: Path) -> None:
     """Bit for bit, of an image, for drawn parameters and for extreme ones."""
-    import_torchvision()
     from torchvision.transforms import functional
 
     path = photograph(tmp_path / "a.png", 180, 260)

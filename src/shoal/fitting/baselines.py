@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ..catalogue import BASELINES
-from ..networks import Network, in_parts, measure_inputs
+from ..networks import Network, measure_inputs
+from ..networks.small import in_parts
 from ..networks.trees import TreeNodes, Trees, boosted_trees, forest
 from ..randomness import domainbed_hash
 from ..runs.fitted import ROWS, Fitted, linear_model

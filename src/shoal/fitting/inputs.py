@@ -199,8 +199,8 @@ def _check_real(what: str, values: Any) -> None:
     """Raise if numbers are complex: their imaginary parts would be lost."""
     if isinstance(values, np.ndarray) and values.dtype.kind == "c":
         raise ValueError(
-            f"{what} must hold real numbers, got {values.dtype}; pass real and imaginary parts, or "
-            "magnitudes, as columns of their own"
+            f"Complex data not supported: {what} must hold real numbers, got {values.dtype}; pass "
+            "real and imaginary parts, or magnitudes, as columns of their own"
         )
 
 
