@@ -356,8 +356,10 @@ def print_latex(document: Document, file: IO[str] | None = None) -> None:
 
 def print_json(document: Document, file: IO[str] | None = None) -> None:
     """Print the contents of a report as JSON."""
-    text = json.dumps(document.data(), indent=2, ensure_ascii=False, allow_nan=False)
-    print(text, file=file)
+    encoder = json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False)
+    for part in encoder.iterencode(document.data()):
+        print(part, end="", file=file)
+    print(file=file)
 
 
 FORMATS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..catalogue import DATASETS, DOMAINBED_DATASETS, DOMAINBED_METHODS
-from .records import HELD_OUT, KEPT, Record, RunResult
+from .records import HELD_OUT, KEPT, Record, RunResult, folders_with
 
 RESULTS = "results.jsonl"
 SPLITS = {"in": KEPT, "out": HELD_OUT}
@@ -28,7 +28,7 @@ def read_domainbed(folder: Path) -> list[RunResult]:
     """
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}")
-    return [run for path in sorted(folder.rglob(RESULTS)) for run in _read(path)]
+    return [run for at in folders_with((RESULTS,), folder) for run in _read(at / RESULTS)]
 
 
 def _read(path: Path) -> Iterator[RunResult]:

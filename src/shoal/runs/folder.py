@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..results.averages import AVERAGED_MODELS, AVERAGES_FILE, averages_as_text
-from ..results.records import BEGUN, DONE, FAILED, RECORDS, RUN, Record
+from ..results.averages import AVERAGED_MODELS, averages_as_text
+from ..results.records import AVERAGES_FILE, BEGUN, DONE, FAILED, RECORDS, RUN, Record
 from ..storage import (
     explain_write_errors,
     hold_lock,
