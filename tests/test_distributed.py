@@ -14,8 +14,8 @@ from tests.two_processes import SCENARIOS, WORLD, Result
 
 pytestmark = pytest.mark.serial
 
-# Seconds for two processes from start to end; they take about 10.
-PATIENCE = 60
+# Seconds for two processes from start to end; they take about 15.
+PATIENCE = 90
 # Relative distance of two vectors: the same sums in another order.
 CLOSE = {torch.float64: 1e-10, torch.float32: 1e-5}
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import shoal
-from shoal.gradients.memory import MemoryTrace
+from shoal.internals import trace_memory
 from shoal.networks.base import Dropout
 from shoal.randomness import stream
 
@@ -170,7 +170,7 @@ def test_memory_is_that_of_one_micro_batch() -> None:
     deep = nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(8)])
     inputs, peaks = torch.randn(2048, 64), []
     for size in (2048, 64):
-        with MemoryTrace() as living:
+        with trace_memory() as living:
             shoal.in_micro_batches(deep, inputs, size).square().sum().backward()
         peaks.append(living.peak)
         deep.zero_grad()

@@ -16,6 +16,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import shoal
@@ -273,6 +276,103 @@ def with_an_empty_rank(function: Callable[..., Tensor], **options: object) -> Re
     return result(function(model, inputs, labels, domains, num_domains=E, **options), model)
 
 
+def sharded(model: nn.Module, parts: tuple[type[nn.Module], ...] = (nn.Linear,)) -> nn.Module:
+    """Return the model under FSDP2 in a process group: these layers alone, then the rest."""
+    if dist.is_initialized():
+        mesh = init_device_mesh("cpu", (WORLD,))
+        for module in list(model.modules()):
+            if isinstance(module, parts):
+                fully_shard(module, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    return model
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return a gradient or weight of FSDP2 in one piece; FSDP2 has averaged it already."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def of_shards(function: Callable[..., Tensor], model: nn.Module, **options: object) -> Result:
+    """Return a statistic under FSDP2, and the gradient that ``backward`` leaves in the shards."""
+    inputs, labels, domains = my_part(0)
+    model(inputs)  # FSDP2 keeps some weights gathered after a forward
+    value = function(model, inputs, labels, domains, **{"num_domains": E, **options})
+    generator = torch.Generator().manual_seed(7)
+    weights = torch.rand(value.shape, generator=generator, dtype=value.dtype)
+    number = (value * weights).sum() + (shoal.spread(value) if value.ndim else 0)
+    number.backward()
+    gradients = [whole(p.grad).flatten() for p in model.parameters() if p.grad is not None]
+    return {"value": value.detach(), "gradient": torch.cat(gradients)}
+
+
+def fsdp_training(order: str, chunk_size: int | None = None) -> Result:
+    """Return the weights after three steps with Fishr on all weights, under FSDP2."""
+    model = sharded(Logits(scaled=True))
+    penalty_of = shoal.Fishr(E, 0.5, 0.7, warmup_steps=1, normalise=False)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+    total, world = sum(map(len, DOMAINS)), WORLD if dist.is_initialized() else 1
+    history = {}
+    for seed in range(3):
+        inputs, labels, domains = my_part(seed)
+        options = {"num_domains": E, "chunk_size": chunk_size}
+        if order == "one forward":
+            losses, v = shoal.losses_and_variance(model, inputs, labels, domains, **options)
+            loss = losses.sum() * world / total
+        elif order == "logits first":
+            loss = risk(model(inputs), labels, total)
+            v = shoal.gradient_variance(model, inputs, labels, domains, **options)
+        else:
+            v = shoal.gradient_variance(model, inputs, labels, domains, **options)
+            loss = risk(model(inputs), labels, total)
+        optimiser.zero_grad()
+        (loss + penalty_of.match(v)).backward()
+        optimiser.step()
+        history[f"weights after step {seed}"] = torch.cat(
+            [whole(p.detach()).flatten() for p in model.parameters()]
+        )
+    return history | state_of(penalty_of)
+
+
+def fsdp_head() -> Result:
+    """Fishr on the classifier, with features and logits from the sharded network."""
+    model = sharded(Network())
+    inputs, labels, domains = my_part(0)
+    z, logits = model(inputs)
+    penalty = shoal.Fishr(E, 2.0, 0.7, warmup_steps=0, normalise=False)(z, logits, labels, domains)
+    penalty.backward()
+    gradients = [whole(p.grad).flatten() for p in model.parameters()]
+    return {"value": penalty.detach(), "gradient": torch.cat(gradients)}
+
+
+def individual(model: nn.Module, chunk_size: int | None = None) -> Result:
+    """Return norms, Fisher diagonals and noise scale: of the whole batch, or gathered."""
+    inputs, labels, _ = my_part(0)
+    options = {"chunk_size": chunk_size}
+    norms = shoal.gradient_norms(model, inputs, labels, **options)
+    if dist.is_initialized():
+        parts: list[Tensor] = [norms] * WORLD
+        dist.all_gather_object(parts, norms)
+        norms = torch.cat(parts)
+    fishers = [
+        shoal.fisher_diagonal(model, inputs, of, **options)  # type: ignore[arg-type]
+        for of in (labels, None)
+    ]
+    rows = [torch.cat([f.flatten() for f in fisher.values()]) for fisher in fishers]
+    # Of one class, so that the gradients agree and the scale is finite.
+    scale = torch.stack(shoal.gradient_noise_scale(model, inputs, labels * 0, **options))
+    return {"value": norms, "empirical": rows[0], "fisher": rows[1], "noise scale": scale}
+
+
+def without_gradients() -> Result:
+    """Return statistics under no_grad, with weights that need it."""
+    model = sharded(Logits(scaled=True))
+    with torch.no_grad():
+        rows = V(model, *my_part(0), num_domains=E)
+        inputs, labels, _ = my_part(0)
+        fisher = shoal.fisher_diagonal(model, inputs, labels, "scale")["scale"]
+    return {"value": rows, "fisher": fisher}
+
+
 V, G, C = shoal.gradient_variance, shoal.gradient_mean, shoal.covariance_spread
 
 SCENARIOS: dict[str, Callable[[], Result]] = {
@@ -313,6 +413,27 @@ SCENARIOS: dict[str, Callable[[], Result]] = {
     ),
     "losses and variance": lambda: losses_and_variance(None),
     "losses and variance, chunks": lambda: losses_and_variance(2),
+    "similarity": lambda: statistic(shoal.gradient_similarity, Logits()),
+    "individual gradients": lambda: individual(Logits(scaled=True)),
+    "individual gradients, chunks": lambda: individual(make_conv(), 2),
+    "FSDP2, individual gradients": lambda: individual(sharded(Logits(scaled=True))),
+    "FSDP2, variance": lambda: of_shards(V, sharded(Logits())),
+    "FSDP2, variance, chunks": lambda: of_shards(V, sharded(Logits()), chunk_size=2),
+    "FSDP2, variance, no layer's weight": lambda: of_shards(V, sharded(Logits(scaled=True))),
+    "FSDP2, variance, of one layer": lambda: of_shards(
+        V, sharded(Logits()), parameters="classifier"
+    ),
+    "FSDP2, variance, one group": lambda: of_shards(V, sharded(Logits(), ())),
+    "FSDP2, variance, convolution": lambda: of_shards(V, sharded(make_conv())),
+    "FSDP2, mean": lambda: of_shards(G, sharded(Logits())),
+    "FSDP2, mean, chunks": lambda: of_shards(G, sharded(Logits()), chunk_size=2),
+    "FSDP2, covariance": lambda: of_shards(C, sharded(Logits())),
+    "FSDP2, covariance, Gram matrices": lambda: of_shards(C, sharded(Logits(features=MANY))),
+    "FSDP2, without gradients": without_gradients,
+    "FSDP2, Fishr": fsdp_head,
+    "FSDP2, Fishr everywhere": lambda: fsdp_training("rows first"),
+    "FSDP2, Fishr everywhere, logits first": lambda: fsdp_training("logits first", 2),
+    "FSDP2, Fishr everywhere, one forward": lambda: fsdp_training("one forward"),
     "variance, domains counted": lambda: statistic(V, Logits(), num_domains=None),
     "mean, domains counted": lambda: statistic(G, Logits(), num_domains=None),
 }

@@ -29,11 +29,15 @@ TOOLS = (
     "catalogue",
     "choices",
     "checks",
+    "documents",
+    "escapes",
+    "files",
     "storage",
     "randomness",
     "distributed",
     "replay",
     "scalars",
+    "notebook",
 )
 # Neither boxes nor tools: a version number, and a file that calls the command line.
 NOT_DRAWN = ("_version", "__main__")

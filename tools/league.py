@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 
 from shoal.catalogue import AVERAGES, DATASETS, METHODS, title_of
-from shoal.report.fit_page import page_file
+from shoal.report.template import read_part
 from shoal.results.aggregation import (
     Comparison,
     MethodRow,
@@ -239,7 +239,7 @@ def write_html(rows: Sequence[LeagueRow]) -> str:
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>The league</title>
 <style>
-{page_file("fit.css")}</style>
+{read_part("fit.css")}</style>
 </head>
 <body>
 <header><h1>The league</h1><p class="soft">{escape(INTRODUCTION)}</p></header>

@@ -2,12 +2,15 @@
 
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
 import shoal
+from shoal.vision import mend_torchvision
+
+mend_torchvision()  # Transformers imports it, and would fail if it does not fit torch
+import transformers  # noqa: E402
 
 
-class WithFishr(Trainer):
+class WithFishr(transformers.Trainer):
     """A trainer that adds the penalty on the classifier; each row of the data has a domain."""
 
     def __init__(self, *args: object, num_domains: int, **kwargs: object) -> None:
@@ -32,7 +35,7 @@ class WithFishr(Trainer):
 
 torch.manual_seed(0)
 # A tiny network with random weights; yours comes from from_pretrained(...).
-config = BertConfig(
+config = transformers.BertConfig(
     vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
 )
 texts = [
@@ -40,9 +43,9 @@ texts = [
     for i in range(96)
 ]
 trainer = WithFishr(
-    model=BertForSequenceClassification(config),
+    model=transformers.BertForSequenceClassification(config),
     num_domains=3,
-    args=TrainingArguments(
+    args=transformers.TrainingArguments(
         "texts",
         per_device_train_batch_size=24,
         num_train_epochs=2,

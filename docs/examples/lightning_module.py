@@ -1,12 +1,15 @@
 """Fishr in Lightning: the regulariser is a submodule, so checkpoints contain its state."""
 
-import lightning
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import shoal
+from shoal.vision import mend_torchvision
+
+mend_torchvision()  # Lightning imports it, and would fail if it does not fit torch
+import lightning  # noqa: E402
 
 
 class Classifier(lightning.LightningModule):

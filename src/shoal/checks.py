@@ -8,6 +8,8 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
+from .transforms import batched
+
 # The dtypes that torch allows for indices.
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -28,11 +30,14 @@ def values_visible(*tensors: Tensor) -> bool:
     """Return whether values can be read without waiting for a device.
 
     Never inside a compiled step, and never on a GPU, because reading is a synchronisation (and an
-    error inside a captured step). Half-precision values are left to the loss scaler.
+    error inside a captured step); nor if ``torch.func.vmap`` maps over the tensor. Half-precision
+    values are left to the loss scaler.
     """
     if torch.compiler.is_compiling() or not _READ_VALUES.get():
         return False
-    return all(t.device.type == "cpu" and t.dtype != torch.float16 for t in tensors)
+    return all(
+        t.device.type == "cpu" and t.dtype != torch.float16 and not batched(t) for t in tensors
+    )
 
 
 def check_floating(name: str, tensor: Tensor) -> None:

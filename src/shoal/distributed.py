@@ -8,7 +8,7 @@ up to the whole gradient and the average is 1/W of it: each backward here multip
 the network on a part of it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import pairwise
@@ -99,11 +99,22 @@ class _Averaged(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
-        flat = torch.cat([grad.flatten() for grad in grads])
-        dist.all_reduce(flat)
-        flat /= dist.get_world_size()
-        parts = flat.split([grad.numel() for grad in grads])
-        return tuple(part.view(grad.shape) for part, grad in zip(parts, grads, strict=True))
+        return average_over_ranks(grads)
+
+
+def average_over_ranks(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return the mean of each tensor over all ranks, in one message for every dtype."""
+    found = list(tensors)
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        alike = [k for k, tensor in enumerate(tensors) if tensor.dtype == dtype]
+        flat = torch.cat([tensors[k].flatten() for k in alike])
+        if processes() > 1:
+            dist.all_reduce(flat)
+            flat /= processes()
+        parts = flat.split([tensors[k].numel() for k in alike])
+        for k, part in zip(alike, parts, strict=True):
+            found[k] = part.view(tensors[k].shape)
+    return tuple(found)
 
 
 def gather_rows(*tensors: Tensor) -> tuple[Tensor, ...]:

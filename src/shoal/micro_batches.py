@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from .gradients.examples import Inputs, check_examples
+from .internals import is_compiled_copy, map_tensors
 from .replay import Randomness, part_of_batch
 
 
@@ -25,6 +25,14 @@ def in_micro_batches(network: Callable[..., Any], inputs: Inputs, size: int) -> 
             tensor, or a tuple, list or dict of tensors.
         inputs: a tensor, tuple or dict of tensors with examples first.
         size: examples per micro-batch; the last can have fewer.
+
+    Example:
+        >>> network = torch.nn.Linear(4, 2)
+        >>> inputs = torch.arange(32.0).view(8, 4)
+        >>> outputs = shoal.in_micro_batches(network, inputs, size=2)
+        >>> torch.equal(outputs, network(inputs))
+        True
+        >>> outputs.var(0).sum().backward()  # any loss of the whole batch
     """
     if size < 1:
         raise ValueError(f"size must be 1 or more, got {size}")
@@ -43,7 +51,7 @@ def in_micro_batches(network: Callable[..., Any], inputs: Inputs, size: int) -> 
         _check_independent(model)
         network = _with_current_weights(model)
 
-    compiled = isinstance(model, torch._dynamo.OptimizedModule)
+    compiled = is_compiled_copy(model)
     state = Randomness.now(tensors[0].device, model)
     found = []
     for start in range(0, n, size):
@@ -61,8 +69,7 @@ def in_micro_batches(network: Callable[..., Any], inputs: Inputs, size: int) -> 
         else:
             with first:
                 found.append(run(*parts))
-    leaves = [tree_flatten(outputs)[0] for outputs in found]
-    return tree_unflatten([torch.cat(parts) for parts in zip(*leaves, strict=True)], _tree(found))
+    return map_tensors(lambda *parts: torch.cat(parts), *found)
 
 
 def _with_current_weights(model: nn.Module) -> Callable[..., Any]:
@@ -73,10 +80,6 @@ def _with_current_weights(model: nn.Module) -> Callable[..., Any]:
         return torch.func.functional_call(model, held, args, kwargs)
 
     return run
-
-
-def _tree(found: list[Any]) -> Any:
-    return tree_flatten(found[0])[1]
 
 
 def _run_again_in_backward(

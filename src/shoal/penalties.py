@@ -13,6 +13,17 @@ from torch import Tensor
 
 from .checks import check_domains, check_features, check_floating, check_sizes
 
+__all__ = [
+    "irm",
+    "mmd",
+    "mmd_between",
+    "mmd_of_losses",
+    "pairwise",
+    "presence",
+    "quantile",
+    "spread",
+]
+
 # Exponents of the kernels' γ = 10^k, of features and of losses.
 WIDTHS, LOSS_WIDTHS = range(-3, 4), range(-4, 4)
 
@@ -27,6 +38,12 @@ def spread(rows: Tensor, present: Tensor | None = None) -> Tensor:
         rows: a statistic, ``[E, P]`` or ``[E]``.
         present: which domains take part, bool ``[E]``; by default the rows that are not all zero.
             A statistic returns zeros for a domain with fewer than two examples.
+
+    Example:
+        >>> shoal.spread(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
+        tensor(1.)
+        >>> shoal.spread(torch.tensor([[1.0, 5.0], [3.0, 5.0], [0.0, 0.0]]))  # one is absent
+        tensor(1.)
     """
     check_floating("rows", rows)
     if rows.ndim not in (1, 2) or rows.numel() == 0:

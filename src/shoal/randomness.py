@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+__all__ = ["Draws", "stream"]
+
 
 def stream(*name: str | int | float) -> torch.Generator:
     """Return a CPU generator seeded by ``name``, e.g. ``stream("split", trial, domain)``."""

@@ -14,6 +14,9 @@ from .penalties import presence
 from .replay import first_order
 from .scalars import Number, Scalars
 from .statistics import head_gradients, head_rows
+from .transforms import assign, transformed
+
+__all__ = ["Fishr", "Match", "Warmup"]
 
 # Updates whose ratio of gradients λ can follow, and how far it can get from the given λ.
 MEASURED, FARTHEST = 50, 100.0
@@ -59,6 +62,11 @@ class Warmup(nn.Module):
         penalty_weight: λ.
         warmup_steps: the call from which λ acts; 0 here means no warm-up, ever.
         warmup_weight: the weight until then; 1 in IRM and V-REx, 0 in Fishr.
+
+    Example:
+        >>> warmup = Warmup(penalty_weight=10.0, warmup_steps=1, warmup_weight=0.0)
+        >>> [warmup(torch.tensor(2.0)).item() for step in range(3)]
+        [0.0, 20.0, 20.0]
     """
 
     penalty_weight, warmup_weight = Number(check_weight), Number(check_weight)
@@ -103,6 +111,11 @@ class Match(nn.Module):
         warmup_weight: the weight until then.
         ramp_steps: calls after the warm-up over which the weight rises linearly to λ; 0 for a jump.
         normalise: divide by the number of columns P; False is Eq. 3.
+
+    Example:
+        >>> match = Match(num_domains=2, penalty_weight=1.0)
+        >>> match.match(torch.tensor([1.0, 3.0]))  # risks, so this is V-REx
+        tensor(1.)
     """
 
     penalty_weight, warmup_weight = Number(check_weight), Number(check_weight)
@@ -191,7 +204,12 @@ class Match(nn.Module):
             self.scalars.values if numbers is None else numbers,
             self._columns(rows),
         )
-        if self.training:
+        if self.training and transformed():
+            present = finite if present is None else present & finite
+            assign(v_bar, torch.where(finite, new, v_bar))
+            assign(self.updates, self.updates + present)
+            assign(self.steps, self.steps + 1)
+        elif self.training:
             with torch.no_grad():  # in place: a captured step replays addresses
                 if torch.compiler.is_compiling() or new.dtype != v_bar.dtype:
                     v_bar.copy_(torch.where(finite, new, v_bar))
@@ -270,6 +288,17 @@ class Fishr(Match):
             ``penalty_weight``. Needs a warm-up of 50 calls or more and a cross-entropy.
         centered, unbiased, bias, loss: as in ``shoal.head_variance``.
         normalise: divide by P, which the published range of λ assumes; False is Eq. 3.
+
+    Example:
+        >>> fishr = shoal.Fishr(num_domains=2, penalty_weight=1000.0, warmup_steps=0)
+        >>> head = torch.nn.Linear(3, 2)
+        >>> features, labels = torch.eye(3).repeat(4, 1), torch.arange(12) % 2
+        >>> domains = torch.arange(12) // 6  # the first six examples, and the last six
+        >>> logits = head(features)
+        >>> penalty = fishr(features, logits, labels, domains)
+        >>> penalty.backward()  # with the loss of your loop: (loss + penalty).backward()
+        >>> list(fishr.state_dict())[:3]
+        ['v_bar', 'steps', 'updates']
     """
 
     ratios: Tensor  # the newest of the warm-up; only with a gradient_share
@@ -356,7 +385,7 @@ class Fishr(Match):
         if self.training:
             places = torch.arange(MEASURED, device=ratio.device)
             here = (places == self.steps % MEASURED) & (self.steps < warmup_steps)
-            self.ratios.copy_(torch.where(here, ratio.float(), self.ratios))
+            assign(self.ratios, torch.where(here, ratio.float(), self.ratios))
         found = self.gradient_share * self.ratios.nanmedian().to(weight.dtype)
         found = torch.where(found.isnan(), weight, found)  # nothing is measured yet
         found = found.clamp(weight / FARTHEST, weight * FARTHEST)
@@ -368,7 +397,11 @@ def _penalty_and_average(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 
     Only the first has a gradient.
     """
-    match: Any = _match_op if torch.compiler.is_compiling() else _MatchFunction.apply
+    match: Any = _MatchFunction.apply
+    if torch.compiler.is_compiling():
+        match = _match_op
+    elif transformed():  # differentiates the terms itself
+        match = _terms
     penalty, new, finite, *_ = match(*arguments)
     return penalty, new, finite
 

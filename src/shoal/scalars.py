@@ -7,8 +7,13 @@ import torch
 from torch import Tensor, nn
 
 
+def widest(device: torch.device) -> torch.dtype:
+    """Return the widest floating-point type of a device: float64, which MPS does not have."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 class Scalars(nn.Module):
-    """Numbers by name, and in order in ``values``, on the device in double precision.
+    """Numbers by name, and in order in ``values``, on the device in its widest type.
 
     A Python number is a constant of compiled code, and a new value compiles it again.
     ``state_dict()`` holds none of them.
@@ -27,9 +32,8 @@ class Scalars(nn.Module):
         self.values[list(self.numbers).index(name)] = number
 
     def _place(self, device: torch.device) -> None:
-        # MPS has no double precision.
-        dtype = torch.float32 if device.type == "mps" else torch.float64
-        values = torch.tensor([*self.numbers.values()], dtype=dtype, device=device)
+        numbers = [*self.numbers.values()]
+        values = torch.tensor(numbers, dtype=widest(device), device=device)
         self.register_buffer("values", values, persistent=False)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Scalars":

@@ -6,26 +6,28 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from .internals import foreach
+
 
 @contextmanager
 def use_weights(weights: Sequence[Tensor], values: Sequence[Tensor]) -> Iterator[None]:
     """Give the weights other values inside, in place: captured and compiled code follows."""
     with torch.no_grad():
         before = [weight.detach().clone() for weight in weights]
-        torch._foreach_copy_(list(weights), list(values))
+        foreach("copy_", list(weights), list(values))
     try:
         yield
     finally:
         with torch.no_grad():
-            torch._foreach_copy_(list(weights), before)
+            foreach("copy_", list(weights), before)
 
 
 def fold(mean: Sequence[Tensor], count: int, more: Sequence[Tensor], added: int) -> None:
     """Make ``mean`` of ``count`` weights the mean of these and of ``added`` with mean ``more``."""
     if count:
-        torch._foreach_lerp_(list(mean), list(more), added / (count + added))
+        foreach("lerp_", list(mean), list(more), added / (count + added))
     else:  # whatever was there, also what is not a number
-        torch._foreach_copy_(list(mean), list(more))
+        foreach("copy_", list(mean), list(more))
 
 
 class StoredWeights(nn.Module):
@@ -46,7 +48,7 @@ class WeightAverage(nn.Module):
 
     Averaging along a run is the cheapest gain on domains that were never seen. Training is not
     touched: call ``update`` after each optimiser step, and use the mean where the model is
-    evaluated or saved. The mean and the count are in ``state_dict()``.
+    evaluated or saved. The mean and the count are in ``state_dict()``::
 
         average = shoal.WeightAverage(model, start=100)
         for inputs, labels in batches:
@@ -61,6 +63,18 @@ class WeightAverage(nn.Module):
 
     Args:
         start: updates before the mean begins; until then it is the latest weights.
+
+    Example:
+        >>> model = torch.nn.Linear(1, 1, bias=False)
+        >>> average = shoal.WeightAverage(model)
+        >>> for value in (1.0, 2.0, 6.0):
+        ...     _ = model.weight.data.fill_(value)  # an optimiser's step
+        ...     average.update()
+        >>> with average.applied():
+        ...     model.weight.item()
+        3.0
+        >>> model.weight.item()
+        6.0
     """
 
     updates: Tensor

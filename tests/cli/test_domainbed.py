@@ -18,7 +18,7 @@ from shoal.catalogue import (
     own_dataset,
     own_method,
 )
-from shoal.cli import _parser, main
+from shoal.cli import build_parser, main
 from shoal.cli.domainbed import ACTIONS, OPTIONS, SETTINGS, THEIRS, answers, dataset_name
 from shoal.datasets import SOURCES, load_dataset
 from shoal.datasets import find as find_dataset
@@ -160,7 +160,7 @@ def test_the_classifier_takes_its_names() -> None:
         for name, hparams in (("irm", {"penalty_weight": 3}), ("IRM", {"irm_lambda": 3}))
     )
     dataset = squares((4, 4), "tiny", side=28)
-    first, second = (one._run(dataset, find_method(one.algorithm)) for one in (ours, theirs))
+    first, second = (one._run(dataset, find_method(one.algorithm), 0) for one in (ours, theirs))
     assert first.identity == second.identity and second.algorithm == "irm"
 
 
@@ -233,7 +233,7 @@ def test_other_options_are_refused_as_before(capsys: Output) -> None:
 
 
 def options_of(command: str) -> set[str]:
-    commands: Any = _parser([command])._subparsers
+    commands: Any = build_parser([command])._subparsers
     return set(commands._group_actions[0].choices[command]._option_string_actions)
 
 

@@ -13,7 +13,8 @@ import pytest
 import shoal
 from shoal.cli import main
 from shoal.cli.monitor import _labels
-from shoal.storage import read_json, write_json
+from shoal.documents import read_json
+from shoal.storage import write_json
 
 pytest.importorskip("sklearn", reason="no scikit-learn")
 Output = pytest.CaptureFixture[str]

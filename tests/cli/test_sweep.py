@@ -50,7 +50,8 @@ def test_a_plan_is_shown_before_anything_starts(
     runs = read_plan(tmp_path)
     assert {run.test_domains for run in runs} == {("+90%",), ("+80%",), ("-90%",)}
     (done := folder_of(tmp_path, runs[1])).mkdir(parents=True)
-    (done / "done").touch()
+    for name in ("done", "run.json"):
+        (done / name).touch()
     assert main([*command, "--shard", "1/5"]) == 0
     told = capsys.readouterr().err
     assert "12 runs (3 in this shard), 3,000 updates in all: 1 done, 2 waiting\n" in told
@@ -420,7 +421,8 @@ def test_a_sweep_is_planned_or_done_without_the_package_of_its_network(
     assert {run.protocol.weights for run in runs} == {"imagenet"}
     for run in runs:
         (folder := folder_of(tmp_path / "out", run)).mkdir(parents=True)
-        (folder / "done").touch()
+        for name in ("done", "run.json"):
+            (folder / name).touch()
     assert main(command) == 0
 
 

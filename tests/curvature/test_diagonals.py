@@ -1,6 +1,7 @@
 """Every diagonal against dense matrices, computed one example after the other in float64."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -77,7 +78,9 @@ def test_every_diagonal_of_a_head(outputs: int) -> None:
 
 
 @pytest.mark.parametrize("method", ["func", "backpack"])
-def test_other_methods_give_the_same_hessian(method: str) -> None:
+def test_other_methods_give_the_same_hessian(method: str, request: pytest.FixtureRequest) -> None:
+    if method == "backpack":
+        request.getfixturevalue("backpack")
     model = small.tanh_mlp()
     data = small.examples()
     exact = hessian_diagonal(model, *data)
@@ -86,7 +89,7 @@ def test_other_methods_give_the_same_hessian(method: str) -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_backpack_follows_features_and_classifier() -> None:
+def test_backpack_follows_features_and_classifier(backpack: Any) -> None:
     class Network(nn.Module):
         def __init__(self) -> None:
             super().__init__()

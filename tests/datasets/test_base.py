@@ -97,7 +97,7 @@ def test_frozen(dataset: DomainDataset) -> None:
         (lambda: Domain("", torch.tensor([0]), images(1)), "needs a name"),
         (lambda: Domain("n", torch.tensor([0.0]), images(1)), "must be int64"),
         (lambda: Domain("n", torch.tensor([[0]]), images(1)), r"shape \[1, 1\]"),
-        (lambda: Domain("n", torch.tensor([0]), images(1).float()), "must be uint8"),
+        (lambda: Domain("n", torch.tensor([0]), images(1).int()), "must be uint8 or float32"),
         (lambda: Domain("n", torch.tensor([0]), images(1)[0]), r"uint8 of shape \[2, 3, 3\]"),
         (lambda: Domain("n", torch.tensor([0, 1]), images(3)), "2 labels for 3 images"),
         (lambda: Domain("n", torch.tensor([0]), (Path("a"), Path("b"))), "1 labels for 2 images"),

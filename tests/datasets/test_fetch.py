@@ -163,7 +163,7 @@ def test_a_given_sum_goes_before_a_remembered_one(tmp_path: Path) -> None:
 def test_by_hand(tmp_path: Path) -> None:
     with pytest.raises(Unavailable) as caught:
         fetch("pacs", tmp_path)
-    message = str(caught.value)
+    message = "\n".join([str(caught.value), *caught.value.__notes__])
     for part in (
         "PACS.zip has to be downloaded by hand: it is on Google Drive",
         PACS.page,
@@ -216,7 +216,7 @@ def test_a_server_that_is_gone_says_where_the_files_go(
         from_server(monkeypatch, "terra-incognita", served, {})
         with pytest.raises(Unavailable) as caught:
             fetch("terra-incognita", tmp_path)
-    message = str(caught.value)
+    message = "\n".join([str(caught.value), *caught.value.__notes__])
     assert "the server answered 404" in message
     for file in SOURCES["terra-incognita"].files:
         assert f"  {tmp_path}/downloads/{file.name}  " in message

@@ -17,7 +17,7 @@ from shoal.catalogue import DATASETS as FACTS
 from shoal.datasets import DATASETS, load_dataset
 from shoal.runs.run import Run
 from shoal.sweeps.plan import folder_of
-from tests.docs.test_documents import ROOT, _parser
+from tests.docs.test_documents import ROOT, build_parser
 
 ARCHIVES = sorted((ROOT / "docs" / "results").rglob("*.tar.gz"))
 
@@ -159,7 +159,7 @@ def test_the_commands_beside_an_archive_find_every_run_done(
     planned: set[str] = set()
     for command in asked:
         words = shlex.split(command)[1:]
-        options = _parser(words).parse_args(words)
+        options = build_parser(words).parse_args(words)
         with pytest.raises(Planned) as found:
             options.run(options)
         mine = {name_of(run) for run in found.value.args[0]}

@@ -9,13 +9,13 @@ from urllib.parse import unquote
 import pytest
 
 from shoal.algorithms import ALGORITHMS
-from shoal.cli import _parser
+from shoal.cli import build_parser
 from tests.datasets.pictures import photograph
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
-DOCUMENTS = [README, CONTRIBUTING, *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 # Their commands and snippets need files and run in test_own_data.py; own-algorithm.md has tests in
 # tests/algorithms/test_own_algorithm.py.
 ELSEWHERE = {"own-data.md", "new-places.md", "getting-started.md", "own-algorithm.md"}
@@ -153,7 +153,7 @@ def test_every_command_in_the_documents_is_understood(path: Path) -> None:
     for command in commands(path):
         words = shlex.split(command, comments=True)[1:]
         try:
-            options = _parser(words).parse_args(words)
+            options = build_parser(words).parse_args(words)
         except SystemExit:
             pytest.fail(f"{command!r} is not understood")
         assert hasattr(options, "run"), command

@@ -16,6 +16,7 @@ import shoal
 from shoal.algorithms import find
 from shoal.cli import main
 from shoal.datasets import Domain, DomainDataset
+from shoal.documents import read_json
 from shoal.fitting.adaptation import (
     BATCH_NORM,
     PRIOR,
@@ -35,7 +36,7 @@ from shoal.fitting.setup import FitSetup, FitWorkspace, find_candidate
 from shoal.networks import Network
 from shoal.runs import model as models
 from shoal.runs.machine import Machine
-from shoal.storage import read_json, write_json
+from shoal.storage import write_json
 from shoal.sweeps.worker import Worker
 
 Output = pytest.CaptureFixture[str]

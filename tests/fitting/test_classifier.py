@@ -73,6 +73,22 @@ def test_one_domain_has_nothing_to_compare(algorithm: str) -> None:
         make(algorithm=algorithm, steps=1).fit(X, y, ["here"] * len(y))
     expected = "Fishr compares domains, but all examples are of one domain"
     assert [str(one.message).startswith(expected) for one in told] == [True] * (algorithm != "erm")
+    assert all(one.filename == __file__ for one in told)
+
+
+@pytest.mark.parametrize("algorithm", ["erm", "fishr"])
+def test_without_domains_there_is_one(algorithm: str) -> None:
+    X, y, _ = arrays()
+    with pytest.warns(UserWarning, match="no domains were given, so all .* one domain") as told:
+        model = make(algorithm=algorithm, steps=3).fit(X, y)
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    assert ("Fishr compares domains" in str(told[0].message)) == (algorithm == "fishr")
+    assert model.domains_.tolist() == ["all"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        given = make(algorithm=algorithm, steps=3).fit(X, y, ["all"] * len(y))
+    assert (model.predict_proba(X) == given.predict_proba(X)).all()
 
 
 def test_the_same_random_state_gives_the_same_model() -> None:
@@ -110,7 +126,7 @@ def test_pipelines_and_leaving_groups_out() -> None:
     given: dict[str, Any] = {"groups": domains, "cv": LeaveOneGroupOut()}
     scores = cross_val_score(make(), X, y, params={"domains": domains}, **given)
     assert len(scores) == 3
-    assert scores.min() > 0.8
+    assert scores.min() > 0.7
     search = GridSearchCV(make(steps=5), {"algorithm": ["erm", "coral"]}, cv=LeaveOneGroupOut())
     search.fit(X, y, groups=domains, domains=domains)
     assert search.best_params_["algorithm"] in ("erm", "coral")
@@ -136,7 +152,7 @@ def test_cross_validation_of_a_pipeline(routing: bool) -> None:
             pipeline, X, y, cv=LeaveOneGroupOut(), error_score="raise", **given
         )
     assert len(scores) == 3
-    assert scores.min() > 0.8
+    assert scores.min() > 0.7
 
 
 def test_requests_are_changed_and_cloned() -> None:
@@ -146,13 +162,13 @@ def test_requests_are_changed_and_cloned() -> None:
     model = make(steps=2)
     with config_context(enable_metadata_routing=True):
         assert model.set_fit_request(domains="site") is model
-        scaler = StandardScaler().set_fit_request(sample_weight=False)
         given: dict[str, Any] = {"cv": LeaveOneGroupOut(), "params": params, "error_score": "raise"}
-        with pytest.raises(ValueError, match=r"sample_weight.* DomainClassifier\.score"):
-            cross_val_score(make_pipeline(scaler, clone(model)), X, y, **given)
+        for _ in ("fit", "score"):
+            with pytest.raises(ValueError, match=r"sample_weight.* DomainClassifier"):
+                cross_val_score(clone(model), X, y, **given)
+            model.set_fit_request(sample_weight=False)
         model.set_score_request(sample_weight=True)
-        pipeline = make_pipeline(scaler, model)
-        found = cross_validate(pipeline, X, y, return_estimator=True, **given)
+        found = cross_validate(model, X, y, return_estimator=True, **given)
     for name, one, score in zip(
         np.unique(domains), found["estimator"], found["test_score"], strict=True
     ):
@@ -170,6 +186,13 @@ def test_a_score_may_be_weighted() -> None:
     assert model.score(X, y) == pytest.approx(right.mean())
     assert model.score(X, y, sample_weight=right + 0.0) == 1
     assert make_pipeline(model).score(X, y, sample_weight=1.0 - right) == 0
+    with pytest.warns(UserWarning, match="A column-vector y was passed"):
+        assert model.score(X, y[:, None]) == pytest.approx(right.mean())
+    for wrong in (y[:5], None):
+        with pytest.raises(ValueError, match=r"y must be \[n\] with n = 90"):
+            model.score(X, wrong)
+    with pytest.raises(ValueError, match=r"sample_weight must be \[n\] with n = 90, got \[5\]"):
+        model.score(X, y, sample_weight=right[:5])
 
 
 def test_a_data_set_gives_what_its_arrays_give() -> None:
@@ -207,7 +230,7 @@ def test_a_data_set_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     expected = np.mean(model.predict(data) == [path.parent.name for path in paths])
     assert model.score(data) == expected
     # It begins with weights of ImageNet, as a fit does.
-    protocol = model._run(data, find_method(model.algorithm)).protocol
+    protocol = model._run(data, find_method(model.algorithm), 0).protocol
     assert (protocol.network, protocol.weights) == ("efficientnet-lite0", "imagenet")
     with pytest.raises(ValueError, match="there is no file"):
         model.predict([tmp_path / "gone.png"])
@@ -249,8 +272,7 @@ def test_missing_values_are_fine() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"y": None}, "fit needs y"),
-        ({"domains": None}, r'fit needs domains: .*params=\{"domains": domains\}'),
+        ({"y": None}, r"requires y to be passed.* call fit\(X, y, domains\)"),
         ({"X": np.zeros(90)}, r"vectors \[n, d\] or images"),
         ({"X": np.array([["a", "b"]] * 90)}, "X must be numeric .* OneHotEncoder"),
         ({"y": np.zeros(90)}, "two classes or more"),
@@ -285,7 +307,7 @@ def test_wrong_arguments_and_order_of_calls() -> None:
         make(algorithm="fisher").fit(X, y, domains)
     with pytest.raises(ValueError, match="unknown hyperparameter 'lrr'"):
         make(hparams={"lrr": 1}).fit(X, y, domains)
-    for state in (None, -1, np.random.RandomState(0)):
+    for state in (-1, 0.5, np.random.default_rng(0)):
         with pytest.raises(ValueError, match="random_state must be a whole number, 0 or more"):
             make(random_state=state).fit(X, y, domains)
     with pytest.raises(ValueError, match="unknown device 'gpu'; one of: cpu, cuda"):

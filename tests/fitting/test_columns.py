@@ -1,6 +1,7 @@
 """Columns by name: any order, missing and unknown ones are named; frames in and out; saving."""
 
 import csv
+import datetime
 import io
 import json
 import sys
@@ -101,6 +102,114 @@ def test_kinds_of_missing_values_of_pandas() -> None:
     as_objects = frame.astype(object)
     assert as_objects["dose"][0] is pandas.NA
     assert (fitted(table, as_objects).predict_proba(as_objects) == expected).all()
+
+
+def kinds() -> dict[str, Any]:
+    """Return one table as frames: categories that are numbers, and gaps in columns of all kinds."""
+    site = [None if k == 3 else (1, 2, 7)[k % 3] for k in range(90)]
+    count = [None if k % 7 == 0 else k * k % 11 for k in range(90)]
+    flag, text = [None, True, False] * 30, ["x", None, "y", "x", "y"] * 18
+    of_pandas = pandas.DataFrame(
+        {
+            "site": pandas.Categorical(site),
+            "count": pandas.array(count, dtype="Int64"),
+            "flag": pandas.array(flag, dtype="boolean"),
+            "text": pandas.array(text, dtype="string"),
+        }
+    )
+    texts = [None if one is None else str(one) for one in site]
+    of_polars = polars.DataFrame(
+        {"site": polars.Series(texts, dtype=polars.Categorical), "count": count}
+        | {"flag": flag, "text": text}
+    )
+    columns = {"count": count, "flag": flag, "text": text}
+    return {
+        "pandas": of_pandas,
+        "pandas of pyarrow": of_pandas.astype(
+            {"count": "int64[pyarrow]", "flag": "bool[pyarrow]", "text": "string[pyarrow]"}
+        ),
+        "polars": of_polars,
+        "polars enum": of_polars.with_columns(
+            polars.col("site").cast(polars.String).cast(polars.Enum(["1", "2", "7"]))
+        ),
+        "pyarrow": pyarrow.table({"site": pyarrow.array(site).dictionary_encode(), **columns}),
+    }
+
+
+@pytest.mark.parametrize("library", kinds())
+def test_categories_and_nullable_columns_of_every_library(library: str) -> None:
+    frame = kinds()[library]
+    y = np.arange(90) % 2
+    model = make().fit(frame, y, DOMAINS)
+    encoding = model.predictor_.encoding
+    assert encoding is not None
+    assert [(one.name, one.values, one.gaps) for one in encoding.columns] == [
+        ("site", ("", "1", "2", "7"), False),
+        ("count", None, True),
+        ("flag", ("", "False", "True"), False),
+        ("text", ("", "x", "y"), False),
+    ]
+    expected = make().fit(kinds()["pandas"], y, DOMAINS).predict_proba(kinds()["pandas"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert (model.predict_proba(frame) == expected).all()
+        # Numbers that are not called categories are those of the fit.
+        new = {"site": [1, 2], "count": [3, None], "flag": [True, None], "text": ["x", "y"]}
+        assert model.predict_proba(pandas.DataFrame(new)).shape == (2, 2)
+
+
+def dates(frame: Callable[[Table], Any]) -> dict[str, Any]:
+    days = [datetime.date(2020, 1, 1) + datetime.timedelta(k) for k in range(90)]
+    moments = [datetime.datetime(2020, 1, 1, k % 24) for k in range(90)]
+    given = {"dates": days, "moments": moments, "gaps": [None, *moments[1:]]}
+    found = {name: frame({**numbers(), "when": values}) for name, values in given.items()}
+    return found | {
+        "spans": frame({**numbers(), "when": [datetime.timedelta(k) for k in range(90)]})
+    }
+
+
+@by_library
+def test_dates_and_times_are_refused(frame: Callable[[Table], Any]) -> None:
+    for X in dates(frame).values():
+        with pytest.raises(ValueError, match=r"'when' of X holds dates or times.* the month"):
+            fitted(numbers(), X)
+
+
+def test_dates_of_numpy_are_refused() -> None:
+    when = np.arange(90).astype("datetime64[ns]")
+    for X in ({**numbers(), "when": when}, pandas.DataFrame(numbers()).assign(when=when)):
+        with pytest.raises(ValueError, match="holds dates or times"):
+            fitted(numbers(), X)
+
+
+@pytest.mark.parametrize(
+    ("y", "classes"),
+    [
+        (pandas.Series([0, 1] * 45, dtype="Int64"), np.array([0, 1])),
+        (pandas.Series([0, 1] * 45).astype("category"), np.array([0, 1])),
+        (pandas.Series([True, False] * 45, dtype="boolean"), np.array([False, True])),
+        (pandas.Series(["a", "b"] * 45, dtype="string"), np.array(["a", "b"], dtype=object)),
+        (polars.Series([0, 1] * 45), np.array([0, 1])),
+        (pyarrow.array([0, 1] * 45), np.array([0, 1])),
+    ],
+)
+def test_labels_and_domains_of_every_library(y: Any, classes: np.ndarray[Any, Any]) -> None:
+    table, domains = numbers(), pandas.Series(DOMAINS, dtype="string")
+    model = make().fit(pandas.DataFrame(table), y, domains)
+    assert model.classes_.dtype == classes.dtype
+    assert model.classes_.tolist() == classes.tolist()
+    assert model.domains_.tolist() == ["north", "south", "west"]
+    assert 0 < model.score(pandas.DataFrame(table), y) < 1
+    with pytest.raises(ValueError, match="y must have no missing values, got 1 of 90"):
+        make().fit(table, pandas.Series([None, *[0, 1] * 44, 0], dtype="Int64"), domains)
+
+
+def test_gaps_of_a_frame_without_names() -> None:
+    table = numbers()
+    frame = pandas.DataFrame({0: table["age"], 1: pandas.array([1, None] * 45, dtype="Int64")})
+    array = np.column_stack([table["age"], [1, np.nan] * 45])
+    expected = fitted(table, array).predict_proba(array)
+    assert (fitted(table, frame).predict_proba(frame) == expected).all()
 
 
 def test_names_and_numbers_of_columns() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from shoal.cli import main
+from shoal.documents import read_json
 from shoal.fitting import fit
 from shoal.fitting.run_estimates import RunPredictions
-from shoal.storage import read_json
 from shoal.sweeps.plan import folder_of, read_plan
 from tests.fitting.made import write_table
 

@@ -173,6 +173,7 @@ def done(out: Path, run: Run, seconds: float, clock: Clock, share: float = 1.0) 
     timing["updates"] = round(share * run.protocol.steps)
     (folder / "timing.json").write_text(json.dumps(timing))
     (folder / "done").touch()
+    (folder / "run.json").touch()
     os.utime(folder / "done", (clock.time(), clock.time()))
 
 

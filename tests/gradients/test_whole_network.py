@@ -13,8 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import shoal
 from shoal.gradients import collect, materialised
 from shoal.gradients.materialised import moments_over
-from shoal.gradients.memory import MemoryTrace, _in_two_passes, chunk_within
+from shoal.gradients.memory import _in_two_passes, chunk_within
 from shoal.gradients.vmap import individual_gradients
+from shoal.internals import trace_memory
 from shoal.networks.base import Dropout
 from shoal.randomness import stream
 from tests.oracles import autograd as oracle
@@ -243,7 +244,7 @@ def test_a_step_stays_within_its_budget(
         while True:  # less and less, always less than the step before took
             options = {"num_domains": len(sizes), "memory": memory}
             shoal.losses_and_variance(model, images, labels, domains, **options)  # tries it
-            with MemoryTrace() as living:
+            with trace_memory() as living:
                 losses, rows = shoal.losses_and_variance(model, images, labels, domains, **options)
                 step(rows, losses).backward()
             # Not counted: the step's own tensors, and torch's random state before each chunk.
@@ -269,10 +270,10 @@ def test_a_budget_is_measured_once_and_draws_nothing() -> None:
     images, labels = make_batch()
     plain = shoal.gradient_variance(make_network(0.5), images, labels, DOMAINS)
     model = make_network(0.5)
-    with MemoryTrace() as first:
+    with trace_memory() as first:
         rows = shoal.gradient_variance(model, images, labels, DOMAINS, memory=10**9)
     torch.testing.assert_close(rows, plain)
-    with MemoryTrace() as second:
+    with trace_memory() as second:
         shoal.gradient_variance(model, images, labels, DOMAINS, memory=10**9)
     assert len(second.trace) < len(first.trace) / 3
 

@@ -147,5 +147,6 @@ def test_every_name_has_a_description() -> None:
         "wide-resnet",
         "resnet18",
         "resnet50",
+        "mobilenet-v2",
         "efficientnet-lite0",
     ]

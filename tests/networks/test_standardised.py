@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.networks import Standardise, fold_standardisation, for_data, measure_inputs
+from shoal.networks import (
+    Standardise,
+    WithRanks,
+    fold_standardisation,
+    for_data,
+    measure_inputs,
+)
 from shoal.randomness import stream
 
 
@@ -27,6 +33,20 @@ def test_columns_have_mean_0_and_deviation_1_where_they_are_known() -> None:
     np.testing.assert_allclose(layer(inputs).numpy(), expected, atol=1e-3)
     np.testing.assert_allclose(layer.mean.numpy(), mean, rtol=1e-6)
     np.testing.assert_allclose(layer.std.numpy(), std, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [Standardise, WithRanks])
+def test_an_input_of_weight_k_counts_as_k(layer: type[Standardise | WithRanks]) -> None:
+    inputs, times = columns(), torch.arange(50) % 4
+    repeated, weighted, scaled, plain = (layer(4) for _ in range(4))
+    repeated.measure(inputs.repeat_interleave(times, 0))
+    weighted.measure(inputs, times)
+    scaled.measure(inputs, times * 1e-3)
+    plain.measure(inputs)
+    for name, expected in repeated.state_dict().items():
+        for found in (weighted, scaled):
+            torch.testing.assert_close(found.state_dict()[name], expected, rtol=1e-6, atol=1e-6)
+    assert not torch.allclose(weighted(inputs), plain(inputs), equal_nan=True)
 
 
 def test_a_column_that_is_never_known_is_zero() -> None:

@@ -254,7 +254,7 @@ def test_only_finished_runs_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "wrong"),
     [
-        ("records.jsonl", "{", r"records\.jsonl is not JSON in line 1"),
+        ("records.jsonl", "{", r"records\.jsonl, line 1, is not valid JSON"),
         ("records.jsonl", "", r"records\.jsonl is empty or does not exist"),
         ("records.jsonl", None, r"records\.jsonl is empty or does not exist"),
         ("records.jsonl", '{"step": 0}', r"records\.jsonl has no record in line 1"),
@@ -267,7 +267,7 @@ def test_only_finished_runs_are_read(tmp_path: Path) -> None:
         (
             "records.jsonl",
             '{"step": 0, "accuracy": 0.5}',
-            r"records\.jsonl has an accuracy that is no object of domains but 0\.5 in line 1",
+            r"records\.jsonl has an accuracy that is no object but 0\.5 in line 1",
         ),
         (
             "records.jsonl",
@@ -284,9 +284,9 @@ def test_only_finished_runs_are_read(tmp_path: Path) -> None:
             2 * '{"step": 7, "accuracy": {"photo": {"kept": 1}}}\n',
             r"records\.jsonl has the step 7 twice, again in line 2",
         ),
-        ("run.json", "{", r"run\.json is not JSON"),
+        ("run.json", "{", r"run\.json is not valid JSON"),
         ("run.json", "{}", r"run\.json has no dataset"),
-        ("run.json", "[]", r"run\.json has no dataset"),
+        ("run.json", "[]", r"run\.json must hold an object"),
     ],
 )
 def test_a_damaged_run_is_to_be_deleted(

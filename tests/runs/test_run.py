@@ -194,7 +194,7 @@ def change(**changes: Any) -> dict[str, Any]:
     ("values", "why"),
     [
         ([], "expected a run of schema 1, got"),
-        ("run", "expected a run of schema 1, got run"),
+        ("run", "expected a run of schema 1, got 'run'"),
         (change(schema=2), "expected a run of schema 1"),
         ({key: v for key, v in RUN.canonical().items() if key != "schema"}, "schema 1"),
         (change(colour="red"), "another version of shoal .*'colour'"),

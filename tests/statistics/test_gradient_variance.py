@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from backpack import backpack, extend
-from backpack.extensions import BatchGrad, Variance
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.nn.utils.parametrize import register_parametrization
@@ -1256,16 +1254,18 @@ def backpack_network(kind: str) -> tuple[nn.Sequential, Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
-def test_backpack_agrees(kind: str) -> None:
+def test_backpack_agrees(backpack: Any, kind: str) -> None:
+    from backpack.extensions import BatchGrad, Variance
+
     model, x = backpack_network(kind)
     ours = shoal.gradient_variance(model, x, LABELS, DOMAINS)
     together = torch.zeros_like(DOMAINS)
     biased = shoal.gradient_variance(model, x, LABELS, together, unbiased=False)
     # A sum, so that individual gradients are not divided by n; a plain backward(), because its
     # hooks do not fire when only weights are named as inputs.
-    extend(model)
-    loss = extend(nn.CrossEntropyLoss(reduction="sum"))
-    with backpack(BatchGrad(), Variance()):
+    backpack.extend(model)
+    loss = backpack.extend(nn.CrossEntropyLoss(reduction="sum"))
+    with backpack.backpack(BatchGrad(), Variance()):
         loss(model(x), LABELS).backward()
     g = torch.cat([p.grad_batch.flatten(1) for p in model.parameters()], 1)
     torch.testing.assert_close(ours, oracle.variance(g, DOMAINS), **oracle.VALUE)

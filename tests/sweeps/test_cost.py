@@ -54,6 +54,7 @@ def wrote(out: Path, run: Run, hardware: str = "ours", **seconds: float) -> None
     seconds = {"preparing": 0.0, "updating": 0.0, "evaluating": 0.0} | seconds
     (folder / "timing.json").write_text(json.dumps(seconds | {"machine": {"device": hardware}}))
     (folder / "done").touch()
+    (folder / "run.json").touch()
 
 
 def test_the_seconds_of_a_run() -> None:
@@ -389,7 +390,8 @@ def test_status_tells_seconds_for_those_who_are_at_it(
         assert "About 3 min 0 s left with 2 workers\n" in capsys.readouterr().out
     for run in read_plan(tmp_path)[1:]:
         (folder_of(tmp_path, run)).mkdir(exist_ok=True)
-        (folder_of(tmp_path, run) / "done").touch()
+        for name in ("done", "run.json"):
+            (folder_of(tmp_path, run) / name).touch()
     assert as_json(tmp_path, capsys)["seconds_left"] == 0.0
 
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from shoal.algorithms import find
+from shoal.documents import read_json
 from shoal.results.records import SET_HPARAMS, failure_of, failures
 from shoal.runs.folder import open_run_folder
 from shoal.runs.run import Run
-from shoal.storage import read_json
 from shoal.sweeps import attempt as attempts
 from shoal.sweeps import status as standings
 from shoal.sweeps.attempt import DEATHS, DeviceLost, attempt, try_again
@@ -189,7 +189,8 @@ def test_what_was_left_behind_is_not_current(tmp_path: Path) -> None:
     for run in (failing, done, strange):
         folder_of(tmp_path, run).mkdir(parents=True)
     (folder_of(tmp_path, failing) / attempts.FAILED).write_text("{}")
-    (folder_of(tmp_path, done) / "done").touch()
+    for name in ("done", "run.json"):
+        (folder_of(tmp_path, done) / name).touch()
     assert without_stale(tmp_path, runs) == runs and stale_folders(tmp_path) == []
     write_plan(tmp_path, other_data(runs))
     with open_run_folder(folder_of(tmp_path, running), running):
@@ -378,7 +379,8 @@ def test_only_what_can_have_changed_is_looked_at(
     paths = [folder_of(tmp_path, run) for run in runs]
     for path in paths[:3]:
         path.mkdir(parents=True)
-    (paths[0] / "done").touch()
+    for name in ("done", "run.json"):
+        (paths[0] / name).touch()
     (paths[1] / attempts.FAILED).write_text("{}")
     monkeypatch.setattr(standings, "state_of", lambda path: [seen.append(path), state_of(path)][1])
     watched = SweepStatus(tmp_path, runs)

@@ -20,7 +20,6 @@ from shoal.training.augmentation import (
     jitter,
     turn,
 )
-from tests.networks.conftest import import_torchvision
 
 ORDERS = list(itertools.permutations((BRIGHTNESS, CONTRAST, SATURATION, HUE)))
 
@@ -146,8 +145,7 @@ def test_grayscale_and_flip_take_those_that_are_chosen() -> None:
 
 
 @pytest.fixture(scope="module")
-def functional() -> Any:
-    import_torchvision()
+def functional(torchvision: Any) -> Any:
     from torchvision.transforms import functional
 
     return functional

@@ -16,8 +16,15 @@ EXAMPLES = torch.tensor([5, 2, 9, 14, 30, 7, 8])
 LABELS = torch.tensor([0, 3, 0, 0, 1, 3, 0])
 
 
-def sampler(labels: Tensor | None = None, *name: str | int) -> Sampler:
-    return Sampler(EXAMPLES, labels, name or ("data", 0, "a"), CPU)
+# Whole numbers and fractions; one example is never drawn.
+WHOLE = torch.tensor([2.0, 1, 3, 1, 5, 0, 1], dtype=torch.float64)
+FRACTIONS = torch.tensor([0.5, 0.25, 3, 1e-3, 1.7, 0, 0.1], dtype=torch.float64)
+
+
+def sampler(
+    labels: Tensor | None = None, *name: str | int, weights: Tensor | None = None
+) -> Sampler:
+    return Sampler(EXAMPLES, labels, name or ("data", 0, "a"), CPU, weights)
 
 
 def shares(found: Tensor) -> dict[int, float]:
@@ -62,6 +69,45 @@ def test_a_batch_against_a_plain_loop(labels: Tensor | None) -> None:
         assert mine(5).tolist() == expected
 
 
+@pytest.mark.parametrize("weights", [WHOLE, FRACTIONS], ids=["whole", "fractions"])
+@pytest.mark.parametrize("labels", [None, LABELS], ids=["plain", "balanced"])
+def test_weights_are_shares_of_the_draws(labels: Tensor | None, weights: Tensor) -> None:
+    n = 70_000
+    expected = weights / weights.sum()
+    if labels is not None:
+        totals = torch.zeros(4, dtype=torch.float64).index_add_(0, labels, weights)
+        expected = weights / totals[labels] / (totals > 0).sum()
+    found = shares(sampler(labels, weights=weights)(n))
+    for example, share in zip(EXAMPLES.tolist(), expected.tolist(), strict=True):
+        assert abs(found[example] - share) <= 5 * (share * (1 - share) / n) ** 0.5
+    assert found[7] == 0
+
+
+@pytest.mark.parametrize("labels", [None, LABELS], ids=["plain", "balanced"])
+def test_whole_weights_draw_what_repeated_examples_draw(labels: Tensor | None) -> None:
+    times = WHOLE.long()
+    repeated = Sampler(
+        EXAMPLES.repeat_interleave(times),
+        None if labels is None else labels.repeat_interleave(times),
+        ("data", 0, "a"),
+        CPU,
+    )
+    for weights in (WHOLE, WHOLE * 2**50, WHOLE / 3):  # the last two have no whole places
+        mine = sampler(labels, weights=weights)
+        same = [torch.equal(mine(50), repeated(50)) for _ in range(3)]
+        repeated.draws.count.zero_()
+        assert all(same) == (weights is WHOLE)
+    ones = sampler(labels, weights=torch.ones(7))
+    assert torch.equal(ones(50), sampler(labels)(50))
+
+
+def test_fractions_of_any_scale_are_alike() -> None:
+    """The number of parts is fixed, so one factor for all weights changes no draw."""
+    expected = sampler(weights=FRACTIONS)(500)
+    for factor in (1e-9, 7.3, 1e12):
+        assert torch.equal(sampler(weights=FRACTIONS * factor)(500), expected)
+
+
 @pytest.mark.parametrize("labels", [None, LABELS])
 def test_a_larger_batch_begins_with_a_smaller_one(labels: Tensor | None) -> None:
     small, large = sampler(labels), sampler(labels)
@@ -77,7 +123,8 @@ def test_only_the_name_and_the_step_matter() -> None:
     for name in (("other", 0, "test", "a"), ("data", 1, "test", "a"), ("data", 0, "a", "test")):
         assert sampler(None, *name)(20).tolist() != steps[0]
     # Nothing about a method can reach it, nor does it touch the global random state.
-    assert list(inspect.signature(Sampler).parameters) == ["examples", "labels", "name", "device"]
+    known = ["examples", "labels", "name", "device", "weights"]
+    assert list(inspect.signature(Sampler).parameters) == known
     before = torch.get_rng_state()
     one(20)
     assert torch.equal(torch.get_rng_state(), before)
@@ -93,9 +140,10 @@ def test_its_state_is_the_count_of_steps() -> None:
     assert torch.equal(one(8), other(8))
 
 
+@pytest.mark.parametrize("weights", [None, FRACTIONS])
 @pytest.mark.parametrize("labels", [None, LABELS])
-def test_it_can_be_captured(labels: Tensor | None) -> None:
-    mine = sampler(labels)
+def test_it_can_be_captured(labels: Tensor | None, weights: Tensor | None) -> None:
+    mine = sampler(labels, weights=weights)
     before = mine.draws.count.data_ptr()
     with NoQuestions():
         mine(8)

@@ -55,6 +55,7 @@ __all__ = [
 ]
 
 # Last: a method's file can import all of the above from this package.
+#: The methods: a class for each name of ``shoal list algorithms``.
 ALGORITHMS: dict[str, type[Algorithm]] = {
     name: getattr(import_module(f".{module_of(name)}", __name__), facts.class_name)
     for name, facts in METHODS.items()

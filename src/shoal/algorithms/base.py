@@ -24,7 +24,7 @@ from .forward import Batch, Forward
 from .hparams import Hparams as BaseHparams
 from .optimiser import Optimisation, Optimiser, ResetState
 
-# How far a step can be captured: its loss compiled, all of it a CUDA graph, or not at all.
+#: How far a step can be captured: its loss compiled, all of it a CUDA graph, or not at all.
 Capture = StepKind
 
 # Class attributes that had other names before; a user's own class can still set those.

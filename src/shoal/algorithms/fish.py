@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..internals import foreach
 from .forward import Batch
 from .hparams import Hparams, choice, hparam
 from .per_domain import PerDomain
@@ -48,9 +49,9 @@ class Fish(PerDomain):
             finite = finite & self.optimiser.all_finite
         # θ + meta_lr (θ' − θ), or θ if a risk or a gradient was not finite.
         part = torch.where(finite, start[0].new_full((), self.hparams.meta_lr), 0.0)
-        torch._foreach_sub_(moving, start)
-        torch._foreach_mul_(moving, part)
-        torch._foreach_add_(moving, start)
+        foreach("sub_", moving, start)
+        foreach("mul_", moving, part)
+        foreach("add_", moving, start)
         for buffer, before in zip(buffers, start[len(start) - len(buffers) :], strict=True):
             buffer.copy_(torch.where(finite, buffer, before))  # 0 · NaN is not zero
         return self.report(loss=torch.stack(risks).mean())

@@ -12,7 +12,7 @@ from ..gradients.examples import individual_losses
 from ..gradients.precision import precise
 from ..statistics import Recorded, gradient_mean, head_mean
 
-# One training domain's share of a step: inputs [n_e, ...] and labels [n_e].
+#: One training domain's share of a step: inputs ``[n_e, ...]`` and labels ``[n_e]``.
 Batch = tuple[Tensor, Tensor]
 
 

@@ -81,8 +81,8 @@ class MIRO(UpdateAlgorithm):
         logits = precise(self.model.classifier(features))  # type: ignore[operator]
         risk = individual_losses(logits, labels, None).mean()
         terms = []
-        for gap, parameter in zip(gaps, self.variances, strict=True):
-            variance = F.softplus(precise(parameter)) + LEAST
+        for stage, gap in enumerate(gaps):  # torch 2.8 compiles no zip over a ParameterList
+            variance = F.softplus(precise(self.variances[stage])) + LEAST
             terms.append((gap / variance + variance.log()).mean() / 2)
         penalty = self.warmup(torch.stack(terms).sum())
         return {"loss": risk + penalty, "risk": risk, "penalty": penalty}

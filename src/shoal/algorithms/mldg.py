@@ -10,6 +10,7 @@ from torch.func import functional_call
 
 from ..gradients.examples import individual_losses
 from ..gradients.precision import precise
+from ..internals import foreach
 from ..randomness import Draws
 from .base import UpdateAlgorithm
 from .forward import Batch, Stacked, shares
@@ -70,13 +71,13 @@ class MLDG(UpdateAlgorithm):
         for i in range(self.num_train):
             risk, grads = self._gradient(examples.pick(order[i : i + 1]), weights)
             if total:
-                torch._foreach_add_(total, grads, alpha=share)
+                foreach("add_", total, grads, alpha=share)
             else:
-                total = list(torch._foreach_mul(grads, share))
+                total = foreach("mul", grads, share)
             there = [weight.requires_grad_() for weight in self.optimiser.first_step(grads)]
             j = i % self.num_test
             their_risk, grads = self._gradient(examples.pick(test[j : j + 1]), there)
-            torch._foreach_add_(total, grads, alpha=beta * share)
+            foreach("add_", total, grads, alpha=beta * share)
             losses.append(risk + beta * their_risk)
         loss = torch.stack(losses).sum() * share
         self.optimiser.step(total, loss.isfinite() & self.all_finite)

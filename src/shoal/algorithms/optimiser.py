@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from ..catalogue import OPTIMISERS, SCHEDULES, LearningRateSchedule, OptimiserName
 from ..choices import choose
+from ..internals import Tensors, adam_step, find_non_finite, foreach, norms, sgd_step
 from .distributions import holds
-
-Tensors = tuple[Tensor, ...] | list[Tensor]  # the type that torch's functions of many tensors take
 
 # What a reset sets to zero.
 ResetState = Literal["all", "mean"]
@@ -92,22 +91,36 @@ def fused_step(
         state: tensors of each weight by the names of ``state_names``; zeros before the first step.
         stop: a float scalar on the device; if it is 1, neither weights nor state change.
     """
-    shared: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay, "maximize": False}
-    shared |= {"grad_scale": None, "found_inf": stop}
     for places in _places_by_dtype(weights):
         mine = [weights[k] for k in places]
         slopes = [grads[k] for k in places]
         has = {name: [values[k] for k in places] for name, values in state.items()}
         if optimisation.rule == "sgd":
-            shared |= {"momentum": optimisation.momentum, "dampening": 0.0, "nesterov": False}
-            velocities = has.get("velocity", [])
-            torch._fused_sgd_(mine, slopes, velocities, is_first_step=False, **shared)
+            sgd_step(
+                mine,
+                slopes,
+                has.get("velocity", []),
+                lr=lr,
+                weight_decay=weight_decay,
+                momentum=optimisation.momentum,
+                stop=stop,
+            )
         else:
-            step: Any = torch._fused_adamw_ if optimisation.rule == "adamw" else torch._fused_adam_
-            shared |= {"beta1": betas[0], "beta2": betas[1], "eps": EPS, "amsgrad": False}
-            torch._foreach_add_(has["count"], 1)
-            step(mine, slopes, has["mean"], has["square"], [], has["count"], **shared)
-            torch._foreach_sub_(has["count"], [stop] * len(places))
+            foreach("add_", has["count"], 1)
+            adam_step(
+                mine,
+                slopes,
+                has["mean"],
+                has["square"],
+                has["count"],
+                lr=lr,
+                weight_decay=weight_decay,
+                betas=betas,
+                eps=EPS,
+                decoupled=optimisation.rule == "adamw",
+                stop=stop,
+            )
+            foreach("sub_", has["count"], [stop] * len(places))
 
 
 def _places_by_dtype(tensors: Tensors) -> Iterable[list[int]]:
@@ -121,8 +134,7 @@ def _places_by_dtype(tensors: Tensors) -> Iterable[list[int]]:
 @torch.no_grad()
 def joint_norm(grads: Tensors) -> Tensor:
     """Return the norm over all gradients together, in float64, where no square overflows."""
-    norms = torch.stack(torch._foreach_norm(grads, 2, torch.float64))
-    norm: Tensor = torch.linalg.vector_norm(norms)
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms(grads, 2, torch.float64)))
     return norm
 
 
@@ -134,7 +146,7 @@ def scale_gradients(grads: Tensors, factor: Tensor) -> list[Tensor]:
         dtype = grads[places[0]].dtype
         # Not infinity in half precision: ∞ · 0 is not zero.
         own = factor.clamp(max=torch.finfo(dtype).max).to(dtype)
-        mine = torch._foreach_mul([grads[k] for k in places], own)
+        mine = foreach("mul", [grads[k] for k in places], own)
         for place, grad in zip(places, mine, strict=True):
             found[place] = grad
     return found
@@ -158,17 +170,17 @@ def first_step(
     Adam subtracts lr · ĝ / (|ĝ| + ε), with ĝ the gradient plus its L2 term; SGD subtracts lr · ĝ.
     """
     if optimisation.rule == "adamw":
-        weights = torch._foreach_mul(weights, 1 - lr * weight_decay)
+        weights = foreach("mul", weights, 1 - lr * weight_decay)
     else:
-        grads = torch._foreach_add(grads, weights, alpha=weight_decay)
-    sizes = None if optimisation.rule == "sgd" else torch._foreach_abs(grads)
+        grads = foreach("add", grads, weights, alpha=weight_decay)
+    sizes = None if optimisation.rule == "sgd" else foreach("abs", grads)
     if isinstance(lr, Tensor):
-        grads = torch._foreach_mul(grads, lr)
+        grads = foreach("mul", grads, lr)
         lr = 1.0
     if sizes is None:
-        return list(torch._foreach_add(weights, grads, alpha=-lr))
-    torch._foreach_add_(sizes, EPS)
-    return list(torch._foreach_addcdiv(weights, grads, sizes, value=-lr))
+        return foreach("add", weights, grads, alpha=-lr)
+    foreach("add_", sizes, EPS)
+    return foreach("addcdiv", weights, grads, sizes, value=-lr)
 
 
 class Optimiser(nn.Module):
@@ -289,8 +301,7 @@ class Optimiser(nn.Module):
         # The switch of a loss scaler: if it is on, a step changes neither weights nor state.
         # It takes float32 alone, whatever torch's default dtype is.
         stop = torch.zeros((), dtype=torch.float32, device=found[0].device)
-        one = torch.ones_like(stop)
-        torch._amp_foreach_non_finite_check_and_unscale_(found, stop, one)
+        find_non_finite(found, stop)
         self.all_finite.logical_and_(stop == 0)
         fused_step(
             self.optimisation,
@@ -344,16 +355,16 @@ class Optimiser(nn.Module):
         if which == "mean":
             means = self._state.get("mean", []) + self._state.get("velocity", [])
             if means:
-                torch._foreach_mul_(means, (~when).float())
+                foreach("mul_", means, (~when).float())
             return
         # Squares can overflow, and ∞ · 0 is not zero.
         squares = self._state.get("square", [])
         for dtype in {square.dtype for square in squares}:
             mine = [square for square in squares if square.dtype == dtype]
-            torch._foreach_clamp_max_(mine, torch.finfo(dtype).max)
+            foreach("clamp_max_", mine, torch.finfo(dtype).max)
         state = [value for values in self._state.values() for value in values]
         if state:
-            torch._foreach_mul_(state, (~when).float())
+            foreach("mul_", state, (~when).float())
 
 
 def _zeros(weight: Tensor, name: str) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..internals import foreach, norms
 from .base import UpdateAlgorithm
 from .forward import Batch, Forward
 from .optimiser import Optimiser
@@ -53,28 +54,28 @@ class Agreement:
     def of(method: PerDomain, batches: Sequence[Batch], squares: bool = False) -> "Agreement":
         """Take the gradients domain by domain with Welford's sums, which do not cancel."""
         risk, grads = method.gradient(batches[0])
-        risks, signs = [risk], list(torch._foreach_sign(grads))
+        risks, signs = [risk], foreach("sign", grads)
         mean = [grad.clone() for grad in grads]
         spread = [torch.zeros_like(grad) for grad in grads] if squares else []
         for k, batch in enumerate(batches[1:], 2):
             risk, grads = method.gradient(batch)
             risks.append(risk)
-            torch._foreach_add_(signs, torch._foreach_sign(grads))
-            gaps = torch._foreach_sub(grads, mean)
-            torch._foreach_add_(mean, gaps, alpha=1 / k)
+            foreach("add_", signs, foreach("sign", grads))
+            gaps = foreach("sub", grads, mean)
+            foreach("add_", mean, gaps, alpha=1 / k)
             if squares:
-                torch._foreach_addcmul_(spread, gaps, gaps, value=(k - 1) / k)
-        torch._foreach_abs_(signs)
-        torch._foreach_div_(signs, len(batches))
+                foreach("addcmul_", spread, gaps, gaps, value=(k - 1) / k)
+        foreach("abs_", signs)
+        foreach("div_", signs, len(batches))
         return Agreement(torch.stack(risks).mean(), mean, signs, spread)
 
 
 def apply_masks(gradient: list[Tensor], masks: list[Tensor]) -> list[Tensor]:
     """Return mask · gradient / (1e-10 + mean(mask)) for each weight tensor, in place."""
     # Masks are 0 or more, so their 1-norms are their sums.
-    means = torch._foreach_norm(masks, 1)
-    torch._foreach_div_(means, [float(mask.numel()) for mask in masks])
-    torch._foreach_add_(means, 1e-10)
-    torch._foreach_mul_(gradient, masks)
-    torch._foreach_div_(gradient, means)
+    means = norms(masks, 1)
+    foreach("div_", means, [float(mask.numel()) for mask in masks])
+    foreach("add_", means, 1e-10)
+    foreach("mul_", gradient, masks)
+    foreach("div_", gradient, means)
     return gradient

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ..internals import foreach
 from ..weight_average import use_weights
 from .base import UpdateAlgorithm
 from .forward import Batch, Forward
@@ -70,12 +71,12 @@ class Perturbed(UpdateAlgorithm):
         risk, first = self._gradient(batches)
         shift = scale_gradients(first, self.reach(joint_norm(first)))
         with torch.no_grad():
-            uphill = torch._foreach_add(shift, weights)
+            uphill = foreach("add", shift, weights)
         with use_weights([*weights, *moving], [*uphill, *before]):
             torch.clear_autocast_cache()  # it holds the weights from before
             there, second = self._gradient(batches)
         loss = self.share * risk + (1 - self.share) * there
-        step = torch._foreach_lerp(second, first, self.share) if self.share else second
+        step = foreach("lerp", second, first, self.share) if self.share else second
         self.optimiser.step(step, loss.isfinite() & risk.isfinite() & self.all_finite)
         return self.report(loss=loss, risk=risk)
 

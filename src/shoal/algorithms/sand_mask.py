@@ -7,9 +7,9 @@ draws have τ in (0, 1).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
+from ..internals import foreach
 from .forward import Batch
 from .hparams import Hparams, hparam, power, uniform
 from .per_domain import Agreement, PerDomain, apply_masks
@@ -55,14 +55,14 @@ class SANDMask(PerDomain):
     def _masks(self, agreement: list[Tensor], squares: list[Tensor]) -> list[Tensor]:
         """Return max(0, tanh(k / Var_e(g_e) · (agreement − τ))), in place of the squares."""
         if self.num_domains > 1:
-            torch._foreach_div_(squares, self.num_domains - 1)
+            foreach("div_", squares, self.num_domains - 1)
         else:  # one domain has no variance
-            torch._foreach_add_(squares, TINY)
-        torch._foreach_reciprocal_(squares)
-        torch._foreach_mul_(squares, self.hparams.k)
-        torch._foreach_sub_(agreement, self.hparams.tau)
-        torch._foreach_mul_(squares, agreement)
-        torch._foreach_tanh_(squares)
-        torch._foreach_clamp_min_(squares, 0)
+            foreach("add_", squares, TINY)
+        foreach("reciprocal_", squares)
+        foreach("mul_", squares, self.hparams.k)
+        foreach("sub_", agreement, self.hparams.tau)
+        foreach("mul_", squares, agreement)
+        foreach("tanh_", squares)
+        foreach("clamp_min_", squares, 0)
         # ∞ · 0: the domains' gradients are the same, and agree to τ exactly.
         return [mask.nan_to_num_(nan=TINY) for mask in squares]

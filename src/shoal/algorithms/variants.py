@@ -21,6 +21,7 @@ MEAN = "1000 ~ 10^U(1, 4)"
 NO_VARIANCE = {"penalty_weight": "0", "mean_weight": MEAN}
 NO_EMA, NO_WARMUP = {"ema_decay": "0"}, {"warmup_steps": "0"}
 
+#: The ablations of the paper by name, each a method with some settings.
 VARIANTS: dict[str, Variant] = {
     "vrex-ema": Variant(
         "vrex",

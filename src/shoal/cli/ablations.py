@@ -6,6 +6,7 @@ from typing import Any
 
 from ..catalogue import own_dataset, own_method
 from .engine import add_engine_options, check_engine, run_sweep, workspace_of
+from .extras import for_images
 from .loading import add_places
 from .options import add_precision, name_domains, positive
 from .report import warn_of_twins
@@ -28,6 +29,11 @@ def add(experiments: Any) -> None:
             description=f"Train the ablation of {summary} as a sweep, and print its tables next "
             "to the published ones. The same command resumes after any interruption; cells "
             "without runs are marked 'not run'.",
+            examples=f"""
+                shoal reproduce {name} --out out/{name} --workers 2
+                shoal reproduce {name} --dataset office-home --data DIR --out out/office-home
+                shoal reproduce {name} --trials 1 --draws 2 --out out/short --plan-only
+            """,
         )
         name_domains(parser)
         _add_subject(parser)
@@ -37,6 +43,10 @@ def add(experiments: Any) -> None:
         help="the moving average at different batch sizes, as a sweep and a figure",
         description="Train Fishr on Colored MNIST, tested on -90%, for several γ and batch "
         "sizes: does the moving average help small batches?",
+        examples="""
+            shoal reproduce ablation-batch --out out/batches --workers 2
+            shoal reproduce ablation-batch --trials 1 --steps 500 --out out/short
+        """,
     )
     _add_length(parser)
     add_precision(parser)
@@ -111,6 +121,7 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(name: str, options: argparse.Namespace) -> int:
+    check_engine(options, *for_images(options.dataset))
     from ..choices import choose
     from ..experiments.ablations import (
         ABLATIONS,
@@ -123,7 +134,6 @@ def _run(name: str, options: argparse.Namespace) -> int:
     )
     from ..sweeps.plan import Sweep, runs_of
 
-    check_engine(options)
     ablation, dataset = ABLATIONS[name], options.dataset
     rows = [choose("row", row, ablation.rows) for row in options.rows or ablation.in_order()]
     protocol = _protocol(options)
@@ -159,12 +169,12 @@ def _run(name: str, options: argparse.Namespace) -> int:
 
 
 def _run_batches(options: argparse.Namespace) -> int:
+    check_engine(options, "matplotlib")
     from ..experiments import batch_size
     from ..experiments.batch_size import batch_figure, batch_sheet
     from ..runs.run import Protocol
     from ..sweeps.plan import runs_of
 
-    check_engine(options)
     workspace = workspace_of(
         options, {batch_size.ROW: batch_size.ROW}, {batch_size.DATASET: batch_size.DATASET}
     )

@@ -1,10 +1,13 @@
 """``shoal demo``: three methods on Colored MNIST, and a page about what they learn."""
 
 import argparse
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ..report.screen import open_console, print_lines
+from .extras import require
+from .notes import add_quiet
+from .options import positive
 from .terminal import bars
 
 
@@ -16,6 +19,10 @@ def add(commands: Any) -> None:
         description="Train ERM, V-REx and Fishr on Colored MNIST, where colour predicts the label "
         "in training and misleads in the test domain. Prints accuracies and writes a page with "
         "curves and digits. Needs no download and no GPU.",
+        examples="""
+            shoal demo
+            shoal demo --out pages/demo --steps 30 -q    # a quick look, too short to learn much
+        """,
     )
     parser.add_argument(
         "--out",
@@ -24,22 +31,27 @@ def add(commands: Any) -> None:
         metavar="DIR",
         help="folder for the page, index.html (default: %(default)s)",
     )
+    parser.add_argument(
+        "--steps",
+        type=positive,
+        metavar="N",
+        help="number of updates of each method (default: 300)",
+    )
+    add_quiet(parser)
     parser.set_defaults(run=_run, after_interrupt="nothing was kept; the demo starts again")
 
 
 def _run(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
-    from ..experiments.demo import run
+    require("rich", "jinja2")
+    from ..experiments.demo import run, shortened
     from ..report.demo_page import demo_page, demo_table
     from ..storage import write_text
 
-    import_module("jinja2")  # for the page: fail now if it is missing, not after training
     with bars("steps") as shown:
-        result = run(shown)
+        result = run(shown) if options.steps is None else run(shown, shortened(options.steps))
     page = options.out / "index.html"
     write_text(page, demo_page(result))
-    console = Console()
-    console.print(demo_table(result))
-    print(f"The page with curves and digits: {page}")
+    screen = open_console()
+    screen.print(demo_table(result))
+    print_lines(f"The page with curves and digits: {page}")
     return 0

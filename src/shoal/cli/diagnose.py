@@ -1,14 +1,16 @@
 """``shoal diagnose``: compare the domains of a model in risk, gradient variance and curvature."""
 
 import argparse
-import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..catalogue import HESSIAN_METHODS, title_of
+from ..report.screen import open_console, plain, print_lines
+from .extras import for_images, require
 from .loading import add_columns, add_places, decode_with_progress, load_for_model
+from .notes import add_quiet, note
 from .options import add_device, device, name_domains, positive, whole
 from .terminal import table
 
@@ -22,6 +24,11 @@ def add(commands: Any) -> None:
         "and Hessian diagonals of every domain, the gaps between them, the inconsistency of every "
         "pair, and the largest eigenvalues; then a few sentences on what they mean. See "
         "docs/guides/diagnose.md for the tables.",
+        examples="""
+            shoal diagnose out/run
+            shoal diagnose out/run photos --domain north south --images 500
+            shoal diagnose out/run --parameters all --hessian gauss-newton --figures figures
+        """,
     )
     name_domains(parser)
     parser.add_argument(
@@ -98,20 +105,22 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--figures", type=Path, metavar="DIR", help="also write figures, as PNG and PDF"
     )
+    add_quiet(parser)
     parser.set_defaults(run=_run, after_interrupt="nothing was written")
 
 
 def _run(options: argparse.Namespace) -> int:
+    more = {"matplotlib": options.figures, "backpack": options.hessian == "backpack"}
+    asked = [name for name, is_asked in more.items() if is_asked]
+    require(
+        "rich", "safetensors", *asked, *(for_images(options.dataset) if options.dataset else ())
+    )
     from ..report.interpretation import sentences
     from ..runs.diagnosis import Question, diagnose
     from ..runs.model import load
     from ..storage import write_json
     from .methods import with_settings
 
-    if options.figures:
-        from ..report.diagnosis import check_drawing
-
-        check_drawing()
     on = device(options.device)
     method = with_settings(options.algorithm)[0] if options.algorithm else None
     model = load(options.model, on, method)
@@ -131,7 +140,7 @@ def _run(options: argparse.Namespace) -> int:
     show(found, f"{title_of(model.row)}: {options.model} on {dataset.name}")
     if options.json:
         write_json(options.json, found)
-        print(f"All numbers: {options.json}")
+        print_lines(f"All numbers: {options.json}")
     if options.figures:
         from ..report.diagnosis import draw
 
@@ -139,9 +148,9 @@ def _run(options: argparse.Namespace) -> int:
             warnings.simplefilter("always", UserWarning)
             written = draw(found, options.figures)
         for warning in caught:
-            print(f"shoal: {warning.message}", file=sys.stderr)
+            note(str(warning.message))
         for path in written:
-            print(f"Figure: {path}")
+            print_lines(f"Figure: {path}")
     return 0
 
 
@@ -171,18 +180,16 @@ KINDS = {
 
 def show(found: dict[str, Any], title: str) -> None:
     """Print all tables of a diagnosis, and what they mean."""
-    from rich.console import Console
     from rich.padding import Padding
-    from rich.text import Text
 
-    console = Console()
+    screen = open_console()
     asked = found["question"]["parameters"]
     weights = {"head": "the head", "all": "all weights"}.get(asked, asked)
-    print(f"{title}, {weights} ({found['weights']:,} weights)\n")
+    print_lines(f"{title}, {weights} ({found['weights']:,} weights)", "")
     for one in TABLES:
-        console.print(one(found))
+        screen.print(one(found))
     for sentence in found["sentences"]:
-        console.print(Padding(Text(sentence), (0, 0, 0, 1)))
+        screen.print(Padding(plain(sentence), (0, 0, 0, 1)))
 
 
 def number(value: float | None) -> str:

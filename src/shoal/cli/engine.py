@@ -1,7 +1,6 @@
 """The engine options of ``sweep`` and ``reproduce ablation``: plan runs, estimate, train them."""
 
 import argparse
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -18,6 +17,8 @@ from ..sweeps.cost import read_rates, remaining_work, runs_to_probe, write_rates
 from ..sweeps.plan import LoadedData, MethodChoice, Shard, folder_of, write_plan
 from ..sweeps.status import RunState, SweepWatcher, count_states, read_status
 from ..training.watcher import Watcher
+from .extras import require
+from .notes import add_quiet, note, progress_console, quietly, say
 from .options import (
     add_averages,
     add_device,
@@ -95,10 +96,16 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write and print the plan and the estimated time, and train nothing",
     )
+    add_quiet(group)
 
 
-def check_engine(options: argparse.Namespace) -> None:
-    """Raise if ``--shard`` is malformed, or an option is not for the engine."""
+def check_engine(options: argparse.Namespace, *packages: str) -> None:
+    """Raise if a package is missing, ``--shard`` is malformed or an option not for the engine.
+
+    Args:
+        packages: those that the command needs besides.
+    """
+    require("rich", "safetensors", *packages, *(["ray"] if options.engine == "ray" else []))
     _shard(options.shard)
     if options.engine == "ray":
         given = {"--workers": options.workers != 1}
@@ -131,6 +138,7 @@ def workspace_of(
         keep_best=tuple(options.keep_best),
         averages=averages_of(options.average),
         predictions=options.predictions,
+        quiet=options.quiet,
     )
 
 
@@ -150,9 +158,10 @@ def run_sweep(
         for run in plan:
             try_again(folder_of(options.out, run), run)
     counts = count_states(options.out, plan)
-    _print_plan(options, runs, plan, counts)
-    if counts[RunState.DONE] < len(plan):
-        _print_cost(options, plan, workspace, counts[RunState.RUNNING])
+    with quietly(options.quiet and not options.plan_only):  # where the plan is the result
+        _print_plan(options, runs, plan, counts)
+        if counts[RunState.DONE] < len(plan):
+            _print_cost(options, plan, workspace, counts[RunState.RUNNING])
     if options.plan_only:
         return 0
     counts = _train(options, plan, workspace)
@@ -214,7 +223,7 @@ class StatusLines(SweepWatcher):
         self.printed = time.monotonic()
         left = remaining_work(self.options.out, self.plan, _hardware(self.options))
         time_left = describe_time_left(left, max(workers, counts[RunState.RUNNING]))
-        print(". ".join(filter(None, [_format_counts(counts), time_left])), file=sys.stderr)
+        say(". ".join(filter(None, [_format_counts(counts), time_left])))
 
 
 def _hardware(options: argparse.Namespace) -> tuple[str, ...]:
@@ -232,18 +241,16 @@ def _print_plan(
     counts: Counter[RunState],
 ) -> None:
     """Print a row for every data set and method, and the totals."""
-    from rich.console import Console
 
     rows = status_rows(read_status(options.out, plan))
-    console = Console(stderr=True)
+    screen = progress_console()
     if rows:
-        console.print(status_table(f"Plan of {options.out}", rows, console, planned=True))
+        screen.print(status_table(f"Plan of {options.out}", rows, screen, planned=True))
     updates = sum(run.protocol.steps for run in plan)
     shard = "" if len(plan) == len(runs) else f" ({len(plan):,} in this shard)"
-    print(
+    say(
         f"{len(runs):,} runs{shard}, {updates:,} updates in all: "
-        f"{_format_counts(counts) or 'nothing to do'}",
-        file=sys.stderr,
+        f"{_format_counts(counts) or 'nothing to do'}"
     )
 
 
@@ -261,10 +268,9 @@ def _print_cost(
         rates = probe_rates(probed, workspace, workspace.dataset, PrintNotes())
         write_rates(options.out, read_rates(options.out) | rates)
     left = remaining_work(options.out, plan, hardware)
-    print(
+    say(
         describe_time_left(left, options.workers + running)
-        or "The time left is known when the first runs are done: shoal status",
-        file=sys.stderr,
+        or "The time left is known when the first runs are done: shoal status"
     )
 
 
@@ -272,7 +278,7 @@ class PrintNotes(Watcher):
     """Prints notes on stderr."""
 
     def note(self, line: str) -> None:
-        print(f"shoal: {line}", file=sys.stderr)
+        note(line)
 
 
 def _format_counts(counts: Counter[RunState]) -> str:
@@ -300,6 +306,7 @@ class CommandWorkspace:
     keep_best: tuple[str, ...] = ()
     averages: tuple[str, ...] = ()
     predictions: bool = False
+    quiet: bool = False
 
     def method(self, name: str) -> MethodChoice:
         """Return a method and the settings that its name has."""
@@ -330,7 +337,7 @@ class CommandWorkspace:
         with suppress(ValueError):  # a whole cache can be in a folder that cannot be written
             return dataset, open_cache(dataset, folder)
         # Only one process can build it; the other workers that need these images wait.
-        with hold_lock(folder.with_name(f"{folder.name}.lock")):
+        with hold_lock(folder.with_name(f"{folder.name}.lock")), quietly(self.quiet):
             return dataset, decode_with_progress(dataset, self.cache_folder)
 
     def machine(self) -> Machine:

@@ -4,7 +4,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ..report.screen import open_console, print_json
+from .extras import for_images, require
 from .loading import add_columns, add_data_options, decode_with_progress, load_for_model
+from .notes import add_quiet
 from .options import add_device, device, name_domains, whole
 
 
@@ -15,6 +18,11 @@ def add(commands: Any) -> None:
         help="measure the accuracy of a trained model on a data set",
         description="Prints the accuracy of a model on every domain of a data set; for a model of "
         "a table, of another table. Unreadable images are reported and skipped.",
+        examples="""
+            shoal eval out/sketch --dataset pacs --data DIR --domain sketch
+            shoal eval out/sketch/averages/sma --dataset pacs --data DIR
+            shoal eval out/patients-fit --dataset new.csv --json
+        """,
     )
     name_domains(parser)
     parser.add_argument(
@@ -41,11 +49,12 @@ def add(commands: Any) -> None:
     )
     add_device(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_quiet(parser)
     parser.set_defaults(run=_run, after_interrupt="nothing was written")
 
 
 def _run(options: argparse.Namespace) -> int:
-    import json
+    require("rich", "safetensors", *for_images(options.dataset))
 
     from ..runs.model import load, measure
     from .methods import with_settings
@@ -58,9 +67,8 @@ def _run(options: argparse.Namespace) -> int:
     cache = decode_with_progress(dataset, options.cache)
     found = measure(model, dataset, cache, options.domain or dataset.names)
     if options.json:
-        print(json.dumps(found, indent=2))
+        print_json(found, indent=2)
         return 0
-    from rich.console import Console
 
     from ..catalogue import title_of
     from .terminal import table
@@ -74,5 +82,5 @@ def _run(options: argparse.Namespace) -> int:
         seen = " (trained on)" if domain in trained else ""
         accuracy, error = 100 * values["accuracy"], values["calibration_error"]
         grid.add_row(f"{domain}{seen}", f"{values['images']:,}", f"{accuracy:.1f}", f"{error:.3f}")
-    Console().print(grid)
+    open_console().print(grid)
     return 0

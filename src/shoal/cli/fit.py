@@ -19,7 +19,10 @@ from ..catalogue import (
     own_method,
 )
 from ..choices import choose, nearest
+from ..report.screen import open_console, plain, print_lines
+from .extras import for_images, for_weights, require
 from .loading import add_cache_folder
+from .notes import add_quiet
 from .options import add_device, add_settings, device, name_domains, positive, settings
 from .progress import FitProgressBars, fit_progress
 from .terminal import fits, format_duration, parse_duration, table
@@ -40,6 +43,13 @@ def add(commands: Any) -> None:
         "all domains, and writes a folder with the model, its card, an ONNX file and a report "
         "page. If interrupted, the same command resumes. On several GPUs: torchrun "
         "--nproc-per-node 2 -m shoal fit …",
+        examples="""
+            shoal fit photos                             # a folder of domain/class/file
+            shoal fit photos --time 1h --train both --out models/photos
+            shoal fit patients.csv --domain-column site --class-column outcome --leave-out id
+            shoal fit sales.parquet --domain-column date:month --class-column sold --judge worst
+            shoal fit photos --only erm fishr coral --plan-only
+        """,
     )
     name_domains(parser)
     parser.add_argument(
@@ -52,6 +62,7 @@ def add(commands: Any) -> None:
     _add_comparison(parser.add_argument_group("comparison"))
     _add_training(parser.add_argument_group("training"))
     _add_reading(parser.add_argument_group("reading the data"))
+    add_quiet(parser)
     parser.set_defaults(run=_run, after_interrupt="run the same command to resume")
 
 
@@ -200,7 +211,20 @@ def _add_reading(group: Any) -> None:
     )
 
 
+def _needed(options: argparse.Namespace) -> list[str]:
+    """Return the packages that this fit needs, as far as its options tell."""
+    found = ["rich", "safetensors", "jinja2"]
+    if images := for_images(options.data):
+        found += [*images, *for_weights(options.backbone)]
+    if options.data.suffix.lower() == ".parquet":
+        found.append("pyarrow")
+    if set(BASELINES) & {*options.algorithms, *options.only}:
+        found.append("sklearn")
+    return found
+
+
 def _run(options: argparse.Namespace) -> int:
+    require(*_needed(options))
     from ..distributed import rank
     from ..fitting.fit import fit
     from ..fitting.leave_one_out import FitWatcher
@@ -208,7 +232,9 @@ def _run(options: argparse.Namespace) -> int:
     from .torchrun import process_group
 
     with process_group(device(options.device)) as on, ending_on_sigterm():
-        with fit_progress(FitTerminal) if rank() == 0 else nullcontext(FitWatcher()) as watcher:
+        # A plan is printed if nothing else is asked for.
+        silent = rank() > 0 or (options.quiet and not options.plan_only)
+        with nullcontext(FitWatcher()) if silent else fit_progress(FitTerminal) as watcher:
             result = fit(
                 options.data,
                 out=options.out,
@@ -267,33 +293,30 @@ class FitTerminal(FitProgressBars):
 
 def print_data(data: Any) -> None:
     """Print the counts of domains and classes, unreadable files and notes."""
-    from rich.console import Console
-    from rich.text import Text
-
     dataset, counts = data.dataset, data.dataset.counts()
-    console = Console()
+    screen = open_console()
     examples = "images" if data.table is None else "rows"
     total = sum(map(len, dataset.domains))
     title = (
         f"{dataset.name}: {total:,} {examples}, {len(counts)} domains, "
         f"{len(dataset.classes)} classes"
     )
-    console.print(Text(title, "bold"), soft_wrap=True)
+    screen.print(plain(title, "bold"), soft_wrap=True)
     ways = (_by_domain, _by_class) if len(dataset.classes) <= COLUMNS else ()
     shares = data.shares_differ
     grids = [*(way(counts, dataset.classes, shares) for way in ways), _by_domain(counts, ())]
-    console.print(next((grid for grid in grids if fits(grid, console)), grids[-1]))
+    screen.print(next((grid for grid in grids if fits(grid, screen)), grids[-1]))
     if data.broken:
         files = "file" if len(data.broken) == 1 else "files"
-        console.print(Text(f" {len(data.broken):,} unreadable {files}, skipped:", "bold"))
+        screen.print(plain(f" {len(data.broken):,} unreadable {files}, skipped:", "bold"))
         for line in data.broken[:NAMED]:
-            console.print(Text(f"   {line.path}: {line.why}", style="red"), soft_wrap=True)
+            screen.print(plain(f"   {line.path}: {line.why}", style="red"), soft_wrap=True)
     if data.table is not None and data.table.encoding.left_out:
         names = ", ".join(data.table.encoding.left_out)
         why = "constant, or different in nearly every row"
-        console.print(Text(f" Ignored columns ({why}): {names}"), soft_wrap=True)
+        screen.print(plain(f" Ignored columns ({why}): {names}"), soft_wrap=True)
     for note in data.notes:
-        console.print(Text(f" Note: {note}"), soft_wrap=True)
+        screen.print(plain(f" Note: {note}"), soft_wrap=True)
 
 
 def _by_domain(counts: Counts, classes: Sequence[str], shares: bool = False) -> Any:
@@ -301,35 +324,33 @@ def _by_domain(counts: Counts, classes: Sequence[str], shares: bool = False) -> 
 
     With ``shares``, counts have the share of their domain beside them.
     """
-    from rich.text import Text
 
     grid = table(None, None)
     grid.add_column("Domain")
     for name in (*classes, "all", "classes"):
-        grid.add_column(Text(name), justify="right")
+        grid.add_column(plain(name), justify="right")
     for domain, found in counts.items():
         total = sum(found.values())
         cells = [_count(found[name], total if shares else None) for name in classes]
         kinds = sum(count > 0 for count in found.values())
-        grid.add_row(Text(domain), *cells, f"{total:,}", str(kinds))
+        grid.add_row(plain(domain), *cells, f"{total:,}", str(kinds))
     return grid
 
 
 def _by_class(counts: Counts, classes: Sequence[str], shares: bool) -> Any:
     """Return a table with a column for each domain; it is narrower if there are many classes."""
-    from rich.text import Text
 
     grid = table(None, None)
     grid.add_column("Class")
     for domain in counts:
-        grid.add_column(Text(domain), justify="right")
+        grid.add_column(plain(domain), justify="right")
     totals = {domain: sum(found.values()) for domain, found in counts.items()}
     for name in classes:
         cells = (
             _count(found[name], totals[domain] if shares else None)
             for domain, found in counts.items()
         )
-        grid.add_row(Text(name), *cells)
+        grid.add_row(plain(name), *cells)
     grid.add_section()
     grid.add_row("all", *(f"{total:,}" for total in totals.values()))
     return grid
@@ -347,21 +368,21 @@ def print_plan(plan: Any) -> None:
     if not plan.networks:
         pass  # what is fitted at once has no updates
     elif setup.kind == "table":
-        print(f"Networks are MLPs, {updates}.")
+        print_lines(f"Networks are MLPs, {updates}.")
     elif plan.without_gpu:
-        print(
+        print_lines(
             f"No GPU found: training only a head on frozen features of {setup.backbone}, "
             f"{updates}. To train the whole network, use --train all; on a CPU that takes hours."
         )
     elif setup.frozen:
-        print(f"Training only a head on frozen features of {setup.backbone}, {updates}.")
+        print_lines(f"Training only a head on frozen features of {setup.backbone}, {updates}.")
     elif setup.trained == "both":
-        print(
+        print_lines(
             f"Training heads on frozen features of {setup.backbone} first, then all weights, "
             f"{updates}."
         )
     else:
-        print(f"Training all weights of {setup.backbone}, {updates} (change with --steps).")
+        print_lines(f"Training all weights of {setup.backbone}, {updates} (change with --steps).")
     within = f" within {_round_duration(budget.seconds)}" if budget.seconds else ""
     if budget.runs:
         within += f" with at most {budget.runs:,} runs"
@@ -370,15 +391,15 @@ def print_plan(plan: Any) -> None:
     if any(len(fold.domains) > 1 for fold in plan.folds):
         number = sum(len(fold.domains) for fold in plan.folds)
         left_out = f"each of {number} domains left out once, in {folds} groups"
-    print(f"Comparing {', '.join(plan.candidates)}: {left_out}{within}.")
+    print_lines(f"Comparing {', '.join(plan.candidates)}: {left_out}{within}.")
     if plan.variants or plan.trials > 1:
         more = ["other settings of the best"] * bool(plan.variants)
         more += ["two domains left out at a time"] * bool(plan.variants and folds > 3)
         more += [f"up to {plan.trials} splits"] * (plan.trials > 1)
-        print(f"If there is time: {', '.join(more)}.")
+        print_lines(f"If there is time: {', '.join(more)}.")
     left = budget.seconds_left
     if left is not None and plan.shortest > max(left, 0):
-        print(
+        print_lines(
             f"The time is too short: to leave out every domain once takes about "
             f"{format_duration(plan.shortest)} even with {updates}, but "
             f"{format_duration(max(left, 0))} are left, so there may be no verdict. Use a longer "
@@ -397,17 +418,14 @@ def _round_duration(seconds: float) -> str:
 
 def print_result(result: Any) -> None:
     """Print the estimates, the verdict and the files."""
-    from rich.console import Console
-    from rich.text import Text
-
     from ..fitting.paired import HALF
 
-    verdict, out, console = result.verdict, result.out, Console()
+    verdict, out, screen = result.verdict, result.out, open_console()
     decision = verdict.decision
     metric, guess = decision.estimates.measure, decision.guess
     title = f"{metric.title[:1].upper()}{metric.title[1:]}{' in %' if metric.percent else ''}"
-    console.print(Text(f"{title} on the held-out domain", "bold"), soft_wrap=True)
-    console.print(_scores(decision, console))
+    screen.print(plain(f"{title} on the held-out domain", "bold"), soft_wrap=True)
+    screen.print(_scores(decision, screen))
     for line in (
         f"Average: a domain of n examples counts n / (n + {HALF}). Worst: the worst domain.",
         f"Seen domains: {metric.title} on held-out examples of the training domains (what an "
@@ -415,17 +433,17 @@ def print_result(result: Any) -> None:
         f"{guess.title.capitalize()}: always predicting the other domains' most frequent class, "
         "without a model.",
     ):
-        console.print(Text(f" {line}", "dim"), soft_wrap=True)
+        screen.print(plain(f" {line}", "dim"), soft_wrap=True)
     for sentence in verdict.sentences:
-        console.print(Text(f" {sentence}"), soft_wrap=True)
+        screen.print(plain(f" {sentence}"), soft_wrap=True)
     names = ("model.safetensors", "model.json", "model.onnx", "report.html")
     files = ", ".join(name for name in names if (out / name).exists())
     written = f" Written to {out} in {format_duration(result.seconds)}: {files}"
-    console.print(Text(written), soft_wrap=True)
+    screen.print(plain(written), soft_wrap=True)
     folder = shlex.quote(str(out))
     predict = f"shoal predict {folder} FILES..., shoal monitor {folder} FILES..."
     look = f"look at the errors in {out / 'report.html'}, then fit again with another --out"
-    console.print(Text(f" Next: {predict if verdict.useful else look}"), soft_wrap=True)
+    screen.print(plain(f" Next: {predict if verdict.useful else look}"), soft_wrap=True)
 
 
 # Names with their cells, one for each method; and methods with their styles.
@@ -433,7 +451,7 @@ Lines = list[tuple[str, list[str]]]
 Titles = list[tuple[str, str]]
 
 
-def _scores(decision: Any, console: Any) -> Any:
+def _scores(decision: Any, screen: Any) -> Any:
     """Return the scores with a row for each domain, or if that is too wide, for each method."""
     metric, rows = decision.estimates.measure, (*decision.rows, decision.guess)
     held_out: Lines = [
@@ -453,18 +471,17 @@ def _scores(decision: Any, console: Any) -> Any:
         _with_methods_down(titles, summary + held_out),
         _with_methods_down(titles, summary),
     ]
-    return next((grid for grid in grids if fits(grid, console)), grids[-1])
+    return next((grid for grid in grids if fits(grid, screen)), grids[-1])
 
 
 def _with_methods_across(titles: Titles, held_out: Lines, summary: Lines) -> Any:
-    from rich.text import Text
 
     grid = table(None, None)
     grid.add_column("Held out")
     for title, style in titles:
-        grid.add_column(Text(title, style), justify="right", style=style)
+        grid.add_column(plain(title, style), justify="right", style=style)
     for name, cells in held_out:
-        grid.add_row(Text(name), *cells)
+        grid.add_row(plain(name), *cells)
     grid.add_section()
     for name, cells in summary:
         grid.add_row(name, *cells)
@@ -472,14 +489,13 @@ def _with_methods_across(titles: Titles, held_out: Lines, summary: Lines) -> Any
 
 
 def _with_methods_down(titles: Titles, columns: Lines) -> Any:
-    from rich.text import Text
 
     grid = table(None, None)
     grid.add_column("Method")
     for name, _ in columns:
-        grid.add_column(Text(name), justify="right")
+        grid.add_column(plain(name), justify="right")
     for number, (title, style) in enumerate(titles):
-        grid.add_row(Text(title), *(cells[number] for _, cells in columns), style=style)
+        grid.add_row(plain(title), *(cells[number] for _, cells in columns), style=style)
     return grid
 
 

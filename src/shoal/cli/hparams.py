@@ -1,11 +1,12 @@
 """``shoal hparams``: the hyperparameters of one draw of the random search."""
 
 import argparse
-import json
 from dataclasses import asdict, fields
 from typing import Any
 
 from ..catalogue import own_dataset, own_method
+from ..report.screen import open_console, plain, print_json
+from .extras import require
 from .options import add_search, add_settings, settings, whole
 from .terminal import table
 
@@ -17,6 +18,11 @@ def add(commands: Any) -> None:
         help="show a method's hyperparameters: defaults, search ranges, one draw of the search",
         description="Show the hyperparameters of a method on a data set: the values of one draw, "
         "the distributions that DomainBed's random search draws from, and what each one does.",
+        examples="""
+            shoal hparams fishr --dataset pacs
+            shoal hparams fishr --dataset pacs --draw 3 --json
+            shoal hparams fishr --dataset office-home --set 'penalty_weight=10^U(1, 5)'
+        """,
     )
     parser.add_argument(
         "algorithm",
@@ -60,6 +66,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    require(*([] if options.json else ["rich"]))
     from ..algorithms.hparams import constant, draw, own_names, search_settings, searches
     from ..catalogue import DATASETS, title_of
     from ..choices import choose
@@ -72,10 +79,8 @@ def _run(options: argparse.Namespace) -> int:
     given |= own_names(kind, settings(options.set))
     values = asdict(draw(kind, dataset, options.trial, options.draw, given))
     if options.json:
-        print(json.dumps(values, indent=2))
+        print_json(values, indent=2)
         return 0
-    from rich.console import Console
-    from rich.text import Text
 
     which = f"draw {options.draw}" if options.draw else "draw 0 (the defaults)"
     mild = ", mild search" if options.search == "mild" else ""
@@ -90,13 +95,13 @@ def _run(options: argparse.Namespace) -> int:
     rows.add_column("What it is", overflow="fold", min_width=16)
     found = searches(kind, dataset, given)
     for f in fields(kind):
-        name, key, value = Text(f.name), f.metadata["key"], values[f.name]
+        name, key, value = plain(f.name), f.metadata["key"], values[f.name]
         if key != f.name:
             name.append(f"\n  {key}", style="dim")
         shown = f"{value:g}" if isinstance(value, float) else str(value)
         search = found[f.name].distribution.text
         searched = search != constant(value).text
         row = (shown, search if searched else "–", f.metadata["help"])
-        rows.add_row(name, *map(Text, row))
-    Console().print(rows)
+        rows.add_row(name, *map(plain, row))
+    open_console().print(rows)
     return 0

@@ -1,11 +1,12 @@
 """``shoal list``: the methods with their papers, and the data sets with their sources."""
 
 import argparse
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ..report.screen import open_console, plain, print_json, print_lines
+from .extras import require
 from .terminal import table
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ def add(commands: Any) -> None:
         help="list the methods with their papers, or the data sets with their sources",
         description="List the names that other commands take. Which data sets are on this machine: "
         "'shoal data list'.",
+        examples="""
+            shoal list algorithms
+            shoal list datasets --json
+        """,
     )
     parser.add_argument(
         "what",
@@ -35,11 +40,12 @@ def _run(options: argparse.Namespace) -> int:
 
     if options.what is None:
         if options.json:
-            print(json.dumps(list(LISTS)))
+            print_json(list(LISTS))
             return 0
         for name, (line, _) in LISTS.items():
-            print(f"shoal list {name:14} {line}")
+            print_lines(f"shoal list {name:14} {line}")
         return 0
+    require(*([] if options.json else ["rich"]))
     _, show = LISTS[choose("list", options.what, LISTS)]
     show(options.json)
     return 0
@@ -55,11 +61,10 @@ def _algorithms(as_json: bool) -> None:
             for name, kind in ALGORITHMS.items()
         ]
         rows += [{"name": name, **asdict(variant)} for name, variant in VARIANTS.items()]
-        print(json.dumps(rows, indent=2))
+        print_json(rows, indent=2)
         return
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.padding import Padding
-    from rich.text import Text
 
     shown = table(None, None)
     shown.add_column("Name", no_wrap=True)
@@ -67,20 +72,20 @@ def _algorithms(as_json: bool) -> None:
     shown.add_column("Year", no_wrap=True)
     shown.add_column("What it does, and its paper")
     for name, kind in ALGORITHMS.items():
-        paper = Padding(Text(kind.paper, style="dim"), (0, 0, 0, 2))
-        text = Group(Text(_summary(kind)), paper)
-        shown.add_row(Text(name), Text(title_of(name)), Text(str(kind.year)), text)
-    console = Console()
-    console.print(shown)
+        paper = Padding(plain(kind.paper, style="dim"), (0, 0, 0, 2))
+        text = Group(plain(_summary(kind)), paper)
+        shown.add_row(plain(name), plain(title_of(name)), plain(str(kind.year)), text)
+    screen = open_console()
+    screen.print(shown)
     shown = table("Variants of the paper's ablations", None)
     shown.add_column("Name", no_wrap=True)
     shown.add_column("What it is, and its hyperparameters")
     for name, variant in VARIANTS.items():
         given = [f"{key}={text}" for key, text in variant.settings.items()]
-        settings = Text(f"{variant.algorithm} with {', '.join(given)}", style="dim")
-        summary = Text(f"{variant.summary} ({variant.table})")
-        shown.add_row(Text(name), Group(summary, Padding(settings, (0, 0, 0, 2))))
-    console.print(shown)
+        settings = plain(f"{variant.algorithm} with {', '.join(given)}", style="dim")
+        summary = plain(f"{variant.summary} ({variant.table})")
+        shown.add_row(plain(name), Group(summary, Padding(settings, (0, 0, 0, 2))))
+    screen.print(shown)
 
 
 def _summary(kind: type) -> str:
@@ -104,11 +109,10 @@ def _datasets(as_json: bool) -> None:
             }
             for name, source in SOURCES.items()
         ]
-        print(json.dumps(rows, indent=2))
+        print_json(rows, indent=2)
         return
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.padding import Padding
-    from rich.text import Text
 
     shown = table(None, "Your own images need no name: a folder of domain/class/file is one.")
     shown.add_column("Name", no_wrap=True)
@@ -116,14 +120,14 @@ def _datasets(as_json: bool) -> None:
     for heading in ("Classes", "Images"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for name, source in SOURCES.items():
-        origin = Padding(Text(_source(source), style="dim"), (0, 0, 0, 2))
+        origin = Padding(plain(_source(source), style="dim"), (0, 0, 0, 2))
         shown.add_row(
-            Text(name),
-            Group(Text(", ".join(source.domains)), origin),
+            plain(name),
+            Group(plain(", ".join(source.domains)), origin),
             f"{source.classes:,}",
             f"{source.images:,}",
         )
-    Console().print(shown)
+    open_console().print(shown)
 
 
 def _source(source: "DatasetSource") -> str:

@@ -2,14 +2,15 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..storage import cache_root, read_json
+from ..documents import read_object
+from ..storage import cache_root
+from .notes import note
 from .progress import amounts
 
 
@@ -62,13 +63,12 @@ def load_and_report(text: str, root: Path, trial: int = 0) -> Any:
     dataset = load_dataset(text, root, trial)
     if is_folder(text):
         if text in DOMAINBED_DATASETS:
-            print(
-                f"shoal: {text} is a folder here and is read as your own images; the published "
-                f"data set is {own_dataset(text)}",
-                file=sys.stderr,
+            note(
+                f"{text} is a folder here and is read as your own images; the published data set "
+                f"is {own_dataset(text)}"
             )
         for name in empty_folders(Path(text)):
-            print(f"shoal: skipped the domain {name!r} of {text}: it is empty", file=sys.stderr)
+            note(f"skipped the domain {name!r} of {text}: it is empty")
     return dataset
 
 
@@ -80,11 +80,10 @@ def report_resizing(dataset: Any, network: str | None) -> None:
     if dataset.kind != "files" or side is None or side == dataset.input_shape[-1]:
         return
     got = dataset.input_shape[-1]
-    print(
-        f"shoal: {network} is made for {side} × {side} images, and gets these at {got} × {got}: "
-        f"images of files are always resized so; for images of {side} × {side} as they are, give "
-        "them as tensors in Python, for example to shoal.DomainClassifier",
-        file=sys.stderr,
+    note(
+        f"{network} is made for {side} × {side} images, and gets these at {got} × {got}: images of "
+        f"files are always resized so; for images of {side} × {side} as they are, give them as "
+        "tensors in Python, for example to shoal.DomainClassifier"
     )
 
 
@@ -202,10 +201,10 @@ def _inputs_of_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
     if not (fit / FIT_SETUP).exists():
         return {}
     if len(card["shape"]) != 1:
-        known = read_json(fit / INSPECTION) if (fit / INSPECTION).exists() else {}
+        known = read_object(fit / INSPECTION) if (fit / INSPECTION).exists() else {}
         reading: Mapping[str, Any] = known.get("reading", {})
         return {**reading, "orientation": "exif"} if reading else {}
-    if read_json(fit / FIT_SETUP)["kind"] != "table":
+    if read_object(fit / FIT_SETUP, ("kind",))["kind"] != "table":
         raise ValueError(
             f"{model} takes {card['shape'][0]} features that the fit computes from images; "
             f"evaluate the fit instead: shoal eval {fit}"
@@ -214,7 +213,7 @@ def _inputs_of_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
         raise ValueError(
             f"the fit {fit} is not finished: the columns of its runs are not known yet"
         )
-    found: Mapping[str, Any] = read_json(fit / CARD)["inputs"]
+    found: Mapping[str, Any] = read_object(fit / CARD, ("inputs",))["inputs"]
     return found
 
 
@@ -222,10 +221,7 @@ def report_unseen(unseen: Mapping[str, int]) -> None:
     """Print the number of categories that did not occur in training, by column."""
     for column, count in unseen.items():
         subject, verb = ("1 value", "is") if count == 1 else (f"{count:,} values", "are")
-        print(
-            f"shoal: {subject} of {column!r} did not occur in training and {verb} ignored",
-            file=sys.stderr,
-        )
+        note(f"{subject} of {column!r} did not occur in training and {verb} ignored")
 
 
 def _load_table(options: argparse.Namespace, inputs: Mapping[str, Any], encoding: Any) -> Any:
@@ -270,13 +266,10 @@ def _skip_broken_images(dataset: Any, options: argparse.Namespace, reading: Any)
         progress = partial(shown, f"reading {dataset.name}")
         broken = broken_files(dataset, progress, record, reading)
     for line in broken:
-        print(f"shoal: skipped{as_before}: {line.path}: {line.why}", file=sys.stderr)
+        note(f"skipped{as_before}: {line.path}: {line.why}")
     if broken:
         count = sum(map(len, dataset.domains))
-        print(
-            f"shoal: {len(broken):,} of {count:,} images cannot be read and are skipped",
-            file=sys.stderr,
-        )
+        note(f"{len(broken):,} of {count:,} images cannot be read and are skipped")
     return without(read, {line.path for line in broken})
 
 
@@ -286,7 +279,7 @@ def _inspection_of_fit(dataset: Any, model: Path) -> Path | None:
     from ..results.records import MODEL
 
     record = (model.parent if model.name == MODEL else model) / INSPECTION
-    same = record.exists() and read_json(record)["fingerprint"] == dataset.fingerprint
+    same = record.exists() and read_object(record).get("fingerprint") == dataset.fingerprint
     return record if same else None
 
 

@@ -13,6 +13,7 @@ from ..algorithms import VARIANTS, find
 from ..algorithms.base import Algorithm
 from ..algorithms.hparams import Hparams, searches
 from ..catalogue import SCALES
+from ..files import JSON_BYTES, read_bytes
 
 
 def with_settings(text: str) -> tuple[type[Algorithm], dict[str, str]]:
@@ -32,7 +33,7 @@ def name_of(text: str, method: type[Algorithm]) -> str:
     if not colon:
         return text
     source = inspect.getsourcefile(method)
-    code = Path(source).read_bytes() if source else b""
+    code = read_bytes(source, JSON_BYTES) if source else b""
     return f"{Path(where).name}:{name}@{hashlib.sha256(code).hexdigest()[:8]}"
 
 

@@ -1,17 +1,17 @@
 """``shoal monitor``: what to expect of a model on data from a new place, before it is labelled."""
 
 import argparse
-import csv
-import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..report.screen import csv_printer, print_json, print_lines
+from .extras import require
 from .loading import report_unseen
+from .notes import add_quiet, note, report_error
 from .options import add_device, device
 
 if TYPE_CHECKING:
@@ -29,6 +29,11 @@ def add(commands: Any) -> None:
         "far off such an estimate is was measured by 'shoal fit', on the domains that it left out. "
         "If the labels are known, the estimate is compared with them: a column of a table, or "
         "folders of images with the names of classes.",
+        examples="""
+            shoal monitor out/photos-fit new-photos
+            shoal monitor out/photos-fit new-photos --page new-place.html
+            shoal monitor out/patients-fit new.csv --class-column outcome --json
+        """,
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="the folder of a fit")
     parser.add_argument(
@@ -73,10 +78,12 @@ def add(commands: Any) -> None:
         help="your own algorithm (path/to/file.py:Class), if the model was trained with one",
     )
     add_device(parser)
+    add_quiet(parser)
     parser.set_defaults(run=_run, after_interrupt="nothing was written")
 
 
 def _run(options: argparse.Namespace) -> int:
+    require("safetensors", *(["jinja2"] if options.page else []))
     from ..fitting.adaptation_record import ENTRY as ADAPTATION
     from ..fitting.place_content import place_content
     from ..fitting.predictor import load
@@ -106,7 +113,7 @@ def _run(options: argparse.Namespace) -> int:
     good = [one for one in predictions if one.error is None]
     for one in predictions:
         if one.error is not None:
-            print(f"shoal: {one.error}", file=sys.stderr)
+            report_error(one.error)
     if labels is not None:
         pairs = zip(labels, predictions, strict=True)
         labels = [label for label, one in pairs if one.error is None]
@@ -125,14 +132,14 @@ def _run(options: argparse.Namespace) -> int:
         write_text(options.page, monitor_page(content))
     classes = _classes(model, good, report, options)
     if options.json:
-        print(json.dumps({**report.as_json(), "unusual": unusual, **_by_input(good, classes)}))
+        print_json({**report.as_json(), "unusual": unusual, **_by_input(good, classes)})
     elif options.csv:
         _print_csv(good, classes, report)
     else:
         for sentence in said:
-            print(sentence)
+            print_lines(sentence)
         if options.page is not None:
-            print(f"Wrote {options.page}.")
+            print_lines(f"Wrote {options.page}.")
     report_unseen(Counter(name for one in good for name in one.unseen))
     return 1 if len(good) < len(predictions) else 0
 
@@ -164,10 +171,9 @@ def _labels(
     folders = [path.parent.name for path in files]
     others = sorted(set(folders) - set(model.classes))
     if others and len(others) < len(set(folders)):
-        print(
-            f"shoal: there is no class {others[0]!r}, so the folders are not taken for labels; "
-            f"the classes are {', '.join(model.classes)}",
-            file=sys.stderr,
+        note(
+            f"there is no class {others[0]!r}, so the folders are not taken for labels; the "
+            f"classes are {', '.join(model.classes)}"
         )
     return None if others else folders
 
@@ -225,11 +231,11 @@ def _print_csv(
     classes: Sequence[tuple[str | None, float]],
     report: "PlaceReport",
 ) -> None:
-    write = csv.writer(sys.stdout)
-    write.writerow(["source", "class", "probability", "likely", "distance"])
+    write = csv_printer()
+    write(["source", "class", "probability", "likely", "distance"])
     far = [None] * len(predictions) if report.drift is None else report.drift.distances.tolist()
     for one, (name, probability), likely, distance in zip(
         predictions, classes, report.likely, far, strict=True
     ):
         apart = "" if distance is None else f"{math.sqrt(distance):.2f}"
-        write.writerow([one.source, name or "", f"{probability:.6f}", "; ".join(likely), apart])
+        write([one.source, name or "", f"{probability:.6f}", "; ".join(likely), apart])

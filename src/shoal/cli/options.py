@@ -143,8 +143,8 @@ def add_device(parser: Any) -> None:
     parser.add_argument(
         "--device",
         default="auto",
-        help="cpu, cuda, cuda:1 for the second GPU, or auto: a GPU if there is one "
-        "(default: %(default)s)",
+        help="cpu, cuda, cuda:1 for the second GPU, mps for a GPU of Apple's (untried), or auto: "
+        "an NVIDIA GPU if there is one, else the CPU (default: %(default)s)",
     )
 
 
@@ -182,16 +182,20 @@ def device(name: str) -> Any:
     """Return the torch device of ``--device``; raise if this machine does not have it."""
     import torch
 
+    from ..runs.machine import usable_devices
+
+    usable = usable_devices()
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if "cuda" in usable else "cpu")
+    unknown = ValueError(f"unknown device {name!r}; one of: auto, cpu, cuda, cuda:0, mps …")
     try:
         found = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"unknown device {name!r}; one of: auto, cpu, cuda, cuda:0 …") from None
-    if found.type not in ("cpu", "cuda"):
-        raise ValueError(f"unknown device {name!r}; one of: auto, cpu, cuda, cuda:0 …")
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"--device {name}: torch finds no GPU; use --device cpu")
+        raise unknown from None
+    if found.type not in ("cpu", "cuda", "mps"):
+        raise unknown
+    if found.type not in usable:
+        raise ValueError(f"--device {name}: torch finds no such GPU; use --device cpu")
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
         raise ValueError(f"--device {name}: torch finds {count} GPU(s), counted from cuda:0")
@@ -263,8 +267,8 @@ def _add_protocol(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--network",
         metavar="NAME",
-        help="mnist-cnn, wide-resnet, resnet18, resnet50, efficientnet-lite0, torchvision:NAME or "
-        "timm:NAME (default: chosen by the size of the images)",
+        help="mnist-cnn, wide-resnet, resnet18, resnet50, mobilenet-v2, efficientnet-lite0, "
+        "torchvision:NAME or timm:NAME (default: chosen by the size of the images)",
     )
     group.add_argument(
         "--weights",

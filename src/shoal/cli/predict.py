@@ -1,9 +1,6 @@
 """``shoal predict``: classify new files with a trained model."""
 
 import argparse
-import csv
-import json
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,7 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..report.screen import csv_printer, print_json, print_lines
+from .extras import require
 from .loading import report_unseen
+from .notes import add_quiet, note, report_error
 from .options import add_device, device
 
 # Rows unlike all in training that are listed on stderr; the others are counted.
@@ -28,6 +28,12 @@ def add(commands: Any) -> None:
         description="Prints the class and its probability for every image or row. Unreadable "
         "inputs are reported on stderr and skipped; the exit status is then 1. Rows with numbers "
         "far from all in training are reported, too, because their probability means little.",
+        examples="""
+            shoal predict out/photos-fit new-photos
+            shoal predict out/photos-fit new-photos --csv -q > classes.csv
+            shoal predict out/patients-fit new.csv --json
+            shoal predict out/photos-fit new-photos --adapt
+        """,
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="the folder of a fit or a run")
     parser.add_argument(
@@ -40,7 +46,10 @@ def add(commands: Any) -> None:
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
-        "--csv", action="store_true", help="print CSV with the probability of every class"
+        "--csv",
+        action="store_true",
+        help="print CSV with the probability of every class; a name that a spreadsheet would take "
+        "for a formula, such as =1, gets an apostrophe before it",
     )
     form.add_argument(
         "--json", action="store_true", help="print the same as JSON, one object on each line"
@@ -57,10 +66,12 @@ def add(commands: Any) -> None:
         help="your own algorithm (path/to/file.py:Class), if the model was trained with one",
     )
     add_device(parser)
+    add_quiet(parser)
     parser.set_defaults(run=_run, after_interrupt="the predictions printed so far are complete")
 
 
 def _run(options: argparse.Namespace) -> int:
+    require("safetensors")
     from ..fitting.predictor import load
     from .methods import with_settings
 
@@ -71,7 +82,7 @@ def _run(options: argparse.Namespace) -> int:
         predictions = model.adapted if options.adapt else model.predictions
         every = predictions(options.files)  # before anything is printed, because it can be refused
     for warning in caught:
-        print(f"shoal: {warning.message}", file=sys.stderr)
+        note(str(warning.message))
     for folder in filter(Path.is_dir, options.files):
         _print_skipped(folder, model.takes_rows)
     failed, unusual, unseen = 0, 0, Counter[str]()
@@ -80,17 +91,14 @@ def _run(options: argparse.Namespace) -> int:
         unseen.update(found.unseen)
         if found.error is not None:
             failed += 1
-            print(f"shoal: {found.error}", file=sys.stderr)
+            report_error(found.error)
         if found.unusual:
             unusual += 1
             if unusual <= NAMED:
-                print(f"shoal: {_caution(found)}", file=sys.stderr)
+                note(_caution(found))
         show(found)
     if unusual > NAMED:
-        print(
-            f"shoal: {unusual:,} rows are unlike all in training; --csv and --json mark them",
-            file=sys.stderr,
-        )
+        note(f"{unusual:,} rows are unlike all in training; --csv and --json mark them")
     report_unseen(unseen)
     return 1 if failed else 0
 
@@ -101,24 +109,24 @@ def _caution(found: Any) -> str:
 
 def _print(found: Any) -> None:
     if found.probability is not None:
-        print(f"{found.source}: {found.label} ({100 * found.probability:.1f} %)")
+        print_lines(f"{found.source}: {found.label} ({100 * found.probability:.1f} %)")
 
 
 def _print_json(found: Any) -> None:
     shown = {name: value for name, value in asdict(found).items() if name not in OBSERVED}
-    print(json.dumps(shown, ensure_ascii=False))
+    print_json(shown)
 
 
 def _csv_writer(classes: Sequence[str]) -> Callable[[Any], None]:
     """Print the head of a CSV file, and return a function that prints a prediction."""
-    write = csv.writer(sys.stdout)
-    write.writerow(["source", "class", "probability", *classes, "error", "unusual"])
+    write = csv_printer()
+    write(["source", "class", "probability", *classes, "error", "unusual"])
 
     def show(found: Any) -> None:
         values = [found.probability, *(found.probabilities.get(name) for name in classes)]
         texts = ["" if value is None else f"{value:.6f}" for value in values]
         last = found.error, "; ".join(found.unusual)
-        write.writerow([found.source, found.label, *texts, *last])
+        write([found.source, found.label, *texts, *last])
 
     return show
 
@@ -131,4 +139,4 @@ def _print_skipped(folder: Path, rows: bool) -> None:
     if others:
         files = "1 file" if others == 1 else f"{others:,} files"
         suffix = "not .csv, .tsv or .parquet" if rows else "without the suffix of an image"
-        print(f"shoal: skipped {files} in {folder}, {suffix}", file=sys.stderr)
+        note(f"skipped {files} in {folder}, {suffix}")

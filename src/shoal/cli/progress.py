@@ -1,13 +1,15 @@
 """Progress on stderr: bars on a terminal, lines elsewhere."""
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
+from ..escapes import printable
+from ..report.screen import has_bars, plain, progress_bars, words_column
 from ..training.watcher import Progress, Watcher
+from .notes import progress_console, say
 from .terminal import QUIET, format_duration
 
 # The width of lines without a terminal.
@@ -25,34 +27,32 @@ class RunProgressBar:
     def show(self, progress: Progress) -> None:
         speed, record = _speed(progress), _summary(progress.record)
         self._bar.update(self._task, completed=progress.done, total=progress.steps, speed=speed)
-        self._below.plain = record
+        self._below.plain = printable(record)
         late = time.monotonic() - self._printed > QUIET
         if not self._bar.console.is_terminal and (late or progress.done == progress.steps):
             self._printed = time.monotonic()
             line = f"{self._title}: step {progress.done} of {progress.steps}, {speed}, {record}"
-            print(line, file=sys.stderr)
+            say(line)
 
 
 @contextmanager
 def run_progress(title: str) -> Iterator[RunProgressBar]:
     """Yield a bar for a run."""
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.live import Live
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bars
-    from rich.text import Text
+    from rich.progress import BarColumn, MofNCompleteColumn
 
-    console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description}", markup=False),
+        words_column(),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]}"),
+        words_column("speed"),
     )
-    bar = Bars(*columns, console=console)
-    below = Text()  # names of domains are long
+    screen = progress_console()
+    bar = progress_bars(screen, *columns, always=True)
+    below = plain("")  # names of domains are long
     run_bar = RunProgressBar(title, bar, below)
-    live = Live(Group(bar, below), console=console) if console.is_terminal else nullcontext()
+    live = Live(Group(bar, below), console=screen) if has_bars(screen) else nullcontext()
     with live:
         yield run_bar
 
@@ -95,7 +95,7 @@ class FitProgressBars(Watcher):
         left = f"about {format_duration(ahead.left)} left" if ahead.left else ""
         done, total = (progress.done, progress.steps) if progress else (0, None)
         if ahead.total > 1 and not self._bars.disable:
-            self._show("all runs", ahead.done, ahead.total, left, "")
+            self._show("all runs", ahead.done, ahead.total, left)
         elif "all runs" in self._tasks:
             self._bars.remove_task(self._tasks.pop("all runs"))
         for name in [name for name in self._tasks if name not in (title, "all runs")]:
@@ -110,53 +110,50 @@ class FitProgressBars(Watcher):
         # On a terminal, the bar of all runs has the same numbers.
         beside = f" ({left})" if left and ahead.total == 1 else ""
         head = title if at_once else f"{title}: {done:,} of {total or 0:,} updates"
-        self._show(title, done, total, f"{words}{beside}", _line(head, words, whole))
+        self._show(title, done, total, f"{words}{beside}", *_lines(head, words, whole))
         if self._bars.disable and progress and done == total:
             made = "fitted" if at_once else f"{done:,} updates"
-            self.note(_line(f"{title}: {made}", words, whole))
+            say(*_lines(f"{title}: {made}", words, whole))
 
     def note(self, line: str) -> None:
         if self._bars.disable:
-            print(line, file=sys.stderr)
+            say(line)
         else:
-            self._bars.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            self._bars.console.print(line, soft_wrap=True)
 
-    def _show(self, name: str, done: int, total: int | None, words: str, line: str) -> None:
-        """Show a bar with these words on a terminal; elsewhere print a line every ``QUIET`` s."""
+    def _show(self, name: str, done: int, total: int | None, words: str, *lines: str) -> None:
+        """Show a bar with these words on a terminal; elsewhere print lines every ``QUIET`` s."""
         if name not in self._tasks:
             self._tasks[name] = self._bars.add_task(name, total=total, words=words)
         self._bars.update(self._tasks[name], completed=done, total=total, words=words)
         now = time.monotonic()
         if self._bars.disable and now - self._printed > QUIET and total and done < total:
             self._printed = now
-            print(line, file=sys.stderr)
+            say(*lines)
 
 
-def _line(head: str, words: str, whole: str) -> str:
+def _lines(head: str, words: str, whole: str) -> list[str]:
     """Return a line with words about a run and the whole fit, two lines if it is too long."""
     line = f"{head}, {words}" if words else head
     if not whole:
-        return line
+        return [line]
     together = f"{line} ({whole})"
-    return together if len(together) <= COLUMNS else f"{line}\n  ({whole})"
+    return [together] if len(together) <= COLUMNS else [line, f"  ({whole})"]
 
 
 @contextmanager
 def fit_progress(watcher: type[FitProgressBars]) -> Iterator[Any]:
     """Yield a ``FitWatcher`` of this class that shows a fit on stderr."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bars
+    from rich.progress import BarColumn, MofNCompleteColumn
     from rich.table import Column
 
-    console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description}", markup=False),
+        words_column(),
         BarColumn(bar_width=None, table_column=Column(max_width=24)),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[words]}", markup=False),
+        words_column("words"),
     )
-    with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
+    with progress_bars(progress_console(), *columns) as bars:
         yield watcher(bars)
 
 
@@ -186,9 +183,9 @@ class AmountProgress:
     def note(self, line: str) -> None:
         """Print a line."""
         if self._bars.disable:
-            print(line, file=sys.stderr)
+            say(line)
         else:
-            self._bars.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            self._bars.console.print(line, soft_wrap=True)
 
     def _clear(self) -> None:
         if self._task is not None:
@@ -210,7 +207,6 @@ class AmountProgress:
 @contextmanager
 def amounts(unit: str) -> Iterator[AmountProgress]:
     """Yield a function of (name, done, total) that shows a bar with speed and time left."""
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         DownloadColumn,
@@ -219,16 +215,12 @@ def amounts(unit: str) -> Iterator[AmountProgress]:
         TimeRemainingColumn,
         TransferSpeedColumn,
     )
-    from rich.progress import Progress as Bars
 
     counted = (
         (DownloadColumn(), TransferSpeedColumn())
         if unit == "bytes"
         else (MofNCompleteColumn(), TextColumn(unit))
     )
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), *counted)
-    with Bars(
-        *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
-    ) as bars:
+    columns = (words_column(), BarColumn(bar_width=None), *counted, TimeRemainingColumn())
+    with progress_bars(progress_console(), *columns) as bars:
         yield AmountProgress(bars, unit)

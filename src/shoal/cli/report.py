@@ -1,15 +1,17 @@
 """``shoal report``: tables and pages of sweeps, and the paper's published tables."""
 
 import argparse
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..catalogue import own_method
+from ..report.screen import print_lines
 from ..results.selection import ALL_RULES
+from .extras import require
 from .loading import add_places
+from .notes import add_quiet, note
 
 if TYPE_CHECKING:
     from ..report.views import Document
@@ -79,11 +81,10 @@ def warn_of_twins(runs: "Sequence[RunResult]") -> None:
 
     if found := twins(runs):
         first, second = found[0]
-        print(
-            f"shoal: some draws have more than one run ({len(found):,} in total), and rules choose "
+        note(
+            f"some draws have more than one run ({len(found):,} in total), and rules choose "
             f"between them: {first.path} and {second.path}; report sweeps of different protocols "
-            "separately",
-            file=sys.stderr,
+            "separately"
         )
 
 
@@ -97,6 +98,12 @@ def add(commands: Any) -> None:
         description="Print the tables of a sweep for each selection rule: accuracies by data set "
         "and by test domain, ranks, and paired differences between methods. Published numbers "
         "are shown next to comparable runs.",
+        examples="""
+            shoal report out/sweep
+            shoal report out/sweep --rule training-domain --compare fishr vrex
+            shoal report out/sweep --format html --out page.html
+            shoal report --published --format markdown
+        """,
     )
     parser.add_argument(
         "folders",
@@ -138,6 +145,7 @@ def add(commands: Any) -> None:
         metavar="FILE",
         help=f"write the report to this file instead of printing it (html: default {PAGE})",
     )
+    add_quiet(parser)
     add_places(parser.add_argument_group("sample images of the html page"))
     parser.set_defaults(run=_run, after_interrupt="nothing was written")
 
@@ -147,6 +155,7 @@ def _run(options: argparse.Namespace) -> int:
     from ..results.records import FIT_SETUP
     from ..storage import print_aside
 
+    require(*{"terminal": ["rich"], "html": ["jinja2"]}.get(options.format, []))
     if options.published == bool(options.folders):
         raise ValueError("give either folders or --published")
     for folder in options.folders:
@@ -166,7 +175,7 @@ def _run(options: argparse.Namespace) -> int:
             show(document)
             return 0
         print_aside(out, lambda file: show(document, file))
-    print(f"wrote {out}")
+    print_lines(f"wrote {out}")
     return 0
 
 

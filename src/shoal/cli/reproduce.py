@@ -5,7 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..report.screen import open_console, print_lines
 from . import ablations
+from .extras import require
+from .notes import add_quiet
 from .options import add_device, add_out, add_precision, device, positive
 from .terminal import bars, show_and_write
 
@@ -17,6 +20,10 @@ def add(commands: Any) -> None:
         help="run an experiment of the paper and compare with its published numbers",
         description="Run an experiment of the paper. Tables show our numbers next to the "
         "published ones; names such as table:cmnist_25 are the paper's labels.",
+        examples="""
+            shoal reproduce linear
+            shoal reproduce colored-mnist --restarts 3
+        """,
     )
     experiments = parser.add_subparsers(metavar="EXPERIMENT", required=True)
     _add_colored_mnist(experiments)
@@ -34,6 +41,11 @@ def _add_colored_mnist(experiments: Any) -> None:
         help="the paper's proof of concept (table:cmnist_25, table:cmnist_0, table:cmnistend)",
         description="Train methods on Colored MNIST in the setup of the IRM paper, and print "
         "accuracies next to the published ones.",
+        examples="""
+            shoal reproduce colored-mnist
+            shoal reproduce colored-mnist --methods erm fishr-omega --restarts 3
+            shoal reproduce colored-mnist --methods list
+        """,
     )
     parser.add_argument(
         "--methods",
@@ -72,24 +84,25 @@ def _add_colored_mnist(experiments: Any) -> None:
         help="folder for records and tables; the same command resumes from it "
         "(default: %(default)s)",
     )
+    add_quiet(parser)
     parser.set_defaults(
         run=_run_colored_mnist, after_interrupt="the same command resumes from here"
     )
 
 
 def _run_colored_mnist(options: argparse.Namespace) -> int:
+    require("rich")
     import torch
-    from rich.console import Console
 
     from ..experiments import restarts
     from ..experiments.colored_mnist import Setup
     from ..report.tables import markdown, terminal
     from ..storage import write_json, write_text
 
-    console = Console()
+    screen = open_console()
     asked: list[str] = options.methods or ["table:cmnist_25" if options.flip else "table:cmnist_0"]
     if asked == ["list"]:
-        _list_methods(console)
+        _list_methods(screen)
         return 0
     methods = _methods_named(asked)
     on = device(options.device)
@@ -103,7 +116,7 @@ def _run_colored_mnist(options: argparse.Namespace) -> int:
         rows = restarts.table(label, options.restarts, options.flip, folder)
         tables[label] = rows
         title = f"{label}, {100 * options.flip:g} % of labels flipped"
-        console.print(terminal(rows, title=title))
+        screen.print(terminal(rows, title=title))
         pages.append(markdown(rows, title=title))
     name = f"results-flip{options.flip:g}"
     about = {
@@ -116,18 +129,18 @@ def _run_colored_mnist(options: argparse.Namespace) -> int:
     }
     write_json(options.out / f"{name}.json", about)
     write_text(options.out / f"{name}.md", "\n".join(pages))
-    print(f"Written: {options.out / name}.json and .md")
+    print_lines(f"Written: {options.out / name}.json and .md")
     return 0
 
 
-def _list_methods(console: Any) -> None:
+def _list_methods(screen: Any) -> None:
     """Print the methods and tables that ``--methods`` takes."""
     from ..experiments.colored_mnist import METHODS, TABLES
 
     for key, method in METHODS.items():
-        console.print(f"{key:28} {method.name}", highlight=False)
+        screen.print(f"{key:28} {method.name}", highlight=False)
     for label, keys in TABLES.items():
-        console.print(f"{label:28} {', '.join(keys)}", highlight=False)
+        screen.print(f"{label:28} {', '.join(keys)}", highlight=False)
 
 
 def _methods_named(asked: Sequence[str]) -> list[str]:
@@ -148,12 +161,18 @@ def _add_linear(experiments: Any) -> None:
         help="the linear example, and the λ for which it holds (tab:appendix-linear)",
         description="Train ERM, Fish and Fishr as logistic regressions on four binary features. "
         "The data are reconstructed from the published accuracies. Takes seconds on a CPU.",
+        examples="""
+            shoal reproduce linear
+            shoal reproduce linear --out out/linear -q
+        """,
     )
     add_out(parser, "linear")
+    add_quiet(parser)
     parser.set_defaults(run=_run_linear, after_interrupt="nothing was written")
 
 
 def _run_linear(options: argparse.Namespace) -> int:
+    require("rich", "matplotlib")
     from ..experiments import linear
     from ..experiments.linear import linear_sheets, linear_window
 
@@ -171,6 +190,10 @@ def _add_hessian(experiments: Any) -> None:
         description="Train ERM and Fishr on Colored MNIST with two logits, and compute the exact "
         "Hessian diagonal of all weights along the way. On a GPU the default is every update; on "
         "a CPU use --small --every 10.",
+        examples="""
+            shoal reproduce hessian --device cuda
+            shoal reproduce hessian --small --every 10
+        """,
     )
     parser.add_argument(
         "--restarts",
@@ -189,10 +212,12 @@ def _add_hessian(experiments: Any) -> None:
     _add_size(parser)
     add_device(parser)
     add_out(parser, "hessian")
+    add_quiet(parser)
     parser.set_defaults(run=_run_hessian, after_interrupt="finished restarts are kept")
 
 
 def _run_hessian(options: argparse.Namespace) -> int:
+    require("rich", "matplotlib")
     from ..experiments import hessian
     from ..experiments.hessian import hessian_figures, hessian_sheets
 
@@ -216,6 +241,10 @@ def _add_landscape(experiments: Any) -> None:
         description="Train ERM and Fishr on Colored MNIST. Draw the ε-level sets of each domain's "
         "risk in a plane of the classifier's weights, and split the inconsistency of Proposition "
         "1 into R and H.",
+        examples="""
+            shoal reproduce landscape --small
+            shoal reproduce landscape --epsilon 0.1 --device cuda
+        """,
     )
     parser.add_argument(
         "--epsilon",
@@ -227,10 +256,12 @@ def _add_landscape(experiments: Any) -> None:
     _add_size(parser)
     add_device(parser)
     add_out(parser, "landscape")
+    add_quiet(parser)
     parser.set_defaults(run=_run_landscape, after_interrupt="trained models are kept")
 
 
 def _run_landscape(options: argparse.Namespace) -> int:
+    require("rich", "matplotlib")
     from ..experiments import landscape
     from ..experiments.landscape import landscape_figure, landscape_sheet
 
@@ -251,14 +282,20 @@ def _add_gradients(experiments: Any) -> None:
         help="per-example gradients of two domains (the figure of the introduction)",
         description="Train ERM and Fishr on Colored MNIST. Plot the per-example gradients of both "
         "training domains along their two principal directions.",
+        examples="""
+            shoal reproduce gradients --small
+            shoal reproduce gradients --device cuda
+        """,
     )
     _add_size(parser)
     add_device(parser)
     add_out(parser, "gradients")
+    add_quiet(parser)
     parser.set_defaults(run=_run_gradients, after_interrupt="trained models are kept")
 
 
 def _run_gradients(options: argparse.Namespace) -> int:
+    require("rich", "matplotlib")
     from ..experiments import gradients
     from ..experiments.gradients import gradient_scatter, gradient_sheet
 
@@ -277,6 +314,10 @@ def _add_overhead(experiments: Any) -> None:
         help="time and memory of an update: Fishr compared with ERM, on PACS and DomainNet sizes",
         description="Time updates of ERM and Fishr in turn, and print medians next to the paper's "
         "+2.7 % and +6.5 % of time. On a CPU use a smaller --network, --size and --batch.",
+        examples="""
+            shoal reproduce overhead --device cuda
+            shoal reproduce overhead --network resnet18 --size 64 --batch 4 --rounds 5
+        """,
     )
     parser.add_argument(
         "--network", default="resnet50", metavar="NAME", help="default: %(default)s"
@@ -305,10 +346,12 @@ def _add_overhead(experiments: Any) -> None:
     add_precision(parser)
     add_device(parser)
     add_out(parser, "overhead")
+    add_quiet(parser)
     parser.set_defaults(run=_run_overhead, after_interrupt="nothing was written")
 
 
 def _run_overhead(options: argparse.Namespace) -> int:
+    require("rich", "matplotlib")
     from ..experiments.overhead import Work, overhead_figure, overhead_sheet, run
 
     work = Work(

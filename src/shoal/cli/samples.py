@@ -2,9 +2,10 @@
 
 import argparse
 import base64
-import sys
 from collections.abc import Sequence
 from typing import Any
+
+from .notes import note
 
 # Images on a page, about 5 kB each.
 MOST = 320
@@ -19,10 +20,10 @@ def samples_of(runs: Sequence[Any], options: argparse.Namespace) -> dict[str, An
             samples = _samples(first[name], options, MOST // len(first))
         except ModuleNotFoundError as error:
             hint = f"{error.name} is not installed: pip install 'shoal[images]'"
-            print(f"shoal: no sample images of {name}: {hint}", file=sys.stderr)
+            note(f"no sample images of {name}: {hint}")
             continue
         except (ValueError, OSError) as error:
-            print(f"shoal: no sample images of {name}: {error}", file=sys.stderr)
+            note(f"no sample images of {name}: {error}")
             continue
         found[name] = {
             domain: [(one.label, _address(one)) for one in mine] for domain, mine in samples.items()

@@ -1,13 +1,14 @@
 """``shoal select``: save the models that a selection rule chose."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from ..catalogue import own_method
+from ..report.screen import print_lines
 from ..results.selection import ALL_RULES
 from .domainbed import dataset_name
+from .notes import add_quiet, note, report_error
 
 
 def add(commands: Any) -> None:
@@ -20,6 +21,10 @@ def add(commands: Any) -> None:
         "weights count as methods of their own, such as fishr+swad. A run keeps the weights of its "
         "last record; give --keep-best to 'shoal sweep' to keep those that a rule can choose. Runs "
         "of DomainBed are for 'shoal report': their models are pickles, which shoal never opens.",
+        examples="""
+            shoal select out/sweep --rule training-domain --out models
+            shoal select out/sweep --rule training-domain --algorithms fishr fishr+swad --out models
+        """,
     )
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="DIR", help="folders with sweeps or runs"
@@ -40,6 +45,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--datasets", nargs="+", type=dataset_name, metavar="NAME", help="only these data sets"
     )
+    add_quiet(parser)
     parser.set_defaults(run=_run, after_interrupt="run the same command again to save all models")
 
 
@@ -62,10 +68,7 @@ def _run(options: argparse.Namespace) -> int:
     if not runs:
         raise ValueError(f"no finished run in {', '.join(map(str, options.folders))}")
     if theirs:
-        print(
-            f"shoal: {theirs:,} runs of DomainBed are left out: their models are pickles",
-            file=sys.stderr,
-        )
+        note(f"{theirs:,} runs of DomainBed are left out: their models are pickles")
     warn_of_twins(runs)
     rows = with_averages(runs)
     _check_known("method", options.algorithms, [row.algorithm for row in rows])
@@ -95,11 +98,11 @@ def _run(options: argparse.Namespace) -> int:
             folder = save_chosen(choice, options.rule, options.out)
         except NotKept as error:
             missing += 1
-            print(f"shoal: {error}", file=sys.stderr)
+            report_error(str(error))
         else:
-            print(f"{folder}: {_describe(choice)}")
+            print_lines(f"{folder}: {_describe(choice)}")
     if missing:
-        print(f"shoal: {missing} of {len(choices)} models were not kept", file=sys.stderr)
+        report_error(f"{missing} of {len(choices)} models were not kept")
     return 1 if missing else 0
 
 

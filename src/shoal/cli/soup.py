@@ -1,16 +1,18 @@
 """``shoal soup``: average the runs of a sweep, and measure members, averages and ensembles."""
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..catalogue import DATASETS, own_method, title_of
+from ..report.screen import open_console, plain, print_document, print_json
 from ..results.soups import BEST_RECORD, WEIGHTS
 from .domainbed import dataset_name
+from .extras import require
 from .loading import add_places, decode_with_progress, load_and_report
+from .notes import add_quiet, note
 from .options import add_device, device, name_domains, whole
 from .progress import amounts
 
@@ -28,15 +30,6 @@ those that do not lower the accuracy on the training domains (greedy soup).
 Beside them: each member, the ensemble that sums their logits, and, after
 --start linear-probe, interpolations of the uniform soup with the start.
 Averages are saved as models; what was measured is not measured again."""
-EXAMPLES = """\
-examples:
-  shoal sweep --algorithms erm --datasets pacs --data DIR --draws 20 --trials 1 --search mild \\
-      --start linear-probe --keep-best training-domain --out out/mild
-  shoal soup out/mild --data DIR
-  shoal soup out/mild --data DIR --of sma --test-domain sketch    # an ensemble of averages (EoA)
-  shoal eval out/mild/soups/pacs-erm-sketch-t0-best/uniform --dataset pacs --data DIR
-"""
-
 # Returns a data set and the cache of its images, by name and trial.
 Load = Callable[[str, int], tuple[Any, Any]]
 
@@ -47,8 +40,13 @@ def add(commands: Any) -> None:
         "soup",
         help="average the runs of a sweep: soups, ensembles, interpolation with the start",
         description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples="""
+            shoal sweep --algorithms erm --datasets pacs --data DIR --trials 1 --search mild \\
+                --start linear-probe --keep-best training-domain --out out/mild
+            shoal soup out/mild --data DIR
+            shoal soup out/mild --data DIR --of sma --test-domain sketch   # an ensemble of averages
+            shoal eval out/mild/soups/pacs-erm-sketch-t0-best/uniform --dataset pacs --data DIR
+        """,
     )
     name_domains(parser)
     parser.add_argument("sweep", type=Path, metavar="SWEEP", help="the folder of a sweep")
@@ -86,11 +84,12 @@ def add(commands: Any) -> None:
         help="folder for models and numbers (default: SWEEP/soups)",
     )
     where.add_argument("--format", choices=FORMATS, default="terminal", help="default: %(default)s")
+    add_quiet(where)
     parser.set_defaults(run=_run, after_interrupt="the same command resumes with the next soup")
 
 
 def _run(options: argparse.Namespace) -> int:
-    import json
+    require("rich", "safetensors")
 
     from ..results.records import read_runs
     from ..sweeps.members import grouped
@@ -107,7 +106,7 @@ def _run(options: argparse.Namespace) -> int:
     out = options.out or options.sweep / FOLDER
     found = [_soup(group, out, options, methods, load) for group in groups]
     if options.format == "json":
-        print(json.dumps([soup.to_json() for soup in found], indent=2, ensure_ascii=False))
+        print_json([soup.to_json() for soup in found], indent=2)
     else:
         _show(found, out, options.format)
     return 0
@@ -187,7 +186,7 @@ def _groups(groups: "Sequence[Sequence[RunResult]]", options: argparse.Namespace
             try:
                 group_of(runs, BEST_RECORD)
             except NotKept as error:
-                _note(f"the last weights are averaged, because {error}")
+                note(f"the last weights are averaged, because {error}")
     return found
 
 
@@ -205,11 +204,7 @@ def _warn_of_unfinished(groups: "Sequence[Sequence[RunResult]]", sweep: Path) ->
     missing = sum(place in done for place in planned) - sum(done.values())
     if missing > 0:
         subject = "1 run of these soups is" if missing == 1 else f"{missing:,} runs of these are"
-        _note(f"{subject} not finished: 'shoal status {sweep}'")
-
-
-def _note(line: str) -> None:
-    print(f"shoal: {line}", file=sys.stderr)
+        note(f"{subject} not finished: 'shoal status {sweep}'")
 
 
 def _soup(
@@ -240,23 +235,22 @@ def _soup(
 
 def _show(soups: "Sequence[Soup]", out: Path, kind: str) -> None:
     """Print a table for every soup, and one over test domains where there are several."""
+    from ..escapes import as_markdown
     from ..report.soups import soup_lines, soup_sheet, summary_sheets
-    from ..report.views import as_markdown, sheet_markdown, sheet_terminal
+    from ..report.views import sheet_markdown, sheet_terminal
 
     shown = [(soup_sheet(soup), soup_lines(soup, str(out / soup.name))) for soup in soups]
     shown += [(sheet, []) for sheet in summary_sheets(soups)]
     if kind == "markdown":
         for sheet, lines in shown:
-            print(sheet_markdown([sheet]))
-            print("".join(f"- {as_markdown(line)}\n" for line in lines))
+            print_document(sheet_markdown([sheet]))
+            print_document("".join(f"- {as_markdown(line)}\n" for line in lines))
         return
-    from rich.console import Console
     from rich.padding import Padding
-    from rich.text import Text
 
-    console = Console()
+    screen = open_console()
     for sheet, lines in shown:
-        console.print(sheet_terminal(sheet))
+        screen.print(sheet_terminal(sheet))
         for line in lines:
-            console.print(Padding(Text(line), (0, 1, 0, 1), expand=False))
-        console.print()
+            screen.print(Padding(plain(line), (0, 1, 0, 1), expand=False))
+        screen.print()

@@ -1,18 +1,26 @@
 """``shoal status``: the states of a sweep's runs and the time left; free of torch."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..catalogue import title_of
+from ..report.screen import open_console, plain, print_json
 from ..results.records import CARD, FIT_SETUP, failure_of
 from ..runs.machine import installed_hardware
 from ..runs.run import Run
 from ..sweeps.cost import RemainingWork, remaining_work
 from ..sweeps.plan import read_plan
-from ..sweeps.status import RunState, SweepStatus, read_status, stale_folders, without_stale
+from ..sweeps.status import (
+    RunState,
+    SweepStatus,
+    read_status,
+    stale_folders,
+    why_closed,
+    without_stale,
+)
+from .extras import require
 from .terminal import fits, format_duration, table
 
 STATES = tuple(state.value for state in RunState)
@@ -25,6 +33,10 @@ def add(commands: Any) -> None:
         help="show how many runs of a sweep are done, running, failed and waiting",
         description="Show the states of the runs of a sweep or a fit, why runs failed, and about "
         "how long the rest takes.",
+        examples="""
+            shoal status out/sweep
+            shoal status out/sweep --json
+        """,
     )
     parser.add_argument("out", type=Path, metavar="DIR", help="the folder of a sweep or a fit")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -32,12 +44,13 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    require(*([] if options.json else ["rich"]))
     plan = read_plan(options.out)
     runs = without_stale(options.out, plan)
     if options.json:
         status = read_status(options.out, runs)
         found = _status_as_json(status, plan) | _remaining_as_json(*_remaining(status))
-        print(json.dumps(found, indent=2))
+        print_json(found, indent=2)
         return 0
     show_status(options.out, runs, plan)
     return 0
@@ -49,13 +62,11 @@ def show_status(out: Path, runs: Sequence[Run], plan: Sequence[Run] | None = Non
     Args:
         plan: all runs of the folder, if they were read already.
     """
-    from rich.console import Console
-
     status = read_status(out, runs)
     found = _status_as_json(status, plan)
-    console = Console()
+    screen = open_console()
     if found["runs"]:
-        console.print(status_table(f"Runs of {out}", found["runs"], console))
+        screen.print(status_table(f"Runs of {out}", found["runs"], screen))
     by_reason: dict[str, list[str]] = {}
     for failure in found["failures"]:
         by_reason.setdefault(failure["reason"], []).append(failure["folder"])
@@ -75,7 +86,7 @@ def show_status(out: Path, runs: Sequence[Run], plan: Sequence[Run] | None = Non
     left, workers = _remaining(status)
     lines.append(describe_time_left(left, workers) if left else "")
     for line in filter(None, lines):
-        console.print(line, highlight=False, markup=False)
+        screen.print(line, highlight=False, markup=False)
 
 
 def status_rows(status: SweepStatus) -> list[dict[str, Any]]:
@@ -92,11 +103,11 @@ def status_rows(status: SweepStatus) -> list[dict[str, Any]]:
 
 
 def status_table(
-    title: str, rows: Sequence[dict[str, Any]], console: Any, planned: bool = False
+    title: str, rows: Sequence[dict[str, Any]], screen: Any, planned: bool = False
 ) -> Any:
     """Return the rows as a table; a planned one also has the runs and the updates in all.
 
-    If the console is narrow, states without runs are skipped, and then the updates.
+    If the screen is narrow, states without runs are skipped, and then the updates.
     """
     counted = [row | {"runs": sum(row[state] for state in STATES)} for row in rows]
     all_columns = (*(("runs", "updates") if planned else ()), *STATES)
@@ -104,13 +115,12 @@ def status_table(
     least = tuple(name for name in some if name != "updates")
     for columns in (all_columns, some, least):
         grid = _table(title, counted, columns)
-        if fits(grid, console):
+        if fits(grid, screen):
             break
     return grid
 
 
 def _table(title: str, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> Any:
-    from rich.text import Text
 
     grid = table(title, None)
     for head in ("Data set", "Method"):
@@ -119,7 +129,7 @@ def _table(title: str, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -
         grid.add_column(head, justify="right", no_wrap=True)
     for row in rows:
         cells = [f"{row[name]:,}" if row[name] else "–" for name in columns]
-        grid.add_row(Text(row["dataset"]), Text(title_of(row["algorithm"])), *cells)
+        grid.add_row(plain(row["dataset"]), plain(title_of(row["algorithm"])), *cells)
     return grid
 
 
@@ -149,9 +159,10 @@ def describe_time_left(left: RemainingWork, workers: int) -> str:
 def _status_as_json(status: SweepStatus, plan: Sequence[Run] | None) -> dict[str, Any]:
     failures = []
     for path, state in zip(status.paths, status.states, strict=True):
-        failure = failure_of(path) if state is RunState.FAILED else None
-        if failure is not None:
-            failures.append({"folder": str(path), "reason": failure["reason"]})
+        if state is RunState.FAILED:
+            failure = failure_of(path) or {"reason": why_closed(path)}
+            if failure["reason"]:
+                failures.append({"folder": str(path), "reason": failure["reason"]})
     stale = [str(path) for path in stale_folders(status.out, plan)]
     return {"runs": status_rows(status), "failures": failures, "left_behind": stale}
 

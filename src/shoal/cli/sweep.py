@@ -5,6 +5,7 @@ from typing import Any
 
 from ..catalogue import FIT_BACKBONE, TEST_DOMAINS, own_method
 from .engine import add_engine_options, check_engine, run_sweep, workspace_of
+from .extras import for_images, for_weights
 from .loading import add_places
 from .options import (
     add_precision,
@@ -24,6 +25,12 @@ def add(commands: Any) -> None:
         help="train many methods, draws, trials and test domains; resumable",
         description="DomainBed's sweep. The same command resumes after any interruption. Several "
         "commands on the same folder, on this or on other machines, share the work.",
+        examples="""
+            shoal sweep --algorithms erm vrex fishr --datasets colored-mnist --out out/sweep
+            shoal sweep --algorithms erm fishr --datasets pacs --data DIR --out out/pacs --workers 4
+            shoal sweep --algorithms erm fishr --datasets pacs --data DIR --out out/pacs --plan-only
+            shoal sweep --algorithms erm --datasets photos --train head --draws 5 --out out/heads
+        """,
     )
     what = parser.add_argument_group("what to train")
     what.add_argument(
@@ -105,9 +112,11 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    images = dict.fromkeys(name for text in options.datasets for name in for_images(text))
+    weights = for_weights(options.network) if images and options.train == "head" else ()
+    check_engine(options, *images, *weights)
     from ..sweeps.plan import runs_of
 
-    check_engine(options)
     sweep, workspace = _sweep(options)
     runs = runs_of(sweep, workspace.method, workspace.dataset)
     return run_sweep(options, runs, workspace)

@@ -2,27 +2,27 @@
 
 import argparse
 import re
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..report.screen import open_console, print_lines, progress_bars, rich_table, words_column
+from .notes import progress_console, say
+
 
 def table(title: str | None, caption: str | None) -> Any:
     """Return an empty table in the style of all commands."""
-    from ..report.views import rich_table
-
     return rich_table(title or "", caption or "")
 
 
-def fits(grid: Any, console: Any) -> bool:
-    """Return whether the console is wide enough to show every cell of the table on one line."""
+def fits(grid: Any, screen: Any) -> bool:
+    """Return whether the screen is wide enough to show every cell of the table on one line."""
     from rich.measure import Measurement
 
-    unbounded = console.options.update(width=10_000)
-    return bool(Measurement.get(console, unbounded, grid).maximum <= console.width)
+    unbounded = screen.options.update(width=10_000)
+    return bool(Measurement.get(screen, unbounded, grid).maximum <= screen.width)
 
 
 # Seconds between two progress lines without a terminal.
@@ -32,26 +32,23 @@ QUIET = 15.0
 @contextmanager
 def bars(unit: str) -> Any:
     """Show one progress bar per method on a terminal; print lines to a file or pipe."""
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
-        Progress,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
 
     columns = (
-        TextColumn("{task.description:28}"),
+        words_column(width=28),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn(unit),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with progress_bars(progress_console(), *columns) as progress:
         tasks: dict[str, Any] = {}
         counts: dict[str, dict[int, int]] = {}
         last_line = time.monotonic()
@@ -64,9 +61,9 @@ def bars(unit: str) -> Any:
                 tasks[method] = progress.add_task(method, total=total)
             progress.update(tasks[method], completed=sum(steps.values()), total=total * len(steps))
             quiet_for = time.monotonic() - last_line
-            if not console.is_terminal and (quiet_for > QUIET or done == total):
+            if progress.disable and (quiet_for > QUIET or done == total):
                 last_line = time.monotonic()
-                print(f"{method}: restart {restart}, step {done} of {total}", file=sys.stderr)
+                say(f"{method}: restart {restart}, step {done} of {total}")
 
         yield report
 
@@ -100,12 +97,11 @@ def show_and_write(
     figures: Mapping[str, Any],
 ) -> None:
     """Print an experiment's tables, write its results, and print which files were written."""
-    from rich.console import Console
 
     from ..experiments.output import write
     from ..report.views import sheet_terminal
 
-    console = Console()
+    screen = open_console()
     for sheet in sheets:
-        console.print(sheet_terminal(sheet))
-    print(f"Written in {out}: {', '.join(write(out, command, result, sheets, figures))}")
+        screen.print(sheet_terminal(sheet))
+    print_lines(f"Written in {out}: {', '.join(write(out, command, result, sheets, figures))}")

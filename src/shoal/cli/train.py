@@ -3,16 +3,19 @@
 import argparse
 import hashlib
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from ..catalogue import AVERAGES, title_of
+from ..files import TENSOR_BYTES, read_bytes
+from ..report.screen import open_console, plain, print_json, print_lines
 from ..results.records import Record, RunResult, timing_of
 from ..training.watcher import Progress, Watcher
+from .extras import for_images, require
 from .loading import decode_with_progress, load_and_report, report_resizing
+from .notes import add_quiet, note, say
 from .options import add_run_options, averages_of, device, settings
 from .progress import RunProgressBar, run_progress
 from .terminal import table
@@ -26,12 +29,21 @@ def add(commands: Any) -> None:
         description="One run of DomainBed's protocol. The same command resumes an interrupted run, "
         "and ends with the same numbers. Under torchrun, several processes share its batches: "
         "torchrun --nproc-per-node 2 -m shoal train …",
+        examples="""
+            shoal train --dataset colored-mnist --algorithm fishr --test-domain=-90%
+            shoal train --dataset pacs --data DIR --test-domain sketch --out out/sketch
+            shoal train --dataset photos --algorithm erm --network efficientnet-lite0 --steps 300
+            shoal train --dataset pacs --data DIR --algorithm methods.py:Mine --set lr=1e-4 --json
+        """,
     )
     add_run_options(parser)
+    add_quiet(parser)
     parser.set_defaults(run=_run, after_interrupt="the same command starts again")
 
 
 def _run(options: argparse.Namespace) -> int:
+    board = ["tensorboard"] if options.tensorboard else []
+    require("rich", "safetensors", *board, *for_images(options.dataset))
     from .torchrun import process_group
 
     with process_group(device(options.device)) as on:
@@ -39,7 +51,6 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace, on: Any) -> int:
-    import json
 
     from ..catalogue import scale_of, search_name
     from ..distributed import first_rank_first, rank
@@ -89,7 +100,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     )
     first = rank() == 0
     if first and on.type == "cuda":
-        print(_describe_step(machine.step), file=sys.stderr)
+        say(_describe_step(machine.step))
     with (
         _advise_after_interrupt(options, RunFolder(out)),
         open_run_folder(out, run) if first else nullcontext(RunFolder(out)) as folder,
@@ -114,7 +125,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
                 watcher=watcher,
             )
     if options.json:
-        print(json.dumps(result.records[-1].to_json()))
+        print_json(result.records[-1].to_json())
     else:
         show_result(result, run, out, trained=not done)
     return 0
@@ -180,7 +191,7 @@ def _weights(asked: str | None, pretrained: bool) -> tuple[str | Path | None, st
         by_default = "imagenet" if pretrained and asked is None else None
         return by_default, by_default
     if asked != "imagenet" and Path(asked).is_file():
-        return Path(asked), hashlib.sha256(Path(asked).read_bytes()).hexdigest()
+        return Path(asked), hashlib.sha256(read_bytes(asked, TENSOR_BYTES)).hexdigest()
     if Path(asked).suffix:
         raise ValueError(f"--weights: there is no file {asked}; write imagenet, none or a file")
     return asked, asked
@@ -223,35 +234,33 @@ def show_result(result: RunResult, run: Any, out: Path, trained: bool) -> None:
     Args:
         trained: whether the run was trained just now.
     """
-    from rich.console import Console
 
     from ..results.averages import average_folder
     from ..runs.best_weights import KEPT_MODELS
 
     record = result.records[-1]
-    console = Console()
+    screen = open_console()
     title = f"{title_of(run.algorithm)} on {run.dataset}, after {record.step + 1} updates"
-    console.print(accuracies(record, run, title))
+    screen.print(accuracies(record, run, title))
     took = timing_of(result) if trained else None
     if took is None:
-        print("This run was already done.")
+        print_lines("This run was already done.")
     else:
-        print(
+        print_lines(
             f"{took.updates} updates in {took.updating:.1f} s, evaluations {took.evaluating:.1f} s,"
             f" preparation {took.preparing:.1f} s"
         )
-    print(f"Records, model and card: {out}")
+    print_lines(f"Records, model and card: {out}")
     averages = [at for name in AVERAGES if (at := average_folder(out, name)).is_dir()]
     if averages:
-        print(f"Models of averages: {', '.join(map(str, averages))}")
+        print_lines(f"Models of averages: {', '.join(map(str, averages))}")
     for folder in (out, *averages):
         for kept in sorted((folder / KEPT_MODELS).glob("step-*")):
-            print(f"Weights that a rule can choose: {kept}")
+            print_lines(f"Weights that a rule can choose: {kept}")
 
 
 def accuracies(record: Any, run: Any, title: str) -> Any:
     """Return accuracies and calibration errors of a record as a table, a domain in each row."""
-    from rich.text import Text
 
     shown = table(title, "Accuracy in %, and expected calibration error; –: not evaluated.")
     shown.add_column("Domain")
@@ -260,7 +269,7 @@ def accuracies(record: Any, run: Any, title: str) -> Any:
     for head in heads:
         shown.add_column(head, justify="right")
     for domain, found in record.accuracy.items():
-        name = Text(domain, style="bold" if domain in run.test_domains else "")
+        name = plain(domain, style="bold" if domain in run.test_domains else "")
         if domain in run.test_domains:
             name.append(" (test)")
         errors = record.calibration_error[domain]
@@ -293,20 +302,15 @@ class TrainWatcher(Watcher):
             self._board.draw(records)
 
     def note(self, line: str) -> None:
-        print(f"shoal: {line}", file=sys.stderr)
+        note(line)
 
 
 class Board:
     """Curves in TensorBoard; ``draw`` adds the records that are new."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ModuleNotFoundError(
-                "--tensorboard needs tensorboard: pip install 'shoal[tensorboard]'",
-                name="tensorboard",
-            ) from error
+        from torch.utils.tensorboard import SummaryWriter
+
         shutil.rmtree(folder, ignore_errors=True)  # the first call brings all records
         self._writer: Any = SummaryWriter(str(folder))
         self._seen = 0

@@ -321,8 +321,9 @@ def _import_backpack() -> Any:
         import backpack.extensions
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "method='backpack' needs BackPACK, which is not installed: "
-            "pip install 'shoal[curvature]'",
+            "method='backpack' needs BackPACK, which is not installed: pip install "
+            "'shoal[vision]', which brings torchvision and the torch that it fits; to keep your "
+            "torch: pip install --no-deps backpack-for-pytorch einops unfoldNd",
             name="backpack",
         ) from error
     return backpack

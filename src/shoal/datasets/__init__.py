@@ -43,17 +43,18 @@ __all__ = [
     "verify",
 ]
 
-# From the folder that holds all data sets (None if the set is embedded) and the trial.
+#: A function of the folder that holds all data sets (None if the set is embedded) and the trial.
 Loader = Callable[[Path | None, int], DomainDataset]
 
 _MODULES = {name: import_module(f".{module_of(name)}", __name__) for name in catalogue.DATASETS}
 
+#: The published data sets: a loader for each name.
 DATASETS: dict[str, Loader] = {name: module.load for name, module in _MODULES.items()}
 
-# Where each data set comes from.
+#: Where each data set comes from.
 SOURCES: dict[str, DatasetSource] = {name: module.SOURCE for name, module in _MODULES.items()}
 
-# The number of images that ``verify`` expects of each set that is downloaded.
+#: The number of images that ``verify`` expects of each set that is downloaded.
 PUBLISHED: dict[str, Published] = {
     name: source.published for name, source in SOURCES.items() if not source.embedded
 }

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import operator
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from ..checks import check_range
 from ..choices import choose
+from ..notebook import html_table
 from ..randomness import domainbed_hash
 from .groups import Groups
 from .reading import AS_STORED, Reading
@@ -31,8 +33,8 @@ HOLDOUT = 0.2
 class Domain:
     """One domain: its labels ``[n]`` and inputs.
 
-    ``images`` are uint8 ``[n, C, H, W]`` in memory, or n files, or float32 vectors ``[n, d]`` with
-    NaN for missing values.
+    ``images`` are uint8 ``[n, C, H, W]`` in memory, or float32 as the network takes them, which is
+    0 … 1 for those here; or n files; or float32 vectors ``[n, d]`` with NaN for missing values.
     """
 
     name: str
@@ -49,11 +51,12 @@ class Domain:
             )
         if isinstance(self.images, Tensor) and (self.images.dtype, self.images.ndim) not in (
             (torch.uint8, 4),
+            (torch.float32, 4),
             (torch.float32, 2),
         ):
             raise ValueError(
-                f"images of the domain {self.name!r} must be uint8 [n, C, H, W] or files, and "
-                f"vectors float32 [n, d], got {self.images.dtype} of shape "
+                f"images of the domain {self.name!r} must be uint8 or float32 [n, C, H, W] "
+                f"or files, and vectors float32 [n, d], got {self.images.dtype} of shape "
                 f"{list(self.images.shape)}"
             )
         if len(self.images) != len(self.labels):
@@ -96,7 +99,7 @@ class Domain:
     def stamps(self) -> Tensor:
         """Size and time of the last change (ns) of every file, int64 ``[n, 2]``, looked up once.
 
-        Both are −1 for a broken link, which is reported when it is read.
+        Both are −1 for a link that leads nowhere, which is reported when it is read.
         """
         return torch.tensor([_stamp(path) for path in self.files])
 
@@ -124,7 +127,7 @@ class DomainDataset:
         if not self.domains:
             raise ValueError(f"{self.name} has no domains")
         for kind, names in (("domain", self.names), ("class", self.classes)):
-            twice = sorted({name for name in names if names.count(name) > 1})
+            twice = sorted(name for name, count in Counter(names).items() if count > 1)
             if twice:
                 raise ValueError(f"{self.name} has two of the {kind} {twice[0]!r}")
         for domain in self.domains:
@@ -202,6 +205,10 @@ class DomainDataset:
             found[domain.name] = dict(zip(self.classes, counts, strict=True))
         return found
 
+    def _repr_html_(self) -> str:
+        rows = [(name, *each.values(), sum(each.values())) for name, each in self.counts().items()]
+        return html_table(rows, ("domain", *self.classes, "all"), self.name)
+
     def missing_classes(self) -> dict[str, tuple[str, ...]]:
         """Return the classes that each domain lacks, for the domains that lack any."""
         found = {
@@ -253,7 +260,7 @@ class DomainDataset:
 def _stamp(path: Path) -> tuple[int, int]:
     try:
         found = path.stat()
-    except FileNotFoundError:
+    except OSError:
         if path.is_symlink():
             return -1, -1
         raise

@@ -13,7 +13,10 @@ from typing import Any
 from torch import Tensor
 
 from ..choices import choose
-from ..storage import hold_lock, read_json, write_json
+from ..documents import read_json
+from ..escapes import brief
+from ..files import IMAGE_BYTES, TENSOR_BYTES, UnfitFile, open_file
+from ..storage import hold_lock, write_json
 from .base import EVALUATION_SIDE, Domain, DomainDataset
 from .decoded import (
     TRAINING_SIDE,
@@ -82,9 +85,9 @@ def hash_files(domain: Domain) -> str:
 
 def _hash_beginning(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_file(path, IMAGE_BYTES) as file:
             return hashlib.sha256(file.read(SAMPLED_BYTES)).hexdigest()
-    except OSError:  # reported when it is decoded
+    except (OSError, UnfitFile):  # reported when it is decoded
         return ""
 
 
@@ -228,7 +231,7 @@ def _read_manifest(dataset: DomainDataset, folder: Path) -> dict[str, Files]:
         found = manifest.get(key) if isinstance(manifest, dict) else None
         if found != expected:
             raise ValueError(
-                f"{folder} holds another cache: its {key} is {found!r}, {dataset.name} needs "
+                f"{folder} holds another cache: its {key} is {brief(found)}, {dataset.name} needs "
                 f"{expected!r}; give another folder, or delete this one"
             )
     try:
@@ -252,7 +255,7 @@ def _find_damage(folder: Path, number: int, files: Files, check: bool) -> str | 
         if size != written.size:
             return f"delete {path}, which is damaged: {size} bytes, expected {written.size}"
         if check:
-            with path.open("rb") as file:
+            with open_file(path, TENSOR_BYTES) as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != written.sha256:
                     return f"delete {path}, which is damaged: its SHA-256 is not {MANIFEST}'s"
     return None

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..files import TENSOR_BYTES, open_file
 from ..storage import write_aside
 from .base import EVALUATION_SIDE
 from .images import planes, read_image
@@ -206,7 +207,8 @@ def _map_file(path: Path) -> Tensor:
     # warns that it is read-only.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writ", UserWarning)
-        return torch.from_numpy(np.memmap(path, dtype=np.uint8, mode="r"))
+        with open_file(path, TENSOR_BYTES) as file:
+            return torch.from_numpy(np.memmap(file, dtype=np.uint8, mode="r"))
 
 
 class _DecodedImage(NamedTuple):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ..catalogue import DATASETS
 from ..choices import choose
+from ..files import LIST_BYTES, read_text
 from ..storage import write_text
 from .base import DomainDataset
 from .sources import DatasetSource, File, move_domains
@@ -38,7 +39,7 @@ def read_duplicates(folder: Path) -> set[str]:
     found: set[str] = set()
     if not path.is_file():
         return found
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(read_text(path, LIST_BYTES).splitlines(), 1):
         file = line.strip().removeprefix(f"{FOLDER}/")
         if not file:
             continue
@@ -57,7 +58,7 @@ def write_duplicates(folder: Path, lists: Iterable[Path]) -> int:
     """
     listed: set[str] = set()
     for path in lists:
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in read_text(path, LIST_BYTES).splitlines():
             listed.add(line.rpartition(" ")[0])
     present = {
         path.relative_to(folder).as_posix()

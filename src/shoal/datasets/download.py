@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
+from ..files import CHUNK
 from ..storage import hold_lock
-from .partial_file import CHUNK, Origin, PartialFile, file_sums
+from .partial_file import Origin, PartialFile, file_sums
 
 # Seconds without an answer.
 TIMEOUT = 60

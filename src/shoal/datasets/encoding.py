@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..choices import nearest
+from ..escapes import brief
 from .folders import first_few
 
 Array = np.ndarray[Any, Any]
@@ -134,10 +135,22 @@ class Column:
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Column":
         """Return the column that ``as_json`` wrote."""
-        if values["kind"] != "number":
-            return Column(values["name"], tuple(values["values"]))
-        seen = SeenRange(**values["seen"]) if "seen" in values else None
-        return Column(values["name"], None, values["gaps"], seen)
+        name, kind = values["name"], values["kind"]
+        if not isinstance(name, str) or kind not in ("number", "category"):
+            raise ValueError(f"{brief(name)} is no column of the kind {brief(kind)}")
+        if kind == "category":
+            texts = values["values"]
+            if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
+                raise ValueError(f"the values of {name!r} must be texts, got {brief(texts)}")
+            if len(set(texts)) < len(texts):
+                raise ValueError(f"the column {name!r} has a value twice")
+            return Column(name, tuple(texts))
+        if not isinstance(values["gaps"], bool):
+            raise ValueError(f"the gaps of {name!r} must be true or false")
+        seen = None
+        if "seen" in values:
+            seen = SeenRange(**{key: float(one) for key, one in values["seen"].items()})
+        return Column(name, None, values["gaps"], seen)
 
 
 @dataclass(frozen=True)
@@ -254,7 +267,10 @@ class Encoding:
     @staticmethod
     def from_json(values: Sequence[Mapping[str, Any]]) -> "Encoding":
         """Return the encoding that ``as_json`` wrote."""
-        return Encoding(tuple(Column.from_json(one) for one in values))
+        columns = tuple(Column.from_json(one) for one in values)
+        if len({column.name for column in columns}) < len(columns):
+            raise ValueError("two columns have one name")
+        return Encoding(columns)
 
     def as_card(self) -> dict[str, Any]:
         """Return the encoding as the inputs of a model's card."""
@@ -266,18 +282,25 @@ class Encoding:
         """Return the encoding of a card's inputs; None if they are not rows of a table."""
         if not inputs.get("columns"):
             return None
-        ignored = tuple(inputs["ignored"]) if "ignored" in inputs else None
+        ignored = tuple(map(str, inputs["ignored"])) if "ignored" in inputs else None
         return replace(Encoding.from_json(inputs["columns"]), ignored=ignored)
 
 
-def infer_encoding(features: Mapping[str, Values], others: Iterable[str] = ()) -> Encoding:
+def infer_encoding(
+    features: Mapping[str, Values],
+    others: Iterable[str] = (),
+    categories: Collection[str] = (),
+) -> Encoding:
     """Return the encoding of a table; raise if there is nothing to learn from.
 
     Args:
         features: the columns that a model may see.
         others: the names of the others, such as that of the class.
+        categories: the names of columns whose numbers are categories, too.
     """
-    found = {name: infer_column(name, values) for name, values in features.items()}
+    found = {
+        name: infer_column(name, values, name in categories) for name, values in features.items()
+    }
     columns = tuple(column for column in found.values() if column is not None)
     skipped = [name for name, column in found.items() if column is None]
     left_out = tuple(name or "one without a name" for name in skipped)
@@ -290,13 +313,20 @@ def infer_encoding(features: Mapping[str, Values], others: Iterable[str] = ()) -
     return Encoding(columns, left_out, (*others, *skipped))
 
 
-def infer_column(name: str, values: Values) -> Column | None:
-    """Return the encoding of a column; None if it tells nothing about other rows."""
+def infer_column(name: str, values: Values, category: bool = False) -> Column | None:
+    """Return the encoding of a column; None if it tells nothing about other rows.
+
+    A column of texts is a ``category`` anyway.
+    """
     if not name:
         return None
+    if category:
+        return _infer_category(name, _each(values, value_or_none))
     numbers, texts = _read_numbers(values)
     if texts:
-        return _infer_category(name, _each(values, value_or_none))
+        given = _each(values, value_or_none)
+        _check_texts(name, given)
+        return _infer_category(name, given)
     present = numbers[~np.isnan(numbers)]
     if not len(present) or _counts_rows(numbers):
         return None
@@ -306,7 +336,6 @@ def infer_column(name: str, values: Values) -> Column | None:
 
 
 def _infer_category(name: str, given: Sequence[Any]) -> Column | None:
-    _check_texts(name, given)
     different = sorted(set(_each(given, _text)))
     if len(different) == 1 or (len(different) > CATEGORIES and 2 * len(different) > len(given)):
         return None

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import torch
 
+from ..documents import DAMAGE, parse_json
+from ..files import TENSOR_BYTES, open_file
 from ..storage import write_aside
 from .base import Domain, DomainDataset
 
@@ -35,11 +37,12 @@ def load_features(path: Path) -> DomainDataset:
     """Return the data set of a feature file; raise if it is no such file, or damaged."""
     from safetensors import SafetensorError, safe_open
 
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"there is no feature file {path}")
+    open_file(path, TENSOR_BYTES).close()  # a library would open anything
     try:
         with safe_open(path, "pt") as file:
-            about = json.loads((file.metadata() or {})[ABOUT])
+            about = parse_json((file.metadata() or {})[ABOUT], path)
             domains = tuple(
                 Domain(
                     name, file.get_tensor(f"labels/{k}"), file.get_tensor(f"features/{k}").float()
@@ -47,7 +50,7 @@ def load_features(path: Path) -> DomainDataset:
                 for k, name in enumerate(about["domains"])
             )
         found = DomainDataset(about["name"], tuple(about["classes"]), domains)
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (SafetensorError, *DAMAGE) as error:
         raise ValueError(
             f"{path} is damaged, or no feature file ({error}); 'shoal data features' writes them"
         ) from error

@@ -1,6 +1,5 @@
 """Fetching a published data set: download, unpack, arrange and record it."""
 
-import os
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -9,7 +8,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..choices import choose
-from ..storage import read_json, write_json
+from ..documents import AGAIN, read_object
+from ..escapes import brief
+from ..storage import move, write_json
 from . import SOURCES
 from .download import DownloadError, Note, Unavailable, download
 from .folders import expected_layout
@@ -64,7 +65,10 @@ def fetch(
         }
     except Unavailable as error:
         why = f": {source.by_hand}" if source.by_hand and url is None else ""
-        raise Unavailable(f"{error}{why}\n\n{by_hand_instructions(source, root)}") from error
+        unavailable = Unavailable(f"{error}{why}")
+        for line in ("", *by_hand_instructions(source, root)):
+            unavailable.add_note(line)
+        raise unavailable from error
     arranged = root / DOWNLOADS / f"{name}.arranged"
     try:
         remarks = source.arrange(fetched, arranged, source.domains)
@@ -72,7 +76,7 @@ def fetch(
         raise ValueError(f"{error} (the unpacked files are in {work})") from error
     for remark in remarks:
         note(remark)
-    os.replace(arranged, target)
+    move(arranged, target)
     _remove_downloads(() if keep_archive else fetched.values(), work)
     _record_dataset(name, root)
     return target
@@ -92,31 +96,31 @@ def _archive_at(url: str, sha256: str | None, name: str) -> File:
     return File(name=called, url=url, sha256=sha256)
 
 
-def by_hand_instructions(source: DatasetSource, root: Path) -> str:
+def by_hand_instructions(source: DatasetSource, root: Path) -> list[str]:
     """Return which files a person has to download, and where to put them."""
     places = {str(root / DOWNLOADS / file.name): file.url or file.page for file in source.files}
     width = max(map(len, places))
-    return "\n".join(
-        [
-            f"You can download {source.name} by hand. Its page is",
-            f"  {source.page}",
-            "Save these files (left: path; right: address, if known)",
-            *(f"  {place:{width}}  {page}".rstrip() for place, page in places.items()),
-            "and run the same command again, which checks and unpacks them. Or",
-            f"- put the images at {expected_layout(root / source.folder)},",
-            f"  with the domains {', '.join(source.domains)};",
-            "- give the address of an archive of them: --url URL",
-        ]
-    )
+    return [
+        f"You can download {source.name} by hand. Its page is",
+        f"  {source.page}",
+        "Save these files (left: path; right: address, if known)",
+        *(f"  {place:{width}}  {page}".rstrip() for place, page in places.items()),
+        "and run the same command again, which checks and unpacks them. Or",
+        f"- put the images at {expected_layout(root / source.folder)},",
+        f"  with the domains {', '.join(source.domains)};",
+        "- give the address of an archive of them: --url URL",
+    ]
 
 
 def read_record(root: Path) -> dict[str, Any]:
     """Return the record of earlier downloads: sums of files, and fingerprints of data sets."""
     path = root / RECORD
-    found = read_json(path) if path.is_file() else {}
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} must hold an object, got {found!r}; move it away")
-    return {"files": {}, "sets": {}} | found
+    found = {"files": {}, "sets": {}} | (read_object(path) if path.exists() else {})
+    for key in ("files", "sets"):
+        entries = found[key]
+        if not isinstance(entries, dict) or not all(isinstance(v, dict) for v in entries.values()):
+            raise ValueError(f"{path} must hold objects in {key}, got {brief(entries)}; {AGAIN}")
+    return found
 
 
 def _download_and_unpack(

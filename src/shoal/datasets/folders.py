@@ -175,7 +175,7 @@ def survey_folders(
 
 def empty_folders(root: Path) -> list[str]:
     """Return the folders of ``root`` that would be domains, but are empty."""
-    folders = (entry for entry in _visible(root) if entry.is_dir())
+    folders = (entry for entry in _visible(root) if is_folder(entry))
     return [entry.name for entry in folders if not _visible(Path(entry.path))]
 
 
@@ -201,7 +201,7 @@ def _domain_folders(name: str, root: Path) -> list[str]:
         raise ValueError(
             f"no such folder: {root}; {name} needs its images at {expected_layout(root)}"
         )
-    folders = [entry.name for entry in _visible(root) if entry.is_dir()]
+    folders = [entry.name for entry in _visible(root) if is_folder(entry)]
     if not folders:
         raise ValueError(f"no domains: {root} has no folders; expected {expected_layout(root)}")
     return folders
@@ -220,7 +220,7 @@ def _files_of_domain(
 ) -> list[tuple[str, Path]]:
     files = []
     for folder in _visible(root / domain):
-        if not folder.is_dir():
+        if not is_folder(folder):
             if is_image(Path(folder.name)):
                 faults.outside_classes.append(folder.path)
             continue
@@ -229,13 +229,21 @@ def _files_of_domain(
             faults.empty_classes.append(folder.path)
         for entry in entries:
             path = Path(entry.path)
-            if entry.is_dir():
+            if is_folder(entry):
                 faults.nested.append(entry.path)
             elif not is_image(path):
                 faults.not_images.append(entry.path)
             elif f"{domain}/{folder.name}/{entry.name}" not in ignored:
                 files.append((folder.name, path))
     return files
+
+
+def is_folder(entry: "os.DirEntry[str]") -> bool:
+    """Return whether this is a folder, or a link to one; a link that leads nowhere is none."""
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself, which is reported when it is read
+        return False
 
 
 def _visible(folder: Path) -> list[os.DirEntry[str]]:

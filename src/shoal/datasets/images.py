@@ -5,6 +5,7 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..files import IMAGE_BYTES, UnfitFile, open_file, read_bytes
 from .base import DomainDataset
 from .reading import AS_STORED, Reading, orientation_of
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 # The number of images of each domain, or of all domains together if no more is published.
 Published = Mapping[str, int] | int
+# The formats that are decoded, by their names in Pillow. It knows others, and gives some of them to
+# programs such as Ghostscript.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 # Images that wait for a thread at a time: a million futures at once take a gigabyte.
 WAITING = 1024
 
@@ -44,9 +49,9 @@ def load_image(path: Path) -> "Image":
             "images are read by Pillow, which is not installed: pip install 'shoal[images]'",
             name="PIL",
         ) from error
-    content = path.read_bytes()
+    content = read_bytes(path, IMAGE_BYTES)
     try:
-        image = Image.open(io.BytesIO(content))
+        image = Image.open(io.BytesIO(content), formats=FORMATS)
         image.load()
     except Image.DecompressionBombError as error:
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0) // 1_000_000
@@ -77,12 +82,19 @@ def render_image(image: "Image", path: Path, reading: Reading) -> "Image":
     return found
 
 
-def is_turned(path: Path) -> bool:
-    """Return whether the EXIF orientation of a file says that it is not stored upright."""
+@contextmanager
+def _header(path: Path) -> Iterator["Image"]:
+    """Yield an image of which only the header is read."""
     from PIL import Image
 
+    with open_file(path, IMAGE_BYTES) as file, Image.open(file, formats=FORMATS) as image:
+        yield image
+
+
+def is_turned(path: Path) -> bool:
+    """Return whether the EXIF orientation of a file says that it is not stored upright."""
     try:
-        with Image.open(path) as image:
+        with _header(path) as image:
             return orientation_of(image) > 1
     except Exception:  # ``read_image`` reports the reason
         return False
@@ -90,10 +102,8 @@ def is_turned(path: Path) -> bool:
 
 def image_size(path: Path) -> tuple[int, int] | None:
     """Return width and height according to the header; None if it cannot be read."""
-    from PIL import Image
-
     try:
-        with Image.open(path) as image:
+        with _header(path) as image:
             return image.size
     except Exception:  # ``read_image`` reports the reason
         return None
@@ -203,7 +213,7 @@ def reason_of(path: Path, error: ValueError | OSError) -> str:
     """Return why an image cannot be read, without its path, from the error that it raised."""
     if isinstance(error, OSError):
         if path.is_symlink():
-            return f"it links to {os.readlink(path)}: {error.strerror}"
+            return f"it links to {os.readlink(path)}: {error.strerror or error}"
         return error.strerror or str(error)
     return str(error).removeprefix(f"cannot read {path}: ")
 
@@ -249,12 +259,14 @@ def find_copies(dataset: DomainDataset) -> list[Copies]:
             continue
         for path, label in zip(domain.files, domain.labels.tolist(), strict=True):
             place = (path, domain.name, dataset.classes[label])
-            sizes.setdefault(path.stat().st_size, []).append(place)
+            with suppress(OSError):  # a link that leads nowhere has no copy
+                sizes.setdefault(path.stat().st_size, []).append(place)
     found: dict[str, list[tuple[Path, str, str]]] = {}
     for places in sizes.values():
         if len(places) > 1:  # only these need to be read
             for place in places:
-                digest = hashlib.sha256(place[0].read_bytes()).hexdigest()
-                found.setdefault(digest, []).append(place)
+                with suppress(OSError, UnfitFile), open_file(place[0], IMAGE_BYTES) as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                    found.setdefault(digest, []).append(place)
     groups = [places for places in found.values() if len(places) > 1]
     return [Copies(*(tuple(part) for part in zip(*places, strict=True))) for places in groups]

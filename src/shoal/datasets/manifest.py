@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..choices import choose
-from ..storage import read_utf8
+from ..documents import parse_json
+from ..escapes import brief
+from ..files import LIST_BYTES, read_text
 from .base import DomainDataset
 from .folders import SUFFIXES, Faults, dataset_of_files, first_few, is_image
 from .groups import Groups
@@ -93,16 +95,16 @@ def _sorted(rows: list[ManifestRow]) -> list[ManifestRow]:
 
 
 def _rows(manifest: Path, group_column: str | None = None) -> list[ManifestRow]:
-    if not manifest.is_file():
+    if not manifest.exists():
         raise ValueError(f"no such file: {manifest}")
-    text = read_utf8(manifest)
+    text = read_text(manifest, LIST_BYTES)
     if not is_manifest(manifest):
         raise ValueError(f"{manifest} must end in one of {', '.join(MANIFESTS)}")
     try:
         entries = (_json_rows if manifest.suffix.lower() == ".json" else _csv_rows)(text)
         rows = [_row(line, entry, group_column) for line, entry in entries]
         _check(rows)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{manifest}: {error}") from error
     return rows
 
@@ -133,14 +135,16 @@ def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, object]]]:
 
 def _json_rows(text: str) -> Iterator[tuple[int, dict[str, object]]]:
     try:
-        entries = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"line {error.lineno} is not JSON: {error.msg}") from error
+        entries = parse_json(text, "the list", "write it again")
+    except ValueError as error:
+        if isinstance(why := error.__cause__, json.JSONDecodeError):
+            raise ValueError(f"line {why.lineno} is not JSON: {why.msg}") from error
+        raise
     if not isinstance(entries, list):
         raise ValueError(f"must hold a list of objects, got {type(entries).__name__}")
     for line, entry in zip(_json_lines(text, len(entries)), entries, strict=True):
         if not isinstance(entry, dict):
-            raise ValueError(f"line {line} must begin an object, got {entry!r}")
+            raise ValueError(f"line {line} must begin an object, got {brief(entry)}")
         yield line, entry
 
 
@@ -160,7 +164,7 @@ def _row(line: int, entry: dict[str, object], group_column: str | None) -> Manif
     for column in COLUMNS:
         value = entry.get(column)
         if not isinstance(value, str) or not value.strip():
-            found = "nothing" if value is None else repr(value)
+            found = "nothing" if value is None else brief(value)
             raise ValueError(f"line {line} must give its {column} as text, got {found}")
         values.append(value.strip())
     path, kind, domain = values
@@ -195,6 +199,11 @@ def _faults(rows: list[ManifestRow], folder: Path) -> Faults:
         missing_files=[
             str(row)
             for row in rows
-            if is_image(Path(row.path)) and not (folder / row.path).is_file()
+            if is_image(Path(row.path)) and not _is_there(folder / row.path)
         ],
     )
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether there is anything but a folder; what cannot be read is reported later."""
+    return os.path.exists(path) and not os.path.isdir(path)

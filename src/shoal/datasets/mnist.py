@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..files import LIST_BYTES, UnfitFile, read_bytes
 from ..randomness import stream
 
 FOLDER = Path(__file__).parent / "embedded"
@@ -119,8 +120,8 @@ def _labels(source: IdxFiles) -> NDArray[np.int64]:
 
 def _unpack(path: Path, decompress: Callable[[bytes], bytes], expected: str) -> bytes:
     try:
-        return decompress(path.read_bytes())
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        return decompress(read_bytes(path, LIST_BYTES))
+    except (OSError, EOFError, UnfitFile, lzma.LZMAError, zlib.error) as error:
         raise _damage(str(path), expected, f"a file that cannot be unpacked ({error})") from error
 
 

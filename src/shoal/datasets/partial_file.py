@@ -5,9 +5,9 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..storage import read_json, write_json
-
-CHUNK = 1 << 18
+from ..documents import read_object
+from ..files import ARCHIVE_BYTES, CHUNK, open_file, open_to_append
+from ..storage import move, write_json
 
 
 class Sums:
@@ -40,7 +40,7 @@ class Sums:
 def file_sums(path: Path) -> Sums:
     """Return the sums of a whole file."""
     sums = Sums()
-    with path.open("rb") as file:
+    with open_file(path, ARCHIVE_BYTES) as file:
         while chunk := file.read(CHUNK):
             sums.update(chunk)
     return sums
@@ -77,7 +77,7 @@ class PartialFile:
         self._note = path.with_name(f"{path.name}.part.json")
         self.origin = self._read_origin(url)
         # Unbuffered: written bytes are counted and summed even if the next write fails.
-        self._file = self.path.open("ab", buffering=0)
+        self._file = open_to_append(self.path)
         self.size = self.path.stat().st_size
         if not self.resumable:
             self.restart(None)
@@ -86,10 +86,12 @@ class PartialFile:
 
     def _read_origin(self, url: str) -> Origin | None:
         try:
-            origin = Origin(**read_json(self._note))
+            origin = Origin(**read_object(self._note))
         except (OSError, ValueError, TypeError):
             return None
-        return origin if origin.url == url else None
+        texts = all(isinstance(text, str | None) for text in (origin.etag, origin.modified))
+        sized = origin.length is None or type(origin.length) is int
+        return origin if origin.url == url and texts and sized else None
 
     @property
     def resumable(self) -> bool:
@@ -126,7 +128,7 @@ class PartialFile:
     def finish(self) -> None:
         """Move the complete file into place."""
         os.fsync(self._file.fileno())
-        os.replace(self.path, self.target)
+        move(self.path, self.target)
         self._note.unlink(missing_ok=True)
 
     def discard(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from ..storage import read_json
+from ..documents import damage_named, read_json
 from .base import Domain, DomainDataset
 from .cache import MANIFEST
 from .decoded import map_domain
@@ -64,7 +64,8 @@ def cached_samples(folder: Path, most: int) -> dict[str, list[Sample]]:
     """Return images of a cache, which does not store their classes; none if there is no cache."""
     if not (folder / MANIFEST).is_file():
         return {}
-    names = list(read_json(folder / MANIFEST)["domains"])[:most]
+    with damage_named(folder / MANIFEST, "delete it and build the cache again"):
+        names = list(read_json(folder / MANIFEST)["domains"])[:most]
     found = {}
     for place, name in enumerate(names):
         images = map_domain(folder, place).evaluation

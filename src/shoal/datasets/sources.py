@@ -10,8 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..catalogue import DATASETS
+from ..storage import make_folder, move_all
 from .base import DomainDataset
-from .folders import Faults, expected_layout, first_few, image_folders, survey_folders
+from .folders import (
+    Faults,
+    expected_layout,
+    first_few,
+    image_folders,
+    is_folder,
+    survey_folders,
+)
 from .images import Published
 
 # Arranges downloaded files (by file name; archives are folders) as folders of domains in a new
@@ -35,9 +43,8 @@ def move_domains(fetched: Mapping[str, Path], target: Path, domains: Sequence[st
             f"<domain>/<class>/<file> with the domains {', '.join(domains)}, "
             f"found {first_few(seen) or 'no folders'}"
         )
-    target.mkdir(parents=True, exist_ok=True)
-    for domain, folder in found.items():
-        os.replace(folder, target / domain)
+    make_folder(target)
+    move_all((folder, target / domain) for domain, folder in found.items())
     return []
 
 
@@ -55,7 +62,7 @@ def _folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     with os.scandir(folder) as entries:
-        return sorted(Path(entry.path) for entry in entries if entry.is_dir())
+        return sorted(Path(entry.path) for entry in entries if is_folder(entry))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..choices import choose
-from ..storage import read_utf8
+from ..files import TABLE_BYTES, UnfitFile, open_file, read_text
 from .base import Domain, DomainDataset
 from .domain_columns import DomainColumns, as_list, domain_names, split_unit, texts_of
 from .encoding import Encoding, infer_encoding, value_or_none
@@ -36,7 +36,7 @@ def read_table(path: Path, wrong: dict[int, str] | None = None) -> dict[str, Seq
             fields), by the number of their row from 0; all values of such a row are missing.
             Without it such a line is an error.
     """
-    if not path.is_file():
+    if not path.exists():
         raise ValueError(f"no such file: {path}")
     if path.suffix.lower() == ".parquet":
         table = _read_parquet(path)
@@ -52,8 +52,8 @@ def read_table(path: Path, wrong: dict[int, str] | None = None) -> dict[str, Seq
 def column_names(path: Path) -> list[str]:
     """Return the columns of a CSV file; only its first line is read, if it is good."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
+        with open_file(path, TABLE_BYTES) as file:
+            first = file.readline().decode("utf-8-sig")
             reader = csv.reader([first], delimiter=max(DELIMITERS, key=first.count), strict=True)
             return [name.strip() for name in next(reader)]
     except (OSError, ValueError, csv.Error, StopIteration):
@@ -62,7 +62,7 @@ def column_names(path: Path) -> list[str]:
 
 def _read_csv(path: Path, wrong: dict[int, str] | None) -> dict[str, Sequence[Any]]:
     # Not str.splitlines, which also splits within fields.
-    lines = list(io.StringIO(read_utf8(path), newline=""))
+    lines = list(io.StringIO(read_text(path, TABLE_BYTES), newline=""))
     first = lines[0] if lines else ""
     delimiter = max(DELIMITERS, key=first.count)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -96,7 +96,10 @@ def _read_parquet(path: Path) -> dict[str, Sequence[Any]]:
             name="pyarrow",
         ) from error
     try:
-        found = pyarrow.parquet.read_table(path)
+        with open_file(path, TABLE_BYTES) as file:
+            found = pyarrow.parquet.read_table(file)
+    except UnfitFile:
+        raise
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise ValueError(f"{path} cannot be read as Parquet: {error}") from error
     return {name: found.column(name).to_pylist() for name in found.column_names}

@@ -1,11 +1,12 @@
 """Terra Incognita (Beery et al., 2018), DomainBed's part: 24,788 images, 4 cameras, 10 classes."""
 
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..storage import read_json
+from ..documents import read_json
+from ..files import LIST_BYTES
+from ..storage import make_folder, move_all
 from .base import DomainDataset
 from .sources import DatasetSource, File
 
@@ -73,6 +74,7 @@ def sort_images(
                 places.setdefault(file, set()).add((domains[location], kind))
     files = {path.name: path for path in images.rglob("*") if path.is_file()}
     ambiguous, missing = 0, 0
+    moves = []
     for file, found in places.items():
         if len(found) > 1:
             ambiguous += 1
@@ -80,10 +82,11 @@ def sort_images(
         ((domain, kind),) = found
         place = target / domain / kind / file
         if file in files:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(files[file], place)
+            make_folder(place.parent)
+            moves.append((files[file], place))
         elif not place.exists():
             missing += 1
+    move_all(moves)
     if ambiguous + missing == len(places):
         raise ValueError(
             f"{images} holds no image of the locations {', '.join(domains)} and the classes "
@@ -94,7 +97,7 @@ def sort_images(
 
 def _labels(path: Path) -> Iterator[tuple[str, str, str]]:
     """Yield file name, location and class of every annotation."""
-    content = read_json(path)
+    content = read_json(path, LIST_BYTES)
     if not isinstance(content, dict) or not all(isinstance(content.get(k), list) for k in LISTS):
         raise ValueError(f"{path} must be an object with the lists {', '.join(LISTS)}")
     try:
@@ -104,7 +107,7 @@ def _labels(path: Path) -> Iterator[tuple[str, str, str]]:
             image = images[entry["image_id"]]
             name = Path(image["file_name"]).name
             yield name, str(image["location"]), kinds[entry["category_id"]]
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not in the COCO Camera Traps format: no {error}") from error
 
 

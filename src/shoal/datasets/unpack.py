@@ -1,7 +1,6 @@
 """Archives, unpacked with care: nothing outside the target, no links, all files or none."""
 
 import errno
-import lzma
 import os
 import re
 import secrets
@@ -9,14 +8,17 @@ import shutil
 import stat
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-CHUNK = 1 << 18
+from ..files import ARCHIVE_BYTES, CHUNK, open_file
+from ..storage import make_folder, move
+
 MEMBERS = 2_000_000
+# The most parts of a member's path, and its bytes: Python's own tools recurse into folders.
+DEPTH, LONGEST_PATH = 64, 1024
 # Images hardly compress: an archive that grows more than this holds something else.
 GROWTH = 8
 ALWAYS_ALLOWED = 2**30
@@ -29,16 +31,22 @@ READ_WHOLE = (
     tarfile.SOLARIS_XHDTYPE,
 )
 LONGEST_HEADER = 2**20
+# The fields of a tar header that count: Python would take 1_000, +7 or a cut name as well.
+NAME, SIZE, MAGIC, PREFIX = slice(0, 100), slice(124, 136), slice(257, 263), slice(345, 500)
+OCTAL, DECIMAL = re.compile(rb" *[0-7]*[\0 ]*"), re.compile(r"\d{1,18}", re.ASCII)
+BINARY = 0x80  # the first byte of a size that is not octal; 0xff begins a negative one
+# Errors of the disk and not of the archive.
+DISK = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.EMFILE, errno.ENFILE),
+}
+# Characters of a name in a message.
+SHOWN = 200
 DRIVE = re.compile(r"[A-Za-z]:")
-# Errors of damaged archives; gzip and bzip2 also raise OSError without a number.
-DAMAGED = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    NotImplementedError,
-)
+
+
+class Refused(ValueError):
+    """An archive that is whole, and holds what is not unpacked."""
 
 
 class Member(NamedTuple):
@@ -68,13 +76,13 @@ def unpack(
         raise ValueError(f"{target} exists already; move it away to unpack {archive} again")
     size = archive.stat().st_size
     limit = max(GROWTH * size, ALWAYS_ALLOWED) if limit is None else limit
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     aside = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
     aside.mkdir()
     try:
-        with archive.open("rb") as file:
+        with open_file(archive, ARCHIVE_BYTES) as file:
             _unpack_all(archive, file, aside, limit, progress)
-        os.replace(aside, target)
+        move(aside, target)
         if progress is not None:
             progress(size, size)
     except BaseException as error:
@@ -94,17 +102,19 @@ def _unpack_all(
     written, place, size = 0, "at its beginning", archive.stat().st_size
     try:
         # By the first bytes: is_zipfile would also find a zip file at the end of a tar file.
-        members = _zip_members(file) if file.read(2) == b"PK" else _tar_members(file)
+        members = _zip_members(file) if file.read(2) == b"PK" else _tar_members(file, limit)
         for count, member in enumerate(members, 1):
-            place = f"at {member.name!r}"
+            place = f"at {member.name[:SHOWN]!r}"
             if count > MEMBERS:
-                raise ValueError(f"{archive} has more than {MEMBERS:,} members")
+                raise Refused(f"{archive} has more than {MEMBERS:,} members")
             written += _write_member(archive, member, folder, limit - written)
-            place = f"after {member.name!r}"
+            place = f"after {member.name[:SHOWN]!r}"
             if progress is not None:
                 progress(file.tell(), size)
-    except (*DAMAGED, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
+    except Refused:
+        raise
+    except Exception as error:  # a damaged archive raises errors of any kind
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) in DISK:
             raise
         reason = str(error) or type(error).__name__
         raise ValueError(
@@ -119,6 +129,8 @@ def _zip_members(file: IO[bytes]) -> Iterator[Member]:
             fault = None
             if info.flag_bits & 1:
                 fault = "it is encrypted"
+            elif "\0" in info.orig_filename:
+                fault = "its name has a NUL"
             elif mode not in (0, stat.S_IFREG, stat.S_IFDIR):
                 fault = "it is a link or a device"
             yield Member(info.filename, info.is_dir(), fault, partial(archive.open, info))
@@ -129,6 +141,8 @@ class _Header(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
+        if len(buf) == tarfile.BLOCKSIZE and any(buf):
+            _check_fields(bytes(buf))
         try:
             header = super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as error:
@@ -140,22 +154,47 @@ class _Header(tarfile.TarInfo):
         return header
 
 
-def _tar_members(file: IO[bytes]) -> Iterator[Member]:
+def _check_fields(block: bytes) -> None:
+    """Raise if the size or the name in a header of tar is not as tar writes them."""
+    size, names = block[SIZE], [block[NAME]]
+    if not OCTAL.fullmatch(size) and size[0] != BINARY:
+        raise tarfile.ReadError(f"a size that is not a number of bytes: {size!r}")
+    if block[MAGIC] == b"ustar\0":  # GNU's headers have other fields there
+        names.append(block[PREFIX])
+    if any(b"\0" in name.rstrip(b"\0") for name in names):
+        raise tarfile.ReadError("a name with a NUL in it")
+
+
+def _tar_fault(info: tarfile.TarInfo) -> str | None:
+    """Return why a member of a tar file is not unpacked, or None."""
+    if info.issparse() or any(key.startswith("GNU.sparse") for key in info.pax_headers):
+        return "it is sparse"
+    if not (info.isfile() or info.isdir()):
+        return "it is a link or a device"
+    if not DECIMAL.fullmatch(info.pax_headers.get("size", "0")) or info.size < 0:
+        return "its size is not a number of bytes"
+    return None
+
+
+def _tar_members(file: IO[bytes], limit: int) -> Iterator[Member]:
     file.seek(0)
     with tarfile.open(fileobj=file, mode="r:*", tarinfo=_Header) as archive:
         for info in archive:
-            fault = None if info.isfile() or info.isdir() else "it is a link or a device"
+            fault = _tar_fault(info)
             yield Member(info.name, info.isdir(), fault, partial(archive.extractfile, info))
         # To the very end, where a compressed file has its checksum.
-        while archive.fileobj is not None and archive.fileobj.read(CHUNK):
-            pass
+        rest = 0
+        while archive.fileobj is not None and (chunk := archive.fileobj.read(CHUNK)):
+            rest += len(chunk)
+            if rest > limit:
+                raise tarfile.ReadError(f"more than {limit:,} bytes follow its last member")
 
 
 def _write_member(archive: Path, member: Member, folder: Path, allowed: int) -> int:
     """Unpack the member, and return its size in bytes: those written, not those promised."""
     fault = member.fault or _name_fault(member.name)
     if fault is not None:
-        raise ValueError(f"{archive} holds {member.name!r}, which is not unpacked: {fault}")
+        raise Refused(f"{archive} holds {member.name[:SHOWN]!r}, which is not unpacked: {fault}")
     path = folder.joinpath(*member.name.split("/"))
     try:
         if member.is_folder:
@@ -164,13 +203,13 @@ def _write_member(archive: Path, member: Member, folder: Path, allowed: int) -> 
         path.parent.mkdir(parents=True, exist_ok=True)
         target = path.open("xb")
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise ValueError(f"{archive} holds {member.name!r} twice") from error
+        raise Refused(f"{archive} holds {member.name!r} twice") from error
     written = 0
     with target, member.open() as source:
         while chunk := source.read(CHUNK):
             written += len(chunk)
             if written > allowed:
-                raise ValueError(
+                raise Refused(
                     f"{archive} unpacks to more bytes than it should: "
                     f"the limit was reached in {member.name!r}"
                 )
@@ -186,4 +225,6 @@ def _name_fault(name: str) -> str | None:
         return "its path leads outside"
     if "\\" in name or any(ord(character) < 32 for character in name):
         return "its name has a backslash or control characters"
+    if name.count("/") >= DEPTH or len(os.fsencode(name)) > LONGEST_PATH:
+        return f"its path has more than {DEPTH} folders, or more than {LONGEST_PATH:,} bytes"
     return None

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..curvature import Diagonals, chain, head_diagonals, network_diagonals, pairs
+from ..documents import read_json
 from ..reference import published
 from ..report.figures import INK, Look, canvas, look_of
 from ..report.views import Sheet, power
-from ..storage import read_json, write_json
+from ..storage import write_json
 from .colored_mnist import METHODS, Setup, Training
 from .restarts import RestartFolder, RestartProgress, describe_models, device_name
 

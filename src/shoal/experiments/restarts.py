@@ -11,8 +11,9 @@ from typing import Any, Protocol
 import torch
 
 from ..choices import choose
+from ..documents import read_json
 from ..reference import published_rows
-from ..storage import load_tensors, read_json, save_tensors, write_json
+from ..storage import load_tensors, save_tensors, write_json
 from .colored_mnist import METHODS, TABLES, Setup, Training
 
 # Seconds between checkpoints of a restart.

@@ -31,10 +31,12 @@ from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, build, cache_folder
 from ..datasets.domain_columns import DomainColumns, as_list
 from ..distributed import first_rank_first, processes, rank
+from ..documents import read_object
 from ..monitoring.reference import ENTRY as REFERENCE
 from ..monitoring.reference import FILE as REFERENCE_FILE
 from ..monitoring.reference import Reference, as_arrays
 from ..networks.registry import backbone_name, check_network
+from ..notebook import html_lines
 from ..results.averages import average_folder
 from ..results.metrics import METRICS
 from ..results.records import CARD, MODEL, Record, RunResult
@@ -42,7 +44,8 @@ from ..runs import model as models
 from ..runs.machine import Machine, one_thread
 from ..runs.model import check_saving
 from ..runs.run import Run
-from ..storage import cache_root, read_json, write_json, write_safetensors, write_text
+from ..storage import cache_root, write_json, write_safetensors, write_text
+from ..sweeps.attempt import retry_interrupted
 from ..sweeps.plan import MethodChoice, folder_of, write_plan
 from ..sweeps.worker import Worker
 from ..training.pillow import exact_evaluation
@@ -74,6 +77,7 @@ from .leave_one_out import (
 from .onnx_export import ONNX, describe_onnx, onnx_missing, write_onnx
 from .page_content import build_page_content
 from .predictor import Predictor, device_of, load
+from .progress import fit_watcher
 from .reference import ReferenceData, make_reference
 from .run_estimates import RunEstimates
 from .run_length import length_within
@@ -95,6 +99,8 @@ from .setup import (
 from .shift_meter import measure_shifts
 from .stable_columns import Price, StableColumns, describe_columns, without_columns
 from .verdict import Verdict, decide
+
+__all__ = ["FitResult", "fit"]
 
 ESTIMATE, PAGE = "estimate.json", "report.html"
 # Compared on images: plain training, and the method that this library proposes.
@@ -125,6 +131,11 @@ class FitResult:
     verdict: Verdict
     failures: tuple[str, ...]
     seconds: float
+
+    def _repr_html_(self) -> str:
+        count = len(self.failures)
+        failed = [f"{count} run{'s' * (count != 1)} failed."] * bool(count)
+        return self.verdict._repr_html_() + html_lines([*failed, f"Written to {self.out}."])
 
 
 def fit(
@@ -189,13 +200,14 @@ def fit(
         keep_vectors: whether a few feature vectors of images are kept for ``monitor``, beside their
             moments.
         plan_only: inspect the data and tell ``watcher`` the plan; train nothing and return None.
+        watcher: follows the fit; by default bars show it in a notebook, and nothing elsewhere.
     """
     from ..report.fit_page import check_drawing
 
     begin = monotonic()
     data = Path(data)
     out = default_folder(data) if out is None else Path(out)
-    watcher = watcher or FitWatcher()
+    watcher = watcher or fit_watcher()
     settings = settings or {}
     budget = Budget(time or (None if runs else FIT_SECONDS), runs)
     machine = _choose_machine(device_of(device))
@@ -321,6 +333,8 @@ def fit(
         make_split_run=make.split,
         make_price_run=make.without_unstable if flagged and not policy else None,
     )
+    if rank() == 0:
+        retry_interrupted(out)
     results = _Results(out, RunEstimates(workspace.dataset, folds, recipes, metric, judge))
     # A whole network takes longer than any head before it; the probe has timed one.
     whole = [one.key for one in recipes if shortest and one.setup.average]
@@ -671,7 +685,7 @@ def write_checked_onnx(out: Path, method: type[Algorithm] | None, data: FitData)
             raise
         why = str(error).strip().partition("\n")[0] or type(error).__name__
         return f"no {ONNX}: {why}"
-    card = read_json(out / CARD)
+    card = read_object(out / CARD)
     encoding = None if data.table is None else data.table.encoding
     window = data.dataset.reading.window
     described = describe_onnx(card["shape"], data.dataset.classes, encoding, window)

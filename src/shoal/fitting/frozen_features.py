@@ -28,7 +28,7 @@ FEATURES = "features.pt"
 PLAIN = "erm"
 SHAPE = (3, 224, 224)
 # Images in a batch, by device: on a CPU, larger batches do not fit the caches.
-TOGETHER = {"cpu": 4, "cuda": 256}
+TOGETHER = {"cpu": 4, "cuda": 256, "mps": 32}
 
 
 def frozen_features(

@@ -12,7 +12,8 @@ from ..datasets import DomainDataset, verify
 from ..datasets.images import Broken, look_at_files, why_broken
 from ..datasets.properties import ImageProperties, properties_of
 from ..datasets.reading import AS_STORED, Reading, Window
-from ..storage import read_json, write_json
+from ..documents import damage_named, read_object
+from ..storage import write_json
 from .image_findings import Surveyed, find_in_images
 
 # Grey values for a window: of each image with more than 8 bits, and of all together.
@@ -46,11 +47,12 @@ def survey_images(
     """
     known = _read_record(dataset, record)
     if "findings" in known:
-        found = ImageSurvey(
-            _still_broken(dataset, known, Reading.from_json(known["reading"])),
-            Reading.from_json(known["reading"]),
-            tuple(known["findings"]),
-        )
+        with damage_named(record):
+            found = ImageSurvey(
+                _still_broken(dataset, known, Reading.from_json(known["reading"])),
+                Reading.from_json(known["reading"]),
+                tuple(known["findings"]),
+            )
         if len(found.broken) == len(known["broken"]):
             return found
     found = _read_all(dataset, progress)
@@ -105,7 +107,8 @@ def broken_files(
     """
     known = _read_record(dataset, record)
     if known:
-        return _still_broken(dataset, known, reading)
+        with damage_named(record):
+            return _still_broken(dataset, known, reading)
     broken = verify(replace(dataset, reading=reading), progress=progress).broken
     if record is not None:
         write_json(record, _broken_record(dataset, broken))
@@ -136,7 +139,7 @@ def files_fingerprint(dataset: DomainDataset) -> str:
 
 def _read_record(dataset: DomainDataset, record: Path | None) -> dict[str, Any]:
     """Return the record of these files; nothing if there is none."""
-    found = read_json(record) if record is not None and record.exists() else {}
+    found = read_object(record) if record is not None and record.exists() else {}
     return found if found.get("fingerprint") == files_fingerprint(dataset) else {}
 
 

@@ -1,13 +1,16 @@
 """Inputs as users have them: arrays, tensors, data frames, images in memory, file names."""
 
+import datetime
 import os
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from numbers import Number
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,46 +25,68 @@ from ..datasets.tables import is_table
 from ..networks.registry import BY_SIZE
 from ..training.pillow import SIZE
 
+# Values of columns of dates and times.
+TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
+# How the types of columns of pandas, polars and pyarrow begin that mean categories.
+CATEGORICAL = ("category", "Categorical", "Enum", "dictionary")
 # Channels of grey, coloured and partly transparent images.
 CHANNELS = (1, 3, 4)
 
 
-def dataset_of(inputs: Tensor, y: Any, domains: Any) -> tuple[DomainDataset, Array, Array]:
-    """Return examples as a data set, with its classes and domains as the user gave them."""
-    if y is None or domains is None:
-        lacking = "y" if y is None else "domains"
+# The domain of all examples, if none are given.
+ONE_DOMAIN = "all"
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Examples as a data set, with its classes and domains as the user gave them.
+
+    ``rows`` are the places of each domain's examples in what the user gave.
+    """
+
+    dataset: DomainDataset
+    classes: Array
+    domains: Array
+    rows: tuple[Array, ...]
+
+
+def examples_of_dataset(dataset: DomainDataset) -> Examples:
+    """Return the examples of a data set, which come domain by domain."""
+    ends = np.cumsum([len(domain) for domain in dataset.domains])
+    rows = tuple(np.split(np.arange(ends[-1]), ends[:-1]))
+    return Examples(dataset, np.array(dataset.classes), np.array(dataset.names), rows)
+
+
+def examples_of(inputs: Tensor, y: Any, domains: Any) -> Examples:
+    """Return inputs, labels and domains as a data set; without domains it has one."""
+    if y is None:
         raise ValueError(
-            f"fit needs {lacking}: call fit(X, y, domains), with the domain of every example; in "
-            'cross-validation pass params={"domains": domains}'
+            "DomainClassifier requires y to be passed, but the target y is None: call "
+            "fit(X, y, domains), with the class and the domain of every example"
         )
-    classes, labels = _number("y", y, len(inputs))
+    n = len(inputs)
+    classes, labels = _number("y", y, n)
     if classes.dtype.kind == "f" and (classes != np.round(classes)).any():
         raise ValueError(
             f"Unknown label type: continuous. y must be classes, got {len(classes)} different "
             "numbers with fractions; cut them into classes first, or use a regressor"
         )
-    names, places = _number("domains", domains, len(inputs))
+    names, places = _number("domains", [ONE_DOMAIN] * n if domains is None else domains, n)
     if len(classes) < 2:
-        raise ValueError(f"y must have two classes or more, got {classes.tolist()}")
+        raise ValueError(f"y must have two classes or more, got one class: {classes.tolist()}")
     numbers = torch.from_numpy(labels.astype(np.int64))
-    found = []
-    for place, name in enumerate(names):
-        chosen = torch.from_numpy(np.flatnonzero(places == place))
-        found.append(Domain(str(name), numbers[chosen], inputs[chosen]))
-    return DomainDataset("arrays", tuple(map(str, classes)), tuple(found)), classes, names
+    rows = tuple(np.flatnonzero(places == place) for place in range(len(names)))
+    found = tuple(
+        Domain(str(name), numbers[chosen], inputs[chosen])
+        for name, chosen in zip(names, map(torch.from_numpy, rows), strict=True)
+    )
+    dataset = DomainDataset("arrays", tuple(map(str, classes)), found)
+    return Examples(dataset, classes, names, rows)
 
 
 def _number(what: str, given: Any, n: int) -> tuple[Array, Array]:
     """Return the distinct values, sorted, and the index of each example's value among them."""
-    values = np.asarray(given)
-    if values.shape != (n,):
-        raise ValueError(f"{what} must be [n] with n = {n}, got {list(values.shape)}")
-    missing = [k for k, one in enumerate(values.tolist()) if one is None or one != one]
-    if missing:
-        raise ValueError(
-            f"{what} must have no missing values, got {len(missing)} of {n}, the first at index "
-            f"{missing[0]}"
-        )
+    values = values_of(what, given, n)
     try:
         found, places = np.unique(values, return_inverse=True)
     except TypeError as error:
@@ -69,28 +94,84 @@ def _number(what: str, given: Any, n: int) -> tuple[Array, Array]:
     return found, places
 
 
+def values_of(what: str, given: Any, n: int) -> Array:
+    """Return one value for each of n examples, ``[n]``; raise if any is missing."""
+    values = np.asarray(given)
+    _check_real(what, values)
+    if values.shape == (n, 1):
+        warnings.warn(
+            f"A column-vector {what} was passed when a 1d array was expected; pass {what}.ravel()",
+            conversion_warning(),
+            stacklevel=4,
+        )
+        values = values[:, 0]
+    if values.shape != (n,):
+        raise ValueError(f"{what} must be [n] with n = {n}, got {list(values.shape)}")
+    missing = [k for k, one in enumerate(values.tolist()) if _is_missing(one)]
+    if missing:
+        raise ValueError(
+            f"{what} must have no missing values, got {len(missing)} of {n}, the first at index "
+            f"{missing[0]}"
+        )
+    if values.dtype == object and all(isinstance(one, Number) for one in values):
+        values = np.array(values.tolist())  # whole numbers or truth values, as pandas stores them
+    return values
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # pandas' NA cannot be compared
+        return True
+
+
+def conversion_warning() -> type[Warning]:
+    """Return scikit-learn's category of warnings about shapes, if it is installed."""
+    try:
+        from sklearn.exceptions import DataConversionWarning
+    except ModuleNotFoundError:
+        return UserWarning
+    return cast(type[Warning], DataConversionWarning)
+
+
 def inputs_of(X: Any) -> Tensor:
-    """Return vectors as float32 ``[n, d]``, or images as uint8 ``[n, C, H, W]``."""
+    """Return vectors as float32 ``[n, d]``, or images as uint8 or float32 ``[n, C, H, W]``."""
     if hasattr(X, "toarray"):
         raise ValueError("X is sparse, expected a dense array; pass X.toarray()")
     array = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
-    if array.ndim == 4 and array.dtype == np.uint8:
+    _check_real("X", array)
+    if array.ndim == 4 and (array.dtype == np.uint8 or array.dtype.kind == "f"):
         if array.shape[3] in CHANNELS and array.shape[1] not in CHANNELS:
             raise ValueError(
                 f"X must be images [n, C, H, W], but {list(array.shape)} looks like channels last; "
                 "pass np.moveaxis(X, 3, 1)"
             )
-        return torch.from_numpy(np.ascontiguousarray(array))
+        if array.dtype != np.uint8 and not np.isfinite(array).all():
+            raise ValueError("X must hold finite numbers, got NaN or infinity in an image")
+        dtype = np.uint8 if array.dtype == np.uint8 else np.float32
+        return torch.from_numpy(np.require(array, dtype, ["C", "W"]))
     if array.ndim != 2:
+        one = "; Reshape your data by X[None] if it is one example" if array.ndim == 1 else ""
         raise ValueError(
-            f"X must be vectors [n, d] or images, uint8 [n, C, H, W], got {array.dtype} of shape "
-            f"{list(array.shape)}"
+            "X must be vectors [n, d] or images, uint8 or float [n, C, H, W], got "
+            f"{array.dtype} of shape {list(array.shape)}{one}"
         )
+    for axis, what in enumerate(("sample", "feature")):
+        if array.shape[axis] == 0:  # in scikit-learn's words
+            raise ValueError(
+                f"X has 0 {what}(s) (shape={array.shape}) while a minimum of 1 is required."
+            )
+    if array.dtype.kind == "c":
+        raise ValueError("Complex data not supported: X must be real numbers, got complex ones")
+    if array.dtype == object:  # with pandas' NA, for example
+        missing = [[_is_missing(value) for value in row] for row in array.tolist()]
+        array = np.where(missing, np.nan, array)
     try:
         with np.errstate(over="ignore"):
             vectors = np.ascontiguousarray(array, dtype=np.float32)
     except (TypeError, ValueError) as error:
-        raise ValueError(
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
             f"X must be numeric ({error}); pass a data frame with named columns, whose strings "
             "become categories, or encode strings first, for example with a OneHotEncoder"
         ) from error
@@ -100,7 +181,27 @@ def inputs_of(X: Any) -> Tensor:
             f"X must hold finite numbers, or NaN for a missing one, got {array[row, column]} in "
             f"row {row}, column {column}"
         )
-    return torch.from_numpy(vectors)
+    return torch.from_numpy(np.require(vectors, requirements=["C", "W"]))
+
+
+def wrong_shape(shape: Sequence[int], expected: Sequence[int]) -> str:
+    """Return the message about an X of another shape than ``[n, *expected]`` in training."""
+    counts = ""
+    if len(shape) == 2 and len(expected) == 1:  # in scikit-learn's words
+        counts = (
+            f"X has {shape[1]} features, but DomainClassifier is expecting {expected[0]} features "
+            "as input; "
+        )
+    return f"{counts}X must be [n, {', '.join(map(str, expected))}] as in fit, got {list(shape)}"
+
+
+def _check_real(what: str, values: Any) -> None:
+    """Raise if numbers are complex: their imaginary parts would be lost."""
+    if isinstance(values, np.ndarray) and values.dtype.kind == "c":
+        raise ValueError(
+            f"{what} must hold real numbers, got {values.dtype}; pass real and imaginary parts, or "
+            "magnitudes, as columns of their own"
+        )
 
 
 def check_size(shape: tuple[int, ...]) -> None:
@@ -143,15 +244,16 @@ def files_in(folder: Path, rows: bool) -> tuple[list[Path], int]:
     """Return a folder's image files, or tables if ``rows``, and the number of its other files.
 
     The suffix decides, so some of the images may be of a format that cannot be read here. Broken
-    links and folders that cannot be opened are returned too: reading them reports the reason.
+    links, devices and folders that cannot be opened are returned too: reading them reports why.
     Hidden files are neither returned nor counted, as in ``shoal fit``.
     """
-    found, others, seen = list[Path](), 0, {folder.resolve()}
+    found, others, seen = list[Path](), 0, {os.path.realpath(folder)}
 
     def is_new(path: Path) -> bool:
         """Return whether no link has led to this folder yet."""
-        known = path.resolve() in seen
-        seen.add(path.resolve())
+        place = os.path.realpath(path)
+        known = place in seen
+        seen.add(place)
         return not known
 
     def keep(error: OSError) -> None:
@@ -160,8 +262,7 @@ def files_in(folder: Path, rows: bool) -> tuple[list[Path], int]:
     for place, folders, files in os.walk(folder, onerror=keep, followlinks=True):
         here = Path(place)
         folders[:] = [one for one in sorted(folders) if not is_litter(one) and is_new(here / one)]
-        paths = [here / name for name in files if not is_litter(name)]
-        there = [path for path in paths if path.is_file() or path.is_symlink()]
+        there = [here / name for name in files if not is_litter(name)]
         wanted = [path for path in there if (is_table(path) if rows else may_be_image(path))]
         found += wanted
         others += len(there) - len(wanted)
@@ -236,15 +337,26 @@ def named_columns(X: Any) -> dict[str, Values] | None:
 def columns_by_position(X: Any, names: Sequence[str]) -> dict[str, Values]:
     """Return the columns of an array ``[n, d]`` that are in the order of these names."""
     array = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
+    _check_real("X", array)
     if array.ndim != 2 or array.shape[1] != len(names):
-        raise ValueError(f"X must be [n, {len(names)}] as in fit, got {list(array.shape)}")
+        raise ValueError(wrong_shape(array.shape, [len(names)]))
     return {name: array[:, k] for k, name in enumerate(names)}
 
 
-def frame_encoding(table: Mapping[str, Values]) -> Encoding:
-    """Return the encoding of a data frame's columns; warn of those that are ignored."""
+def frame_encoding(table: Mapping[str, Values], X: Any) -> Encoding:
+    """Return the encoding of the columns of a data frame ``X``; warn of those that are ignored.
+
+    A column that its library calls categorical is one of categories, even of numbers.
+    """
+    for name, values in table.items():
+        if isinstance(values, list) and any(isinstance(value, TIMES) for value in values):
+            raise ValueError(
+                f"column {name!r} of X holds dates or times, which are neither numbers nor "
+                "categories; replace it by numbers, such as the month or the days since some day, "
+                "or leave it out"
+            )
     try:
-        found = infer_encoding(table)
+        found = infer_encoding(table, categories=[n for n in table if _is_categorical(X[n])])
     except ValueError as error:
         raise ValueError(f"X: {error}") from error
     if found.left_out:
@@ -314,11 +426,21 @@ def _is_column(value: Any) -> bool:
     return hasattr(value, "__len__")
 
 
+def _is_categorical(column: Any) -> bool:
+    kind = getattr(column, "dtype", None) or getattr(column, "type", "")
+    return str(kind).startswith(CATEGORICAL)
+
+
 def _values(given: Any) -> Values:
     column = given if _is_column(given) else np.array([given])
+    if _is_categorical(column):  # to_numpy would turn whole numbers with gaps into fractions
+        return column.to_pylist() if hasattr(column, "to_pylist") else list(column)
     array = column.to_numpy() if hasattr(column, "to_numpy") else column
+    _check_real("a column", array)
     if isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype.kind in "iuf":
         return array
+    if isinstance(column, np.ndarray) and column.dtype.kind in "mM":
+        return list(column)  # tolist would turn nanoseconds into numbers
     for way in ("tolist", "to_pylist"):
         if hasattr(column, way):
             return list(getattr(column, way)())

@@ -14,7 +14,8 @@ from ..datasets.images import Broken, Copies, find_copies, image_size
 from ..datasets.manifest import COLUMNS, MANIFESTS
 from ..datasets.tables import TableData, column_names, table_data
 from ..datasets.verification import find_unusual
-from ..storage import read_json, write_json
+from ..documents import read_object
+from ..storage import write_json
 from .class_shares import describe_shares, differing_shares
 from .image_survey import survey_images
 from .table_findings import find_in_table
@@ -290,7 +291,7 @@ def inspect_data(
 
 def record_notes(record: Path, data: FitData) -> None:
     """Add the notes to the record, which the survey of images has begun."""
-    known = read_json(record) if record.exists() else {}
+    known = read_object(record) if record.exists() else {}
     table = {"fingerprint": data.dataset.fingerprint, "broken": []}
     mine = {**(known if data.table is None else table), "notes": data.notes}
     if mine != known:

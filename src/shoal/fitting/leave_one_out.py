@@ -25,6 +25,8 @@ from .inspection import FitData
 from .schedule import END, FitPlan, FitProgress, Schedule
 from .setup import FitWorkspace
 
+__all__ = ["FitWatcher"]
+
 # Seconds between two looks at a run that another command trains.
 LOOK = 1.0
 # Time between two additions to the plan, in multiples of the time that one takes: a plan can have

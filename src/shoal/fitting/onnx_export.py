@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..datasets.encoding import MISSING, Column, Encoding
 from ..datasets.reading import Window
+from ..files import TENSOR_BYTES, read_bytes
 from ..monitoring.reference import ENTRY as REFERENCE
 from ..runs.fitted import Fitted
 from ..storage import write_aside
@@ -122,7 +123,7 @@ def write_onnx(path: Path, predictor: Predictor, inputs: Tensor) -> float:
         with TemporaryDirectory() as scratch:
             exported = Path(scratch) / ONNX
             _export(predictor, inputs, exported)
-            content = exported.read_bytes()
+            content = read_bytes(exported, TENSOR_BYTES)
     gap = float((_run(content, inputs) - predictor.probabilities(inputs)).abs().max())
     if not gap <= TOLERANCE:
         raise ValueError(

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -14,6 +13,8 @@ import numpy as np
 from ..catalogue import BASELINES, title_of
 from ..datasets.images import read_image
 from ..datasets.reading import Reading
+from ..documents import damage_named, parse_json
+from ..files import LIST_BYTES, read_text
 from ..monitoring.expected_accuracy import AccuracyEstimator
 from ..monitoring.reference import Reference
 from ..results.aggregation import TrialMean
@@ -290,8 +291,11 @@ def find_mistakes(
 def _read_predictions(path: Path, domains: Collection[str]) -> list[dict[str, Any]]:
     if not path.exists():
         return []
-    lines = (json.loads(line) for line in path.read_text("utf-8").splitlines())
-    return [line for line in lines if line["domain"] in domains]
+    # Not str.splitlines, which also splits within names.
+    lines = filter(None, read_text(path, LIST_BYTES).split("\n"))
+    with damage_named(path):
+        found = (parse_json(line, path) for line in lines)
+        return [line for line in found if line["domain"] in domains]
 
 
 def _mistake(

@@ -1,8 +1,8 @@
 """Predictor: a trained model that gives class names and probabilities for files, rows or arrays."""
 
-import json
 import math
 import os
+import re
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,15 +24,17 @@ from ..datasets.domain_columns import texts_of
 from ..datasets.encoding import Array, Encoding
 from ..datasets.reading import Reading
 from ..datasets.tables import read_table
+from ..documents import damage_named, read_object
 from ..monitoring.place import Observed, PlaceReport, report_place
 from ..monitoring.reference import ENTRY as REFERENCE
 from ..monitoring.reference import FILE as REFERENCE_FILE
 from ..monitoring.reference import Reference
 from ..networks.inference import for_inference
+from ..notebook import html_table
 from ..randomness import stream
 from ..results.records import CARD, MODEL
 from ..runs import model as models
-from ..runs.machine import one_thread
+from ..runs.machine import one_thread, usable_devices
 from ..storage import read_safetensors
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import TOGETHER, VECTORS
@@ -66,10 +68,11 @@ from .inputs import (
 from .temperature import scaled as at_temperature
 
 # Images in a batch, by device: on a CPU, larger batches do not fit the caches.
-BATCH = {"cpu": 4, "cuda": 256}
+BATCH = {"cpu": 4, "cuda": 256, "mps": 32}
 IMAGE = [3, 224, 224]
 # Fewer inputs are not adapted to without a warning.
 FEWEST = 30
+FIT_AGAIN = "run the 'shoal fit' command again, which builds it from its runs"
 # The source of a prediction for a table in memory; a number of the row follows.
 TABLE = "the table"
 
@@ -104,6 +107,14 @@ class Prediction:
     unusual: tuple[str, ...] = ()
     features: Array | None = field(default=None, repr=False, compare=False)
     energy: float | None = field(default=None, repr=False, compare=False)
+
+    def _repr_html_(self) -> str:
+        ranked = sorted(self.probabilities.items(), key=lambda one: -one[1])
+        rows: list[tuple[object, ...]] = [(name, f"{100 * p:.1f} %") for name, p in ranked]
+        rows += [("error", self.error)] * (self.error is not None)
+        rows += [("not seen in training", name) for name in self.unseen]
+        rows += [("unusual", words) for words in self.unusual]
+        return html_table(rows, title=self.source)
 
 
 class Probabilities(nn.Module):
@@ -149,7 +160,11 @@ class Probabilities(nn.Module):
 
 
 class Predictor:
-    """A loaded model; ``card`` describes it, ``classes`` are the names it predicts."""
+    """A trained model that predicts: ``shoal.load`` returns one.
+
+    ``card`` is what the model's file says about it, ``classes`` are the names it predicts,
+    ``folder`` is where it was loaded from and ``device`` where it predicts.
+    """
 
     def __init__(self, model: models.Model, folder: Path | None = None) -> None:
         self.card = model.card
@@ -166,7 +181,25 @@ class Predictor:
         self._size = TOGETHER if model.algorithm.predicts_batchwise else alone
         self._fast: Probabilities | None = None
         self.encoding = Encoding.from_card(self.card.get("inputs", {}))
+        if self.encoding is not None:
+            width = sum(column.width for column in self.encoding.columns)
+            if [width] != list(self.card["shape"]):
+                raise ValueError(f"columns of {width} numbers for the shape {self.card['shape']}")
         self.reading = Reading.from_json(self.card.get("inputs", {}))
+
+    def _repr_html_(self) -> str:
+        card = self.card
+        columns = "" if self.encoding is None else ", ".join(c.name for c in self.encoding.columns)
+        rows = [
+            ("method", card.get("algorithm", "")),
+            ("classes", ", ".join(map(str, self.classes))),
+            ("columns", columns),
+            ("images", " × ".join(map(str, card["shape"])) if self._images else ""),
+            ("trained on", ", ".join(card.get("training_domains", ()))),
+            ("verdict", " ".join(card.get("estimate", {}).get("sentences", ())[:2])),
+            ("folder", "" if self.folder is None else self.folder),
+        ]
+        return html_table([row for row in rows if row[1]], title="A trained model")
 
     @property
     def takes_rows(self) -> bool:
@@ -263,7 +296,13 @@ class Predictor:
         arrays = None
         if path is not None and path.exists():
             arrays = {name: one.numpy() for name, one in read_safetensors(path).items()}
-        return Reference.from_json(self.card[REFERENCE], arrays)
+        found = Reference.from_json(self.card[REFERENCE], arrays)
+        if found.shares.keys() != set(self.classes):
+            raise ValueError(
+                f"the entry {REFERENCE!r} of the model's card has shares of other classes than the "
+                f"model's: it is damaged, or another's; {FIT_AGAIN}"
+            )
+        return found
 
     def observations(self, sources: Any) -> Iterator[Prediction]:
         """Yield the predictions of ``predict`` with features and energy, for ``report_on``."""
@@ -643,7 +682,9 @@ def load(
     folder = Path(path)
     folder = folder.parent if folder.name == MODEL else folder
     _check_version(folder / CARD)
-    return Predictor(models.load(folder, device_of(device), method), folder)
+    model = models.load(folder, device_of(device), method)
+    with damage_named(folder / CARD, FIT_AGAIN):
+        return Predictor(model, folder)
 
 
 def temperature_of(card: Mapping[str, Any]) -> float:
@@ -658,15 +699,14 @@ def temperature_of(card: Mapping[str, Any]) -> float:
 
 
 def device_of(name: str | torch.device | None) -> torch.device:
-    """Return the device of this name; None is a GPU if there is one, else the CPU."""
-    has_gpu = torch.cuda.is_available()
+    """Return the device of this name; None is an NVIDIA GPU if there is one, else the CPU."""
+    usable = usable_devices()
     try:
-        found = torch.device(name or ("cuda" if has_gpu else "cpu"))
+        found = torch.device(name or ("cuda" if "cuda" in usable else "cpu"))
     except RuntimeError as error:
-        raise ValueError(f"unknown device {name!r}; one of: cpu, cuda, cuda:0 …") from error
-    if found.type not in ("cpu", "cuda") or (found.type == "cuda" and not has_gpu):
-        usable = "cpu or cuda" if has_gpu else "cpu"
-        raise ValueError(f"device {name!r} cannot be used here; use {usable}")
+        raise ValueError(f"unknown device {name!r}; one of: cpu, cuda, cuda:0, mps …") from error
+    if found.type not in usable:
+        raise ValueError(f"device {name!r} cannot be used here; use {' or '.join(usable)}")
     return found
 
 
@@ -674,10 +714,8 @@ def _check_version(card: Path) -> None:
     if not card.is_file():
         return  # loading it raises a better error
     try:
-        found = json.loads(card.read_text("utf-8"))
+        found = read_object(card)
     except ValueError:
-        return
-    if not isinstance(found, dict):
         return
     writer = f"shoal {found['shoal']}" if "shoal" in found else "another version of shoal"
     if found.get("schema") != models.SCHEMA:
@@ -686,9 +724,14 @@ def _check_version(card: Path) -> None:
             f"{__version__} reads schema {models.SCHEMA}; install the version that wrote it, or "
             "fit the model again"
         )
-    if found.get("shoal", __version__) != __version__:
+    if _numbers(str(found.get("shoal", ""))) > _numbers(__version__):
         warnings.warn(
             f"{card} was written by {writer}; it is used, because shoal {__version__} writes "
             "models in the same format",
             stacklevel=3,
         )
+
+
+def _numbers(version: str) -> list[int]:
+    """Return the numbers of a version, which compare as versions do."""
+    return [int(number) for number in re.findall(r"\d+", version)]

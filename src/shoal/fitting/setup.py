@@ -16,12 +16,13 @@ from ..choices import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..datasets.folders import folder_name
+from ..documents import damage_named, read_object
 from ..networks.registry import backbone_name
 from ..results.index import RUNS
 from ..results.records import FIT_SETUP as SETUP
 from ..runs.machine import Machine
 from ..runs.run import Protocol, Run
-from ..storage import read_json, write_json
+from ..storage import write_json
 from ..sweeps.plan import LoadedData, MethodChoice
 from .baselines import CLASSES, Baseline
 from .inspection import FitData
@@ -208,7 +209,7 @@ class FitSetup:
     def save(self, out: Path) -> None:
         """Write the setup to ``out``; raise if there are runs of another one."""
         path, mine = out / SETUP, asdict(self) | {"settings": dict(self.settings)}
-        found = read_json(path) if path.exists() else {}
+        found = read_object(path) if path.exists() else {}
         if found:
             found = {"version": FIRST_VERSION, "balanced": False} | found
         if not found or not any((out / RUNS).glob("*")):
@@ -273,14 +274,14 @@ def saved_setup(out: Path) -> dict[str, Any] | None:
     """Return the setup of the runs in ``out``, as plain values; None if there are no runs."""
     path = out / SETUP
     begun = path.exists() and any((out / RUNS).glob("*"))
-    found: dict[str, Any] | None = read_json(path) if begun else None
-    return found
+    return read_object(path) if begun else None
 
 
 def version_of(out: Path) -> int:
     """Return the version of the runs in ``out``; the newest if there are none."""
     saved = saved_setup(out)
-    return VERSION if saved is None else int(saved.get("version", FIRST_VERSION))
+    with damage_named(out / SETUP):
+        return VERSION if saved is None else int(saved.get("version", FIRST_VERSION))
 
 
 def choose_setup(

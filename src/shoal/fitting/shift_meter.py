@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from ..datasets.base import HOLDOUT, DomainDataset
+from ..internals import foreach
 from ..randomness import stream
 from ..weight_average import fold
 
@@ -274,7 +275,7 @@ def train_network(
             with torch.no_grad():
                 fold(mean, step - updates // 2, weights, 1)
     network.requires_grad_(False)
-    torch._foreach_copy_(weights, mean)
+    foreach("copy_", weights, mean)
     return network
 
 

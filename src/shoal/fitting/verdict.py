@@ -2,13 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..notebook import html_lines, html_table
 from .choice import ROUNDING
 from .decision import CandidateRow, Decision, Difference, domain_weights, make_decision
 from .estimates import Estimates
 from .expectation import LEVEL, Expectation
+
+__all__ = ["Verdict"]
 
 # Under so many domains, what was seen comes first: their spread is hardly known.
 FEW = 5
@@ -22,7 +25,7 @@ ORDINALS = {2: "third", 3: "fourth", 4: "fifth"}
 class Verdict:
     """A decision and its sentences; the first one is the most important."""
 
-    decision: Decision
+    decision: Decision = field(repr=False)  # all estimates
     sentences: tuple[str, ...]
 
     @property
@@ -34,6 +37,27 @@ class Verdict:
     def useful(self) -> bool:
         """Whether nothing speaks against using the model: it beats what needs no model."""
         return self.decision.beaten is not False
+
+    def _repr_html_(self) -> str:
+        decision = self.decision
+        metric, domains = decision.estimates.measure, decision.estimates.domains
+
+        def number(value: float | None) -> str:
+            return "–" if value is None else metric.show(value)
+
+        rows = [
+            (
+                row.title + (" (deployed)" if row.key == decision.deploy else ""),
+                *(number(row.cells[name].mean if name in row.cells else None) for name in domains),
+                number(row.average),
+                number(row.worst),
+                number(row.inside),
+            )
+            for row in (*decision.rows, decision.guess)
+        ]
+        header = ("", *domains, "average", "worst", "seen domains")
+        title = f"{_capital(metric.title)} on the domain left out"
+        return html_table(rows, header, title) + html_lines(self.sentences)
 
     def as_json(self) -> dict[str, Any]:
         """Return the verdict as plain values.

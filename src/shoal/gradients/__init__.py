@@ -8,6 +8,8 @@
 - ``recording``: z and r of every layer, by hooks;  ``vmap``: any weight, by ``torch.func``;
   ``collect``: both together, verified against autograd
 - ``double_backward``: forwards that can be differentiated twice
+- ``streaming``: each layer's gradients as one backward reaches it, for statistics without a graph
+- ``sharding``: networks under FSDP2 as plain ones
 - ``variance``, ``mean``, ``gram``: the statistics
 - ``memory``: how many examples fit;  ``precision``: what matrix products round
 """

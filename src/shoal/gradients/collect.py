@@ -16,6 +16,7 @@ from .examples import Examples, Loss
 from .materialised import AutogradGradients
 from .precision import dense, rounding
 from .recording import Owners, Recording, WeightGradients, owners_of
+from .sharding import origin_of
 from .vmap import individual_gradients
 
 # Largest difference of Σ_i g_i from autograd's gradient, relative to the root of Σ_i g_i².
@@ -104,7 +105,7 @@ def weights_hooks_miss(
     With ``check_layers``, compare them with autograd if a check is due.
     """
     key = (model.training, rounding(next(iter(weights.values()))), *weights)
-    check = _checks.setdefault(model, {}).setdefault(key, HookCheck())
+    check = _checks.setdefault(origin_of(model), {}).setdefault(key, HookCheck())
     due = (check.calls + 1) & check.calls == 0
     # Losses that are not finite prove nothing about the layers.
     allowed = check_layers and not _capturing()
@@ -135,9 +136,7 @@ def _find_unaccounted(
     of examples, still get the plain sum right. Warns of weights that are not yet ``known``.
     """
     names = list(weights)
-    # Powers of two: they pass through every rounding of a backward, whose r are then a_i r_i.
-    order = torch.randperm(len(losses), generator=torch.Generator().manual_seed(0))
-    random = torch.exp2(order % 4 - 2.0).to(losses)
+    random = random_weights(losses)
     found = torch.autograd.grad(
         (random * losses).sum(), list(weights.values()), retain_graph=True, allow_unused=True
     )
@@ -146,7 +145,7 @@ def _find_unaccounted(
     for entry in entries:
         if all(len(t) == len(losses) for t in entry.tensors):
             whole = torch.cat([truth[name].flatten() for name in entry.names])
-            if _accounts_for(entry, whole, random):
+            if accounts_for(entry, whole, losses):
                 accounted.update(entry.names)
     unaccounted = frozenset(name for name in truth if name not in accounted)
     surprising = [name for name in sorted(unaccounted - known) if name in owners]
@@ -161,8 +160,16 @@ def _find_unaccounted(
     return unaccounted
 
 
-def _accounts_for(entry: WeightGradients, whole: Tensor, random: Tensor) -> bool:
+def random_weights(losses: Tensor) -> Tensor:
+    """Return the a_i, ``[n]``, the same on every call."""
+    # Powers of two: they pass through every rounding of a backward, whose r are then a_i r_i.
+    order = torch.randperm(len(losses), generator=torch.Generator().manual_seed(0))
+    return torch.exp2(order % 4 - 2.0).to(losses)
+
+
+def accounts_for(entry: WeightGradients, whole: Tensor, losses: Tensor) -> bool:
     """Return whether the entry's Σ_i a_i g_i equals ``whole``; g_i is linear in each r."""
+    random = random_weights(losses)
     scaled = [t.detach() for t in entry.tensors]
     for k in range(1, len(scaled), 2):
         scaled[k] = scaled[k] * random.reshape(-1, *[1] * (scaled[k].ndim - 1)).to(scaled[k])

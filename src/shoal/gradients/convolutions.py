@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .materialised import VJP, MaterialisedGradients
+from .materialised import VJP, MaterialisedGradients, gram_is_cheaper, gram_norms
 from .precision import precise, products
 from .sources import Grads
 
@@ -52,6 +52,17 @@ class ConvolutionGradients(MaterialisedGradients):
     def values(self, tensors: Sequence[Tensor]) -> Tensor:
         z, r = (t.detach() for t in tensors)
         return products(self._by_group(r), self._taps(z).mT).view(len(z), -1)
+
+    def norms_of(self, tensors: Sequence[Tensor]) -> Tensor:
+        z, r = tensors
+        outputs, inputs = (
+            self.module.weight.shape[0] // self.module.groups,
+            self.size // len(self.module.weight),
+        )
+        if not gram_is_cheaper(prod(r.shape[2:]), outputs * inputs, outputs + inputs):
+            return super().norms_of(tensors)
+        by_group = gram_norms(precise(self._by_group(r)).mT, precise(self._taps(z)).mT)
+        return by_group.view(len(z), -1).sum(1)
 
     def forward_and_vjp(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, VJP]:
         z, r = (t.detach() for t in tensors)

@@ -17,6 +17,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from ..distributed import without_sharing
+from ..internals import (
+    backward_reaches,
+    is_weight_norm,
+    tensors_are_hooked,
+    transforms_are_active,
+)
 
 INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 HALVES = (torch.float16, torch.bfloat16)
@@ -47,11 +53,19 @@ def twice_differentiable(model: nn.Module, vmapped: bool = False) -> Iterator[No
         stack.enter_context(
             sdpa_kernel(SDPBackend.MATH)
         )  # fused attention has no second derivative
+        stack.enter_context(once_differentiable(model, vmapped))
+        if not vmapped and any(isinstance(m, nn.modules.conv._ConvNd) for m in model.modules()):
+            stack.enter_context(FastDoubleBackward())
+        yield
+
+
+@contextmanager
+def once_differentiable(model: nn.Module, vmapped: bool = False) -> Iterator[None]:
+    """Use operations in the block whose first derivative is right for every example."""
+    with ExitStack() as stack:
         stack.enter_context(without_sharing())
         if vmapped or any(_differentiates_wrongly(module) for module in model.modules()):
             stack.enter_context(ExplicitNorms())
-        if not vmapped and any(isinstance(m, nn.modules.conv._ConvNd) for m in model.modules()):
-            stack.enter_context(FastDoubleBackward())
         yield
 
 
@@ -78,7 +92,7 @@ class ExplicitNorms(TorchFunctionMode):
             return _layer_norm(*args, **kwargs)
         if func in (F.instance_norm, torch.instance_norm):
             return _instance_norm(*args, **kwargs)
-        if func is torch._weight_norm:
+        if is_weight_norm(func):
             return _weight_norm(*args, **kwargs)
         return func(*args, **kwargs)
 
@@ -150,17 +164,7 @@ def _plain(input: Tensor) -> bool:
 
     A checkpoint runs its part again outside of this mode, and must find the same operations.
     """
-    checkpointed = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-    transformed = torch._C._functorch.peek_interpreter_stack() is not None
-    return not (checkpointed or transformed or input.is_complex())
-
-
-def _backward_reaches(ctx: Any, index: int) -> bool:
-    """Return whether the running backward reaches an input, which must not be a leaf."""
-    if not ctx.needs_input_grad[index]:
-        return False
-    found: bool = torch._C._will_engine_execute_node(ctx.next_functions[index][0])
-    return found
+    return not (input.is_complex() or tensors_are_hooked() or transforms_are_active())
 
 
 class Geometry(NamedTuple):
@@ -235,7 +239,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         # w̄ is a third of a backward, and a backward to layers' outputs alone does without it.
-        wanted = (ctx.needs_input_grad[0], _backward_reaches(ctx, 1))
+        wanted = (ctx.needs_input_grad[0], backward_reaches(ctx, 1))
         found = _ConvolutionBackward.apply(g, *ctx.saved_tensors, ctx.geometry, *wanted)  # type: ignore[no-untyped-call]
         return *found, None
 
@@ -324,7 +328,7 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        wanted = (ctx.needs_input_grad[0], _backward_reaches(ctx, 1), _backward_reaches(ctx, 2))
+        wanted = (ctx.needs_input_grad[0], backward_reaches(ctx, 1), backward_reaches(ctx, 2))
         found = _NormBackward.apply(g, *ctx.saved_tensors, ctx.eps, *wanted)  # type: ignore[no-untyped-call]
         return *found, None, None, None
 

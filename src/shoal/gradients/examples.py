@@ -63,13 +63,17 @@ class Examples:
 
     def losses(self, model: Callable[..., Any], loss: Loss | None) -> Tensor:
         """Return ℓ_i of the model on these examples, ``[n]``, after checking its logits."""
+        return individual_losses(self.logits(model, loss), self.labels, loss)
+
+    def logits(self, model: Callable[..., Any], loss: Loss | None) -> Tensor:
+        """Return the logits on these examples, checked to fit the labels and the loss."""
         logits = precise(self.run(model))
         if loss is None:
             check_logits(logits, len(self))
             check_labels(logits, self.labels)
         else:  # any shape that the loss takes
             check_floating("logits", logits)
-        return individual_losses(logits, self.labels, loss)
+        return logits
 
 
 def logits_of(output: Any) -> Tensor:

@@ -14,7 +14,23 @@ from .domains import SortedDomains, host_order
 from .examples import Examples, Inputs, Loss
 from .parameters import Parameters, select_weights, unwrap
 from .recording import WeightGradients
+from .sharding import with_whole_weights
 from .sources import Form
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Where the gradients of each weight come from.
+
+    Args:
+        layers: from the input z and the output's gradient r of their layers.
+        copied: from one copy of the weight for each example: positions, class tokens.
+        rest: from ``torch.func``.
+    """
+
+    layers: tuple[str, ...]
+    copied: tuple[str, ...]
+    rest: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +45,7 @@ class Job:
     form: Form
     chunk_size: int | None = None
     check_layers: bool = True  # whether the layers' gradients are compared with autograd's
+    routes: Routes | None = None  # for a stream; None before they are verified
     order: Tensor | None = None  # sorted the examples, on the host; None if they came sorted
 
     @staticmethod
@@ -56,7 +73,11 @@ class Job:
         check_domains(domains, len(examples), num_domains)
         if chunk_size is not None:
             check_count("chunk_size", chunk_size, 1)
+        plain = with_whole_weights(model)
         weights = select_weights(model, parameters)
+        if plain is not model:
+            named = dict(plain.named_parameters())
+            model, weights = plain, {name: named[name] for name in weights}
         device = next(iter(weights.values())).device
         if num_domains is None:
             largest = int(domains.max()) + 1 if len(domains) else 1

@@ -15,7 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .double_backward import norm_gradients
-from .materialised import VJP, MaterialisedGradients
+from .materialised import (
+    VJP,
+    AutogradGradients,
+    MaterialisedGradients,
+    gram_is_cheaper,
+    gram_norms,
+)
 from .precision import precise
 from .sources import Grads
 
@@ -111,6 +117,53 @@ def embedding(module: nn.Embedding, weight: str, z: Tensor, r: Tensor) -> Tensor
         r = r * (tokens != module.padding_idx)[..., None]
     rows = r.new_zeros(n, *module.weight.shape)
     return rows.scatter_add(1, tokens[..., None].expand_as(r), r)
+
+
+@dataclass(frozen=True)
+class RuleGradients(AutogradGradients):
+    """g_i of a weight that is used once, by the rule of its layer, from tensors (z, r)."""
+
+    @classmethod
+    def of(cls, module: Any, weight: str) -> "RuleGradients":
+        function = RULES[type(module)]
+        return cls(
+            getattr(module, weight).numel(),
+            lambda z, r: function(module, weight, z, r).flatten(1),
+        )
+
+
+@dataclass(frozen=True)
+class SequenceGradients(RuleGradients):
+    """g_i = Σ_t r_it ⊗ z_it of a linear layer on sequences."""
+
+    def norms_of(self, tensors: Sequence[Tensor]) -> Tensor:
+        z, r = (t.reshape(len(t), -1, t.shape[-1]) for t in tensors)
+        if not gram_is_cheaper(z.shape[1], self.size, z.shape[2] + r.shape[2]):
+            return super().norms_of(tensors)
+        return gram_norms(r, z)
+
+
+@dataclass(frozen=True)
+class EmbeddingGradients(RuleGradients):
+    """g_i of an embedding: r_it is added to the row of token t, unless that is the padding."""
+
+    padding: int | None = None
+
+    @classmethod
+    def of(cls, module: Any, weight: str) -> "EmbeddingGradients":
+        plain = RuleGradients.of(module, weight)
+        return cls(plain.size, plain.function, padding=module.padding_idx)
+
+    def width(self, tensors: Sequence[Tensor]) -> int:
+        return max(self.size, tensors[0][0].numel() ** 2)
+
+    def norms_of(self, tensors: Sequence[Tensor]) -> Tensor:
+        tokens, r = tensors[0].reshape(len(tensors[0]), -1), tensors[1]
+        r = r.reshape(*tokens.shape, -1)
+        same = tokens[:, :, None] == tokens[:, None]
+        if self.padding is not None:
+            same &= (tokens != self.padding)[:, None]
+        return (torch.bmm(r, r.mT) * same).sum((1, 2)).clamp_(min=0)
 
 
 @dataclass(frozen=True)

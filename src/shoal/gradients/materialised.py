@@ -16,6 +16,9 @@ BUDGET = 2**28
 # An [n, P_l] of up to this many numbers is cached for the backward, which forms a larger one again.
 CACHE = 2**26
 
+# Writing a number and reading it again takes as long as this many multiplications of a product.
+WRITING = 100
+
 VJP = Callable[[Tensor], Grads]
 
 
@@ -63,19 +66,47 @@ class MaterialisedGradients(ABC):
         """Return g_i of all examples, ``[n, P]``, if they are worth keeping for the backward."""
         if not self.caches or sum(groups.sizes) * self.size > CACHE:
             return None
-        chunks = self._chunks(tensors, groups)
+        chunks = self._chunks(tensors)
         if len(chunks) == 1:
             return self.values(tensors)
         return torch.cat([self.values(self._cut(tensors, part)) for part in chunks])
 
-    def _chunks(self, tensors: Sequence[Tensor], groups: SortedDomains) -> list[slice]:
-        n = sum(groups.sizes)
+    def _chunks(self, tensors: Sequence[Tensor]) -> list[slice]:
+        n = len(tensors[0])
         step = max(BUDGET // max(self.width(tensors), 1), 1)
         return [slice(start, min(start + step, n)) for start in range(0, n, step)]
 
     def _cut(self, tensors: Sequence[Tensor], part: slice) -> list[Tensor]:
         batched = len(tensors) - self.shared
         return [t[part] if k < batched else t for k, t in enumerate(tensors)]
+
+    def squared_norms(self, tensors: Sequence[Tensor]) -> Tensor:
+        parts = [self._cut(tensors, part) for part in self._chunks(tensors)]
+        with torch.no_grad():
+            return torch.cat([self.norms_of(part) for part in parts])
+
+    def norms_of(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return ‖g_i‖², ``[n]``, of one chunk."""
+        norms: Tensor = torch.linalg.vector_norm(self.values(tensors), dim=1)
+        return norms.square_()
+
+    def squared_norms_of_pieces(self, tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+        """Return ‖g_i‖² of consecutive pieces of g_i, ``[n, pieces]``."""
+        rows = []
+        for part in self._chunks(tensors):
+            pieces = self.values(self._cut(tensors, part)).split(list(sizes), 1)
+            rows.append(torch.stack([torch.linalg.vector_norm(g, dim=1) for g in pieces], 1))
+        return torch.cat(rows).square_()
+
+    def sum_of_squares(self, tensors: Sequence[Tensor]) -> Tensor:
+        total: Tensor | None = None
+        with torch.no_grad():
+            for part in self._chunks(tensors):
+                squares = _sum_of_squares(self.values(self._cut(tensors, part)))
+                total = squares if total is None else total.add_(squares)
+        if total is None:
+            raise ValueError("a sum of squares needs examples, got none")
+        return total
 
     def moments(
         self,
@@ -84,7 +115,7 @@ class MaterialisedGradients(ABC):
         centered: bool,
         cache: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        chunks = self._chunks(tensors, groups)
+        chunks = self._chunks(tensors)
         # Otherwise one domain at a time, so that temporaries as large as g belong to one domain.
         if len(chunks) == 1 and groups.equal and in_one_pass(tensors[0], centered):
             g = self.values(tensors) if cache is None else cache
@@ -106,7 +137,7 @@ class MaterialisedGradients(ABC):
         mean: Tensor | None,
         cache: Tensor | None = None,
     ) -> Grads:
-        parts = self._chunks(tensors, groups)
+        parts = self._chunks(tensors)
         if len(parts) == 1:
             return self._pull_back_chunk(tensors, groups, c, mean, cache)
         batched = len(tensors) - self.shared
@@ -180,6 +211,31 @@ class AutogradGradients(MaterialisedGradients):
 
         # A copy that a caller can overwrite: the graph can hold on to the original.
         return g.detach().clone(), vjp
+
+
+def gram_is_cheaper(positions: int, size: int, width: int) -> bool:
+    """Return whether ‖Σ_t r_t ⊗ z_t‖² is cheaper from products of positions than from g itself.
+
+    Both multiply, and write their products, which takes as long as ``WRITING`` multiplications.
+
+    Args:
+        size: numbers in g.
+        width: numbers in r_t and z_t together.
+    """
+    return positions**2 * (width + 2 * WRITING) < size * (positions + WRITING)
+
+
+def gram_norms(r: Tensor, z: Tensor) -> Tensor:
+    """Return ‖Σ_t r_it ⊗ z_it‖² = Σ_ts ⟨r_t, r_s⟩⟨z_t, z_s⟩, ``[n, t, o], [n, t, k] -> [n]``."""
+    return torch.bmm(r, r.mT).mul_(torch.bmm(z, z.mT)).sum((1, 2)).clamp_(min=0)
+
+
+def _sum_of_squares(g: Tensor) -> Tensor:
+    if g.device.type == "cpu":  # whose norms along the first axis are slow
+        return g.square().sum(0)
+    # One pass over g, and no other tensor of its size.
+    norms: Tensor = torch.linalg.vector_norm(g, dim=0)
+    return norms.square_()
 
 
 def _write_weighted(g: Tensor, c: Tensor, shift: Tensor | None, out: Tensor) -> None:

@@ -1,7 +1,6 @@
 """Memory: how many examples fit into a number of bytes, measured by running a few."""
 
 import math
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
@@ -9,18 +8,18 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch import nn
 
+from ..internals import trace_memory
 from ..replay import Randomness
 from .job import Job
+from .sharding import origin_of
 from .variance import first_pass, rows_at_once, second_pass
 
 # The share of the bytes that tensors can take. Kernels need some as well, more on a GPU, whose
 # allocator also leaves gaps.
 SHARES = {"cpu": 0.9, "cuda": 0.75}
-StatisticStep = Callable[[Job], None]
+StatisticStep = Callable[[Job], object]
 _measured: WeakKeyDictionary[nn.Module, dict[Any, list[float]]] = WeakKeyDictionary()
 
 
@@ -53,6 +52,17 @@ def chunk_within(job: Job, memory: int) -> int | None:
         fitting = min(chunk - 1, max(int(chunk * room / min(peak, 2 * room)), 1))
 
 
+def chunk_without_gradient(step: StatisticStep, job: Job, memory: int) -> int:
+    """Return how many examples a step without a second pass can run within ``memory`` bytes.
+
+    Extrapolated from one and two examples, and not tried; 1 is the least.
+    """
+    n, job = len(job.examples), replace(job, check_layers=False)
+    share = SHARES.get(job.device.type, min(SHARES.values()))
+    fitting = max(_guess(step, job, share * memory), 1)
+    return ceil(n / ceil(n / fitting))  # chunks of about equal size
+
+
 def _guess(step: StatisticStep, job: Job, room: float) -> int:
     """Return how many examples fit into ``room`` bytes, extrapolated from one and two."""
     before, after = (_trace(step, job.first(count)) for count in (1, 2))
@@ -79,17 +89,21 @@ def _trace(step: StatisticStep, job: Job) -> list[float]:
     groups, cast = job.groups, torch.is_autocast_enabled(job.device.type)
     # Without the sizes of the domains, which can differ in every batch.
     what = (*job.weights, *shapes, groups.num_domains, groups.equal, job.form, cast)
-    known, key = _measured.setdefault(job.model, {}), (step, job.chunk_size, what)
+    known, key = _measured.setdefault(origin_of(job.model), {}), (step, job.chunk_size, what)
     if key not in known:
-        living = MemoryTrace()
-        with torch.enable_grad(), Randomness.now(job.device, job.model).restored(), living:
+        fits = True
+        with (
+            torch.enable_grad(),
+            Randomness.now(job.device, job.model).restored(),
+            trace_memory() as living,
+        ):
             try:
                 step(job)
             except torch.OutOfMemoryError:
                 if job.chunk_size == 1:
                     raise
-                living.trace.append(math.inf)
-        known[key] = living.trace
+                fits = False
+        known[key] = living.trace if fits else [*living.trace, math.inf]
     return known[key]
 
 
@@ -109,37 +123,3 @@ def _in_two_passes(job: Job) -> None:
     with torch.no_grad():
         c = torch.zeros_like(total.m2)  # the cotangent of v, next to that of ½ M2
         second_pass(job, state, job.differentiable_tensors(), losses, c * 2, total.mean)
-
-
-class MemoryTrace(TorchDispatchMode):
-    """Counts the bytes of tensors that are made inside the block and still alive."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._sizes: dict[int, int] = {}
-        self.now = 0
-        self.trace: list[float] = []  # bytes alive after each new tensor
-
-    @property
-    def peak(self) -> float:
-        return max(self.trace, default=0)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor):
-                self._count(leaf)
-        return result
-
-    def _count(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key in self._sizes or storage.nbytes() == 0:
-            return
-        self._sizes[key] = storage.nbytes()
-        self.now += storage.nbytes()
-        self.trace.append(self.now)
-        weakref.finalize(storage, self._forget, key)
-
-    def _forget(self, key: int) -> None:
-        self.now -= self._sizes.pop(key, 0)

@@ -1,7 +1,6 @@
 """Parameters: the weights that P covers and their order; compiled networks are refused."""
 
 import functools
-import sys
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..choices import choose
+from ..internals import compiler_is_loaded, is_compiled_copy, is_compiled_in_place
 
 Parameters = str | nn.Module | Iterable[str]
 
@@ -16,9 +16,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 COMPILED = (
-    "gradient_variance, gradient_mean and covariance_spread differentiate twice, which a compiled "
-    "network does not support: pass the module that was given to torch.compile (they share their "
-    "weights), or use head_variance or Fishr, which can be compiled"
+    "statistics of a network's gradients look into its layers and differentiate twice, which a "
+    "compiled network does not support: pass the module that was given to torch.compile (they "
+    "share their weights), or use head_variance or Fishr, which can be compiled"
 )
 
 
@@ -91,16 +91,9 @@ def unwrap(model: nn.Module) -> nn.Module:
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         model = model.module
-    if any(_compiled(module) for module in model.modules()):
+    if any(is_compiled_copy(part) or is_compiled_in_place(part) for part in model.modules()):
         raise RuntimeError(COMPILED)
     return model
-
-
-def _compiled(module: nn.Module) -> bool:
-    # Do not load the compiler for this: it takes more than a second.
-    dynamo = sys.modules.get("torch._dynamo")
-    returned = dynamo is not None and isinstance(module, dynamo.OptimizedModule)
-    return returned or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def outside_compile(function: Callable[P, T]) -> Callable[P, T]:
@@ -114,8 +107,7 @@ def outside_compile(function: Callable[P, T]) -> Callable[P, T]:
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
         if torch.compiler.is_compiling():
             raise RuntimeError(COMPILED)
-        # Do not load the compiler for this: it takes more than a second.
-        if "torch._dynamo" not in sys.modules:
+        if not compiler_is_loaded():  # it takes more than a second, and must not load for this
             return function(*args, **kwargs)
         # Otherwise it would compile the functions that this one calls.
         plain: Callable[P, T] = torch.compiler.disable(function)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from .convolutions import ConvolutionGradients, DepthwiseGradients
-from .double_backward import twice_differentiable
-from .layers import RULES, FrozenNormGradients
+from .double_backward import once_differentiable, twice_differentiable
+from .layers import RULES, EmbeddingGradients, FrozenNormGradients, SequenceGradients
 from .materialised import AutogradGradients, MaterialisedGradients
 from .precision import precise
 from .sources import GradientSource, LinearOnVectors
@@ -55,8 +55,12 @@ class Recording:
     calls: dict[nn.Module, list[LayerCall]] = field(default_factory=dict)
 
     @contextmanager
-    def on(self, model: nn.Module) -> Iterator[None]:
-        """Record the calls of ``model``'s layers inside the block."""
+    def on(self, model: nn.Module, twice: bool = True) -> Iterator[None]:
+        """Record the calls of ``model``'s layers inside the block.
+
+        Args:
+            twice: whether the forward is to be differentiated twice.
+        """
         chosen = {id(p) for p in self.weights.values()}
         handles = [
             module.register_forward_hook(self._hook)
@@ -65,7 +69,7 @@ class Recording:
             and any(id(p) in chosen for p in module.parameters(recurse=False))
         ]
         try:
-            with twice_differentiable(model):
+            with twice_differentiable(model) if twice else once_differentiable(model):
                 yield
         finally:
             for handle in handles:
@@ -141,12 +145,16 @@ def _tensors(source: GradientSource, calls: Sequence[LayerCall]) -> list[Tensor]
 
 
 def _closed_form(call: LayerCall, attribute: str) -> GradientSource | None:
-    """Return the source of a weight that is used once; None if it takes autograd."""
+    """Return the source of a weight that is used once; None if its layer has no form of its own."""
     module: Any = call.module
     if attribute != "weight":
         return None
-    if type(module) is nn.Linear and call.z.ndim == 2:
-        return LinearOnVectors(module.out_features, module.in_features, bias=False)
+    if type(module) is nn.Linear:
+        if call.z.ndim == 2:
+            return LinearOnVectors(module.out_features, module.in_features, bias=False)
+        return SequenceGradients.of(module, attribute)
+    if type(module) is nn.Embedding:
+        return EmbeddingGradients.of(module, attribute)
     if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) and module.padding_mode == "zeros":
         depthwise = module.groups == module.in_channels > 1
         return DepthwiseGradients(module) if depthwise else ConvolutionGradients(module)

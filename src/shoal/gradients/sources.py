@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from ..transforms import transformed
 from .domains import DomainGroups, SortedDomains
 
 Grads = tuple[Tensor | None, ...]
@@ -62,6 +63,12 @@ class GradientSource(Protocol):
     def individual(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return g_i, ``[n, P]``, differentiable in ``tensors``."""
 
+    def squared_norms(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return ‖g_i‖², ``[n]``, without a graph."""
+
+    def sum_of_squares(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return Σ_i g_i², ``[P]``, without a graph."""
+
 
 @dataclass(frozen=True)
 class LinearOnVectors:
@@ -88,7 +95,7 @@ class LinearOnVectors:
         self, tensors: Sequence[Tensor], groups: DomainGroups, centered: bool
     ) -> tuple[Tensor, Tensor]:
         z, r = tensors
-        if centered and torch.compiler.is_compiling():
+        if centered and (torch.compiler.is_compiling() or transformed()):
             centre, *m2 = deviations(z, r, groups)
             return self._flat(mean_of(centre), centre.r), self._flat(*m2)
         if centered:  # the same, written in place: rows are the largest tensors of a wide head
@@ -116,6 +123,17 @@ class LinearOnVectors:
         z, r = tensors
         weight = (r[:, :, None] * z[:, None]).flatten(1)
         return torch.cat([weight, r], 1) if self.bias else weight
+
+    @torch.no_grad()
+    def squared_norms(self, tensors: Sequence[Tensor]) -> Tensor:
+        z, r = tensors
+        return r.square().sum(1) * (z.square().sum(1) + float(self.bias))
+
+    @torch.no_grad()
+    def sum_of_squares(self, tensors: Sequence[Tensor]) -> Tensor:
+        z, r = (t.square() for t in tensors)
+        weight = (r.mT @ z).flatten()
+        return torch.cat([weight, r.sum(0)]) if self.bias else weight
 
 
 class Centre(NamedTuple):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..distributed import all_ranks, world_size
 from ..replay import Modes, Randomness, autocast_now, first_order
+from ..transforms import transformed
 from .domains import DomainGroups, SortedDomains
 from .job import Job
 from .materialised import MaterialisedGradients, Moments
@@ -53,7 +54,7 @@ def rows_at_once(
     source: GradientSource, tensors: Sequence[Tensor], groups: DomainGroups, form: Form
 ) -> Tensor:
     """Return the variance rows of one source, ``[E, P]``, as one node of the graph."""
-    if torch.compiler.is_compiling():  # the compiler differentiates the products itself
+    if torch.compiler.is_compiling() or transformed():  # they differentiate the products
         _, m2 = source.moments(tensors, groups, form.centered)
         return m2 * form.scale_of(groups, m2.dtype)
     rows: Tensor = _Rows.apply(source, groups, form, *tensors)  # type: ignore[no-untyped-call]

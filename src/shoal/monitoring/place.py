@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..notebook import html_table
 from .class_shares import estimate_shares
 from .drift import Drift, column_shifts, measure_drift
 from .expected_accuracy import Evidence, at_temperature
 from .reference import FILE, Reference
+
+__all__ = ["PlaceReport"]
 
 Array = NDArray[np.float64]
 # The seed of draws; the same data gives the same report.
@@ -79,12 +82,12 @@ class PlaceReport:
     estimates: Mapping[str, float]
     shares: Mapping[str, float]
     corrected_shares: Mapping[str, float]
-    likely: Sequence[tuple[str, ...]]
+    likely: Sequence[tuple[str, ...]] = field(repr=False)  # one for each input
     level: float
     trust: float
     decided: tuple[float, float] | None
     decided_right: tuple[float, float] | None
-    drift: Drift | None
+    drift: Drift | None = field(repr=False)
     beyond: bool | None
     moved: Mapping[str, float]
     energy: float | None
@@ -132,6 +135,32 @@ class PlaceReport:
                 "usual_distance": drift.usual,
             },
         }
+
+    def _repr_html_(self) -> str:
+        def share(value: float) -> str:
+            return f"{100 * value:.0f} %"
+
+        rows: list[tuple[object, ...]] = [
+            ("inputs", f"{self.inputs:,}"),
+            ("expected accuracy", share(self.expected)),
+        ]
+        if self.interval is not None:
+            rows.append(("nine in ten such places", " to ".join(map(share, self.interval))))
+        if self.measured is not None:
+            rows.append(("measured accuracy", share(self.measured)))
+        rows.append(("on the domains left out", " to ".join(map(share, self.usual))))
+        if self.drift is not None:
+            unlike = {True: "yes", False: "no", None: "too few inputs to say"}[self.drift.alarm]
+            rows += [
+                ("unlike every known domain", unlike),
+                ("nearest known domain", self.drift.nearest),
+            ]
+        if self.moved:
+            moved = ", ".join(f"{name} ({by:+.1f})" for name, by in self.moved.items())
+            rows.append(("columns outside all known domains", moved))
+        predicted = ", ".join(f"{name} {share(one)}" for name, one in self.shares.items())
+        rows += [("predicted classes", predicted), ("for a person to look at", f"{self.unsure:,}")]
+        return html_table(rows, title="Expected at this place")
 
     def least_like(self, number: int) -> list[int]:
         """Return the inputs that are furthest from all known examples, the furthest first."""

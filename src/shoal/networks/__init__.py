@@ -3,6 +3,7 @@
 from .backbones import backbone, from_module
 from .base import Dropout, Network, Preprocessing, draw_weights, dropout, head_sizes
 from .efficientnet_lite import efficientnet_lite0
+from .mobilenets import mobilenet_v2
 from .registry import NETWORKS, for_data
 from .resnets import resnet
 from .small import (
@@ -39,6 +40,7 @@ __all__ = [
     "head_sizes",
     "measure_inputs",
     "mnist_cnn",
+    "mobilenet_v2",
     "moved_stages",
     "perceptron",
     "resnet",

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from ..checks import check_features
 from ..choices import choose, nearest
+from ..vision import explain_torchvision
 from .base import IMAGENET, Dropout, Network, Preprocessing, build_seeded, draw_weights
-from .weights import load_weights
+from .weights import explain_fetch_errors, load_weights
 
 # Runs a network on a batch: all at once, in parts, or in several processes.
 ForwardRunner = Callable[[nn.Module, Tensor], Tensor]
@@ -20,8 +21,14 @@ LoadedBackbone = tuple[nn.Module, int, Preprocessing]
 
 
 @contextmanager
-def importing_extra(name: str, wanted_by: str) -> Iterator[None]:
-    """Import packages of the extra ``name`` inside; raise a clear error if that fails."""
+def importing_extra(
+    name: str, wanted_by: str, explain: Callable[[Exception], str] = str
+) -> Iterator[None]:
+    """Import packages of the extra ``name`` inside; raise a clear error if that fails.
+
+    Args:
+        explain: returns why an installed package fails, and what to do.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
@@ -30,11 +37,7 @@ def importing_extra(name: str, wanted_by: str) -> Iterator[None]:
             f"{wanted_by} needs {package}, which is not installed: pip install 'shoal[{name}]'"
         ) from error
     except (ImportError, OSError, RuntimeError) as error:
-        # As in "operator torchvision::nms does not exist": built for another torch.
-        raise ImportError(
-            f"{wanted_by} needs shoal[{name}], which is installed but cannot be imported with "
-            f"torch {torch.__version__} ({error}); install matching builds from one package index"
-        ) from error
+        raise ImportError(f"{wanted_by} needs shoal[{name}]: {explain(error)}") from error
 
 
 class Features(nn.Module):
@@ -229,7 +232,7 @@ def _load_from_torchvision(
 
 def _find_in_torchvision(name: str, weights: str | Path | None) -> tuple[Any, str | None]:
     """Return torchvision's models and the version of the weights."""
-    with importing_extra("vision", f"torchvision:{name}"):
+    with importing_extra("vision", f"torchvision:{name}", explain_torchvision):
         from torchvision import models
     _check_model("torchvision", name, models.list_models(module=models))
     return models, _version(name, weights, models.get_model_weights(name).__members__)
@@ -255,7 +258,7 @@ def _load_from_timm(
 
 def _find_in_timm(name: str, weights: str | Path | None) -> tuple[Any, str]:
     """Return timm and the folder of its fetched weights."""
-    with importing_extra("vision", f"timm:{name}"):
+    with importing_extra("vision", f"timm:{name}", explain_torchvision):
         import timm
         from huggingface_hub.constants import HF_HUB_CACHE
     _check_model("timm", name, (*timm.list_models(), *timm.list_pretrained()))
@@ -297,23 +300,6 @@ def _version(name: str, weights: str | Path | None, versions: Iterable[str]) -> 
             )
         return "IMAGENET1K_V1"
     return str(weights) if weights in known else None
-
-
-@contextmanager
-def explain_fetch_errors(name: str, cache: Path | str) -> Iterator[None]:
-    """Say what to do if the weights of a network cannot be fetched inside.
-
-    Args:
-        cache: the folder of weights that were fetched.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise ConnectionError(
-            f"the weights of {name} could not be fetched ({error}); build it once on a machine "
-            f"with internet access and copy {cache} from there, or give a weight file "
-            "(weights=…, --weights of 'shoal train')"
-        ) from error
 
 
 def _check_model(package: str, name: str, names: Iterable[str]) -> None:

@@ -65,10 +65,13 @@ def draw_weights(
     """Return the module of ``build`` with weights drawn from ``generator`` as torch draws them.
 
     The global random state is neither read nor moved. The module gets the device and dtype of
-    ``like``; the draws are the same on every device.
+    ``like``; the draws are the same on every device. Under ``torch.device("meta")`` it has shapes
+    and no memory.
     """
     with torch.device("meta"):
         module = build()
+    if _shapes_only():
+        return module
     module.to_empty(device="cpu")
     for part in module.modules():
         weights = {name for name, _ in part.named_parameters(recurse=False)}
@@ -94,16 +97,21 @@ def draw_weights(
 
 
 def build_seeded(build: Callable[[], M], generator: torch.Generator) -> M:
-    """Return the module that ``build`` makes on the CPU, drawing weights in its own way.
+    """Return the module that ``build`` makes on the CPU (or meta), drawing weights in its own way.
 
     Networks of other packages draw from the global random state. It is seeded with one number
     from ``generator`` for ``build`` and restored afterwards.
     """
     seed = torch.randint(2**62, (), generator=generator, device=generator.device)
     # Only the CPU's generator: torch.manual_seed would also seed those of the GPUs.
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+    device = torch.device("meta" if _shapes_only() else "cpu")
+    with torch.random.fork_rng(devices=[]), device:
         torch.default_generator.manual_seed(int(seed))
         return build()
+
+
+def _shapes_only() -> bool:
+    return torch.get_default_device().type == "meta"
 
 
 def dropout(inputs: Tensor, rate: float, draws: Draws) -> Tensor:

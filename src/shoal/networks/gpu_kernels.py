@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.overrides import has_torch_function
+
+from ..internals import transforms_are_active
 
 try:
     import triton
@@ -102,8 +105,8 @@ def _apply_to(
         and inputs.is_contiguous(memory_format=layout)
         and not torch.compiler.is_compiling()
         # Replaced operations (``twice_differentiable``), and the transforms of torch.func.
-        and torch._C._len_torch_function_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
+        and not has_torch_function((inputs,))
+        and not transforms_are_active()
         and not any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers if layer)
     )
 

@@ -7,13 +7,17 @@ from pathlib import Path
 import torch
 
 from ..choices import choose, nearest
+from ..vision import explain_torchvision
+from . import mobilenets, resnets
 from .backbones import PACKAGES, backbone, check_backbone, split_name
 from .base import Network
 from .efficientnet_lite import efficientnet_lite0, import_package
-from .resnets import check_weights_of, resnet
+from .mobilenets import mobilenet_v2
+from .resnets import resnet
 from .small import linear, mnist_cnn, standardised_mlp, vector_mlp, wide_resnet
+from .weights import check_weights
 
-# Names and their inputs; models of other packages come on top.
+#: The names of networks and their inputs; models of other packages come on top.
 NETWORKS = {
     "mlp": "vectors",
     "standardised-mlp": "vectors of a table, each column standardised first",
@@ -22,11 +26,15 @@ NETWORKS = {
     "wide-resnet": "32 × 32 images",
     "resnet18": "224 × 224 images",
     "resnet50": "224 × 224 images",
+    "mobilenet-v2": "224 × 224 images",
     "efficientnet-lite0": "224 × 224 images",
 }
 VECTORS = ("mlp", "standardised-mlp", "linear")
 # Networks that always begin with drawn weights.
 DRAWN = (*VECTORS, "mnist-cnn", "wide-resnet")
+# Files of torchvision's weights, by network and version.
+VERSIONS = {"mobilenet-v2": mobilenets.VERSIONS}
+VERSIONS |= {f"resnet{depth}": versions for depth, versions in resnets.VERSIONS.items()}
 BY_SIZE = {28: "mnist-cnn", 32: "wide-resnet", 224: "resnet50"}
 LARGE = [name for name, inputs in NETWORKS.items() if inputs.startswith("224")]
 
@@ -79,6 +87,10 @@ def for_data(
         pretrained = weights is not None
         return efficientnet_lite0(
             classes, dropout, pretrained, channels, frozen_statistics, generator=generator
+        )
+    if name == "mobilenet-v2":
+        return mobilenet_v2(
+            channels, classes, dropout, weights, frozen_statistics, generator=generator
         )
     if name in NETWORKS:
         depth = int(name.removeprefix("resnet"))
@@ -138,8 +150,8 @@ def _check_weights(name: str, weights: str | Path | None) -> None:
             f"the network {name} begins with drawn weights and has no others, got "
             f"{str(weights)!r}; drop --weights, or give --weights none (None in Python)"
         )
-    if name.startswith("resnet"):
-        check_weights_of(int(name.removeprefix("resnet")), weights)
+    if name in VERSIONS:
+        check_weights(name, weights, VERSIONS[name])
     if name == "efficientnet-lite0" and weights not in (None, "imagenet"):
         raise ValueError(f"efficientnet-lite0 has no weights but 'imagenet', got {str(weights)!r}")
 
@@ -168,10 +180,14 @@ def backbone_name(name: str) -> str:
         return name
     known = list(LARGE)
     packages = []
+    more = "; for more: pip install 'shoal[vision]'"
     for package, listed in (("torchvision", "torchvision.models"), ("timm", "timm")):
         try:
             names = import_module(listed).list_models()
-        except (ImportError, OSError, RuntimeError):  # not installed, or built for another torch
+        except ModuleNotFoundError:
+            continue
+        except (ImportError, OSError, RuntimeError) as error:
+            more = f"; for more: {explain_torchvision(error)}"
             continue
         if name.partition(".")[0] in names:  # timm's names end in the weights: resnet50.a1_in1k
             return f"{package}:{name}"
@@ -180,5 +196,5 @@ def backbone_name(name: str) -> str:
     near = nearest(name, known)
     hint = f"did you mean {near!r}? " if near else ""
     where = f" and all of {' and '.join(packages)}" if packages else ""
-    more = "" if packages else "; for more: pip install 'shoal[vision]'"
+    more = "" if packages else more
     raise ValueError(f"unknown backbone {name!r}; {hint}One of: {', '.join(LARGE)}{where}{more}")

@@ -5,21 +5,18 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..choices import choose
-from .backbones import adapt_channels, explain_fetch_errors, with_head
+from .backbones import adapt_channels, with_head
 from .base import IMAGENET, Network, build_seeded
 from .gpu_kernels import norm_activation
-from .weights import load_weights
+from .weights import load_weights, weights_file
 
 # Blocks of each of the four stages, by depth.
 STAGES = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
-# Where torchvision's weights lie, by depth and version; the paper's are the first.
-ADDRESS = "https://download.pytorch.org/models/"
+# Files of torchvision's weights, by depth and version.
 VERSIONS = {
     18: {"IMAGENET1K_V1": "resnet18-f37072fd.pth"},
     50: {"IMAGENET1K_V1": "resnet50-0676ba61.pth", "IMAGENET1K_V2": "resnet50-11ad3fa6.pth"},
 }
-FIRST = "IMAGENET1K_V1"
 
 
 def resnet(
@@ -43,7 +40,7 @@ def resnet(
         )
     network = build_seeded(lambda: ResNet(depth), generator)
     if weights is not None:
-        load_weights(network, _file_of(depth, weights), ["fc"])
+        load_weights(network, weights_file(f"resnet{depth}", weights, VERSIONS[depth]), ["fc"])
     return with_head(
         adapt_channels(network, channels),
         network.width,
@@ -53,29 +50,6 @@ def resnet(
         preprocessing=IMAGENET,
         generator=generator,
     )
-
-
-def check_weights_of(depth: int, weights: str | Path | None) -> None:
-    """Raise if these are neither known weights nor the path of a file."""
-    if weights is not None and not Path(weights).suffix and not Path(weights).exists():
-        choose(f"weights of resnet{depth}", str(weights), ("imagenet", *VERSIONS[depth]))
-
-
-def _file_of(depth: int, weights: str | Path) -> Path:
-    """Return the file of these weights, fetched if it is not there."""
-    check_weights_of(depth, weights)
-    version = FIRST if weights == "imagenet" else str(weights)
-    if version not in VERSIONS[depth]:
-        return Path(weights)
-    name = VERSIONS[depth][version]
-    folder = Path(torch.hub.get_dir()) / "checkpoints"
-    if not (folder / name).exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        digits = name.removesuffix(".pth").rpartition("-")[2]
-        with explain_fetch_errors(f"resnet{depth}", folder):
-            # Written aside, compared with the digits of its hash, and moved.
-            torch.hub.download_url_to_file(ADDRESS + name, str(folder / name), digits, False)
-    return folder / name
 
 
 class ResNet(nn.Module):

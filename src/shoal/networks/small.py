@@ -5,6 +5,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from ..scalars import widest
 from .base import Dropout, Network, draw_weights
 from .gpu_kernels import relu_group_norm
 
@@ -114,14 +115,14 @@ class Standardise(nn.Module):
         self.register_buffer("mean", torch.zeros(columns))
         self.register_buffer("std", torch.ones(columns))
 
-    def measure(self, inputs: Tensor) -> None:
+    def measure(self, inputs: Tensor, weights: Tensor | None = None) -> None:
         """Take mean and deviation of every column of ``[n, d]``, ignoring missing values."""
-        known = ~inputs.isnan()
-        counts = known.sum(0)
-        values = inputs.double().nan_to_num(nan=0.0)
-        mean = values.sum(0) / counts.clamp(min=1)
-        gaps = (values - mean).square() * known
-        std = (gaps.sum(0) / counts.clamp(min=1)).sqrt()
+        shares = _weights_of(inputs, weights)[:, None] * ~inputs.isnan()
+        total = shares.sum(0)
+        total = torch.where(total > 0, total, 1.0)
+        values = inputs.to(widest(inputs.device)).nan_to_num(nan=0.0)
+        mean = (shares * values).sum(0) / total
+        std = ((shares * (values - mean).square()).sum(0) / total).sqrt()
         constant = std <= 1e-6 * mean.abs().clamp(min=1e-6)
         self.mean.copy_(mean)
         # Not infinity: Fish subtracts buffers from themselves, and ∞ − ∞ is NaN.
@@ -149,22 +150,32 @@ class WithRanks(nn.Module):
         self.register_buffer("knots", torch.arange(knots).float().repeat(columns, 1))
         self.register_buffer("heights", torch.zeros(columns, knots))
 
-    def measure(self, inputs: Tensor) -> None:
+    def measure(self, inputs: Tensor, weights: Tensor | None = None) -> None:
         """Take the quantiles of every column of ``[n, d]``, ignoring missing values."""
         size = self.knots.shape[1]
-        shares = (torch.arange(size, dtype=torch.float64) + 0.5) / size
-        for column, values in enumerate(inputs.double().T):
-            values = values[~values.isnan()].sort().values
-            n = len(values)
-            if n == 0 or len(values.unique()) < 3:
+        precise = widest(inputs.device)
+        shares = (torch.arange(size, dtype=precise, device=inputs.device) + 0.5) / size
+        counted = _weights_of(inputs, weights)
+        for column, values in enumerate(inputs.to(precise).T):
+            known = ~values.isnan() & (counted > 0)
+            values, order = values[known].sort()
+            if len(values.unique()) < 3:
                 continue
-            knots = values[(shares * n).long()].unique()
+            # The sum of the weights before each value, and of all.
+            ranks = torch.cat([counted.new_zeros(1), counted[known][order].cumsum(0)])
+            last, n = len(values) - 1, ranks[-1]
+            at = torch.searchsorted(ranks[1:], shares * n, right=True).clamp(max=last)
+            knots = values[at].unique()
             # Equal values share the middle of their ranks.
-            first, after = (torch.searchsorted(values, knots, right=side) for side in (False, True))
-            heights = torch.special.ndtri((first + after) / (2 * n))
+            first, after = (
+                ranks[torch.searchsorted(values, knots, right=side)] for side in (False, True)
+            )
+            heights = torch.special.ndtri((first + after).float() / (2 * n).float())
             # Fewer knots than there is room for: the last one goes on, flat.
             room = size - len(knots)
-            beyond = knots[-1] + (1 + knots[-1].abs()) * torch.arange(1, room + 1)
+            beyond = knots[-1] + (1 + knots[-1].abs()) * torch.arange(
+                1, room + 1, device=values.device
+            )
             self.knots[column] = torch.cat([knots, beyond])
             self.heights[column] = torch.cat([heights, heights[-1:].expand(room)])
 
@@ -194,15 +205,25 @@ def standardised_mlp(inputs: int, classes: int, generator: torch.Generator) -> N
     return network
 
 
-def measure_inputs(module: nn.Module, inputs: Tensor) -> None:
+def _weights_of(inputs: Tensor, weights: Tensor | None) -> Tensor:
+    """Return the weights of inputs ``[n]``, in the widest type; 1 for each if None."""
+    if weights is None:
+        return torch.ones(len(inputs), dtype=widest(inputs.device), device=inputs.device)
+    return weights.to(inputs.device, widest(inputs.device))
+
+
+def measure_inputs(module: nn.Module, inputs: Tensor, weights: Tensor | None = None) -> None:
     """Measure quantiles, means and deviations of ``inputs`` for the layers that need them.
 
     These layers are the first of a network. What follows ``WithRanks`` measures its output.
+
+    Args:
+        weights: how much each input counts, ``[n]``; an input of weight 2 counts as two.
     """
     for part in module.modules():
         if isinstance(part, (WithRanks, Standardise)):
             inputs = inputs.to(next(part.buffers()).device)
-            part.measure(inputs)
+            part.measure(inputs, weights)
             if isinstance(part, WithRanks):
                 inputs = part(inputs)
 

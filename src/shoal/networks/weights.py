@@ -1,11 +1,19 @@
 """Weight files: read as tensors only, refused with a reason if they do not fit."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+
+from ..choices import choose
+from ..files import TENSOR_BYTES, open_file
+
+# Where torchvision's weights lie; the paper's are the first version.
+ADDRESS = "https://download.pytorch.org/models/"
+FIRST = "IMAGENET1K_V1"
 
 
 def load_weights(
@@ -50,7 +58,7 @@ def load_weights(
 
 def check_sha256(path: str | Path, expected: str) -> None:
     """Raise unless the file at ``path`` has this checksum."""
-    with Path(path).open("rb") as file:
+    with open_file(path, TENSOR_BYTES) as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != expected:
         raise ValueError(
@@ -59,13 +67,64 @@ def check_sha256(path: str | Path, expected: str) -> None:
         )
 
 
+def check_weights(network: str, weights: str | Path | None, versions: Iterable[str]) -> None:
+    """Raise if these are neither weights that were published for a network nor the path of a file.
+
+    Args:
+        network: its name, for the message.
+        versions: the names of its published weights.
+    """
+    if weights is not None and not Path(weights).suffix and not Path(weights).exists():
+        choose(f"weights of {network}", str(weights), ("imagenet", *versions))
+
+
+def weights_file(network: str, weights: str | Path, versions: Mapping[str, str]) -> Path:
+    """Return the file of these weights; those of torchvision are fetched if they are not there.
+
+    Args:
+        network, weights: as in ``check_weights``.
+        versions: file names of torchvision's weights.
+    """
+    check_weights(network, weights, versions)
+    version = FIRST if weights == "imagenet" else str(weights)
+    if version not in versions:
+        return Path(weights)
+    name = versions[version]
+    folder = Path(torch.hub.get_dir()) / "checkpoints"
+    if not (folder / name).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        digits = name.removesuffix(".pth").rpartition("-")[2]
+        with explain_fetch_errors(network, folder):
+            # Written aside, compared with the digits of its hash, and moved.
+            torch.hub.download_url_to_file(ADDRESS + name, str(folder / name), digits, False)
+    return folder / name
+
+
+@contextmanager
+def explain_fetch_errors(name: str, cache: Path | str) -> Iterator[None]:
+    """Say what to do if the weights of a network cannot be fetched inside.
+
+    Args:
+        cache: the folder of weights that were fetched.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ConnectionError(
+            f"the weights of {name} could not be fetched ({error}); build it once on a machine "
+            f"with internet access and copy {cache} from there, or give a weight file "
+            "(weights=…, --weights of 'shoal train')"
+        ) from error
+
+
 def _list_first(names: list[str]) -> str:
     return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
 
 
 def _read(path: Path) -> Mapping[str, Tensor]:
-    if not path.is_file():
+    if path.is_dir() or not path.exists():
         raise FileNotFoundError(f"no weight file at {path}")
+    open_file(path, TENSOR_BYTES).close()  # the libraries would open anything
     read = _read_safetensors if path.suffix == ".safetensors" else _read_torch
     try:
         found = read(path)
@@ -89,7 +148,8 @@ def _read(path: Path) -> Mapping[str, Tensor]:
 
 
 def _read_torch(path: Path) -> object:
-    return torch.load(path, map_location="cpu", weights_only=True)
+    with open_file(path, TENSOR_BYTES) as file:
+        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def _read_safetensors(path: Path) -> object:

@@ -68,7 +68,7 @@ def _tables() -> dict[str, dict[str, Any]]:
     return {label: table for file in _FILES for label, table in read(file).items()}
 
 
-# The label of the paper's main table for each selection rule.
+#: The label of the paper's main table for each selection rule.
 BENCHMARKS: Mapping[str, str] = {
     "test-domain": "table:db_all_oracle",
     "training-domain": "table:db_all_training",

@@ -11,11 +11,11 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from .demo_charts import NBSP, accuracy_chart, gap_chart, percent
-from .views import rich_table
+from .screen import plain, rich_table
+from .template import render
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -68,21 +68,15 @@ def demo_page(result: Mapping[str, Any]) -> str:
             ``risk_gap``) and ``digits`` (each ``pixels`` [14, 14, 2] in 0 … 255, ``digit`` and
             ``answers``, the probability of class 1 by method). Accuracies are fractions.
     """
-    import jinja2
-
     methods = _methods(result)
     colours = {method.name: method.colour for method in methods}
     by_name = {method.name: method for method in methods}
     first = by_name.get("ERM", methods[0])
     last = by_name.get("Fishr", methods[-1])
     digits = [_digit(digit, colours) for digit in result["digits"]]
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(
-        resources.files("shoal.report").joinpath("demo.html").read_text("utf-8")
-    )
-    return template.render(
+    return render(
+        "demo.html",
+        {},
         title=result["title"],
         duration=_duration(result["seconds"]),
         machine=result["machine"],
@@ -114,8 +108,6 @@ def demo_table(result: Mapping[str, Any]) -> "Table":
     Args:
         result: as for ``demo_page``; the curves and the digits are not needed.
     """
-    from rich.text import Text
-
     colour_only, shape_only = result["colour_only"], result["shape_only"]
     caption = (
         f"┊ on reversed colours, colour alone gives {_share(colour_only)}, "
@@ -129,11 +121,11 @@ def demo_table(result: Mapping[str, Any]) -> "Table":
     view.add_column("Gray", justify="right", no_wrap=True)
     for method in result["methods"]:
         view.add_row(
-            Text(str(method["name"])),
-            Text(percent(method["train"])),
-            Text(percent(method["test"]), style="bold"),
-            Text(_bar(method["test"], (colour_only, shape_only)), style="cyan"),
-            Text(percent(method["gray"])),
+            plain(str(method["name"])),
+            plain(percent(method["train"])),
+            plain(percent(method["test"]), style="bold"),
+            plain(_bar(method["test"], (colour_only, shape_only)), style="cyan"),
+            plain(percent(method["gray"])),
         )
     return view
 

@@ -15,17 +15,6 @@ SIZE = (7.5, 3.2)
 SIZES = {"inconsistency": (7.5, 5.4)}
 
 
-def check_drawing() -> None:
-    """Raise if figures cannot be drawn, before anything is computed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "figures are drawn by matplotlib, which is not installed: pip install 'shoal[report]'",
-            name="matplotlib",
-        ) from error
-
-
 def draw(found: Found, folder: Path) -> list[Path]:
     """Draw every figure of a diagnosis into ``folder``; return the files.
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib import resources
 from math import ceil, floor
 from typing import Any, NamedTuple
+
+from .template import read_part, render
 
 # The scores of all methods, by domain.
 Lines = list[tuple[str, list[Mapping[str, Any] | None]]]
@@ -190,23 +191,16 @@ def check_drawing() -> None:
 
 def fit_page(content: Mapping[str, Any]) -> str:
     """Return the page; ``content`` is plain values, and every text of it is escaped."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["number"] = lambda value: f"{value:,}"
     digits = content["metric"]["digits"]
-    environment.filters["score"] = lambda value: f"{value:.{digits}f}"
-    environment.filters["signed"] = lambda value: f"{value:+z.{digits}f}"
-    return environment.from_string(page_file("fit.html.jinja")).render(
+    return render(
+        "fit.html.jinja",
+        {
+            "number": lambda value: f"{value:,}",
+            "score": lambda value: f"{value:.{digits}f}",
+            "signed": lambda value: f"{value:+z.{digits}f}",
+        },
         **content,
-        style=page_file("fit.css"),
+        style=read_part("fit.css"),
         chart=chart(content),
         effects=[effects_chart(column) for column in content["unstable"]],
     )
-
-
-def page_file(name: str) -> str:
-    """Return the text of a template or a style sheet."""
-    return resources.files("shoal.report").joinpath(name).read_text("utf-8")

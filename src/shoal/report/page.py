@@ -6,10 +6,8 @@ page's policy allows only the script with its hash to run.
 
 import base64
 import hashlib
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import resources
 from statistics import fmean
 from typing import Any
 
@@ -29,6 +27,7 @@ from .sweep import (
     no_choice_message,
     rule_reports,
 )
+from .template import data_block, read_part, render
 
 # Accuracies are whole numbers in units of 1 / SCALE: four digits, and few bytes.
 SCALE = 10_000
@@ -316,17 +315,14 @@ def page_parts(
     samples: Samples | None = None,
 ) -> Iterator[str]:
     """Yield the text of the page in parts, so that it is never in memory as a whole."""
-    import jinja2
-
     made = len(without_averages(runs))
-    script = "\n".join(map(_file, SCRIPTS))
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    page = environment.from_string(_file("sweep.html.jinja")).render(
+    script = "\n".join(map(read_part, SCRIPTS))
+    page = render(
+        "sweep.html.jinja",
+        {},
         title=f"Sweep of {made:,} {'run' if made == 1 else 'runs'}",
         data=PLACE,
-        style=_file("sweep.css"),
+        style=read_part("sweep.css"),
         script=script,
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
@@ -340,23 +336,13 @@ def _blocks(data: Mapping[str, Any]) -> Iterator[str]:
     """Yield an object as JSON in parts, its iterators as lists."""
     joint = "{"
     for name, value in data.items():
-        yield f"{joint}{_block(name)}:"
+        yield f"{joint}{data_block(name)}:"
         if isinstance(value, Iterator):
             yield "["
             for number, one in enumerate(value):
-                yield f"{',' if number else ''}{_block(one)}"
+                yield f"{',' if number else ''}{data_block(one)}"
             yield "]"
         else:
-            yield _block(value)
+            yield data_block(value)
         joint = ","
     yield "}"
-
-
-def _file(name: str) -> str:
-    return resources.files("shoal.report").joinpath(name).read_text("utf-8")
-
-
-def _block(data: Any) -> str:
-    """Return JSON that cannot end the HTML block around it."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

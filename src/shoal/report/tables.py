@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .views import as_markdown, markdown_table, rich_table
+from ..escapes import as_markdown
+from .screen import plain, rich_table
+from .views import markdown_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -106,8 +108,6 @@ def terminal(
         title: printed above the table.
         columns: the heading of each cell's key.
     """
-    from rich.text import Text
-
     table = _entries(rows, columns)
     runs_differ = len({runs for _, runs, _ in table}) > 1
     caption = "Each cell: our mean ± standard deviation and its difference from the paper in "
@@ -125,13 +125,13 @@ def terminal(
     for name, runs, entries in table:
         cells = []
         for entry in entries:
-            text = Text(f"{entry.ours:<10}")
+            cell = plain(f"{entry.ours:<10}")
             if entry.difference != NO_NUMBER:
                 mark, style = (MARK, "bold red") if entry.marked else ("", "green")
-                text.append(f" {entry.difference:>5}{mark}", style=style)
-            text.append(f"\n{entry.paper}", style="dim")
-            cells.append(text)
-        view.add_row(Text(name), *([Text(runs)] if runs_differ else []), *cells)
+                cell.append(f" {entry.difference:>5}{mark}", style=style)
+            cell.append(f"\n{entry.paper}", style="dim")
+            cells.append(cell)
+        view.add_row(plain(name), *([plain(runs)] if runs_differ else []), *cells)
     return view
 
 

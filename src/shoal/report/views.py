@@ -1,28 +1,18 @@
 """Views: tables and reports for a terminal, in Markdown, in LaTeX and in JSON."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
+from ..escapes import as_latex, as_markdown, json_parts, latex_comment
 from .grid import Grid, GridEntry
+from .screen import open_console, plain, print_document, print_parts, rich_table
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
-
-
-# Characters that would end a cell or begin markup; left alone where they mean nothing.
-_SIGNS = re.compile(
-    r"[\\|*`]|<(?=[A-Za-z/!?])|(?<![^\W_])_|_(?![^\W_])|\](?=\()|~(?=~)|&(?=#|\w+;)",
-)
-
-
-def as_markdown(text: str) -> str:
-    """Return the text in one line, escaped so that Markdown shows it as it is."""
-    return " ".join(_SIGNS.sub(r"\\\g<0>", text).split())
 
 
 def markdown_table(
@@ -33,26 +23,6 @@ def markdown_table(
     table = "".join("| " + " | ".join(line) + " |\n" for line in lines)
     above = f"**{as_markdown(title)}**\n\n" if title else ""
     return f"{above}{table}" + (f"\n{note}\n" if note else "")
-
-
-def rich_table(title: str = "", note: str = "", **options: Any) -> "Table":
-    """Return an empty table for a terminal, as all of ours look.
-
-    Title and note are text, not markup: a name is shown as it is, whatever brackets it has.
-    """
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    return Table(
-        title=Text(title) if title else None,
-        caption=Text(note) if note else None,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-        collapse_padding=True,
-        **options,
-    )
 
 
 @dataclass(frozen=True)
@@ -80,14 +50,12 @@ def sheet_markdown(sheets: Iterable[Sheet]) -> str:
 
 def sheet_terminal(sheet: Sheet) -> "Table":
     """Return the table for a terminal."""
-    from rich.text import Text
-
     view = rich_table(sheet.title, sheet.note)
     for number, heading in enumerate(sheet.head):
         # The first column names the rows, so it is never cut.
         view.add_column(heading, justify="right" if number else "left", no_wrap=not number)
     for row in sheet.rows:
-        view.add_row(*map(Text, row))
+        view.add_row(*map(plain, row))
     return view
 
 
@@ -131,20 +99,13 @@ def _markdown(entry: GridEntry) -> str:
 
 
 MARKS = r" \textbf{First}, \underline{second} and \textcolor{gray}{worse than ERM}."
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "–": "--",
-    "−": "$-$",
-} | {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
 
 def latex(grid: Grid) -> str:
     """Return the table in LaTeX, marked as the paper does; it needs booktabs and xcolor."""
     ranking = len(grid.summary[1:]) if grid.ranked else 0
     cells = len(grid.columns) + len(grid.summary) - ranking
-    heads = [r"\textbf{" + _escape(h) + "}" for h in (CORNER, *grid.columns, *grid.summary)]
+    heads = [r"\textbf{" + as_latex(h) + "}" for h in (CORNER, *grid.columns, *grid.summary)]
     body = [r"\toprule"]
     if ranking:
         body.append(
@@ -156,7 +117,7 @@ def latex(grid: Grid) -> str:
     body += [" & ".join(heads) + r" \\", r"\midrule"]
     for line in grid.lines:
         body += [r"\midrule"] if line.apart else []
-        shown = [_escape(line.name), *map(_latex, (*line.cells, *line.summary))]
+        shown = [as_latex(line.name), *map(_latex, (*line.cells, *line.summary))]
         body.append(" & ".join(shown) + r" \\")
     body.append(r"\bottomrule")
     entries = [entry for line in grid.lines for entry in (*line.cells, *line.summary)]
@@ -164,7 +125,7 @@ def latex(grid: Grid) -> str:
     return "\n".join(
         [
             r"\begin{table}",
-            rf"  \caption{{{_escape(grid.title)}.{MARKS if marked else ''}}}",
+            rf"  \caption{{{as_latex(grid.title)}.{MARKS if marked else ''}}}",
             rf"  \label{{{re.sub(r'[^A-Za-z0-9_:.+-]', '-', grid.label)}}}",
             r"  \centering",
             rf"  \begin{{tabular}}{{l{'c' * cells}{'c' * ranking}}}",
@@ -177,18 +138,14 @@ def latex(grid: Grid) -> str:
 
 
 def _latex(entry: GridEntry) -> str:
-    text = _escape(entry.text)
+    text = as_latex(entry.text)
     if entry.mark.worse:
         text = rf"\textcolor{{gray}}{{{text}}}"
     if entry.mark.place == 1:
         text = rf"\textbf{{{text}}}"
     elif entry.mark.place == 2:
         text = rf"\underline{{{text}}}"
-    return rf"{text} {{\scriptsize $\pm$ {_escape(entry.error)}}}" if entry.error else text
-
-
-def _escape(text: str) -> str:
-    return "".join(_LATEX.get(sign, sign) for sign in text)
+    return rf"{text} {{\scriptsize $\pm$ {as_latex(entry.error)}}}" if entry.error else text
 
 
 def terminal(grid: Grid, width: int) -> "list[Table]":
@@ -235,38 +192,32 @@ def _spaced(grid: Grid, columns: Sequence[int], summary: Sequence[int], width: i
 def _piece(
     grid: Grid, columns: Sequence[int], summary: Sequence[int], spacing: tuple[str, int]
 ) -> "Table":
-    from rich.text import Text
-
     joint, padding = spacing
     view = rich_table(padding=(0, padding))
     view.add_column(CORNER, no_wrap=True)
-    headings = [grid.columns[c] for c in columns]
-    headings += [grid.summary[s].replace(" ", "\n") for s in summary]
+    headings = [plain(grid.columns[c], justify="right") for c in columns]
+    for s in summary:
+        headings.append(plain(grid.summary[s].replace(" ", "\n"), keep="\n", justify="right"))
     for heading in headings:
-        view.add_column(Text(heading, justify="right"), justify="right", no_wrap=True)
+        view.add_column(heading, justify="right", no_wrap=True)
     for line in grid.lines:
         if line.apart:
             view.add_section()
         entries = [line.cells[c] for c in columns] + [line.summary[s] for s in summary]
-        view.add_row(Text(line.name), *(_styled(entry, joint) for entry in entries))
+        view.add_row(plain(line.name), *(_styled(entry, joint) for entry in entries))
     return view
 
 
 def _styled(entry: GridEntry, joint: str) -> "Text":
-    from rich.text import Text
-
     style = {1: "bold", 2: "underline"}.get(entry.mark.place or 0, "")
-    shown = Text()
-    shown.append(entry.text, style=f"{style} dim" if entry.mark.worse else style)
+    shown = plain("").append_text(plain(entry.text, f"{style} dim" if entry.mark.worse else style))
     if entry.error:
         shown.append(f"{joint}{entry.error}", style="dim")
     return shown
 
 
 def _width(view: "Table") -> int:
-    from rich.console import Console
-
-    return Console(width=10_000).measure(view).maximum
+    return open_console(width=10_000).measure(view).maximum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,14 +253,12 @@ class Document:
 
 def print_terminal(document: Document, file: IO[str] | None = None) -> None:
     """Print a report for a terminal. Tables have titles, so only other sections have headings."""
-    from rich.console import Console
     from rich.padding import Padding
-    from rich.text import Text
 
-    console = Console(file=file)
+    screen = open_console(file)
 
     def show(line: str, style: str = "", below: int = 0) -> None:
-        console.print(Padding(Text(line, style), (0, 1, below, 1), expand=False))
+        screen.print(Padding(plain(line, style), (0, 1, below, 1), expand=False))
 
     for section in document.sections:
         if not section.tables:
@@ -318,15 +267,15 @@ def print_terminal(document: Document, file: IO[str] | None = None) -> None:
             show(line, "bold", below=1)
         for table in section.tables:
             # A title of its own, because it can be wider than the table.
-            console.print(Text(table.title, "italic"))
-            for piece in terminal(table, console.width):
-                console.print(piece)
+            screen.print(plain(table.title, "italic"))
+            for piece in terminal(table, screen.width):
+                screen.print(piece)
         for line in (*section.notes, *section.advice):
             show(line)
-        console.print()
-    if console.is_terminal:  # elsewhere the styles cannot be seen
-        marks = Text("first", "bold"), Text("second", "underline"), Text("worse than ERM", "dim")
-        console.print(Text(" Marks: ").append_text(Text(", ").join(marks)).append("."))
+        screen.print()
+    if screen.is_terminal:  # elsewhere the styles cannot be seen
+        marks = plain("first", "bold"), plain("second", "underline"), plain("worse than ERM", "dim")
+        screen.print(plain(" Marks: ").append_text(plain(", ").join(marks)).append("."))
 
 
 def print_markdown(document: Document, file: IO[str] | None = None) -> None:
@@ -334,12 +283,12 @@ def print_markdown(document: Document, file: IO[str] | None = None) -> None:
     parts = [f"# {document.title}"] if document.title else []
     parts += [document.introduction] if document.introduction else []
     for section in document.sections:
-        parts.append(f"## {section.heading}")
+        parts.append(f"## {as_markdown(section.heading)}")
         parts += [f"**{as_markdown(line)}**" for line in section.cautions]
         parts += [markdown(table).rstrip("\n") for table in section.tables]
         lines = [*map(as_markdown, section.notes), *section.advice]
         parts += ["\n".join(f"- {line}" for line in lines)] if lines else []
-    print("\n\n".join([*parts, LEGEND]), file=file)
+    print_document("\n\n".join([*parts, LEGEND]), file)
 
 
 def print_latex(document: Document, file: IO[str] | None = None) -> None:
@@ -347,19 +296,16 @@ def print_latex(document: Document, file: IO[str] | None = None) -> None:
     seen = Counter[str]()
     for section in document.sections:
         for line in (*section.cautions, *section.notes, *section.advice):
-            print(f"% {line}", file=file)
+            print_document(latex_comment(line), file)
         for table in section.tables:
             seen[table.label] += 1  # a label must name one table
             number = f"-{seen[table.label]}" if seen[table.label] > 1 else ""
-            print(latex(replace(table, label=table.label + number)), file=file)
+            print_document(latex(replace(table, label=table.label + number)), file)
 
 
 def print_json(document: Document, file: IO[str] | None = None) -> None:
     """Print the contents of a report as JSON."""
-    encoder = json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False)
-    for part in encoder.iterencode(document.data()):
-        print(part, end="", file=file)
-    print(file=file)
+    print_parts(json_parts(document.data(), indent=2, allow_nan=False), file)
 
 
 FORMATS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..catalogue import AVERAGES, method_and_average
-from .records import AVERAGES_FILE, PackedRecords, Record, RunResult
+from .records import AVERAGES_FILE, PackedRecords, Record, RunResult, read_records
 
 # Next to the records of a run and of its averages: a folder with a model of each average. They are
 # not part of the run's identity.
@@ -29,17 +29,12 @@ def read_averages(folder: Path) -> list[Record]:
     path = folder / AVERAGES_FILE
     if not path.exists():
         return []
+    advice = "delete the file to report the run without averages"
     found = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-        try:
-            record = Record.from_json(json.loads(line))
-            known = record.extra["average"] in AVERAGES
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"{path} has no record of an average in line {number} ({error!r}); delete the "
-                "file to report the run without averages"
-            ) from error
-        if known:
+    for number, record in enumerate(read_records(path, advice), 1):
+        if not isinstance(name := record.extra.get("average"), str):
+            raise ValueError(f"{path} has no record of an average in line {number}; {advice}")
+        if name in AVERAGES:
             found.append(record)
     return found
 

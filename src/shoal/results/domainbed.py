@@ -1,12 +1,14 @@
 """DomainBed's output: its ``results.jsonl``, read as run results."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..catalogue import DATASETS, DOMAINBED_DATASETS, DOMAINBED_METHODS
+from ..documents import parse_json
+from ..escapes import brief
+from ..files import LIST_BYTES, read_bytes
 from .records import HELD_OUT, KEPT, Record, RunResult, folders_with
 
 RESULTS = "results.jsonl"
@@ -38,7 +40,7 @@ def _read(path: Path) -> Iterator[RunResult]:
     for number, values in _lines(path):
         try:
             identity, found = _identity(values["args"]), _record(values)
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise _no_record(path, number, error) from error
         records, last[identity] = runs.setdefault(identity, {}), values
         whole = all(len(found.accuracy.get(test, ())) == len(SPLITS) for test in identity[2])
@@ -62,23 +64,23 @@ def _read(path: Path) -> Iterator[RunResult]:
 
 def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the lines as JSON, with their numbers."""
-    lines = path.read_text("utf-8-sig", errors="replace").split("\n")
+    lines = read_bytes(path, LIST_BYTES).decode("utf-8-sig", errors="replace").split("\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            yield number, json.loads(line)
-        except json.JSONDecodeError as error:
+            yield number, parse_json(line, "the line", "write it again")
+        except ValueError as error:
             if number == len(lines):  # half written: its newline is missing, too
                 return
-            raise _no_record(path, number, error) from error
+            raise _no_record(path, number, error.__cause__ or error) from error
 
 
 def _identity(args: Mapping[str, Any]) -> Identity:
     dataset, method = args["dataset"], args["algorithm"]
     for name, value in (("dataset", dataset), ("algorithm", method)):
         if not isinstance(value, str):
-            raise TypeError(f"the {name} must be a name, got {value!r}")
+            raise TypeError(f"the {name} must be a name, got {brief(value)}")
     return (
         DOMAINBED_DATASETS.get(dataset, dataset.lower()),
         DOMAINBED_METHODS.get(method, method.lower()),
@@ -90,7 +92,7 @@ def _identity(args: Mapping[str, Any]) -> Identity:
 
 def _record(values: Mapping[str, Any]) -> Record:
     if not isinstance(values["hparams"], dict):
-        raise TypeError(f"hparams must be an object, got {values['hparams']!r}")
+        raise TypeError(f"hparams must be an object, got {brief(values['hparams'])}")
     return Record(
         step=_whole(values["step"]),
         accuracy=_accuracies(values, values["args"]["dataset"]),
@@ -111,7 +113,7 @@ def _alike(records: Sequence[Record]) -> list[Record]:
     return [one for one, count in zip(records, counts, strict=True) if count == most]
 
 
-def _no_record(path: Path, number: int, error: Exception) -> ValueError:
+def _no_record(path: Path, number: int, error: BaseException) -> ValueError:
     return ValueError(
         f"{path}, line {number} is not a record of DomainBed: {error}; delete the line, or move "
         "the file away"
@@ -150,6 +152,6 @@ def _accuracies(values: Mapping[str, Any], dataset: str) -> dict[str, dict[str, 
         name = re.fullmatch(r"env(\d+)_(in|out)_acc", key)
         if name:
             if not isinstance(value, int | float) or value > 1:
-                raise ValueError(f"{key} must be a share between 0 and 1, got {value!r}")
+                raise ValueError(f"{key} must be a share between 0 and 1, got {brief(value)}")
             found.setdefault(_domain(dataset, int(name[1])), {})[SPLITS[name[2]]] = float(value)
     return found

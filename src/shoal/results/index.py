@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..documents import parse_json
+from ..files import read_bytes
 from ..storage import write_aside
 from .packed import Packed, Shape, layout_of, shape_of
 
@@ -74,7 +76,8 @@ def write_index(sweep: Path, entries: Mapping[str, Entry]) -> None:
     """Write the entries by the names of their folders; do nothing if that is not possible."""
     layouts: dict[str, int] = {}
     shapes: dict[Shape, int] = {}
-    protocols: dict[str, int] = {}
+    protocols: dict[str, Any] = {}
+    numbers: dict[str, int] = {}
     start, blocks, runs = 0, list[Any](), list[Any]()
 
     def place(packed: Packed | None) -> list[int] | None:
@@ -87,8 +90,9 @@ def write_index(sweep: Path, entries: Mapping[str, Entry]) -> None:
 
     for name, entry in entries.items():
         run = {key: value for key, value in entry.run.items() if key != "protocol"}
-        protocol = json.dumps(entry.run.get("protocol"))
-        number = protocols.setdefault(protocol, len(protocols))
+        text = json.dumps(entry.run["protocol"])
+        protocols[text] = entry.run["protocol"]
+        number = numbers.setdefault(text, len(numbers))
         runs.append((name, entry.files, run, number, place(entry.records), place(entry.averages)))
     by_layout = [
         [layouts.setdefault(one.text, len(layouts)) for one in shape.layouts] for shape in shapes
@@ -96,12 +100,12 @@ def write_index(sweep: Path, entries: Mapping[str, Entry]) -> None:
     head = {
         "layouts": [*layouts],
         "shapes": by_layout,
-        "protocols": [json.loads(text) for text in protocols],
+        "protocols": [*protocols.values()],
         "runs": runs,
     }
-    text = json.dumps(head).encode()
-    text += b" " * (-len(text) % 8)
-    parts = [len(text).to_bytes(8, "little"), text, *blocks]
+    content = json.dumps(head).encode()
+    content += b" " * (-len(content) % 8)
+    parts = [len(content).to_bytes(8, "little"), content, *blocks]
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
@@ -121,11 +125,7 @@ def read_index(sweep: Path, most: int) -> dict[str, Entry]:
         most: its greatest size in bytes.
     """
     try:
-        if not (sweep / INDEX).is_file() or (sweep / INDEX).stat().st_size > most:
-            return {}
-        with (sweep / INDEX).open("rb") as file:
-            content = memoryview(file.read(most))
-        return dict(_entries(content))
+        return dict(_entries(memoryview(read_bytes(sweep / INDEX, most))))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}
 
@@ -137,7 +137,7 @@ def _entries(content: memoryview) -> Iterable[tuple[str, Entry]]:
     if hashlib.sha256(body).digest() != content[len(MAGIC) : len(MAGIC) + DIGEST]:
         raise ValueError("damaged")
     size = int.from_bytes(body[:8], "little")
-    head = json.loads(bytes(body[8 : 8 + size]))
+    head = parse_json(bytes(body[8 : 8 + size]), INDEX)
     whole = body[8 + size :].cast("d")
     layouts = [layout_of(text) for text in head["layouts"]]
     shapes = [shape_of(tuple(layouts[k] for k in one)) for one in head["shapes"]]
@@ -153,8 +153,7 @@ def _entries(content: memoryview) -> Iterable[tuple[str, Entry]]:
 
     for name, files, run, number, records, averages in head["runs"]:
         known = tuple(None if one is None else tuple(one) for one in files)
-        run = run if protocols[number] is None else run | {"protocol": protocols[number]}
         found = packed(records)
         if found is None:
             raise ValueError("records are missing")
-        yield name, Entry(known, run, found, packed(averages))
+        yield name, Entry(known, run | {"protocol": protocols[number]}, found, packed(averages))

@@ -9,6 +9,8 @@ from functools import cache
 from itertools import accumulate, repeat
 from typing import Any
 
+from ..documents import parse_json
+
 # Whole numbers of at most this many digits are exact as floats.
 EXACT = 15
 # The names that lead to a number, such as ("accuracy", "photo", "held_out").
@@ -21,7 +23,7 @@ class Layout:
     __slots__ = ("columns", "template", "text", "width")
 
     def __init__(self, text: str) -> None:
-        self.text, self.template = text, json.loads(text)
+        self.text, self.template = text, parse_json(text, "a layout")
         self.columns: dict[Place, int] = {}
         self.width = 0
         self._number(self.template, ())
@@ -143,13 +145,14 @@ _KNOWN: dict[bytes, Layout] = {}
 def pack(content: bytes) -> Packed | None:
     """Return the records of a file, one on each line; None if they cannot be packed exactly.
 
-    That is so for text that is not UTF-8 or not JSON, and for an object that names a value twice.
+    That is so for text that is not UTF-8 or not JSON, for null, for whole numbers of many digits,
+    and for an object that names a value twice.
     """
     found: list[str] = []
 
     def whole(digits: str) -> int:
         if len(digits) > EXACT:
-            return int(digits)
+            raise ValueError("it is not exact as a float")
         found.append(digits)
         return 0
 

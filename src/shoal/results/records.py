@@ -1,12 +1,12 @@
 """Records of runs: their format on disk, finished runs, failures and timings; free of torch."""
 
 import gc
-import json
 import math
 import os
 import re
 import time
 import traceback
+import warnings
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +17,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ..documents import json_object, parse_json, read_object
+from ..escapes import brief
+from ..files import JSON_BYTES, LIST_BYTES, UnfitFile, read_bytes
 from .index import (
     Entry,
     Files,
@@ -76,7 +79,18 @@ AVERAGES_FILE = "averages.jsonl"
 # The files of a run that an index stands for.
 INDEXED = (RUN, RECORDS, AVERAGES_FILE, DONE)
 FIELDS = frozenset(("step", "accuracy", "calibration_error", "terms"))
-IDENTIFYING = ("dataset", "algorithm", "test_domains", "trial", "draw", "hparams")
+IDENTIFYING = {
+    "dataset": str,
+    "algorithm": str,
+    "test_domains": list,
+    "trial": int,
+    "draw": int,
+    "hparams": dict,
+}
+# Not in the first runs.
+ALSO = {"fingerprint": str, "protocol": dict}
+# The largest whole number that every float can tell from the next.
+LARGEST = 2**53
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,7 +305,7 @@ def read_runs(folders: Sequence[Path]) -> list[RunResult]:
     """Return the finished runs in these folders and below them, in the order of their paths.
 
     Runs that are not done are skipped: their best record may still come. A folder that is named
-    twice, or is inside another, is read once.
+    twice, or is inside another, is read once. Warn of folders that cannot be opened.
     """
     places: dict[str, Path] = {}
     together: dict[Path, list[Path]] = {}
@@ -304,15 +318,6 @@ def read_runs(folders: Sequence[Path]) -> list[RunResult]:
     with _uncollected():
         found = {run.path: run for paths in together.values() for run in _read_together(paths)}
     return [found[path] for path in places.values()]
-
-
-def folders_with(names: Sequence[str], folder: Path) -> list[Path]:
-    """Return the folders at and below this one that have files of all these names, sorted.
-
-    Links to folders are not followed.
-    """
-    found = (Path(place) for place, _, files in os.walk(folder) if set(names) <= set(files))
-    return sorted(found)
 
 
 def _read_together(paths: Sequence[Path]) -> Iterator[RunResult]:
@@ -348,19 +353,24 @@ def _entry(folder: Path, run: RunResult, files: Files) -> Entry | None:
     """Return the entry of a run for the index; None if it cannot be packed, or changes now."""
     averages = None
     if (folder / AVERAGES_FILE).exists():
-        averages = pack((folder / AVERAGES_FILE).read_bytes())
+        try:
+            averages = pack(read_bytes(folder / AVERAGES_FILE, LIST_BYTES))
+        except (OSError, UnfitFile):
+            averages = None
         if averages is None:
             return None
     if not isinstance(run.records, PackedRecords) or files_of(folder, INDEXED) != files:
         return None
-    about = {name: getattr(run, name) for name in (*IDENTIFYING, "fingerprint", "protocol")}
+    about = {name: getattr(run, name) for name in (*IDENTIFYING, *ALSO)}
+    about["test_domains"] = list(run.test_domains)
     return Entry(files, about, run.records.rows, averages)
 
 
 def _result(path: Path, entry: Entry, set_hparams: Mapping[str, Any]) -> RunResult | None:
     """Return the run of an entry; None if the entry is wrong."""
-    run, averages = entry.run, entry.averages
+    averages = entry.averages
     try:
+        run = _checked_run(path, entry.run)
         tests = tuple(run["test_domains"])
         if not _are_records(entry.records, tests):
             return None
@@ -369,8 +379,8 @@ def _result(path: Path, entry: Entry, set_hparams: Mapping[str, Any]) -> RunResu
             test_domains=tests,
             records=PackedRecords(entry.records),
             path=path,
-            fingerprint=run["fingerprint"],
-            protocol=run["protocol"],
+            fingerprint=run.get("fingerprint", ""),
+            protocol=run.get("protocol", {}),
             set_hparams=set_hparams.get(path.name),
             averages=PackedRecords(averages) if averages and _are_averages(averages) else None,
         )
@@ -382,7 +392,7 @@ def _are_records(rows: Packed, test_domains: tuple[str, ...]) -> bool:
     """Return whether rows are what ``_records`` accepts, so that it need not make all of them."""
     steps = rows.column("step")
     right = all(_is_record(layout, test_domains) for layout in set(rows.shape.layouts))
-    return right and len(set(steps)) == len(steps)
+    return right and len(set(steps)) == len(steps) and min(steps) >= 0
 
 
 def _are_averages(rows: Packed) -> bool:
@@ -397,7 +407,30 @@ def _is_record(layout: Layout, test_domains: tuple[str, ...]) -> bool:
         found = Record.from_json(layout.example())
     except (KeyError, TypeError, AttributeError):
         return False
-    return type(found.step) is int and not _wrong_with(found.accuracy, test_domains)
+    parts = (found.accuracy, found.calibration_error, found.terms)
+    right = type(found.step) is int and all(isinstance(part, dict) for part in parts)
+    return right and not _wrong_with(found.accuracy, test_domains)
+
+
+def folders_with(names: Sequence[str], folder: Path) -> list[Path]:
+    """Return the folders at and below this one that have files of all these names, sorted.
+
+    Links to folders are not followed. Warn of folders that cannot be opened.
+    """
+    found: list[Path] = []
+    closed: list[OSError] = []
+    for place, _, files in os.walk(folder, onerror=closed.append):
+        if set(names) <= set(files):
+            # A folder can be listed and still not be entered.
+            if os.access(place, os.X_OK):
+                found.append(Path(place))
+            else:
+                closed.append(PermissionError(13, "Permission denied", place))
+    for error in closed:
+        warnings.warn(
+            f"left out {error.filename}, which cannot be opened ({error.strerror})", stacklevel=3
+        )
+    return sorted(found)
 
 
 @contextmanager
@@ -440,12 +473,19 @@ def failure_of(folder: Path) -> dict[str, Any] | None:
 
     None if it has not failed. A damaged file counts as a failure.
     """
+    unknown = {"kind": "unknown", "reason": UNKNOWN, "memory": False}
     try:
-        text = (folder / FAILED).read_text("utf-8", errors="replace")
+        found = unknown | (json_object(read_bytes(folder / FAILED, JSON_BYTES)) or {})
     except FileNotFoundError:
         return None
-    found = {"kind": "unknown", "reason": UNKNOWN, "memory": False} | (_object(text) or {})
-    return found | {"reason": in_one_line(str(found["reason"]))}
+    except (OSError, UnfitFile) as error:
+        return unknown | {"reason": f"it cannot be opened ({_why(error)})"}
+    reason = found["reason"]
+    return found | {"reason": in_one_line(reason if isinstance(reason, str) else brief(reason))}
+
+
+def _why(error: OSError | UnfitFile) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def timing_of(run: RunResult) -> RunTiming | None:
@@ -456,11 +496,7 @@ def timing_of(run: RunResult) -> RunTiming | None:
 def read_timing(folder: Path) -> RunTiming | None:
     """Return the timing of the run in a folder; None if it was not written, or is damaged."""
     try:
-        found = _object((folder / TIMING).read_text("utf-8", errors="replace"))
-    except FileNotFoundError:
-        return None
-    try:
-        values = found or {}
+        values = json_object(read_bytes(folder / TIMING, JSON_BYTES)) or {}
         about = values.get("machine")
         return RunTiming(
             preparing=float(values["preparing"]),
@@ -469,15 +505,16 @@ def read_timing(folder: Path) -> RunTiming | None:
             updates=int(values.get("updates", 0)),
             about=about if isinstance(about, dict) else {},
         )
-    except (KeyError, TypeError, ValueError):
+    except (OSError, KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
 def _read_set_hparams(sweep: Path) -> Mapping[str, Any]:
     """Return what ``sweeps.plan`` wrote; empty if it did not, or the file is damaged."""
-    path = sweep / SET_HPARAMS
-    found = _object(path.read_text("utf-8", errors="replace")) if path.is_file() else None
-    return found or {}
+    try:
+        return json_object(read_bytes(sweep / SET_HPARAMS, LIST_BYTES)) or {}
+    except (OSError, UnfitFile):
+        return {}
 
 
 def _read(folder: Path, set_hparams: Mapping[str, Any]) -> RunResult:
@@ -501,61 +538,79 @@ def _read(folder: Path, set_hparams: Mapping[str, Any]) -> RunResult:
 
 def _packed(path: Path, test_domains: tuple[str, ...]) -> PackedRecords | None:
     """Return the records of a file; None if it is damaged, or they cannot be packed."""
-    rows = pack(path.read_bytes()) if path.is_file() else None
+    rows = pack(read_bytes(path, LIST_BYTES)) if path.exists() else None
     return PackedRecords(rows) if rows is not None and _are_records(rows, test_domains) else None
 
 
-def _run(folder: Path) -> dict[str, Any]:
+def _run(folder: Path) -> Mapping[str, Any]:
+    return _checked_run(folder, read_object(folder / RUN, advice=again(folder)))
+
+
+def _checked_run(folder: Path, found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the description of a run; raise if something in it is missing or wrong."""
     path = folder / RUN
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise _damaged(path, f"is not JSON ({error})") from error
-    missing = [name for name in IDENTIFYING if not isinstance(found, dict) or name not in found]
-    if missing:
-        raise _damaged(path, f"has no {missing[0]}")
-    return found  # type: ignore[no-any-return]
-
-
-def _object(text: str) -> dict[str, Any] | None:
-    """Return the JSON object, or None if the text is not one."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+    for name, kind in {**IDENTIFYING, **ALSO}.items():
+        if name in ALSO and name not in found:
+            continue
+        if name not in found:
+            raise _damaged(path, f"has no {name}")
+        if type(found[name]) is not kind:
+            raise _damaged(path, f"has a {name} that is {brief(found[name])}")
+    if not all(isinstance(name, str) for name in found["test_domains"]):
+        raise _damaged(path, f"has test domains that are no names, {brief(found['test_domains'])}")
+    return found
 
 
 def _records(path: Path, test_domains: Sequence[str]) -> Iterator[Record]:
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    if not lines:
+    found = read_records(path, again(path.parent)) if path.exists() else []
+    if not found:
         raise _damaged(path, "is empty or does not exist")
     steps: set[int] = set()
-    for number, line in enumerate(lines, 1):
-        try:
-            found = Record.from_json(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise _damaged(path, f"is not JSON in line {number} ({error})") from error
-        except (KeyError, TypeError, AttributeError) as error:
-            raise _damaged(path, f"has no record in line {number} ({error!r})") from error
-        if wrong := _wrong_with(found.accuracy, test_domains):
+    for number, record in enumerate(found, 1):
+        if wrong := _wrong_with(record.accuracy, test_domains):
             raise _damaged(path, f"has {wrong} in line {number}")
-        if found.step in steps:
-            raise _damaged(path, f"has the step {found.step} twice, again in line {number}")
-        steps.add(found.step)
-        yield found
+        if record.step in steps:
+            raise _damaged(path, f"has the step {record.step} twice, again in line {number}")
+        steps.add(record.step)
+        yield record
 
 
-def _wrong_with(accuracy: object, test_domains: Sequence[str]) -> str:
+def read_records(path: Path, advice: str) -> list[Record]:
+    """Return the records of a file, one on each line; the error for a damaged one gives advice."""
+    found = []
+    # Not str.splitlines, which also splits within names.
+    for number, line in enumerate(read_bytes(path, LIST_BYTES).rstrip(b"\n").split(b"\n"), 1):
+        if not line and number == 1:
+            break
+        values = parse_json(line, path, advice, number)
+        try:
+            record = Record.from_json(values)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{path} has no record in line {number} ({error!r}); {advice}"
+            ) from error
+        if type(record.step) is not int or not 0 <= record.step < LARGEST:
+            raise ValueError(
+                f"{path} has a step that is {brief(record.step)} in line {number}; {advice}"
+            )
+        for name in ("accuracy", "calibration_error", "terms"):
+            if not isinstance(part := getattr(record, name), dict):
+                raise ValueError(
+                    f"{path} has an {name} that is no object but {brief(part)} in line {number}; "
+                    f"{advice}"
+                )
+        found.append(record)
+    return found
+
+
+def _wrong_with(accuracy: Mapping[str, Any], test_domains: Sequence[str]) -> str:
     """Return what is wrong with the accuracies of a record; "" if nothing is."""
-    if not isinstance(accuracy, dict):
-        return f"an accuracy that is no object of domains but {accuracy!r}"
     for domain, splits in accuracy.items():
         if not isinstance(splits, dict):
-            return f"an accuracy of {domain!r} that is no object of splits but {splits!r}"
+            return f"an accuracy of {domain!r} that is no object of splits but {brief(splits)}"
         for value in splits.values():
-            if not isinstance(value, float | int):
-                return f"an accuracy of {domain!r} that is no number but {value!r}"
+            if type(value) is not float and (type(value) is not int or abs(value) > LARGEST):
+                return f"an accuracy of {domain!r} that is no number but {brief(value)}"
     for domain in test_domains:
         if not accuracy.get(domain):
             return f"no accuracy of the test domain {domain!r}"
@@ -564,7 +619,12 @@ def _wrong_with(accuracy: object, test_domains: Sequence[str]) -> str:
 
 def _damaged(path: Path, wrong: str) -> ValueError:
     """Return the error for a damaged file of a run, with the advice to train it again."""
-    return ValueError(
-        f"{path} {wrong}; delete the folder {path.parent} and run the command that trained it "
-        "again, which trains only this run"
+    return ValueError(f"{path} {wrong}; {again(path.parent)}")
+
+
+def again(folder: Path) -> str:
+    """Return the advice for a damaged run in a folder."""
+    return (
+        f"delete the folder {folder} and run the command that trained it again, which trains only "
+        "this run"
     )

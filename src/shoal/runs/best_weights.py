@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..catalogue import AVERAGES, method_and_average
+from ..documents import read_object
+from ..files import TENSOR_BYTES, read_bytes
 from ..results.averages import average_folder
 from ..results.records import CARD, MODEL, Record, RunResult
 from ..results.selection import (
@@ -26,7 +28,7 @@ from ..results.selection import (
 )
 from ..results.selection import training_accuracy as accuracy_of
 from ..results.selection import training_calibration as error_of
-from ..storage import read_json, remove_asides, write_aside, write_json
+from ..storage import remove_asides, write_aside, write_json
 from ..training.watcher import Watcher
 from .run import Run
 
@@ -148,7 +150,7 @@ def model_of(choice: Choice) -> Path:
     average = method_and_average(choice.algorithm)[1]
     of_row = average_folder(run, average)
     for folder in (of_row, kept_model(of_row, choice.step)):
-        if (folder / CARD).is_file() and read_json(folder / CARD).get("step") == choice.step:
+        if (folder / CARD).is_file() and read_object(folder / CARD).get("step") == choice.step:
             return folder
     weights = f"the weights of the average {AVERAGES[average]}" if average else "the weights"
     raise NotKept(
@@ -161,10 +163,10 @@ def save_chosen(choice: Choice, rule: str, out: Path) -> Path:
     """Copy the model of a choice into a folder in ``out``, and return that folder."""
     place = (choice.dataset, choice.algorithm, choice.test_domain, f"t{choice.trial}")
     source, folder = model_of(choice), out / folder_name(*place)
-    card = read_json(source / CARD)
+    card = read_object(source / CARD, ("sha256",))
     if not (source / MODEL).is_file():
         raise NotKept(f"{source} has a card but no {MODEL}, which was not copied with it")
-    content = (source / MODEL).read_bytes()
+    content = read_bytes(source / MODEL, TENSOR_BYTES)
     if hashlib.sha256(content).hexdigest() != card["sha256"]:
         raise ValueError(
             f"{source / MODEL} is damaged, or not the model of {CARD}; delete the run "

@@ -7,13 +7,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..documents import read_json
 from ..results.averages import AVERAGED_MODELS, averages_as_text
-from ..results.records import AVERAGES_FILE, BEGUN, DONE, FAILED, RECORDS, RUN, Record
+from ..results.records import (
+    AVERAGES_FILE,
+    BEGUN,
+    DONE,
+    FAILED,
+    RECORDS,
+    RUN,
+    Record,
+    again,
+    read_records,
+)
 from ..storage import (
+    check_lock,
     explain_write_errors,
     hold_lock,
     is_locked,
-    read_json,
     remove_asides,
     write_json,
     write_text,
@@ -77,20 +88,20 @@ class RunFolder:
         if not path.exists():
             return []
         try:
-            lines = path.read_text("utf-8").splitlines()
-            return [Record.from_json(json.loads(line)) for line in lines]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is damaged ({error}); move {self.path} away") from error
+            return read_records(path, again(self.path))
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
 
     def run(self) -> Run:
         """Return the run that the folder belongs to."""
         path = self.path / RUN
-        if not path.is_file():
+        if not path.exists():
             raise ValueError(f"{self.path} is not the folder of a run: it has no {RUN}")
         try:
-            return Run.from_json(read_json(path))
+            return Run.from_json(read_json(path, advice=again(self.path)))
         except ValueError as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
+            advice = "" if again(self.path) in str(error) else f"; {again(self.path)}"
+            raise ValueError(f"{path} cannot be read: {error}{advice}") from error
 
     def finish(self) -> None:
         """Mark the run as done."""
@@ -103,6 +114,7 @@ def open_run_folder(path: Path, run: Run) -> Iterator[RunFolder]:
     _refuse_foreign(path)
     busy = InUse(f"{path} is in use by another process; wait for it, or choose another --out")
     with hold_lock(path / LOCK, busy, PATIENCE):
+        check_lock(path / LOCK)
         remove_asides(path)
         folder = RunFolder(path)
         found = folder.run() if (path / RUN).exists() else None
@@ -133,7 +145,7 @@ def _refuse_foreign(path: Path) -> None:
     if strange:
         raise ValueError(
             f"{path} holds {', '.join(strange[:5])} and is not the folder of a run; choose another "
-            "--out"
+            f"--out, or delete it: it has no {RUN}"
         )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..catalogue import StepKind
+from ..files import JSON_BYTES, read_text
 
 if TYPE_CHECKING:
     import torch
@@ -93,8 +94,10 @@ def one_thread() -> Iterator[None]:
 
 def processor() -> str:
     """Return the name of this machine's processor."""
-    with suppress(OSError):
-        found = re.search(r"^model name\s*:\s*(\S.*)$", PROCESSORS.read_text(), re.MULTILINE)
+    with suppress(OSError, ValueError):
+        found = re.search(
+            r"^model name\s*:\s*(\S.*)$", read_text(PROCESSORS, JSON_BYTES), re.MULTILINE
+        )
         if found:
             return found[1].strip()
     return platform.processor() or platform.machine()
@@ -114,16 +117,25 @@ def installed_gpus() -> list[str]:
     """Return the names of the GPUs that the driver lists, without torch."""
     names = []
     for path in sorted(NVIDIA.glob("*/information")):
-        with suppress(OSError):
-            found = re.search(r"^Model:\s*(\S.*)$", path.read_text(), re.MULTILINE)
+        with suppress(OSError, ValueError):
+            found = re.search(r"^Model:\s*(\S.*)$", read_text(path, JSON_BYTES), re.MULTILINE)
             names += [found[1].strip()] if found else []
     return names
+
+
+def usable_devices() -> tuple[str, ...]:
+    """Return the kinds of devices that torch can use here; MPS is untried."""
+    import torch
+
+    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    return ("cpu", *(kind for kind, there in found.items() if there))
 
 
 def hardware_of(about: Mapping[str, Any]) -> str:
     """Return the GPU or processor in the result of ``about_machine``; "" if it is not known."""
     device = str(about.get("device", ""))
-    return str(about.get("processor", device)) if device == "cpu" else device
+    # Of Apple's GPUs, the name of the processor says which it is.
+    return str(about.get("processor", device)) if device in ("cpu", "mps") else device
 
 
 def hardware_for(device: str) -> tuple[str, ...]:
@@ -144,7 +156,7 @@ def about_machine(machine: Machine) -> dict[str, Any]:
     if machine.device.type == "cuda":
         device = {"device": torch.cuda.get_device_name(machine.device)}
     else:
-        device = {"device": "cpu", "processor": processor()}
+        device = {"device": machine.device.type, "processor": processor()}
     return device | {
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -179,4 +191,6 @@ def device_id(device: "torch.device") -> str:
     """Return a name that no other device of this machine has, under whatever number it is seen."""
     import torch
 
-    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else "cpu"
+    if device.type != "cuda":
+        return device.type
+    return str(torch.cuda.get_device_properties(device).uuid)

@@ -1,15 +1,16 @@
 """Models: built from a run, saved as ``model.safetensors`` with a JSON card, loaded, measured."""
 
 import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..algorithms import VARIANTS, find
 from ..algorithms.base import Algorithm
@@ -17,8 +18,10 @@ from ..algorithms.optimiser import Optimiser
 from ..catalogue import BASELINES
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, evaluation_images
+from ..documents import damage_named, read_json
+from ..escapes import brief
+from ..files import TENSOR_BYTES, read_bytes
 from ..networks import FrozenCopy, for_data
-from ..networks.base import Network
 from ..randomness import domainbed_hash, stream
 from ..regularizers import Match, Warmup
 from ..results.records import CARD, MODEL, RUN, Record
@@ -64,6 +67,7 @@ def build(
     weights: str | Path | None,
     device: torch.device,
     channels_last: bool = False,
+    network: nn.Module | None = None,
 ) -> Algorithm:
     """Return the run's method with its network, before the first update.
 
@@ -73,6 +77,7 @@ def build(
         shape: of one image.
         weights: initial weights of the network, as in ``for_data``.
         channels_last: memory layout of images and filters.
+        network: to train, with its weights; None for the run's own, which ``weights`` begin.
     """
     try:
         hparams = method.Hparams(**run.hparams)
@@ -81,16 +86,17 @@ def build(
             f"the hyperparameters of the run do not fit {method.__name__}: {error}"
         ) from error
     where: list[str | int] = [run.dataset, run.trial, *run.test_domains]
-    network: Network = for_data(
-        shape,
-        classes,
-        extra_channels=method.extra_channels,
-        dropout=hparams.dropout,
-        name=run.protocol.network,
-        weights=weights,
-        frozen_statistics=run.protocol.frozen_statistics,
-        generator=stream("network", *where),
-    )
+    if network is None:
+        network = for_data(
+            shape,
+            classes,
+            extra_channels=method.extra_channels,
+            dropout=hparams.dropout,
+            name=run.protocol.network,
+            weights=weights,
+            frozen_statistics=run.protocol.frozen_statistics,
+            generator=stream("network", *where),
+        )
     network = network.to(device)
     if channels_last:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -153,16 +159,18 @@ def save(
 
 def prediction_tensors(algorithm: Algorithm) -> dict[str, Tensor]:
     """Return the tensors for predictions: all but those of optimisers, penalties and copies."""
+    state = _prediction_state(algorithm)
+    return {key: tensor.detach().cpu().contiguous() for key, tensor in state.items()}
+
+
+def _prediction_state(algorithm: Algorithm) -> dict[str, Tensor]:
     left_out = tuple(
         f"{name}."
         for name, part in algorithm.named_modules()
         if isinstance(part, (Optimiser, Match, Warmup, FrozenCopy))
     )
-    return {
-        key: tensor.detach().cpu().contiguous()
-        for key, tensor in algorithm.state_dict().items()
-        if not key.startswith(left_out)
-    }
+    state = algorithm.state_dict()
+    return {key: tensor for key, tensor in state.items() if not key.startswith(left_out)}
 
 
 def load(path: Path, device: torch.device, method: type[Algorithm] | None = None) -> Model:
@@ -176,11 +184,13 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}")
     for name in (MODEL, CARD):
-        if not (folder / name).is_file():
+        if not (folder / name).exists():
             raise ValueError(f"there is no {name} in {folder}; has the run ended?")
     card = read_card(folder)
     tensors = read_tensors(folder, card)
-    run = Run.from_json(card["run"])
+    damaged = partial(damage_named, folder / CARD, _again(folder))
+    with damaged():
+        run = Run.from_json(card["run"])
     method = method or registered(run.algorithm)
     domains = len(card["training_domains"])
     shape, classes = card["shape"], len(card["classes"])
@@ -190,17 +200,35 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
         except ValueError as error:
             raise ValueError(f"{folder / MODEL} is damaged: {error}; {_again(folder)}") from error
         return Model(fitted.to(device), card)
-    algorithm = build(
-        run,
-        method,
-        shape=shape,
-        classes=classes,
-        num_domains=domains,
-        weights=None,
-        device=device,
-        channels_last=uses_channels_last(shape),
+    make = partial(
+        build, run, method, shape, classes, domains, None, channels_last=uses_channels_last(shape)
     )
-    wanted = prediction_tensors(algorithm)
+    # Shapes first: a damaged card can ask for any amount of memory.
+    with damaged():
+        shapes = _shapes(make)
+    if shapes is not None:
+        _check_tensors(folder, method, shapes, tensors)
+    with damaged():
+        algorithm = make(device)
+    _check_tensors(folder, method, _prediction_state(algorithm), tensors)
+    algorithm.load_state_dict(tensors, strict=False)
+    return Model(algorithm.eval(), card)
+
+
+def _shapes(make: Callable[[torch.device], Algorithm]) -> dict[str, Tensor] | None:
+    """Return the tensors of a method without their memory; None if it cannot be made so."""
+    nowhere = torch.device("meta")
+    with suppress(NotImplementedError, RuntimeError), nowhere:
+        return _prediction_state(make(nowhere))
+    return None
+
+
+def _check_tensors(
+    folder: Path,
+    method: type[Algorithm],
+    wanted: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor],
+) -> None:
     different = {
         key
         for key in {**wanted, **tensors}
@@ -211,9 +239,6 @@ def load(path: Path, device: torch.device, method: type[Algorithm] | None = None
             f"{folder / MODEL} does not fit {method.__name__}: tensors differ, such as "
             f"{', '.join(sorted(different)[:3])}"
         )
-    algorithm.load_state_dict(tensors, strict=False)
-    algorithm.eval()
-    return Model(algorithm, card)
 
 
 def read_tensors(folder: Path, card: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -222,7 +247,7 @@ def read_tensors(folder: Path, card: Mapping[str, Any]) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load as from_bytes
 
-    content = (folder / MODEL).read_bytes()
+    content = read_bytes(folder / MODEL, TENSOR_BYTES)
     if hashlib.sha256(content).hexdigest() != card["sha256"]:
         raise ValueError(
             f"{folder / MODEL} is damaged, or not the model of {CARD}; {_again(folder)}"
@@ -237,15 +262,33 @@ def read_tensors(folder: Path, card: Mapping[str, Any]) -> dict[str, Tensor]:
 def read_card(folder: Path) -> dict[str, Any]:
     """Return the card of the model in a folder; raise if it cannot be used."""
     path = folder / CARD
-    try:
-        card = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON ({error}); {_again(folder)}") from error
+    card = read_json(path, advice=_again(folder))
     if not isinstance(card, dict) or card.get("schema") != SCHEMA:
         raise ValueError(f"{path} is not a card of this version of shoal; {_again(folder)}")
     if lacking := [key for key in NEEDED if key not in card]:
         raise ValueError(f"{path} lacks {', '.join(lacking)}; it is damaged: {_again(folder)}")
+    for key in ("classes", "training_domains"):
+        if wrong := _wrong_names(card[key]):
+            raise ValueError(f"{path} has {wrong} in its {key}; it is damaged: {_again(folder)}")
+    shape = card["shape"]
+    sizes = isinstance(shape, list) and all(type(n) is int and n > 0 for n in shape)
+    if not sizes or len(shape) not in (1, 3):
+        raise ValueError(
+            f"{path} must give the shape of an input as [d] or [C, H, W], got {brief(shape)}; it "
+            f"is damaged: {_again(folder)}"
+        )
     return card
+
+
+def _wrong_names(names: Any) -> str:
+    """Return what is wrong with a card's list of names; "" if nothing is."""
+    if not isinstance(names, list) or not names:
+        return f"{brief(names)}, not a list of names,"
+    if strange := [name for name in names if not isinstance(name, str)]:
+        return f"{brief(strange[0])}, not a name,"
+    if len(set(names)) < len(names):
+        return f"{brief(Counter(names).most_common(1)[0][0])} twice"
+    return ""
 
 
 def _again(folder: Path) -> str:

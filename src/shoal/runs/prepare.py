@@ -13,7 +13,7 @@ from ..distributed import processes
 from ..networks import measure_inputs
 from ..training.batches import Batches, Normalise, scaled
 from ..training.evaluation import Evaluation, EvaluationSet, SplitKey
-from ..training.placement import DataRequest, RunData, place
+from ..training.placement import DataRequest, RunData, Sampling, place
 from ..training.step import Update, precision_context
 from . import model
 from .diagnosis import EXAMPLES
@@ -27,8 +27,15 @@ def prepare(
     dataset: DomainDataset,
     cache: ImageCache | None,
     machine: Machine,
+    sampling: Sampling | None = None,
+    network: nn.Module | None = None,
 ) -> tuple[RunData, Update]:
-    """Return the data of the run, and its method with batches, before the first update."""
+    """Return the data of the run, and its method with batches, before the first update.
+
+    Args:
+        sampling: the examples to train on and their weights; None for all that are not held out.
+        network: to train, as in ``model.build``.
+    """
     protocol, device = run.protocol, machine.device
     wanted = DataRequest(
         test_domains=run.test_domains,
@@ -39,6 +46,7 @@ def prepare(
         exact=protocol.images == "exact",
         evaluate=protocol.evaluate,
         samples=EXAMPLES if machine.log else 0,
+        sampling=sampling,
     )
     parts = splits(dataset, run.trial, protocol.holdout)
     placed = place(dataset, parts, cache, wanted, device, machine.place)
@@ -54,13 +62,17 @@ def prepare(
         weights=machine.weights,
         device=device,
         channels_last=channels_last,
+        network=network,
     )
     if len(placed.shape) == 1:
         # From training domains only: a test domain must not play a part.
         trained = dataset.without(run.test_domains).domains
-        measure_inputs(
-            algorithm, torch.cat([domain.tensor[parts[domain.name].kept] for domain in trained])
-        )
+        inputs = torch.cat([domain.tensor[parts[domain.name].kept] for domain in trained])
+        weights = None
+        if sampling is not None:
+            rows = [sampling.weights[domain.name][parts[domain.name].kept] for domain in trained]
+            weights = torch.cat(rows)
+        measure_inputs(algorithm, inputs, weights)
     algorithm.optimise(protocol.optimisation)
     algorithm.micro_batch = machine.micro_batch
     normalise = Normalise(getattr(algorithm.model, "preprocessing", None), channels_last, device)

@@ -22,7 +22,8 @@ from ..catalogue import (
     OptimiserName,
 )
 from ..choices import choose
-from ..results.records import Record, RunResult
+from ..escapes import brief
+from ..results.records import IDENTIFYING, Record, RunResult
 
 if TYPE_CHECKING:
     from ..algorithms.optimiser import Optimisation
@@ -79,10 +80,16 @@ class Protocol:
         for name in ("holdout", "clip"):
             if (number := getattr(self, name)) is not None:
                 object.__setattr__(self, name, float(number))  # JSON has 1 and 1.0
+        for name in ("network", "weights"):
+            if not isinstance(value := getattr(self, name), str | None):
+                raise ValueError(f"{name} must be a name or None, got {brief(value)}")
+        for name in ("augment", "balanced", "frozen_statistics"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, got {brief(value)}")
         for name in ("steps", "record_every"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
+                raise ValueError(f"{name} must be a whole number, 1 or more, got {brief(value)}")
         if not 0 <= self.holdout < 1:
             raise ValueError(f"holdout must be 0 or more and below 1, got {self.holdout}")
         choose("precision", self.precision, PRECISIONS)
@@ -192,10 +199,17 @@ class Run:
     def from_json(values: Mapping[str, Any]) -> "Run":
         """Return the run that ``canonical`` described; unknown fields are refused."""
         if not isinstance(values, Mapping) or values.get("schema") != SCHEMA:
-            raise ValueError(f"expected a run of schema {SCHEMA}, got {str(values)[:60]}")
+            raise ValueError(f"expected a run of schema {SCHEMA}, got {brief(values)}")
         given = {key: value for key, value in values.items() if key != "schema"}
         try:
             given["protocol"] = _shared_protocol(given["protocol"])
-            return Run(**given)
-        except (KeyError, TypeError, AttributeError) as error:
+            found = Run(**given)
+        except (KeyError, TypeError, AttributeError, ArithmeticError) as error:
             raise ValueError(f"another version of shoal wrote this run: {error}") from error
+        for name, kind in {**IDENTIFYING, "fingerprint": str}.items():
+            value = values.get(name, {} if kind is dict else 0)
+            if type(value) is not kind:
+                raise ValueError(f"the {name} of a run must be {kind.__name__}, got {brief(value)}")
+        if not all(isinstance(name, str) for name in found.test_domains):
+            raise ValueError(f"test domains must be names, got {brief(found.test_domains)}")
+        return found

@@ -20,6 +20,7 @@ from ..gradients.examples import Loss, residuals
 from ..gradients.precision import precise
 from ..gradients.sources import Form, LinearOnVectors
 from ..gradients.variance import rows_at_once
+from ..transforms import batched
 
 
 def head_variance(
@@ -53,6 +54,15 @@ def head_variance(
         loss: any function of (logits, labels) with one value per example.
         num_domains: E; by default the largest id + 1, which waits for the device if ``domains`` is
             on a GPU.
+
+    Example:
+        >>> features, labels = torch.eye(4), torch.tensor([0, 1, 0, 1])
+        >>> logits, domains = torch.zeros(4, 2), torch.tensor([0, 0, 1, 1])
+        >>> v = shoal.head_variance(features, logits, labels, domains)
+        >>> v.shape  # two domains; 2 × 4 weights, then 2 biases
+        torch.Size([2, 10])
+        >>> shoal.spread(v)  # Fishr's penalty, Eq. 3
+        tensor(0.0312)
     """
     rows, _ = head_rows(
         features,
@@ -187,7 +197,10 @@ def _groups(
     domains: Tensor, num_domains: int | None, device: torch.device
 ) -> tuple[DomainGroups, Tensor | None]:
     """Return the cheapest groups without a device sync, and the order that sorts the examples."""
-    on_host = domains.device.type == "cpu" and not torch.compiler.is_compiling()
+    differ = batched(domains)
+    on_host = domains.device.type == "cpu" and not torch.compiler.is_compiling() and not differ
+    if differ and num_domains is None:
+        raise ValueError("num_domains must be given if torch.func.vmap maps over the domains")
     if num_domains is not None and not on_host:
         return MaskedDomains.of(domains.to(device).long(), num_domains), None
     total = num_domains if num_domains is not None else int(domains.max()) + 1

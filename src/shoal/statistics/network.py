@@ -15,7 +15,7 @@ from ..gradients.gram import LayerGradients
 from ..gradients.job import Job
 from ..gradients.memory import chunk_within
 from ..gradients.parameters import Parameters, outside_compile, select_weights
-from ..gradients.precision import precise
+from ..gradients.precision import full_precision, precise
 from ..gradients.recording import Recording
 from ..gradients.sources import Form
 from ..gradients.variance import losses_and_rows, variance_of
@@ -57,6 +57,15 @@ def gradient_variance(
         memory: additional bytes that this call and its backward can take. It chooses
             ``chunk_size``; if all examples fit, nothing runs twice.
         centered, unbiased, loss, num_domains: as in ``head_variance``.
+
+    Example:
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))
+        >>> inputs, labels, domains = torch.eye(4), torch.arange(4) % 2, torch.arange(4) // 2
+        >>> shoal.gradient_variance(net, inputs, labels, domains).shape  # all 23 weights
+        torch.Size([2, 23])
+        >>> shoal.gradient_variance(net, inputs, labels, domains, "0.weight").shape
+        torch.Size([2, 12])
+        >>> shoal.spread(shoal.gradient_variance(net, inputs, labels, domains)).backward()
     """
     job = Job.prepare(
         model,
@@ -92,6 +101,14 @@ def losses_and_variance(
     A second forward for the risk would make a step a third longer. Arguments as in
     ``gradient_variance``. DistributedDataParallel averages gradients only after its own forward:
     use ``gradient_variance`` and the wrapper's logits with it.
+
+    Example:
+        >>> net = torch.nn.Linear(4, 2)
+        >>> inputs, labels, domains = torch.eye(4), torch.arange(4) % 2, torch.arange(4) // 2
+        >>> losses, v = shoal.losses_and_variance(net, inputs, labels, domains)
+        >>> losses.shape, v.shape
+        (torch.Size([4]), torch.Size([2, 10]))
+        >>> (losses.mean() + shoal.spread(v)).backward()
     """
     job = Job.prepare(
         model,
@@ -133,6 +150,14 @@ def gradient_mean(
     """Return g_e, the mean gradient of each domain (Eq. 1), ``[E, P]``.
 
     Arguments as in ``gradient_variance``.
+
+    Example:
+        >>> net = torch.nn.Linear(4, 2)
+        >>> inputs, labels, domains = torch.eye(4), torch.arange(4) % 2, torch.arange(4) // 2
+        >>> g = shoal.gradient_mean(net, inputs, labels, domains)
+        >>> g.shape
+        torch.Size([2, 10])
+        >>> shoal.spread(g).backward()  # the penalty of IGA
     """
     job = Job.prepare(
         model,
@@ -146,6 +171,45 @@ def gradient_mean(
         chunk_size=chunk_size,
     )
     return mean.gradient_mean(job)
+
+
+@outside_compile
+def gradient_similarity(
+    model: nn.Module,
+    inputs: Inputs,
+    labels: Tensor,
+    domains: Tensor,
+    parameters: Parameters = "all",
+    *,
+    cosine: bool = True,
+    loss: Loss | None = None,
+    num_domains: int | None = None,
+    chunk_size: int | None = None,
+) -> Tensor:
+    """Return the cosines of the angles between the domains' mean gradients, ``[E, E]``.
+
+    Differentiable, as ``gradient_mean`` is; under ``torch.no_grad()`` no graph is kept. Rows and
+    columns of an absent domain, with fewer than two examples, are zero.
+
+    Args:
+        cosine: False for the inner products ⟨g_e, g_f⟩.
+        others: as in ``gradient_variance``.
+    """
+    rows = gradient_mean(
+        model,
+        inputs,
+        labels,
+        domains,
+        parameters,
+        loss=loss,
+        num_domains=num_domains,
+        chunk_size=chunk_size,
+    )
+    if cosine:  # before the product, whose range is smaller; a zero row stays zero
+        length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        rows = rows / torch.where(length > 0, length, 1.0)
+    with torch.autocast(rows.device.type, enabled=False), full_precision():
+        return rows @ rows.mT
 
 
 @outside_compile
@@ -171,6 +235,12 @@ def covariance_spread(
         blocks: one covariance per weight tensor, divided by the tensor's size, and none between
             tensors, as in the released code (which also uses ``unbiased=False``).
         chunk_size: examples per side of a block of the Gram matrix.
+
+    Example:
+        >>> net = torch.nn.Linear(4, 2)
+        >>> inputs, labels, domains = torch.eye(4), torch.arange(4) % 2, torch.arange(4) // 2
+        >>> shoal.covariance_spread(net, inputs, labels, domains) > 0
+        tensor(True)
     """
     job = Job.prepare(
         model,

@@ -8,19 +8,22 @@ from typing import Protocol
 import torch
 
 from ..distributed import processes
-from ..results.records import BEGUN, DONE, FAILED, failure_of, reason_of
+from ..documents import json_object
+from ..files import JSON_BYTES, read_bytes
+from ..results.index import RUNS
+from ..results.records import BEGUN, DONE, FAILED, RUN, failure_of, reason_of
 from ..runs.execute import execute
 from ..runs.folder import CHECKPOINTS, InUse, RunFolder, open_run_folder
 from ..runs.machine import Machine
 from ..runs.run import Run
-from ..storage import read_json, write_json
+from ..storage import FolderLost, write_json
 from ..training.checkpoints import Checkpoints
 from ..training.watcher import SILENT, Watcher
 from .plan import LoadedData, MethodChoice, folder_of
 from .status import RunState
 
 # A run has failed if its process died this often without an error, and the run got no further.
-DEATHS = 5
+DEATHS, DEATH = 5, "death"
 # Errors that would stop the next run as well. An error without a number is our own message for a
 # file of the run that cannot be written.
 DISK = (None, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -53,6 +56,17 @@ def try_again(path: Path, run: Run) -> None:
         (path / FAILED).unlink(missing_ok=True)
 
 
+def retry_interrupted(out: Path) -> None:
+    """Clear the failures in ``out`` that are no fault of the run, so that it is tried again.
+
+    Its process was killed too often, or its folder was deleted or moved.
+    """
+    for path in (out / RUNS).glob("*"):
+        if (failure_of(path) or {}).get("kind") in (DEATH, FolderLost.__name__):
+            with suppress(ValueError):  # a damaged folder stays failed
+                try_again(path, RunFolder(path).run())
+
+
 def attempt(
     run: Run,
     workspace: Workspace,
@@ -73,7 +87,8 @@ def attempt(
         retry_out_of_memory: whether to try a run again that failed for want of memory.
     """
     path = folder_of(out, run)
-    if (path / DONE).exists() and not (path / CHECKPOINTS).exists():
+    whole = (path / DONE).exists() and (path / RUN).exists()
+    if whole and not (path / CHECKPOINTS).exists():
         return RunState.DONE
     try:
         with open_run_folder(path, run) as folder:
@@ -91,21 +106,49 @@ def attempt(
             return _train(run, workspace, folder, machine, watcher)
     except InUse:
         return RunState.RUNNING
+    except FolderLost as error:
+        if processes() > 1:
+            raise
+        return _fail_anew(path, run, error)
     except ValueError as error:  # the folder is another run's, or damaged
         return _fail(path, error)
+
+
+def _fail_anew(path: Path, run: Run, error: FolderLost) -> RunState:
+    """Make the folder again that was deleted or moved, with the failure of its run.
+
+    So the status, a report and the same command agree on it.
+    """
+    try:
+        with open_run_folder(path, run):
+            return _fail(path, error)
+    except InUse:
+        return RunState.RUNNING
 
 
 def _may_begin(folder: RunFolder) -> bool:
     """Count this start; a run whose process died too often at one checkpoint has failed."""
     path, at = folder.path, _last_checkpoint(folder)
-    begun = read_json(path / BEGUN) if (path / BEGUN).exists() else {}
-    times = begun["times"] if begun.get("at") == at else 0
+    times = _starts(path / BEGUN, at)
     if times >= DEATHS:
-        reason = f"its process died {times} times without an error, and the run got no further"
-        write_json(path / FAILED, {"kind": "death", "reason": reason, "memory": False})
+        reason = (
+            f"its process died {times} times without an error, and the run got no further; run the "
+            "same command again to try it once more"
+        )
+        write_json(path / FAILED, {"kind": DEATH, "reason": reason, "memory": False})
         return False
     write_json(path / BEGUN, {"times": times + 1, "at": at})
     return True
+
+
+def _starts(path: Path, at: str) -> int:
+    """Return how often the run was begun at this checkpoint; 0 if the file is damaged."""
+    try:
+        begun = json_object(read_bytes(path, JSON_BYTES)) or {}
+    except FileNotFoundError:
+        return 0
+    times = begun.get("times")
+    return times if type(times) is int and begun.get("at") == at else 0
 
 
 def _last_checkpoint(folder: RunFolder) -> str:
@@ -122,8 +165,10 @@ def _train(
         method, _ = workspace.method(run.algorithm)
         watcher.starts()
         execute(run, method, dataset, cache, folder, machine, watcher)
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit, BrokenPipeError):  # the last: nobody reads the progress
         (folder.path / BEGUN).unlink(missing_ok=True)  # a request to end does not count as a death
+        raise
+    except FolderLost:
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno in DISK:

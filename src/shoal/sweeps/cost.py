@@ -1,7 +1,6 @@
 """The cost of runs: estimated from finished runs and probes, for each hardware; free of torch."""
 
 import heapq
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -9,10 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 
-from ..results.records import BEGUN, DONE, RECORDS, read_timing
+from ..documents import DAMAGE, parse_json, read_json
+from ..files import LIST_BYTES, read_text
+from ..results.records import BEGUN, RECORDS, read_timing
 from ..runs.machine import hardware_of
 from ..runs.run import Run
-from ..storage import read_json, write_json
+from ..storage import write_json
 from .plan import folders_of
 from .status import RunState, state_of
 
@@ -59,7 +60,7 @@ RatesByHardware = dict[tuple[str, CostKey], Rates]
 def read_rates(out: Path) -> RatesByHardware:
     """Return the rates that probes of this sweep found; none if the file is damaged."""
     found: RatesByHardware = {}
-    with suppress(FileNotFoundError, ValueError, TypeError, AttributeError, KeyError):
+    with suppress(OSError, *DAMAGE):
         for values in read_json(out / RATES):
             key = values.pop("hardware", ""), (values.pop("dataset"), values.pop("algorithm"))
             found[key] = Rates(**values)
@@ -111,7 +112,7 @@ class Costs:
         self.on: dict[str, dict[CostKey, Cost]] = {}
         runs = list(runs)
         for run, path in zip(runs, folders_of(out, runs), strict=True):
-            timing = read_timing(path) if (path / DONE).exists() else None
+            timing = read_timing(path) if state_of(path) is RunState.DONE else None
             if timing is not None:
                 cost = self._cost(hardware_of(timing.about), cost_key(run))
                 cost.took.append((timing.preparing, timing.updating + timing.evaluating))
@@ -218,8 +219,9 @@ def remaining_work(
 
 def _share_left(path: Path, run: Run) -> float:
     """Return the share of a run's updates that follow its last record."""
-    with suppress(FileNotFoundError, ValueError, LookupError):
-        last = json.loads((path / RECORDS).read_text("utf-8").splitlines()[-1])
+    with suppress(OSError, *DAMAGE):
+        lines = read_text(path / RECORDS, LIST_BYTES).rstrip("\n").split("\n")
+        last = parse_json(lines[-1], path / RECORDS)
         return max(0.0, 1 - (int(last["step"]) + 1) / run.protocol.steps)
     return 1.0
 
@@ -228,7 +230,7 @@ def _seconds_since_record(path: Path) -> float:
     """Return the seconds since a run wrote its last record, or began."""
     times = [0.0]
     for name in (RECORDS, BEGUN):
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             times.append((path / name).stat().st_mtime)
     return max(0.0, time.time() - max(times)) if any(times) else 0.0
 

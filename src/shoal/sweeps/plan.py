@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..catalogue import DATASETS, SEARCHES, TEST_DOMAINS, record_every, scale_of, search_name
 from ..choices import choose
+from ..documents import damage_named, read_json
+from ..files import LIST_BYTES
 from ..results.index import PLAN, RUNS
 from ..results.records import SEARCH, SET_HPARAMS, RunResult
 from ..runs.run import Protocol, Run
-from ..storage import hold_lock, read_json, write_json
+from ..storage import hold_lock, write_json
 
 if TYPE_CHECKING:
     from ..algorithms.base import Algorithm
@@ -198,11 +200,12 @@ def _without_data(run: Run) -> Hashable:
 def read_plan(out: Path) -> list[Run]:
     """Return the runs of the sweep in ``out``."""
     path = out / PLAN
-    if not path.is_file():
+    if not path.exists():
         wrong = f"it has no {PLAN}" if out.is_dir() else "there is no such folder"
         raise ValueError(f"{out} is not the folder of a sweep or a fit: {wrong}")
-    plan: list[dict[str, Any]] = read_json(path)
-    return [Run.from_json(values) for values in plan]
+    advice = "move it away and run the command that wrote it again, which keeps all runs"
+    with damage_named(path, advice):
+        return [Run.from_json(values) for values in read_json(path, LIST_BYTES, advice)]
 
 
 def with_search(runs: Iterable[RunResult]) -> list[RunResult]:

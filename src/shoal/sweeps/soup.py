@@ -18,6 +18,7 @@ from ..algorithms.base import Algorithm
 from ..catalogue import STARTS
 from ..datasets import DomainDataset, splits
 from ..datasets.cache import ImageCache
+from ..documents import damage_named, read_json
 from ..results.records import CARD, HELD_OUT, KEPT, Record, mean_inside
 from ..results.soups import (
     BEST,
@@ -33,7 +34,7 @@ from ..results.soups import (
 )
 from ..runs import model
 from ..runs.start import START_CARD, START_WEIGHTS, load_start
-from ..storage import hold_lock, read_json, read_safetensors, write_json
+from ..storage import hold_lock, read_safetensors, write_json
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import Evaluation, Outcome, SplitKey, record_of
 from ..training.placement import place_parts
@@ -56,19 +57,27 @@ def read_soup(out: Path, name: str, key: str) -> Soup | None:
     """Return the soup of this name and key in ``out``; None if it or one of its models is not."""
     if not (out / SOUPS).exists():
         return None
-    found = read_json(out / SOUPS)["groups"].get(name)
-    if found is None or found["key"] != key:
-        return None
-    soup = Soup.from_json(found)
-    cards = (out / name / row.model / CARD for row in soup.rows if row.model is not None)
-    whole = all(card.is_file() and read_json(card)["soup"]["key"] == key for card in cards)
+    with damage_named(out / SOUPS):
+        found = read_json(out / SOUPS)["groups"].get(name)
+        if found is None or found["key"] != key:
+            return None
+        soup = Soup.from_json(found)
+        cards = [out / name / row.model / CARD for row in soup.rows if row.model is not None]
+    whole = all(card.is_file() and _key_of(card) == key for card in cards)
     return soup if whole else None
+
+
+def _key_of(card: Path) -> str:
+    with damage_named(card):
+        found: str = read_json(card)["soup"]["key"]
+        return found
 
 
 def write_soup(out: Path, soup: Soup) -> None:
     """Add the numbers of a soup to those in ``out``."""
     with hold_lock(out / LOCK):
-        groups = read_json(out / SOUPS)["groups"] if (out / SOUPS).exists() else {}
+        with damage_named(out / SOUPS):
+            groups = dict(read_json(out / SOUPS)["groups"]) if (out / SOUPS).exists() else {}
         groups[soup.name] = soup.to_json()
         write_json(out / SOUPS, {"schema": SCHEMA, "groups": dict(sorted(groups.items()))})
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 
+from ..files import UnfitFile
 from ..results.index import RUNS
-from ..results.records import DONE, FAILED, failure_of
+from ..results.records import DONE, FAILED, RUN, failure_of
 from ..runs.folder import in_use
 from ..runs.run import Run
 from ..training.watcher import Watcher
@@ -31,12 +32,30 @@ class RunState(Enum):
 
 
 def state_of(path: Path) -> RunState:
-    """Return the state of the run in this folder; a killed run waits."""
-    if os.path.exists(f"{path}{os.sep}{DONE}"):  # a Path would take longer to make than to look at
-        return RunState.DONE
-    if in_use(path):
-        return RunState.RUNNING
-    return RunState.FAILED if (path / FAILED).exists() else RunState.WAITING
+    """Return the state of the run in this folder; a killed run waits.
+
+    One that cannot be opened has failed, and ``why_closed`` says why. Without its description it is
+    not done, because no report could name it.
+    """
+    try:
+        # A Path would take longer to make than to look at.
+        if all(os.path.exists(f"{path}{os.sep}{name}") for name in (DONE, RUN)):
+            return RunState.DONE
+        if in_use(path):
+            return RunState.RUNNING
+        return RunState.FAILED if (path / FAILED).exists() else RunState.WAITING
+    except (OSError, UnfitFile):
+        return RunState.FAILED
+
+
+def why_closed(path: Path) -> str:
+    """Return why the folder of a run, or its lock, cannot be opened; "" if they can."""
+    try:
+        os.listdir(path)
+        in_use(path)
+    except (OSError, UnfitFile) as error:
+        return f"it cannot be opened: {error}"
+    return ""
 
 
 def count_states(out: Path, runs: Sequence[Run]) -> Counter[RunState]:

@@ -20,8 +20,10 @@ from ..algorithms.hparams import WARMUPS
 from ..catalogue import AVERAGES
 from ..choices import choose
 from ..distributed import alone, copy_from_first_rank, processes, without_sharing
+from ..internals import foreach
 from ..randomness import Draws
 from ..results.records import Record
+from ..scalars import widest
 from ..weight_average import StoredWeights, fold, use_weights
 from .evaluation import Evaluation, EvaluationSet, eval_mode, record_of
 from .step import Step, Update, precision_context
@@ -203,7 +205,7 @@ class Averages(nn.Module):
     def add(self, step: int) -> None:
         """Add the weights after update ``step`` to the segment."""
         if step >= self.plan.first:
-            torch._foreach_add_(self.segment.tensors, self._weights[0])
+            foreach("add_", self.segment.tensors, self._weights[0])
 
     @torch.no_grad()
     def end_segment(self, step: int, loss: float | None = None) -> None:
@@ -228,7 +230,7 @@ class Averages(nn.Module):
     def _move(self, start: int, step: int) -> None:
         plan, count = self.plan, step + 1 - start
         total = self.segment.tensors
-        mean = torch._foreach_div(total, count)
+        mean = foreach("div", total, count)
         if start >= plan.half_start:
             fold(self.late.tensors, start - plan.half_start, mean, count)
         elif start >= plan.sma_start:
@@ -238,7 +240,7 @@ class Averages(nn.Module):
             begun = start - 1 - plan.evaluated[number - 1]
             place = number if self.window(number) is None else FILLED
             fold(self._recent(place), begun, mean, count)
-        torch._foreach_zero_(total)
+        foreach("zero_", total)
 
     def _recent(self, place: int) -> list[Tensor]:
         found = self.recent[place % RECENT]
@@ -257,10 +259,10 @@ class Averages(nn.Module):
                 # Both are read before either is written over a segment.
                 within = self._mean_of(after.start, after.last)
                 beyond = self._mean_of(after.last, number)
-                torch._foreach_copy_(self._recent(TAKEN), within)
-                torch._foreach_copy_(self._recent(WAITING), beyond)
+                foreach("copy_", self._recent(TAKEN), within)
+                foreach("copy_", self._recent(WAITING), beyond)
         elif after is None:  # it ended with no update in it
-            torch._foreach_copy_(self._recent(number), self._recent(FILLED))
+            foreach("copy_", self._recent(number), self._recent(FILLED))
         elif before.end is None and after.end is None:
             # Segments beyond the threshold are taken together or not at all: one mean holds them.
             waited = self._between(before.last, number - 1)
@@ -315,7 +317,7 @@ class Averages(nn.Module):
             yield self.late.tensors, ended + 1 - plan.half_start
         if step > ended:
             count = step - ended
-            yield list(torch._foreach_div(self.segment.tensors, count)), count
+            yield foreach("div", self.segment.tensors, count), count
 
     def _current_swad(self, step: int) -> Average | None:
         """Return SWAD's mean; while it has not started, that of the segment before now."""
@@ -440,7 +442,8 @@ class Averaging:
         """Return the mean over training domains of the mean cross-entropy on held-out examples."""
         losses = []
         for part in self.validation:
-            logits = torch.cat([batch.double() for batch in self.evaluate.logits(part)])
+            logits = torch.cat(list(self.evaluate.logits(part)))
+            logits = logits.to(widest(logits.device))
             labels = part.labels.to(logits.device)
             losses.append(nn.functional.cross_entropy(logits, labels))
         mean = torch.stack(losses).mean()

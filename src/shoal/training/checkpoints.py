@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..storage import remove_asides, write_aside
+from ..files import TENSOR_BYTES, UnfitFile, read_bytes
+from ..storage import FolderLost, remove_asides, write_aside
 
 # The share of a run's time for checkpoints, and the fewest seconds between two of them.
 SHARE, SOONEST = 0.02, 15.0
@@ -75,6 +76,8 @@ class Checkpoints:
             try:
                 self._cost = written.result()
                 self._spent += self._cost
+            except FolderLost:
+                raise
             except OSError as error:
                 raise OSError(
                     f"a checkpoint cannot be written to {self.folder}: {error.strerror or error}; "
@@ -119,8 +122,8 @@ class Checkpoints:
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
-            content = path.read_bytes()
-        except OSError as error:
+            content = read_bytes(path, TENSOR_BYTES)
+        except (OSError, UnfitFile) as error:
             raise ValueError(f"{path} cannot be read ({error}); it is ignored") from error
         if hashlib.sha256(content).hexdigest()[:16] != path.stem.rpartition("-")[2]:
             raise ValueError(f"{path} is truncated or damaged; it is ignored")

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from ..algorithms.base import Algorithm
 from ..catalogue import StepKind
 from ..results.records import Record
+from ..scalars import widest
 
 # Images in a batch: DomainBed's number for a method that predicts a batch as a whole; otherwise
 # enough to fill a GPU, and few enough for the caches of a CPU.
 TOGETHER = 64
-ALONE = {"cuda": (1024, 256), "cpu": (128, 32)}  # small images, and large ones
+ALONE = {"cuda": (1024, 256), "mps": (256, 32), "cpu": (128, 32)}  # small images, and large ones
 VECTORS = 4096
 BINS = 15
 
@@ -51,7 +52,7 @@ class Outcome:
     @staticmethod
     def of_logits(labels: Tensor, logits: Tensor) -> "Outcome":
         """Return the outcome of logits ``[n, C]``."""
-        confidences, predictions = logits.double().softmax(-1).max(-1)
+        confidences, predictions = _probabilities(logits).max(-1)
         return Outcome(labels, predictions, confidences)
 
     @property
@@ -204,8 +205,12 @@ class Evaluation:
 def _classify(algorithm: Algorithm, prepare: Images, images: Tensor) -> tuple[Tensor, Tensor]:
     """Return the probability of each prediction, and the prediction."""
     logits = algorithm.predict(prepare(images))
-    confidences, predictions = logits.double().softmax(-1).max(-1)
+    confidences, predictions = _probabilities(logits).max(-1)
     return confidences, predictions
+
+
+def _probabilities(logits: Tensor) -> Tensor:
+    return logits.to(widest(logits.device)).softmax(-1)
 
 
 @contextmanager

@@ -20,6 +20,26 @@ KEPT, HELD_OUT = "kept", "held_out"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """The examples to draw from, and how likely each is, beside the others of its domain.
+
+    Args:
+        examples: indices of the examples of every domain, by its name, in the order of the draws.
+        weights: of all examples of every domain, ``[n]``, by its name.
+        class_weights: of all classes, ``[C]``, by which the weights are multiplied.
+    """
+
+    examples: Mapping[str, Tensor]
+    weights: Mapping[str, Tensor]
+    class_weights: Tensor
+
+    def likelihoods(self, domain: Domain) -> Tensor:
+        """Return the weights of the examples to draw from, times those of their classes."""
+        chosen = self.examples[domain.name]
+        return self.weights[domain.name][chosen] * self.class_weights[domain.labels[chosen]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataRequest:
     """The data that a run trains on and evaluates.
 
@@ -32,6 +52,7 @@ class DataRequest:
         exact: whether the original files are decoded and augmented one by one.
         evaluate: "needed" for the splits that selection needs, or "all".
         samples: size of the fixed sample of each training domain, for extra metrics.
+        sampling: of the training domains; None if all examples of a domain are equally likely.
     """
 
     test_domains: tuple[str, ...]
@@ -42,6 +63,7 @@ class DataRequest:
     exact: bool = False
     evaluate: str = "needed"
     samples: int = 0
+    sampling: Sampling | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,16 +186,18 @@ def _source(
 ) -> BatchSource:
     tests = sorted(wanted.test_domains)
     name: list[str | int] = [dataset.name, wanted.trial, *tests, domain.name]
-    labels = domain.labels[split.kept] if wanted.balanced else None
+    kept = split.kept if wanted.sampling is None else wanted.sampling.examples[domain.name]
+    weights = None if wanted.sampling is None else wanted.sampling.likelihoods(domain)
+    labels = domain.labels[kept] if wanted.balanced else None
     on = device if where == "device" else torch.device("cpu")
     if cache is None or not wanted.augment:
-        sampler = Sampler(split.kept, labels, name, on)
+        sampler = Sampler(kept, labels, name, on, weights)
         if where == "device":
             return InMemory(images, domain.labels, sampler, wanted.size)
         return StreamedImages(images, domain.labels, sampler, wanted.size, device)
     training = cache.domains[domain.name].training
     if wanted.exact and not domain.in_memory:
-        sampler = Sampler(split.kept, labels, name, torch.device("cpu"))
+        sampler = Sampler(kept, labels, name, torch.device("cpu"), weights)
         return StreamedOriginals(
             domain.files,
             training.frames,
@@ -184,7 +208,7 @@ def _source(
             device,
             dataset.reading,
         )
-    sampler = Sampler(split.kept, labels, name, on)
+    sampler = Sampler(kept, labels, name, on, weights)
     kind: type[ResidentCrops | StreamedCrops] = (
         ResidentCrops if where == "device" else StreamedCrops
     )

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import MethodType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +13,10 @@ from ..algorithms.base import Algorithm
 from ..catalogue import PRECISIONS, STEP_KINDS, StepKind
 from ..choices import choose
 from ..distributed import alone, processes, run_shared
+from ..internals import allow_recompilations, decompile, is_compiled_in_place, mark_dynamic
 from ..micro_batches import in_micro_batches
 from ..networks.backbones import Features
+from ..scalars import widest
 from .batches import Batches
 
 
@@ -182,23 +183,24 @@ class Update(nn.Module):
         self.precision = choose("precision", precision, PRECISIONS)
         self.names: tuple[str, ...] = ()
         set_runner(algorithm)
-        # Of the terms since the last record; float64, so that their mean loses nothing.
-        sums = torch.zeros(TERMS, dtype=torch.float64, device=algorithm.device)
+        # Of the terms since the last record; in float64 their mean loses nothing.
+        on = algorithm.device
+        sums = torch.zeros(TERMS, dtype=widest(on), device=on)
         self.register_buffer("sums", sums)
 
     def forward(self) -> None:
         """Run one update and add up its terms."""
         with precision_context(self.precision, self.algorithm.device), alone():
             batches = self.batches()
-            if self.algorithm._compiled_call_impl is not None:
+            if is_compiled_in_place(self.algorithm):
                 for tensor in (tensor for batch in batches for tensor in batch):
                     # One compilation for all batch sizes.
-                    torch._dynamo.maybe_mark_dynamic(tensor, 0)
+                    mark_dynamic(tensor)
             terms = self.algorithm.update(batches)
         self.names = tuple(terms)
         if len(terms) > TERMS:
             raise ValueError(f"a method can report {TERMS} terms at most, got {len(terms)}")
-        values = torch.stack([term.double() for term in terms.values()])
+        values = torch.stack([term.to(self.sums.dtype) for term in terms.values()])
         self.sums[: len(values)].add_(values)
 
     @property
@@ -266,13 +268,12 @@ class Step:
         algorithm, device = self.update.algorithm, self.update.algorithm.device
         if self.kind == "compiled":
             # Methods share compiled code, and a process can train many of them.
-            config: Any = torch._dynamo.config
-            config.recompile_limit = max(config.recompile_limit, GRAPHS)
+            allow_recompilations(GRAPHS)
             fuse(algorithm)
             algorithm.compile()
             self.update.batches.fuse()
         else:
-            algorithm._compiled_call_impl = None  # compiled before, without micro-batches
+            decompile(algorithm)  # compiled before, without micro-batches
         plain = device.type != "cuda" or self.kind == "eager"
         on = torch.device("cpu") if plain else device
         self._captured = CapturedStep(self.update, self._undo, on)

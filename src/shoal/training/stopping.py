@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from ..algorithms.base import Algorithm
 from ..results.records import Record
+from ..scalars import widest
 from .evaluation import Evaluation, EvaluationSet
 
 # The key of the loss in a record.
@@ -46,7 +47,8 @@ class Stopping:
         """Return the held-out loss for a record: cross-entropy, the mean over the domains."""
         found = []
         for part in self.held_out:
-            logits = torch.cat(list(self.evaluate.logits(part))).double()
+            logits = torch.cat(list(self.evaluate.logits(part)))
+            logits = logits.to(widest(logits.device))
             labels = part.labels.to(logits.device)
             found.append(float(functional.cross_entropy(logits, labels)))
         return {LOSS: fmean(found)} if found else {}

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from ..results.records import Record
 
+__all__ = ["Progress", "Watcher"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:

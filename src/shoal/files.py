@@ -1,0 +1,108 @@
+"""Files: only regular files of a stated size are opened, and none of them makes a reader wait.
+
+A FIFO or a device can be named like an image, and would block a reader or never end.
+"""
+
+import errno
+import io
+import os
+import stat
+from pathlib import Path
+from typing import IO
+
+MIB, GIB = 2**20, 2**30
+# The most bytes of a file, by what it holds.
+JSON_BYTES = 64 * MIB
+# The plan of a sweep with 100,000 runs, the records of a long run, a list of images.
+LIST_BYTES = 256 * MIB
+IMAGE_BYTES = 512 * MIB
+TABLE_BYTES = 16 * GIB
+TENSOR_BYTES = 64 * GIB
+ARCHIVE_BYTES = 64 * GIB
+
+CHUNK = 1 << 18
+KINDS = {
+    stat.S_IFIFO: "a named pipe (FIFO)",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+# Not all systems have them. A file that is replaced by a FIFO after it was looked at does not wait.
+FLAGS = 0
+for _flag in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
+    FLAGS |= getattr(os, _flag, 0)
+
+
+class UnfitFile(ValueError):
+    """A file that is not opened: it is no regular file, or larger than the stated size."""
+
+    def __init__(self, path: str | Path, why: str) -> None:
+        super().__init__(f"cannot read {path}: {why}")
+
+
+def open_file(path: str | Path, most: int) -> io.BufferedReader:
+    """Return a regular file of at most ``most`` bytes, open to be read.
+
+    Raise ``UnfitFile`` if it is none, and OSError if it does not exist or may not be read.
+    """
+    _check(path, os.stat(path), most)  # some devices act as soon as they are opened
+    handle = os.open(path, FLAGS | os.O_RDONLY)
+    try:
+        _check(path, os.fstat(handle), most)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _check(path: str | Path, state: os.stat_result, most: int) -> None:
+    kind = stat.S_IFMT(state.st_mode)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, expected a file", str(path))
+    if kind != stat.S_IFREG:
+        raise UnfitFile(path, f"it is {KINDS.get(kind, 'special')}, expected a regular file")
+    if state.st_size > most:
+        raise UnfitFile(path, _too_large(f"{state.st_size:,} bytes", most))
+
+
+def _too_large(came: str, most: int) -> str:
+    return f"it has {came}, and at most {most:,} are read; make it smaller"
+
+
+def read_bytes(path: str | Path, most: int) -> bytes:
+    """Return the content of a regular file; raise as ``open_file`` does."""
+    with open_file(path, most) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(size + 1)
+        if len(content) <= size:
+            return content
+        # It grows while it is read, or is one of those that the kernel makes up.
+        parts = [content]
+        while chunk := file.read(CHUNK):
+            parts.append(chunk)
+            size += len(chunk)
+            if size > most:
+                raise UnfitFile(path, _too_large(f"more than {most:,} bytes", most))
+        return b"".join(parts)
+
+
+def read_text(path: str | Path, most: int) -> str:
+    """Return the text of a UTF-8 file, with or without a mark at its beginning."""
+    content = read_bytes(path, most)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        kind = Path(path).suffix[1:].upper() or "text"
+        raise ValueError(f"{path} is not UTF-8 text; save it as {kind} UTF-8 ({error})") from error
+
+
+def open_to_append(path: str | Path) -> IO[bytes]:
+    """Return a regular file to be read and extended, made if it does not exist; unbuffered."""
+    flags = FLAGS | os.O_RDWR | os.O_CREAT | os.O_APPEND
+    handle = os.open(path, flags, 0o666)
+    try:
+        _check(path, os.fstat(handle), ARCHIVE_BYTES)
+        return os.fdopen(handle, "ab+", buffering=0)
+    except BaseException:
+        os.close(handle)
+        raise

@@ -1,0 +1,779 @@
+"""The rim: hostile files, names and file systems meet an error with a name, and leave nothing."""
+
+import fcntl
+import io
+import json
+import os
+import resource
+import shutil
+import subprocess
+import tarfile
+import warnings
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from shoal import storage
+from shoal.cli import main
+from shoal.datasets.download import download
+from shoal.datasets.folders import image_folders
+from shoal.datasets.images import decode, find_copies, image_size, is_turned, verify
+from shoal.datasets.unpack import unpack
+from shoal.fitting.inputs import columns_of, files_in, inputs_of
+from shoal.report.views import Document, Section, print_latex
+from shoal.results.records import Record, failures, read_runs
+from shoal.runs import model
+from shoal.runs.folder import RunFolder, open_run_folder
+from shoal.storage import hold_lock, write_json, write_text
+from shoal.sweeps.attempt import BEGUN, DEATHS, attempt, try_again
+from shoal.sweeps.plan import folder_of, read_plan
+from shoal.sweeps.status import RunState, state_of
+from shoal.sweeps.worker import Worker
+from shoal.training.watcher import Watcher
+from tests.datasets.pictures import picture
+from tests.datasets.server import Handler, Served, serving
+from tests.report.made_up import make_run, write_failure, write_run
+from tests.runs.small import CPU, carry_out, tiny_run
+from tests.sweeps.workspaces import COMPARED, Squares, planned
+
+pytestmark = pytest.mark.timeout(60)
+# Clears the screen, turns the text around, and begins a line that looks like another message.
+HOSTILE = "a\x1b[2J\x9b31m\u202eb\nshoal: all is well"
+
+
+@pytest.fixture(params=["fifo", "device", "endless", "sparse", "loop"])
+def trap(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A path that would block a reader, never end, or take all memory."""
+    path = tmp_path / "trap.png"
+    if request.param == "fifo":
+        os.mkfifo(path)
+    elif request.param == "device":
+        path.symlink_to("/dev/full")
+    elif request.param == "endless":
+        path.symlink_to("/dev/zero")
+    elif request.param == "loop":
+        path.symlink_to(path)
+    else:
+        with path.open("wb") as file:
+            file.truncate(10 * 2**30)
+    return path
+
+
+def fits_into(extra: int) -> Callable[[], None]:
+    """Return a function that bounds the memory of this process; its return value undoes that."""
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (size + extra, before[1]))
+    return lambda: resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+# Files that are opened
+
+
+def test_no_image_makes_a_reader_wait_or_takes_its_memory(trap: Path) -> None:
+    free = fits_into(2**30)
+    try:
+        with pytest.raises((ValueError, OSError)) as caught:
+            decode(trap)
+        assert not is_turned(trap) and image_size(trap) is None
+    finally:
+        free()
+    assert str(trap) in str(caught.value)
+
+
+def test_one_trap_does_not_stop_a_data_set(trap: Path) -> None:
+    root = trap.parent / "set"
+    for domain in ("one", "two"):
+        for kind in ("cat", "dog"):
+            picture(root / domain / kind / "a.png")
+    here = root / "one" / "cat" / "trap.png"
+    if os.path.islink(trap):
+        target = os.readlink(trap)
+        here.symlink_to(here if target == str(trap) else target)
+    else:
+        trap.rename(here)
+    dataset = image_folders("mine", root)
+    found = verify(dataset)
+    assert [line.path for line in found.broken] == [here]
+    assert found.broken[0].why
+    assert find_copies(dataset)  # the four pictures are the same
+    assert here in files_in(root, rows=False)[0]
+
+
+@pytest.mark.parametrize("name", ["run.json", "records.jsonl", "failed.json", "timing.json"])
+def test_a_fifo_among_the_files_of_a_run(tmp_path: Path, name: str) -> None:
+    path = write_run(tmp_path, make_run("pacs", "erm", ("photo",), 0, 0)).path or tmp_path
+    (path / name).unlink(missing_ok=True)
+    os.mkfifo(path / name)
+    if name in ("run.json", "records.jsonl"):
+        with pytest.raises(ValueError, match=rf"{name}.* named pipe"):
+            read_runs([tmp_path])
+    else:
+        assert len(read_runs([tmp_path])) == 1
+        failures([tmp_path])
+
+
+@pytest.mark.parametrize("way", ["predict", "report", "eval"])
+def test_a_command_does_not_wait_for_a_fifo(
+    tmp_path: Path, way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "model.json")
+    (tmp_path / "model.safetensors").touch()
+    os.mkfifo(tmp_path / "run.json")
+    (tmp_path / "done").touch()
+    folder = str(tmp_path)
+    commands = {
+        "predict": ["predict", folder, "a.png"],
+        "report": ["report", folder],
+        "eval": ["eval", folder, "--dataset", "colored-mnist"],
+    }
+    assert main(commands[way]) == 2
+    assert "named pipe" in capsys.readouterr().err
+
+
+def test_a_link_to_itself_among_images(tmp_path: Path) -> None:
+    picture(tmp_path / "one" / "cat" / "a.png")
+    (loop := tmp_path / "one" / "cat" / "b.png").symlink_to(loop)
+    (tmp_path / "one" / "stray").symlink_to(tmp_path / "one" / "stray")
+    (broken,) = verify(image_folders("mine", tmp_path)).broken
+    assert broken.path == loop and "it links to" in broken.why
+
+
+def test_postscript_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow would give it to Ghostscript, a whole programming language."""
+    from PIL import EpsImagePlugin
+
+    def run(*_: Any, **__: Any) -> None:
+        raise AssertionError("Ghostscript ran")
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", run)
+    monkeypatch.setattr(EpsImagePlugin, "has_ghostscript", lambda: True)
+    image = Image.new("RGB", (4, 4))
+    image.save(tmp_path / "a.eps")
+    (tmp_path / "a.eps").rename(tmp_path / "a.png")
+    with pytest.raises(ValueError, match="not an image file"):
+        decode(tmp_path / "a.png")
+    for suffix in ("bmp", "gif", "jpg", "png", "ppm", "pgm", "tif", "webp"):
+        image.convert("L" if suffix == "pgm" else "RGB").save(tmp_path / f"b.{suffix}")
+        assert decode(tmp_path / f"b.{suffix}").shape == (3, 4, 4)
+
+
+# Archives
+
+
+def archive_of(*names: str) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(name))
+    return content.getvalue()
+
+
+def zip_of(*names: str) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name in names:
+            archive.writestr(name, b"")
+    return content.getvalue()
+
+
+def header(change: Callable[[bytearray], None], body: bytes = b"x") -> bytes:
+    """Return a tar file of one member whose header was changed, with a right sum again."""
+    info = tarfile.TarInfo("a")
+    info.size = len(body)
+    block = bytearray(info.tobuf(tarfile.USTAR_FORMAT))
+    change(block)
+    block[148:156] = b" " * 8
+    block[148:156] = f"{sum(block):06o}\0 ".encode()
+    return bytes(block) + body.ljust(512, b"\0") + bytes(1024)
+
+
+def set_field(start: int, value: bytes) -> Callable[[bytearray], None]:
+    def change(block: bytearray) -> None:
+        block[start : start + len(value)] = value
+
+    return change
+
+
+def pax(**headers: str) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("a")
+        info.pax_headers = headers
+        archive.addfile(info)
+    return content.getvalue()
+
+
+LONG = tarfile.TarInfo("././@LongLink")
+LONG.type, LONG.size = tarfile.GNUTYPE_LONGNAME, 2
+ARCHIVES = {
+    "nested": archive_of("a/" * 600 + "b"),
+    "nested zip": zip_of("a/" * 600 + "b"),
+    "long": archive_of("a/" * 40 + "b" * 200 + "/" + "/".join("c" * 200 for _ in range(5))),
+    "long names": 5000 * (LONG.tobuf() + b"b\0".ljust(512, b"\0")) + archive_of("a"),
+    "underscore": header(set_field(124, b"000000_0001 ")),
+    "plus": header(set_field(124, b"+0000000001 ")),
+    "nul in size": header(set_field(124, b"1\x000000000001")),
+    "negative": header(set_field(124, b"\xff" * 11 + b"\xfe")),
+    "minus": header(set_field(124, b"-0000000001 ")),
+    "nul in name": header(set_field(0, b"good.png\0evil")),
+    "sparse": header(set_field(156, tarfile.GNUTYPE_SPARSE)),
+    "sparse pax": pax(**{"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}),
+    "size of pax": pax(size="1_0"),
+    "nul in zip": zip_of("abc").replace(b"abc", b"a\0c"),
+}
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_an_odd_archive_is_refused_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "archive"
+    path.write_bytes(ARCHIVES[name])
+    with pytest.raises(ValueError, match=r"archive (holds|is damaged|has|unpacks)"):
+        unpack(path, tmp_path / "target")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_bytes_after_the_last_member_are_bounded(tmp_path: Path) -> None:
+    import gzip
+
+    path = tmp_path / "archive"
+    path.write_bytes(gzip.compress(archive_of("a") + bytes(2**22)))
+    with pytest.raises(ValueError, match="follow its last member"):
+        unpack(path, tmp_path / "target", limit=2**20)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+# A folder that is lost
+
+
+class Taking(Watcher):
+    """Deletes the folder of a run, or moves it away, after its first record."""
+
+    def __init__(self, path: Path, how: str) -> None:
+        self.path, self.how, self.done = path, how, False
+
+    def records(self, records: Any) -> None:
+        if not self.done:
+            self.done = True
+            if self.how == "delete":
+                shutil.rmtree(self.path)
+            else:
+                self.path.rename(self.path.parent.parent / "moved")
+
+
+@pytest.mark.parametrize("how", ["delete", "move"])
+def test_a_run_whose_folder_goes_is_a_failure_that_the_same_command_mends(
+    tmp_path: Path, how: str
+) -> None:
+    planned(tmp_path)
+    run = read_plan(tmp_path)[0]
+    path = folder_of(tmp_path, run)
+    worker = Worker(tmp_path, Squares())
+    assert worker.attempt(run, watcher=Taking(path, how)) is RunState.FAILED
+    # The status, the folder and a report agree.
+    assert state_of(path) is RunState.FAILED
+    assert RunFolder(path).run() == run
+    (failure,) = failures([tmp_path / "runs"])
+    assert "was deleted or moved while" in failure.reason
+    assert sorted(one.name for one in path.iterdir()) == ["failed.json", "lock", "run.json"]
+    # And the same command trains it as if nothing had happened.
+    try_again(path, run)
+    assert worker.attempt(run) is RunState.DONE
+    whole = tmp_path / "whole"
+    planned(whole)
+    Worker(whole, Squares()).attempt(run)
+    for name in COMPARED:
+        assert (path / name).read_bytes() == (folder_of(whole, run) / name).read_bytes()
+
+
+def test_a_single_run_whose_folder_goes_ends_with_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with pytest.raises(OSError, match=r"run was deleted or moved while .* run the same command"):
+        carry_out(path, tiny_run(), watcher=Taking(path, "delete"), every=0.0)
+    assert not path.exists()
+
+
+def test_a_run_that_is_done_without_its_description_is_not_done(tmp_path: Path) -> None:
+    """An earlier version left this behind when its folder was deleted."""
+    planned(tmp_path)
+    run = read_plan(tmp_path)[0]
+    path = folder_of(tmp_path, run)
+    worker = Worker(tmp_path, Squares())
+    worker.attempt(run)
+    (path / "run.json").unlink()
+    assert state_of(path) is RunState.WAITING
+    assert worker.attempt(run) is RunState.FAILED
+    reason = json.loads((path / "failed.json").read_text())["reason"]
+    assert "or delete it" in reason
+    shutil.rmtree(path)  # as it says
+    assert worker.attempt(run) is RunState.DONE
+
+
+# Locks
+
+
+def test_a_second_holder_of_a_lock_is_noticed(tmp_path: Path) -> None:
+    """As on a mount without locks, where another machine takes the same one."""
+    lock = tmp_path / "run" / "lock"
+    with hold_lock(lock):
+        write_text(tmp_path / "run" / "a", "1")
+        lock.write_bytes(b"process 7 of elsewhere (1234)\n")
+        with pytest.raises(OSError, match=r"by two processes at once.*process 7 of elsewhere"):
+            write_text(tmp_path / "run" / "b", "2")
+    assert lock.read_bytes() == b"process 7 of elsewhere (1234)\n"  # it is the other's
+    assert not (tmp_path / "run" / "b").exists()
+
+
+@pytest.fixture
+def untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "_TRIED", set())
+
+
+@pytest.mark.usefixtures("untried")
+def test_the_canary_notices_locks_that_do_not_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny_run()
+    with open_run_folder(tmp_path / "good", run):
+        pass  # this disk locks
+    storage._TRIED.clear()
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)  # of this process, which then holds none
+    with (
+        pytest.raises(OSError, match=r"locks in .*bad do not lock: .* another file system"),
+        open_run_folder(tmp_path / "bad", run),
+    ):
+        raise AssertionError("opened")
+
+
+@pytest.mark.usefixtures("untried")
+def test_the_canary_asks_each_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    real = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: [started.append(a), real(*a, **k)][1])
+    for name in "ab":
+        with open_run_folder(tmp_path / name, tiny_run()):
+            pass
+    assert len(started) == 1
+
+
+@pytest.mark.usefixtures("untried")
+@pytest.mark.parametrize("option", ["nolock", "local_lock=all", "local_lock=flock"])
+def test_a_mount_with_locks_of_its_own_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    device = tmp_path.stat().st_dev
+    mounts = tmp_path / "mounts"
+    number = f"{os.major(device)}:{os.minor(device)}"
+    mounts.write_text(
+        "1 2 0:7 / /x rw - ext4 /dev/sda rw\n"
+        f"36 35 {number} / {tmp_path} rw,noatime master:1 - nfs4 server:/x rw,{option},vers=4\n"
+    )
+    monkeypatch.setattr(storage, "MOUNTS", mounts)
+    with (
+        pytest.warns(UserWarning, match=f"hold on this machine alone .*{option}"),
+        open_run_folder(tmp_path / "run", tiny_run()),
+    ):
+        pass
+
+
+def test_one_lock_that_cannot_be_read_does_not_stop_the_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned(tmp_path)
+    runs = read_plan(tmp_path)
+    path = folder_of(tmp_path, runs[0])
+    path.mkdir(parents=True)
+    os.mkfifo(path / "lock")  # root may read everything, so permissions would not do
+    assert main(["status", str(tmp_path)]) == 0
+    out = capsys.readouterr().out.replace("\n", "")
+    assert "named pipe" in out and str(path.name) in out
+    assert main(["status", str(tmp_path), "--json"]) == 0
+    (failure,) = json.loads(capsys.readouterr().out)["failures"]
+    assert failure["folder"] == str(path)
+
+
+def test_a_report_names_the_folders_that_it_may_not_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed = write_run(tmp_path, make_run("pacs", "erm", ("photo",), 0, 0)).path
+    write_run(tmp_path, make_run("pacs", "erm", ("sketch",), 0, 0))
+    listed = os.scandir
+
+    def scandir(path: Any = ".") -> Any:
+        if Path(path) == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert main(["report", str(tmp_path)]) == 0
+    told = capsys.readouterr()
+    assert f"shoal: left out {closed}, which cannot be opened (Permission denied)" in told.err
+    assert main(["report", str(tmp_path), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["rules"][0]["results"][0]["domains"]) == ["sketch"]
+
+
+def test_a_folder_that_others_closed_is_named_for_a_user_without_rights(tmp_path: Path) -> None:
+    if os.getuid() != 0:
+        closed = write_run(tmp_path, make_run("pacs", "erm", ("photo",), 0, 0)).path or tmp_path
+        closed.chmod(0)
+        with pytest.warns(UserWarning, match="cannot be opened"):
+            assert read_runs([tmp_path]) == []
+        closed.chmod(0o700)
+        return
+    # Root opens everything, so somebody else looks.
+    root = Path("/tmp") / f"rim-{os.getpid()}"
+    try:
+        closed = write_run(root, make_run("pacs", "erm", ("photo",), 0, 0)).path or root
+        root.chmod(0o755)
+        closed.chmod(0)
+        child = os.fork()
+        if not child:  # pragma: no cover
+            os.setuid(65534)
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                found = read_runs([root])
+            os._exit(0 if not found and "cannot be opened" in str(told[0].message) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        shutil.rmtree(root)
+
+
+# Names that reach a terminal, LaTeX and CSV
+
+
+def is_harmless(text: str) -> bool:
+    from shoal.escapes import is_safe
+
+    return all(is_safe(one) or one in "\n" for one in text)
+
+
+def test_names_of_a_run_on_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    run = replace(make_run("pacs", "erm", ("photo",), 0, 0), dataset=HOSTILE)
+    write_run(tmp_path / "x", replace(run, dataset="mine"))
+    named = next(tmp_path.rglob("run.json"))
+    about = json.loads(named.read_text()) | {"dataset": HOSTILE}
+    named.write_text(json.dumps(about))
+    write_failure(tmp_path, make_run("pacs", "irm", ("photo",), 0, 0), HOSTILE)
+    for form in ("terminal", "markdown", "latex", "json"):
+        assert main(["report", str(tmp_path), "--format", form]) == 0
+        told = capsys.readouterr()
+        assert is_harmless(told.out) and is_harmless(told.err), form
+        assert not [line for line in told.out.splitlines() if line.startswith("shoal:")], form
+        assert "all is well" in told.out
+
+
+def test_names_of_files_and_errors_on_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(tmp_path / HOSTILE), "a.png"]) == 2
+    told = capsys.readouterr().err
+    assert is_harmless(told) and told.count("\n") == 1
+    assert r"a\x1b[2J\x9b31m\u202eb\nshoal: all is well" in told
+
+
+def test_names_of_a_plan_on_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    run = tiny_run()
+    write_json(tmp_path / "plan.json", [replace(run, dataset=HOSTILE).canonical()])
+    assert main(["status", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert is_harmless(told) and r"a\x1b[2J" in told
+    assert not [line for line in told.splitlines() if line.startswith("shoal:")]
+
+
+def test_the_words_of_a_server_on_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(handler: Handler, served: Served) -> None:
+        handler.wfile.write(b"HTTP/1.0 404 \x1b[2J\x9b31m\r\n\r\n")
+
+    with serving(always=answer) as served:
+        url = served.url.replace("file.zip", "pacs.zip")
+        assert main(["data", "download", "pacs", "--data", str(tmp_path), "--url", url]) == 2
+    told = capsys.readouterr().err
+    assert is_harmless(told) and "answered 404" in told
+
+
+def test_words_of_progress_bars(capsys: pytest.CaptureFixture[str]) -> None:
+    from shoal.report.screen import open_console, progress_bars, words_column
+
+    bars = progress_bars(open_console(stderr=True), words_column(), words_column("words"))
+    task = bars.add_task(HOSTILE, words=HOSTILE)
+    bars.update(task, words=HOSTILE + "!")
+    (shown,) = bars.tasks
+    assert is_harmless(shown.description + shown.fields["words"])
+    assert "\n" not in shown.description + shown.fields["words"]
+
+
+def test_markup_in_a_name_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    from shoal.report.screen import open_console, rich_table
+
+    table = rich_table("[bold]title")
+    table.add_column("[red]head")
+    table.add_row("[link=x]cell")
+    open_console(width=80).print(table)
+    open_console(width=80).print("[blink]line")
+    told = capsys.readouterr().out
+    for words in ("[bold]title", "[red]head", "[link=x]cell", "[blink]line"):
+        assert words in told
+
+
+def test_a_newline_does_not_end_a_comment_of_latex() -> None:
+    file = io.StringIO()
+    lines = ["a note on mine\n\\input{/etc/passwd}", "another\r\\x", "and \u2028\\y"]
+    print_latex(Document([Section(heading="h", notes=lines)], dict), file)
+    assert all(line.startswith("% ") for line in file.getvalue().splitlines())
+    assert file.getvalue().count("\n") == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
+        ("@SUM(1)", "'@SUM(1)"),
+        ("+a", "'+a"),
+        ("-a", "'-a"),
+        ("\t=1", "'\t=1"),
+        ("＝1", "'＝1"),
+        ("-1", "-1"),
+        ("+1.5e-3", "+1.5e-3"),
+        ("plain", "plain"),
+        ("", ""),
+    ],
+)
+def test_formulas_in_csv(name: str, cell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import csv
+
+    from shoal.report.screen import csv_printer
+
+    csv_printer()([name, None])
+    assert next(csv.reader(io.StringIO(capsys.readouterr().out, newline=""))) == [cell, ""]
+
+
+# Damaged files
+
+
+DEEP = "[" * 100_000
+CONTENTS = {
+    "deep": DEEP.encode(),
+    "deep object": b'{"a":' * 100_000,
+    "not UTF-8": b'{"a": "\xff"}',
+    "large": b"1" + b"0" * 400,
+    "larger": b"1" + b"0" * 5000,
+    "null": b"null",
+    "text": b'"x"',
+    "list": b"[[]]",
+    "empty": b"",
+    "nothing": b"\0" * 10,
+}
+
+
+def saved_model(folder: Path) -> Path:
+    run = tiny_run("erm")
+    algorithm = model.build(run, model.registered("erm"), (1, 8, 8), 2, 2, None, CPU)
+    record = Record(step=2, accuracy={"a": {"held_out": 0.5}})
+    model.save(folder, algorithm, run, (1, 8, 8), ("left", "right"), ("a", "b"), record)
+    return folder
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
+@pytest.mark.parametrize("name", ["model.json", "run.json", "plan.json", "records.jsonl"])
+def test_a_damaged_file_is_named_with_advice(tmp_path: Path, name: str, content: bytes) -> None:
+    run = write_run(tmp_path / "runs", make_run("pacs", "erm", ("photo",), 0, 0))
+    folder = {"model.json": saved_model(tmp_path / "model"), "plan.json": tmp_path}.get(
+        name, run.path or tmp_path
+    )
+    (folder / name).write_bytes(content)
+    read: dict[str, Callable[[], object]] = {
+        "model.json": lambda: model.load(folder, CPU),
+        "plan.json": lambda: read_plan(folder),
+        "run.json": lambda: read_runs([tmp_path]),
+        "records.jsonl": lambda: read_runs([tmp_path]),
+    }
+    with pytest.raises(ValueError, match=r"; (copy|delete|move|write)|: copy") as caught:
+        read[name]()
+    assert str(folder / name) in str(caught.value)
+    assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize("key", ["dataset", "trial", "test_domains", "hparams", "protocol"])
+@pytest.mark.parametrize("value", [None, [[]], {"a": 1}, "x", 1e400, True], ids=repr)
+def test_a_wrong_type_in_a_run_is_named(tmp_path: Path, key: str, value: Any) -> None:
+    run = tiny_run()
+    canonical = run.canonical()
+    if type(value) is type(canonical[key]):
+        return
+    path = tmp_path / "run.json"
+    write_json(path, canonical | {key: value})
+    with pytest.raises(ValueError, match=r"run\.json cannot be read: .*delete the folder"):
+        RunFolder(tmp_path).run()
+    write_json(tmp_path / "plan.json", [canonical | {key: value}])
+    with pytest.raises(ValueError, match=r"plan\.json is damaged .*move it away"):
+        read_plan(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"classes": ["left", "left"]},
+        {"classes": []},
+        {"classes": [1, 2]},
+        {"classes": "ab"},
+        {"training_domains": ["a", "a"]},
+        {"training_domains": {"a": 1}},
+        {"shape": [0]},
+        {"shape": [10**30, 8, 8]},
+        {"shape": "x"},
+        {"shape": [1, 8]},
+        {"run": []},
+        {"run": {"schema": 1}},
+        {"temperature": "warm"},
+        {"inputs": {"columns": [{"name": "a"}]}},
+        {"inputs": {"columns": [{"name": "a", "kind": "number", "gaps": False}]}},
+        {"inputs": 7},
+        {"inputs": {"window": {"low": "x", "high": 3}}},
+    ],
+    ids=str,
+)
+def test_a_damaged_card_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
+    from shoal.fitting.predictor import load
+
+    card = tmp_path / "model.json"
+    saved_model(tmp_path)
+    write_json(card, json.loads(card.read_text()) | change)
+    with pytest.raises(ValueError, match=r"model\.(json|safetensors)"):
+        load(tmp_path, "cpu")
+
+
+@pytest.mark.parametrize("key", ["classes", "training_domains"])
+def test_names_by_the_million_are_compared_before_anything_is_made(
+    tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved_model(tmp_path)
+    card = json.loads((tmp_path / "model.json").read_text())
+    card["algorithm"] = card["run"]["algorithm"] = "dann"  # which has a discriminator of domains
+    card["run"]["hparams"] = vars(model.registered("dann").Hparams())
+    card[key] = [str(number) for number in range(300_000)]
+    (tmp_path / "model.json").write_text(json.dumps(card))
+    monkeypatch.setattr(torch.nn.Module, "to_empty", None)  # makes every drawn network
+    with pytest.raises(ValueError, match=r"does not fit DANN: tensors differ"):
+        model.load(tmp_path, CPU)
+
+
+def test_the_advice_for_a_damaged_run_works(tmp_path: Path) -> None:
+    planned(tmp_path)
+    run = read_plan(tmp_path)[0]
+    path, worker = folder_of(tmp_path, run), Worker(tmp_path, Squares())
+    assert worker.attempt(run) is RunState.DONE
+    (path / "done").unlink()
+    (path / "run.json").write_text("{")
+    assert worker.attempt(run) is RunState.FAILED
+    reason = json.loads((path / "failed.json").read_text())["reason"]
+    assert f"delete the folder {path} and run" in reason
+    shutil.rmtree(path)
+    assert worker.attempt(run) is RunState.DONE
+
+
+def test_five_early_deaths_are_not_for_good(tmp_path: Path) -> None:
+    from shoal.sweeps.attempt import retry_interrupted
+
+    planned(tmp_path)
+    run = read_plan(tmp_path)[0]
+    path, worker = folder_of(tmp_path, run), Worker(tmp_path, Squares())
+    with open_run_folder(path, run):
+        write_json(path / BEGUN, {"times": DEATHS, "at": ""})
+    assert worker.attempt(run) is RunState.FAILED
+    assert worker.attempt(run) is RunState.FAILED  # within one command
+    retry_interrupted(tmp_path)  # as every fit begins
+    assert worker.attempt(run) is RunState.DONE
+
+
+def test_the_same_fit_tries_again_what_was_killed_too_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from shoal.fitting import fit as fitting
+
+    monkeypatch.setattr(fitting, "onnx_missing", lambda: "onnx")
+
+    def fit() -> None:
+        data = Path(__file__).parent / "fixtures" / "v0.1" / "patients.csv"
+        columns = {"class_column": "outcome", "domain_column": "site"}
+        only = ["logistic-regression"]
+        fitting.fit(data, out=tmp_path, only=only, runs=3, trials=1, device="cpu", **columns)
+
+    fit()
+    killed = next((tmp_path / "runs").iterdir())
+    records = (killed / "records.jsonl").read_bytes()
+    for path in killed.iterdir():
+        if path.name not in ("run.json", "lock"):
+            path.unlink()
+    write_json(killed / "failed.json", {"kind": "death", "reason": "no", "memory": False})
+    fit()
+    assert state_of(killed) is RunState.DONE
+    assert (killed / "records.jsonl").read_bytes() == records
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"times": "x"}', '{"times": []}'])
+def test_a_damaged_count_of_deaths_is_none(tmp_path: Path, content: str) -> None:
+    planned(tmp_path)
+    run = read_plan(tmp_path)[0]
+    path = folder_of(tmp_path, run)
+    path.mkdir(parents=True)
+    (path / BEGUN).write_text(content)
+    machine = Squares().machine()
+    assert attempt(run, Squares(), tmp_path, machine) is RunState.DONE
+
+
+# Arrays
+
+
+@pytest.mark.parametrize("kind", [np.complex64, np.complex128])
+def test_complex_numbers_are_refused(kind: type) -> None:
+    values = np.ones((4, 2), kind) * 1j
+    for given in (values, torch.from_numpy(values)):
+        with pytest.raises(ValueError, match="X must hold real numbers, got complex"):
+            inputs_of(given)
+    with pytest.raises(ValueError, match="must hold real numbers"):
+        columns_of({"a": values[:, 0]})
+
+
+# Syncing
+
+
+def test_every_move_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[tuple[int, int]] = set()
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        state = os.fstat(handle)
+        synced.add((state.st_dev, state.st_ino))
+        real(handle)
+
+    def was_synced(folder: Path) -> bool:
+        state = folder.stat()
+        return (state.st_dev, state.st_ino) in synced
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_text(tmp_path / "a" / "b" / "file", "x")
+    assert was_synced(tmp_path) and was_synced(tmp_path / "a") and was_synced(tmp_path / "a" / "b")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "archive").write_bytes(archive_of("x"))
+    unpack(tmp_path / "c" / "archive", tmp_path / "c" / "d")
+    assert was_synced(tmp_path / "c")
+    (tmp_path / "e").mkdir()
+    with serving(b"content") as served:
+        download(served.url, tmp_path / "e" / "file")
+    assert was_synced(tmp_path / "e")
