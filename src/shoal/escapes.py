@@ -8,6 +8,7 @@ import json
 import re
 import reprlib
 import unicodedata
+from collections.abc import Iterator
 from typing import Any
 
 # Joiners that Persian, Indic scripts and emoji need. All other characters of these categories are
@@ -88,10 +89,18 @@ def _is_number(text: str) -> bool:
 
 def json_text(value: Any, indent: int | None = None, allow_nan: bool = True) -> str:
     """Return a value as JSON that can be read, with unsafe characters escaped as JSON does."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=allow_nan)
-    if text.isprintable():
-        return text
-    return "".join(one if is_safe(one) or one == "\n" else json.dumps(one)[1:-1] for one in text)
+    return "".join(json_parts(value, indent, allow_nan))
+
+
+def json_parts(value: Any, indent: int | None = None, allow_nan: bool = True) -> Iterator[str]:
+    """Yield the text of ``json_text`` in parts, which need less memory."""
+    encoder = json.JSONEncoder(indent=indent, ensure_ascii=False, allow_nan=allow_nan)
+    for part in encoder.iterencode(value):
+        yield part if part.isprintable() else "".join(map(_json_safe, part))
+
+
+def _json_safe(one: str) -> str:
+    return one if is_safe(one) or one == "\n" else json.dumps(one)[1:-1]
 
 
 def html_json(text: str) -> str:

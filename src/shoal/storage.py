@@ -1,5 +1,6 @@
 """Storage: atomic files, JSON, tensors and file locks; free of torch until a tensor is stored."""
 
+import io
 import json
 import os
 import platform
@@ -130,6 +131,20 @@ def write_text(path: Path, text: str) -> None:
     """Write a text as UTF-8, whole or not at all."""
     # File names need not be UTF-8. Escaped, they are still JSON and read back the same.
     write_aside(path, lambda file: file.write(text.encode(errors="backslashreplace")))
+
+
+def print_aside(path: Path, show: Callable[[IO[str]], object]) -> None:
+    """Give ``path`` the UTF-8 text that ``show`` prints, all of it or nothing.
+
+    The text can be longer than the memory.
+    """
+
+    def write(file: IO[bytes]) -> None:
+        text = io.TextIOWrapper(file, "utf-8", errors="backslashreplace", newline="")
+        show(text)
+        text.detach()
+
+    write_aside(path, write)
 
 
 def write_json(path: Path, value: Any) -> None:

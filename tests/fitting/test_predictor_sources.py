@@ -328,6 +328,45 @@ def test_no_file_of_a_folder_is_lost(
     ]
 
 
+def test_files_that_change_or_vanish_are_errors_of_their_own(tmp_path: Path) -> None:
+    for number in range(40):
+        Image.new("RGB", (32, 32), (number, 0, 0)).save(tmp_path / f"{number:02}.png")
+    paths = sorted(tmp_path.iterdir())
+    every = small().predictions(tmp_path)
+    found = [next(every)]  # the folder has been listed
+    content = paths[36].read_bytes()
+    paths[36].write_bytes(content[:-40])
+    paths[37].write_text("replaced")
+    paths[38].unlink()
+    (tmp_path / "40.png").write_bytes(content)  # came too late
+    found += every
+    assert [one.source for one in found] == list(map(str, paths))
+    assert {k: one.error for k, one in enumerate(found) if one.error} == {
+        36: f"cannot read {paths[36]}: damaged or truncated (image file is truncated)",
+        37: f"cannot read {paths[37]}: not an image file, or its header is damaged",
+        38: f"there is no file {paths[38]}",
+    }
+
+
+def test_few_files_are_read_ahead_of_their_predictions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So memory does not grow with their number."""
+    from shoal.fitting import predictor
+
+    read, before = list[str](), predictor._read
+
+    def counted(name: str, *others: Any) -> Any:
+        read.append(name)
+        return before(name, *others)
+
+    monkeypatch.setattr(predictor, "_read", counted)
+    Image.new("RGB", (8, 8)).save(tmp_path / "0.png")
+    most = 2 * torch.get_num_threads() * predictor.BATCH["cpu"] + predictor.BATCH["cpu"]
+    for number, one in enumerate(small().predictions([tmp_path / "0.png"] * (4 * most)), 1):
+        assert one.error is None and len(read) <= number + most
+
+
 def test_pictures_are_answered_as_their_files(tmp_path: Path) -> None:
     paths = sorted(write_images(tmp_path).rglob("*.png"))[:3]
     files = [one.probabilities for one in small().predict(paths)]

@@ -15,7 +15,7 @@ from ..runs.machine import COMPILING_PAYS, Machine, choose_step, hardware_for
 from ..runs.run import Run
 from ..sweeps.cost import read_rates, remaining_work, runs_to_probe, write_rates
 from ..sweeps.plan import LoadedData, MethodChoice, Shard, folder_of, write_plan
-from ..sweeps.status import RunState, SweepWatcher, count_states
+from ..sweeps.status import RunState, SweepWatcher, count_states, read_status
 from ..training.watcher import Watcher
 from .extras import require
 from .notes import add_quiet, note, progress_console, quietly, say
@@ -242,7 +242,7 @@ def _print_plan(
 ) -> None:
     """Print a row for every data set and method, and the totals."""
 
-    rows = status_rows(options.out, plan)
+    rows = status_rows(read_status(options.out, plan))
     screen = progress_console()
     if rows:
         screen.print(status_table(f"Plan of {options.out}", rows, screen, planned=True))

@@ -1,8 +1,7 @@
 """``shoal report``: tables and pages of sweeps, and the paper's published tables."""
 
 import argparse
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,7 +69,7 @@ def failed_runs(folders: Sequence[Path]) -> "list[Failure]":
 
 def sweeps_of(failed: "Iterable[Failure]") -> list[Path]:
     """Return the folders of the sweeps that these runs belong to."""
-    from ..sweeps.plan import PLAN
+    from ..results.index import PLAN
 
     above = (next((at for at in one.path.parents if (at / PLAN).exists()), None) for one in failed)
     return [at for at in dict.fromkeys(above) if at is not None]
@@ -154,7 +153,7 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from ..report.views import FORMATS
     from ..results.records import FIT_SETUP
-    from ..storage import write_text
+    from ..storage import print_aside
 
     require(*{"terminal": ["rich"], "html": ["jinja2"]}.get(options.format, []))
     if options.published == bool(options.folders):
@@ -167,24 +166,22 @@ def _run(options: argparse.Namespace) -> int:
                 "which prints its table and trains nothing that is done"
             )
     if options.format == "html":
-        text, out = _page(options), options.out or Path(PAGE)
+        parts, out = _page(options), options.out or Path(PAGE)
+        print_aside(out, lambda file: file.writelines(parts))
     else:
         document = _published(options) if options.published else _document(options)
         show, out = FORMATS[options.format], options.out
         if out is None:
             show(document)
             return 0
-        file = io.StringIO()
-        show(document, file)
-        text = file.getvalue()
-    write_text(out, text)
+        print_aside(out, lambda file: show(document, file))
     print_lines(f"wrote {out}")
     return 0
 
 
-def _page(options: argparse.Namespace) -> str:
-    """Return the HTML page of a sweep."""
-    from ..report.page import sweep_page
+def _page(options: argparse.Namespace) -> "Iterator[str]":
+    """Return the HTML page of a sweep, in parts."""
+    from ..report.page import page_parts
     from .samples import samples_of
 
     if options.published:
@@ -192,7 +189,7 @@ def _page(options: argparse.Namespace) -> str:
     if options.compare:
         raise ValueError("--compare is for the other formats: the page compares any two methods")
     runs, failed = finished_runs(options.folders), failed_runs(options.folders)
-    return sweep_page(runs, _rules(options), failed, samples_of(runs, options))
+    return page_parts(runs, _rules(options), failed, samples_of(runs, options))
 
 
 def _published(options: argparse.Namespace) -> "Document":

@@ -192,7 +192,8 @@ def _groups(groups: "Sequence[Sequence[RunResult]]", options: argparse.Namespace
 
 def _warn_of_unfinished(groups: "Sequence[Sequence[RunResult]]", sweep: Path) -> None:
     """Print how many runs of these groups are planned and not finished."""
-    from ..sweeps.plan import PLAN, read_plan
+    from ..results.index import PLAN
+    from ..sweeps.plan import read_plan
 
     if not (sweep / PLAN).exists():
         return

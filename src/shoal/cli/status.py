@@ -11,12 +11,12 @@ from ..results.records import CARD, FIT_SETUP, failure_of
 from ..runs.machine import installed_hardware
 from ..runs.run import Run
 from ..sweeps.cost import RemainingWork, remaining_work
-from ..sweeps.plan import folder_of, read_plan
+from ..sweeps.plan import read_plan
 from ..sweeps.status import (
     RunState,
-    count_states,
+    SweepStatus,
+    read_status,
     stale_folders,
-    state_of,
     why_closed,
     without_stale,
 )
@@ -45,20 +45,25 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     require(*([] if options.json else ["rich"]))
-    runs = without_stale(options.out, read_plan(options.out))
+    plan = read_plan(options.out)
+    runs = without_stale(options.out, plan)
     if options.json:
-        left, workers = _remaining(options.out, runs)
-        found = _status_as_json(options.out, runs) | _remaining_as_json(left, workers)
+        status = read_status(options.out, runs)
+        found = _status_as_json(status, plan) | _remaining_as_json(*_remaining(status))
         print_json(found, indent=2)
         return 0
-    show_status(options.out, runs)
+    show_status(options.out, runs, plan)
     return 0
 
 
-def show_status(out: Path, runs: Sequence[Run]) -> None:
-    """Print a row for every data set and method, failures, stale runs, and the time left."""
+def show_status(out: Path, runs: Sequence[Run], plan: Sequence[Run] | None = None) -> None:
+    """Print a row for every data set and method, failures, stale runs, and the time left.
 
-    found = _status_as_json(out, runs)
+    Args:
+        plan: all runs of the folder, if they were read already.
+    """
+    status = read_status(out, runs)
+    found = _status_as_json(status, plan)
     screen = open_console()
     if found["runs"]:
         screen.print(status_table(f"Runs of {out}", found["runs"], screen))
@@ -78,20 +83,22 @@ def show_status(out: Path, runs: Sequence[Run]) -> None:
         lines.append(f"No run is planned in {out}")
     if _is_fit(out) and not (out / CARD).exists():
         lines.append("A fit plans its runs as it goes, so more may follow")
-    left, workers = _remaining(out, runs)
+    left, workers = _remaining(status)
     lines.append(describe_time_left(left, workers) if left else "")
     for line in filter(None, lines):
         screen.print(line, highlight=False, markup=False)
 
 
-def status_rows(out: Path, runs: Sequence[Run]) -> list[dict[str, Any]]:
+def status_rows(status: SweepStatus) -> list[dict[str, Any]]:
     """Return for every data set and method its updates, and its number of runs in each state."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for run in runs:
-        first = {"dataset": run.dataset, "algorithm": run.algorithm, "updates": 0}
-        row = found.setdefault((run.dataset, run.algorithm), first | dict.fromkeys(STATES, 0))
-        row["updates"] += run.protocol.steps
-        row[state_of(folder_of(out, run)).value] += 1
+    for run, state in zip(status.runs, status.states, strict=True):
+        key = (run.dataset, run.algorithm)
+        if key not in found:
+            first = {"dataset": run.dataset, "algorithm": run.algorithm, "updates": 0}
+            found[key] = first | dict.fromkeys(STATES, 0)
+        found[key]["updates"] += run.protocol.steps
+        found[key][state.value] += 1
     return list(found.values())
 
 
@@ -149,16 +156,15 @@ def describe_time_left(left: RemainingWork, workers: int) -> str:
     return ", ".join(parts)
 
 
-def _status_as_json(out: Path, runs: Sequence[Run]) -> dict[str, Any]:
+def _status_as_json(status: SweepStatus, plan: Sequence[Run] | None) -> dict[str, Any]:
     failures = []
-    for run in runs:
-        path = folder_of(out, run)
-        if state_of(path) is RunState.FAILED:
+    for path, state in zip(status.paths, status.states, strict=True):
+        if state is RunState.FAILED:
             failure = failure_of(path) or {"reason": why_closed(path)}
             if failure["reason"]:
                 failures.append({"folder": str(path), "reason": failure["reason"]})
-    stale = [str(path) for path in stale_folders(out)]
-    return {"runs": status_rows(out, runs), "failures": failures, "left_behind": stale}
+    stale = [str(path) for path in stale_folders(status.out, plan)]
+    return {"runs": status_rows(status), "failures": failures, "left_behind": stale}
 
 
 def _is_fit(out: Path) -> bool:
@@ -166,12 +172,13 @@ def _is_fit(out: Path) -> bool:
     return (out / FIT_SETUP).exists()
 
 
-def _remaining(out: Path, runs: Sequence[Run]) -> tuple[RemainingWork | None, int]:
+def _remaining(status: SweepStatus) -> tuple[RemainingWork | None, int]:
     """Return the work left, None if it is not planned yet, and the number of workers, or one."""
-    if _is_fit(out):
+    if _is_fit(status.out):
         return None, 1
-    running = count_states(out, runs)[RunState.RUNNING]
-    return remaining_work(out, runs, installed_hardware()), max(1, running)
+    running = status.states.count(RunState.RUNNING)
+    left = remaining_work(status.out, status.runs, installed_hardware(), status.states)
+    return left, max(1, running)
 
 
 def _remaining_as_json(left: RemainingWork | None, workers: int) -> dict[str, Any]:

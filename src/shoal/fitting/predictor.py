@@ -29,7 +29,9 @@ from ..monitoring.place import Observed, PlaceReport, report_place
 from ..monitoring.reference import ENTRY as REFERENCE
 from ..monitoring.reference import FILE as REFERENCE_FILE
 from ..monitoring.reference import Reference
+from ..networks.inference import for_inference
 from ..notebook import html_table
+from ..randomness import stream
 from ..results.records import CARD, MODEL
 from ..runs import model as models
 from ..runs.machine import one_thread, usable_devices
@@ -184,6 +186,7 @@ class Predictor:
         # Methods that predict batchwise get batches of the size they were measured with.
         alone = BATCH[self.device.type] if self._images else VECTORS
         self._size = TOGETHER if model.algorithm.predicts_batchwise else alone
+        self._fast: Probabilities | None = None
         self.encoding = Encoding.from_card(self.card.get("inputs", {}))
         if self.encoding is not None:
             width = sum(column.width for column in self.encoding.columns)
@@ -311,7 +314,7 @@ class Predictor:
     def observations(self, sources: Any) -> Iterator[Prediction]:
         """Yield the predictions of ``predict`` with features and energy, for ``report_on``."""
         classes = len(self.classes)
-        for one, row in self._rows(sources, self.module.observed):
+        for one, row in self._rows(sources, self._quick().observed):
             if row is None:
                 yield one
                 continue
@@ -346,7 +349,7 @@ class Predictor:
 
     def predictions(self, sources: Any) -> Iterator[Prediction]:
         """Yield the predictions of ``predict`` one by one, as soon as each is known."""
-        for one, row in self._rows(sources, self.module):
+        for one, row in self._rows(sources, self._quick()):
             yield one if row is None else self._labelled(one, row)
 
     def adapted(self, sources: Any) -> list[Prediction]:
@@ -415,7 +418,16 @@ class Predictor:
 
     def probabilities(self, inputs: Tensor) -> Tensor:
         """Return ``[n, C]`` for uint8 images ``[n, 3, 224, 224]`` or float32 vectors ``[n, d]``."""
-        return self.outputs(self.module, inputs)
+        return self.outputs(self._quick(), inputs)
+
+    def _quick(self) -> Probabilities:
+        """Return ``module``; for images on a CPU, a copy that is prepared for inference once."""
+        if self._fast is None:
+            self._fast = self.module
+            if self.device.type == "cpu" and list(self.card["shape"]) == IMAGE:
+                noise = torch.rand(2, *IMAGE, generator=stream("inference")).mul(256).byte()
+                self._fast = for_inference(self.module, lambda module: module.observed(noise))
+        return self._fast
 
     def outputs(self, make: RowMaker, inputs: Tensor) -> Tensor:
         """Return what a part of ``module`` gives for inputs as in ``probabilities``."""

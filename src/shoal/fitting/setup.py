@@ -18,11 +18,12 @@ from ..datasets.cache import ImageCache
 from ..datasets.folders import folder_name
 from ..documents import damage_named, read_object
 from ..networks.registry import backbone_name
+from ..results.index import RUNS
 from ..results.records import FIT_SETUP as SETUP
 from ..runs.machine import Machine
 from ..runs.run import Protocol, Run
 from ..storage import write_json
-from ..sweeps.plan import RUNS, LoadedData, MethodChoice
+from ..sweeps.plan import LoadedData, MethodChoice
 from .baselines import CLASSES, Baseline
 from .inspection import FitData
 

@@ -7,15 +7,15 @@ page's policy allows only the script with its hash to run.
 import base64
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from ..catalogue import in_order, method_and_average, title_of
 from ..results.averages import without_averages
 from ..results.best_of_n import best_of_n
-from ..results.records import Failure, Record, RunResult, RunTiming, timing_of
-from ..results.selection import WORDS, choose_runs
+from ..results.records import KEPT, Failure, Record, RunResult, RunTiming, timing_of
+from ..results.selection import WORDS, read_alone
 from .grid import BASELINE, Grid, GridEntry
 from .sweep import (
     FURTHER,
@@ -35,11 +35,25 @@ SCALE = 10_000
 MOST_VALUES = 1_600_000
 
 
-def curves_of(runs: Sequence[RunResult]) -> tuple[list[dict[str, Any]], list[tuple[int, ...]]]:
-    """Return the runs with their curves, and the lists of steps that these refer to."""
+# Marks the place of the data in the page while it is rendered.
+PLACE = "the data of the sweep"
+
+
+def curves_of(
+    runs: Sequence[RunResult],
+) -> tuple[Iterator[dict[str, Any]], Iterator[tuple[int, ...]]]:
+    """Return the runs with their curves, and then the lists of steps that these refer to.
+
+    Both are made when they are asked for, because those of a whole benchmark would fill the memory.
+    """
     steps: dict[tuple[int, ...], int] = {}
     most = _most_points(runs)
-    return [_run(run, most, steps) for run in runs], list(steps)
+    return (_run(run, most, steps) for run in runs), _later(steps)
+
+
+def _later(found: Mapping[tuple[int, ...], int]) -> Iterator[tuple[int, ...]]:
+    """Yield what a mapping has by the time that it is asked."""
+    yield from found
 
 
 def accuracy(value: float) -> int | None:
@@ -48,7 +62,7 @@ def accuracy(value: float) -> int | None:
 
 
 def _run(run: RunResult, most: int, steps: dict[tuple[int, ...], int]) -> dict[str, Any]:
-    kept = _thin(run.records, most)
+    kept = [*_thin(run.records, most)]  # each record is made once
     at = tuple(one.step for one in kept)
     return {
         "dataset": run.dataset,
@@ -122,6 +136,19 @@ def page_data(
     samples: Samples | None = None,
 ) -> dict[str, Any]:
     """Return the contents of the page; a run is referred to by its place in ``runs``."""
+    found = _contents(runs, rules, failed, samples)
+    return {
+        name: list(value) if isinstance(value, Iterator) else value for name, value in found.items()
+    }
+
+
+def _contents(
+    runs: Sequence[RunResult],
+    rules: Iterable[str],
+    failed: Sequence[Failure],
+    samples: Samples | None,
+) -> dict[str, Any]:
+    """Return the contents of the page, long lists as iterators, to be read in this order."""
     runs, rules = in_order(runs), tuple(rules)
     shown = [_chapter(one, runs) for one in rule_reports(runs, rules, (), failed)]
     if not shown:
@@ -201,8 +228,9 @@ def _readings(rule: str, runs: Sequence[RunResult]) -> list[list[int | None] | N
     found: list[list[int | None] | None] = []
     for run in runs:
         partners = mates.get((run.dataset, run.algorithm, run.trial, run.draw), [])
-        alone = choose_runs([run, *partners], rule) if len(run.test_domains) == 1 else []
-        found.append([alone[0].step, accuracy(alone[0].accuracy)] if alone else None)
+        one = read_alone(run, partners, rule) if len(run.test_domains) == 1 else None
+        read = None if one is None else [one.step, accuracy(one.of(run.test_domains[0], KEPT))]
+        found.append(read)
     return found
 
 
@@ -277,14 +305,44 @@ def sweep_page(
     samples: Samples | None = None,
 ) -> str:
     """Return the sweep as one HTML page that needs no other file and no network."""
+    return "".join(page_parts(runs, rules, failed, samples))
+
+
+def page_parts(
+    runs: Sequence[RunResult],
+    rules: Iterable[str],
+    failed: Sequence[Failure] = (),
+    samples: Samples | None = None,
+) -> Iterator[str]:
+    """Yield the text of the page in parts, so that it is never in memory as a whole."""
     made = len(without_averages(runs))
     script = "\n".join(map(read_part, SCRIPTS))
-    return render(
+    page = render(
         "sweep.html.jinja",
         {},
         title=f"Sweep of {made:,} {'run' if made == 1 else 'runs'}",
-        data=data_block(page_data(runs, rules, failed, samples)),
+        data=PLACE,
         style=read_part("sweep.css"),
         script=script,
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
+    before, after = page.split(PLACE)
+    yield before
+    yield from _blocks(_contents(runs, rules, failed, samples))
+    yield after
+
+
+def _blocks(data: Mapping[str, Any]) -> Iterator[str]:
+    """Yield an object as JSON in parts, its iterators as lists."""
+    joint = "{"
+    for name, value in data.items():
+        yield f"{joint}{data_block(name)}:"
+        if isinstance(value, Iterator):
+            yield "["
+            for number, one in enumerate(value):
+                yield f"{',' if number else ''}{data_block(one)}"
+            yield "]"
+        else:
+            yield data_block(value)
+        joint = ","
+    yield "}"

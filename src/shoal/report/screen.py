@@ -5,7 +5,7 @@ Nothing else in shoal prints, or makes a console, a text or a progress bar of ri
 
 import csv
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from ..escapes import csv_cell, json_text, printable
@@ -26,6 +26,13 @@ def print_lines(*lines: str, stderr: bool = False) -> None:
 def print_document(content: str, file: IO[str] | None = None) -> None:
     """Print a text of many lines, such as Markdown, in which names are escaped already."""
     print(printable(content, keep="\n\t"), file=file)
+
+
+def print_parts(parts: Iterable[str], file: IO[str] | None = None) -> None:
+    """Print a text that comes in parts, in which names are escaped already."""
+    for part in parts:
+        print(part, end="", file=file)
+    print(file=file)
 
 
 def print_json(value: Any, indent: int | None = None) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
-from ..escapes import as_latex, as_markdown, json_text, latex_comment
+from ..escapes import as_latex, as_markdown, json_parts, latex_comment
 from .grid import Grid, GridEntry
-from .screen import open_console, plain, print_document, rich_table
+from .screen import open_console, plain, print_document, print_parts, rich_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -305,7 +305,7 @@ def print_latex(document: Document, file: IO[str] | None = None) -> None:
 
 def print_json(document: Document, file: IO[str] | None = None) -> None:
     """Print the contents of a report as JSON."""
-    print_document(json_text(document.data(), indent=2, allow_nan=False), file)
+    print_parts(json_parts(document.data(), indent=2, allow_nan=False), file)
 
 
 FORMATS = {

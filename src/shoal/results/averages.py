@@ -1,17 +1,17 @@
 """Averages of weights as results: what runs recorded of them, each as a row of its own."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..catalogue import AVERAGES, method_and_average
-from .records import Record, RunResult, read_records
+from .records import AVERAGES_FILE, PackedRecords, Record, RunResult, read_records
 
-# Next to the records of a run: the records of its averages, and a folder with a model of each. They
-# are not part of the run's identity.
-AVERAGES_FILE, AVERAGED_MODELS = "averages.jsonl", "averages"
+# Next to the records of a run and of its averages: a folder with a model of each average. They are
+# not part of the run's identity.
+AVERAGED_MODELS = "averages"
 
 
 def average_folder(run: Path, average: str) -> Path:
@@ -60,11 +60,24 @@ def with_averages(runs: Sequence[RunResult]) -> list[RunResult]:
     found = []
     for run in runs:
         found.append(run)
-        recorded = [] if run.path is None else read_averages(run.path)
-        for name, mine in by_average(recorded).items():
+        for name, mine in _averages_of(run).items():
             row = f"{run.algorithm}+{name}"
-            found.append(replace(run, algorithm=row, records=tuple(mine)))
+            found.append(replace(run, algorithm=row, records=mine, averages=None))
     return found
+
+
+def _averages_of(run: RunResult) -> Mapping[str, Sequence[Record]]:
+    """Return the records of each of its averages, by name, in the order of tables."""
+    if run.averages is None:
+        recorded = [] if run.path is None else read_averages(run.path)
+        return {name: tuple(mine) for name, mine in by_average(recorded).items()}
+    rows = run.averages.rows
+    names = [layout.template["average"] for layout in rows.shape.layouts]
+    return {
+        name: PackedRecords(rows.only([k for k, one in enumerate(names) if one == name]))
+        for name in AVERAGES
+        if name in names
+    }
 
 
 def without_averages(rows: Sequence[RunResult]) -> list[RunResult]:

@@ -4,12 +4,14 @@ import gc
 import math
 import os
 import re
+import time
 import traceback
 import warnings
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import dropwhile
 from pathlib import Path
 from statistics import fmean
@@ -18,6 +20,17 @@ from typing import Any
 from ..documents import json_object, parse_json, read_object
 from ..escapes import brief
 from ..files import JSON_BYTES, LIST_BYTES, UnfitFile, read_bytes
+from .index import (
+    Entry,
+    Files,
+    files_of,
+    is_settled,
+    may_have_index,
+    most_bytes,
+    read_index,
+    write_index,
+)
+from .packed import Layout, Packed, pack
 
 UNKNOWN = "no reason was recorded"
 _TYPE_ALONE = re.compile(r"[\w.]+:\s*")
@@ -61,6 +74,10 @@ KEPT, HELD_OUT = "kept", "held_out"
 SET_HPARAMS = "set_hparams.json"
 # The name under which they say that another search than DomainBed's drew the run.
 SEARCH = "search"
+# Next to the records of a run: the records of averages of its weights.
+AVERAGES_FILE = "averages.jsonl"
+# The files of a run that an index stands for.
+INDEXED = (RUN, RECORDS, AVERAGES_FILE, DONE)
 FIELDS = frozenset(("step", "accuracy", "calibration_error", "terms"))
 IDENTIFYING = {
     "dataset": str,
@@ -125,13 +142,37 @@ class Record:
         return self.accuracy.get(domain, {}).get(split, float("nan"))
 
 
+class PackedRecords(Sequence[Record]):
+    """The records of a file, each made when it is asked for; 100,000 of them need little memory."""
+
+    __slots__ = ("rows",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, rows: Packed) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: Any) -> Any:
+        found = self.rows[place]
+        return PackedRecords(found) if isinstance(place, slice) else Record.from_json(found)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
     """A run and its records.
 
     ``protocol`` is how it was made; empty where that was not written down, as by DomainBed.
     ``set_hparams`` are the hyperparameters that were set by hand instead of drawn, or the search
-    that drew all of them if it is not DomainBed's; None if that is not known.
+    that drew all of them if it is not DomainBed's; None if that is not known. ``averages`` are the
+    records of averages of its weights, if they were read with it.
     """
 
     dataset: str
@@ -140,16 +181,40 @@ class RunResult:
     trial: int
     draw: int
     hparams: Mapping[str, Any]
-    records: tuple[Record, ...]
+    records: Sequence[Record]
     path: Path | None = None
     fingerprint: str = ""
     protocol: Mapping[str, Any] = field(default_factory=dict)
     set_hparams: Mapping[str, Any] | None = None
+    averages: PackedRecords | None = field(default=None, repr=False, compare=False)
 
     @cached_property
-    def inside(self) -> tuple[float, ...]:
+    def steps(self) -> Sequence[int]:
+        """The step of each record."""
+        if isinstance(self.records, PackedRecords):
+            return [int(step) for step in self.records.rows.column("step")]
+        return [one.step for one in self.records]
+
+    @cached_property
+    def inside(self) -> Sequence[float]:
         """Of each record, the mean accuracy on the held-out images of the training domains."""
-        return tuple(mean_inside(one.accuracy, self.test_domains) for one in self.records)
+        return self.means_inside("accuracy")
+
+    def means_inside(self, part: str) -> Sequence[float]:
+        """Return the same of another part of the records, such as the calibration errors."""
+        if not isinstance(self.records, PackedRecords):
+            every = (getattr(one, part) for one in self.records)
+            return tuple(mean_inside(one, self.test_domains) for one in every)
+        rows = self.records.rows
+        wanted = rows.shape.numbers(part, HELD_OUT, self.test_domains)
+        get = rows.numbers.__getitem__
+        return array("d", (fmean(map(get, some)) if some else math.nan for some in wanted))
+
+    def accuracies(self, domain: str, split: str) -> list[float]:
+        """Return an accuracy of each record; NaN if it was not measured."""
+        if isinstance(self.records, PackedRecords):
+            return self.records.rows.column("accuracy", domain, split)
+        return [one.of(domain, split) for one in self.records]
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -159,12 +224,16 @@ class RunResult:
     @property
     def last(self) -> Record:
         """The record of the last update."""
-        return max(self.records, key=lambda record: record.step)
+        return self.records[self._last]
 
     @property
     def last_inside(self) -> float:
         """The mean accuracy on the held-out images of the training domains after it."""
-        return mean_inside(self.last.accuracy, self.test_domains)
+        return self.inside[self._last]
+
+    @property
+    def _last(self) -> int:
+        return max(range(len(self.steps)), key=self.steps.__getitem__)
 
     @property
     def precision(self) -> str:
@@ -238,20 +307,109 @@ def read_runs(folders: Sequence[Path]) -> list[RunResult]:
     Runs that are not done are skipped: their best record may still come. A folder that is named
     twice, or is inside another, is read once. Warn of folders that cannot be opened.
     """
-    found: dict[str, RunResult] = {}
-    sweeps: dict[Path, Mapping[str, Any]] = {}
+    places: dict[str, Path] = {}
+    together: dict[Path, list[Path]] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise ValueError(f"there is no folder {folder}")
+        for path in folders_with((RUN, DONE), folder):
+            if places.setdefault(os.path.realpath(path), path) is path:
+                together.setdefault(path.parent, []).append(path)
     with _uncollected():
-        for folder in folders:
-            if not folder.is_dir():
-                raise ValueError(f"there is no folder {folder}")
-            for path in folders_with((RUN, DONE), folder):
-                place = os.path.realpath(path)
-                if place not in found:
-                    sweep = path.parent.parent
-                    if sweep not in sweeps:
-                        sweeps[sweep] = _read_set_hparams(sweep)
-                    found[place] = _read(path, sweeps[sweep])
-    return list(found.values())
+        found = {run.path: run for paths in together.values() for run in _read_together(paths)}
+    return [found[path] for path in places.values()]
+
+
+def _read_together(paths: Sequence[Path]) -> Iterator[RunResult]:
+    """Yield the runs in these folders, which are side by side; of many, with the help of an index.
+
+    A run is read anew if one of its files is not as it was when the index was written.
+    """
+    runs, sweep = paths[0].parent, paths[0].parent.parent
+    set_hparams = _read_set_hparams(sweep)
+    if not may_have_index(sweep, runs, len(paths)):
+        for path in paths:
+            yield _read(path, set_hparams)
+        return
+    now = time.time_ns()
+    files = {path: files_of(path, INDEXED) for path in paths}
+    known = read_index(sweep, most_bytes(files.values()))
+    new: dict[str, Entry] = {}
+    for path in paths:
+        entry = known.get(path.name)
+        run = _result(path, entry, set_hparams) if entry and entry.files == files[path] else None
+        if run is None:
+            run = _read(path, set_hparams)
+            entry = _entry(path, run, files[path])
+            if entry is not None and is_settled(entry.files, now):
+                new[path.name], run = entry, _result(path, entry, set_hparams) or run
+        yield run
+    if new:
+        left = {name: one for name, one in known.items() if (runs / name / DONE).exists()}
+        write_index(sweep, left | new)
+
+
+def _entry(folder: Path, run: RunResult, files: Files) -> Entry | None:
+    """Return the entry of a run for the index; None if it cannot be packed, or changes now."""
+    averages = None
+    if (folder / AVERAGES_FILE).exists():
+        try:
+            averages = pack(read_bytes(folder / AVERAGES_FILE, LIST_BYTES))
+        except (OSError, UnfitFile):
+            averages = None
+        if averages is None:
+            return None
+    if not isinstance(run.records, PackedRecords) or files_of(folder, INDEXED) != files:
+        return None
+    about = {name: getattr(run, name) for name in (*IDENTIFYING, *ALSO)}
+    about["test_domains"] = list(run.test_domains)
+    return Entry(files, about, run.records.rows, averages)
+
+
+def _result(path: Path, entry: Entry, set_hparams: Mapping[str, Any]) -> RunResult | None:
+    """Return the run of an entry; None if the entry is wrong."""
+    averages = entry.averages
+    try:
+        run = _checked_run(path, entry.run)
+        tests = tuple(run["test_domains"])
+        if not _are_records(entry.records, tests):
+            return None
+        return RunResult(
+            **{name: run[name] for name in IDENTIFYING if name != "test_domains"},
+            test_domains=tests,
+            records=PackedRecords(entry.records),
+            path=path,
+            fingerprint=run.get("fingerprint", ""),
+            protocol=run.get("protocol", {}),
+            set_hparams=set_hparams.get(path.name),
+            averages=PackedRecords(averages) if averages and _are_averages(averages) else None,
+        )
+    except (LookupError, TypeError, AttributeError, ValueError):
+        return None
+
+
+def _are_records(rows: Packed, test_domains: tuple[str, ...]) -> bool:
+    """Return whether rows are what ``_records`` accepts, so that it need not make all of them."""
+    steps = rows.column("step")
+    right = all(_is_record(layout, test_domains) for layout in set(rows.shape.layouts))
+    return right and len(set(steps)) == len(steps) and min(steps) >= 0
+
+
+def _are_averages(rows: Packed) -> bool:
+    layouts = set(rows.shape.layouts)
+    return all(_is_record(one, ()) and "average" in one.template for one in layouts)
+
+
+@cache
+def _is_record(layout: Layout, test_domains: tuple[str, ...]) -> bool:
+    """Return whether a record of this layout is right, whatever its numbers are."""
+    try:
+        found = Record.from_json(layout.example())
+    except (KeyError, TypeError, AttributeError):
+        return False
+    parts = (found.accuracy, found.calibration_error, found.terms)
+    right = type(found.step) is int and all(isinstance(part, dict) for part in parts)
+    return right and not _wrong_with(found.accuracy, test_domains)
 
 
 def folders_with(names: Sequence[str], folder: Path) -> list[Path]:
@@ -360,16 +518,17 @@ def _read_set_hparams(sweep: Path) -> Mapping[str, Any]:
 
 
 def _read(folder: Path, set_hparams: Mapping[str, Any]) -> RunResult:
+    """Return the run in a folder, from its files."""
     run = _run(folder)
-    records = tuple(_records(folder / RECORDS, run["test_domains"]))
+    tests = tuple(run["test_domains"])
     return RunResult(
         dataset=run["dataset"],
         algorithm=run["algorithm"],
-        test_domains=tuple(run["test_domains"]),
+        test_domains=tests,
         trial=run["trial"],
         draw=run["draw"],
         hparams=run["hparams"],
-        records=records,
+        records=_packed(folder / RECORDS, tests) or tuple(_records(folder / RECORDS, tests)),
         path=folder,
         fingerprint=run.get("fingerprint", ""),
         protocol=run.get("protocol", {}),
@@ -377,9 +536,19 @@ def _read(folder: Path, set_hparams: Mapping[str, Any]) -> RunResult:
     )
 
 
-def _run(folder: Path) -> dict[str, Any]:
+def _packed(path: Path, test_domains: tuple[str, ...]) -> PackedRecords | None:
+    """Return the records of a file; None if it is damaged, or they cannot be packed."""
+    rows = pack(read_bytes(path, LIST_BYTES)) if path.exists() else None
+    return PackedRecords(rows) if rows is not None and _are_records(rows, test_domains) else None
+
+
+def _run(folder: Path) -> Mapping[str, Any]:
+    return _checked_run(folder, read_object(folder / RUN, advice=again(folder)))
+
+
+def _checked_run(folder: Path, found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the description of a run; raise if something in it is missing or wrong."""
     path = folder / RUN
-    found = read_object(path, advice=again(folder))
     for name, kind in {**IDENTIFYING, **ALSO}.items():
         if name in ALSO and name not in found:
             continue

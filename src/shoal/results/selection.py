@@ -77,8 +77,7 @@ class Choice:
     @property
     def inside(self) -> float:
         """The mean accuracy on the held-out images of its training domains."""
-        both = zip(self.run.records, self.run.inside, strict=True)
-        return next(inside for measured, inside in both if measured.step == self.step)
+        return self.run.inside[self.run.steps.index(self.step)]
 
     @property
     def records(self) -> int:
@@ -88,7 +87,7 @@ class Choice:
     @property
     def record(self) -> int:
         """The number of the record that is read, counted from 1 by step."""
-        return 1 + sum(measured.step < self.step for measured in self.run.records)
+        return 1 + sum(step < self.step for step in self.run.steps)
 
 
 # A score and the record to read; a rule takes a run and all runs of its data set, method and trial.
@@ -98,12 +97,16 @@ SelectionRule = Callable[[RunResult, Sequence[RunResult]], Score | None]
 
 def by_test_domain(run: RunResult, all_runs: Sequence[RunResult]) -> Score | None:
     """Return the held-out accuracy of the test domain after the last update."""
-    return run.last.of(run.test_domains[0], HELD_OUT), run.last
+    last = run.last
+    return last.of(run.test_domains[0], HELD_OUT), last
 
 
 def by_training_domains(run: RunResult, all_runs: Sequence[RunResult]) -> Score | None:
     """Return the best mean of the training domains' held-out accuracies over all steps."""
-    return _best(zip(run.inside, run.records, strict=True))
+    if not run.records:
+        return None
+    best = _best(run.inside)
+    return run.inside[best], run.records[best]
 
 
 def by_leaving_out(run: RunResult, all_runs: Sequence[RunResult]) -> Score | None:
@@ -122,17 +125,18 @@ def by_leaving_out(run: RunResult, all_runs: Sequence[RunResult]) -> Score | Non
         for other in all_runs
         if other.draw == run.draw and len(other.test_domains) == 2
     }
-    partners: list[tuple[str, dict[int, Record]]] = []
+    partners: list[dict[int, float]] = []
     for domain in others:
         pair = pairs.get((test, domain)) or pairs.get((domain, test))
         if pair is None:
             return None
-        partners.append((domain, {measured.step: measured for measured in pair.records}))
-    return _best(
-        (fmean(steps[measured.step].of(domain, KEPT) for domain, steps in partners), measured)
-        for measured in run.records
-        if all(measured.step in steps for _, steps in partners)
-    )
+        partners.append(dict(zip(pair.steps, pair.accuracies(domain, KEPT), strict=True)))
+    places = [k for k, step in enumerate(run.steps) if all(step in steps for steps in partners)]
+    if not places:
+        return None
+    scores = [fmean(steps[run.steps[place]] for steps in partners) for place in places]
+    best = _best(scores)
+    return scores[best], run.records[places[best]]
 
 
 TEST_DOMAIN, LEFT_OUT = "test-domain", "leave-one-domain-out"
@@ -215,6 +219,19 @@ def select(runs: Iterable[RunResult], rule: str, lost: Iterable[Failure] = ()) -
                 by_draw = () if rule == CALIBRATED else _by_draw(scored)
                 found.choices.append(_choice(best, tried, given_up, by_draw))
     return found
+
+
+def read_alone(run: RunResult, mates: Sequence[RunResult], rule: str) -> Record | None:
+    """Return the record that the rule would read if the run had no other draw; None if it cannot.
+
+    Args:
+        mates: the runs of the same data set, method and trial that the rule may look at.
+    """
+    scored = _scored([run], [run, *mates], rule)
+    score, _, measured = max(
+        scored, key=lambda one: comparable_score(one[0]), default=(math.nan, run, None)
+    )
+    return None if math.isnan(score) and not _no_choice(rule, scored) else measured
 
 
 def _by_test_domain(
@@ -306,17 +323,16 @@ def _calibrated(candidates: Sequence[RunResult]) -> list[Scored]:
     if not any(measured.calibration_error for run in candidates for measured in run.records):
         return []  # DomainBed, for one, records no calibration errors
     all_steps = [
-        (accuracy, run, measured)
-        for run in candidates
-        for accuracy, measured in zip(run.inside, run.records, strict=True)
+        (accuracy, run, place) for run in candidates for place, accuracy in enumerate(run.inside)
     ]
     best = max(comparable_score(accuracy) for accuracy, *_ in all_steps)
     if best == -math.inf:  # no accuracy is a number
-        return [(math.nan, run, measured) for _, run, measured in all_steps]
+        return [(math.nan, run, run.records[place]) for _, run, place in all_steps]
+    limit = comparable_score(best - NEAR)
     near = [
-        (run, measured)
-        for accuracy, run, measured in all_steps
-        if comparable_score(accuracy) >= comparable_score(best - NEAR)
+        (run, run.records[place])
+        for accuracy, run, place in all_steps
+        if comparable_score(accuracy) >= limit
     ]
     return [(-training_calibration(run, measured), run, measured) for run, measured in near]
 
@@ -331,9 +347,9 @@ def training_calibration(run: RunResult, measured: Record) -> float:
     return mean_inside(measured.calibration_error, run.test_domains)
 
 
-def _best(scored: Iterable[Score]) -> Score | None:
-    """Return the first of the largest scores."""
-    return max(scored, key=lambda one: comparable_score(one[0]), default=None)
+def _best(scores: Sequence[float]) -> int:
+    """Return the place of the first of the largest scores."""
+    return max(range(len(scores)), key=lambda place: comparable_score(scores[place]))
 
 
 def comparable_score(score: float) -> float:

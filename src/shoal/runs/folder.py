@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..documents import read_json
-from ..results.averages import AVERAGED_MODELS, AVERAGES_FILE, averages_as_text
+from ..results.averages import AVERAGED_MODELS, averages_as_text
 from ..results.records import (
+    AVERAGES_FILE,
     BEGUN,
     DONE,
     FAILED,

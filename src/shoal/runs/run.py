@@ -104,6 +104,10 @@ class Protocol:
 
     def canonical(self) -> dict[str, Any]:
         """Return the protocol as plain values, without later fields at their defaults."""
+        return dict(self._canonical)
+
+    @cached_property
+    def _canonical(self) -> dict[str, Any]:
         return {
             f.name: getattr(self, f.name)
             for f in fields(self)
@@ -118,6 +122,17 @@ class Protocol:
         return Optimisation(
             self.optimiser, schedule=self.schedule, steps=self.steps, clip=self.clip
         )
+
+
+_PROTOCOLS: dict[str, Protocol] = {}
+
+
+def _shared_protocol(values: Mapping[str, Any]) -> Protocol:
+    """Return the protocol of these values; the thousands of runs of a plan share one."""
+    key = repr(values)  # unlike the values, it tells 1 from 1.0
+    if key not in _PROTOCOLS:
+        _PROTOCOLS[key] = Protocol(**values)
+    return _PROTOCOLS[key]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +202,7 @@ class Run:
             raise ValueError(f"expected a run of schema {SCHEMA}, got {brief(values)}")
         given = {key: value for key, value in values.items() if key != "schema"}
         try:
-            given["protocol"] = Protocol(**given["protocol"])
+            given["protocol"] = _shared_protocol(given["protocol"])
             found = Run(**given)
         except (KeyError, TypeError, AttributeError, ArithmeticError) as error:
             raise ValueError(f"another version of shoal wrote this run: {error}") from error

@@ -10,6 +10,7 @@ import torch
 from ..distributed import processes
 from ..documents import json_object
 from ..files import JSON_BYTES, read_bytes
+from ..results.index import RUNS
 from ..results.records import BEGUN, DONE, FAILED, RUN, failure_of, reason_of
 from ..runs.execute import execute
 from ..runs.folder import CHECKPOINTS, InUse, RunFolder, open_run_folder
@@ -18,7 +19,7 @@ from ..runs.run import Run
 from ..storage import FolderLost, write_json
 from ..training.checkpoints import Checkpoints
 from ..training.watcher import SILENT, Watcher
-from .plan import RUNS, LoadedData, MethodChoice, folder_of
+from .plan import LoadedData, MethodChoice, folder_of
 from .status import RunState
 
 # A run has failed if its process died this often without an error, and the run got no further.

@@ -14,7 +14,7 @@ from ..results.records import BEGUN, RECORDS, read_timing
 from ..runs.machine import hardware_of
 from ..runs.run import Run
 from ..storage import write_json
-from .plan import folder_of
+from .plan import folders_of
 from .status import RunState, state_of
 
 RATES = "rates.json"
@@ -110,8 +110,8 @@ class Costs:
 
     def __init__(self, out: Path, runs: Iterable[Run]) -> None:
         self.on: dict[str, dict[CostKey, Cost]] = {}
-        for run in runs:
-            path = folder_of(out, run)
+        runs = list(runs)
+        for run, path in zip(runs, folders_of(out, runs), strict=True):
             timing = read_timing(path) if state_of(path) is RunState.DONE else None
             if timing is not None:
                 cost = self._cost(hardware_of(timing.about), cost_key(run))
@@ -179,21 +179,29 @@ class RemainingWork:
         return max(busy)
 
 
-def remaining_work(out: Path, runs: Sequence[Run], here: Sequence[str]) -> RemainingWork:
+def remaining_work(
+    out: Path, runs: Sequence[Run], here: Sequence[str], states: Sequence[RunState] | None = None
+) -> RemainingWork:
     """Return the work that is left of these runs.
 
     Args:
         here: the hardware that trains them, the likeliest first; if nothing is known of it, they
             are taken to cost what they do elsewhere.
+        states: of the runs, if they are known already.
     """
+    paths = folders_of(out, runs)
+    states = [state_of(path) for path in paths] if states is None else states
+    left = [
+        one
+        for one in zip(runs, paths, states, strict=True)
+        if one[2] in (RunState.RUNNING, RunState.WAITING)
+    ]
+    if not left:
+        return RemainingWork()
     costs = Costs(out, runs)
     running, waiting = list[float](), list[float]()
     unknown, elsewhere, guessed = dict[str, None](), dict[str, None](), False
-    for run in runs:
-        path = folder_of(out, run)
-        state = state_of(path)
-        if state not in (RunState.RUNNING, RunState.WAITING):
-            continue
+    for run, path, state in left:
         cost = costs.of(run, here)
         if cost is None:
             unknown[run.dataset] = None

@@ -14,6 +14,7 @@ from ..catalogue import DATASETS, SEARCHES, TEST_DOMAINS, record_every, scale_of
 from ..choices import choose
 from ..documents import damage_named, read_json
 from ..files import LIST_BYTES
+from ..results.index import PLAN, RUNS
 from ..results.records import SEARCH, SET_HPARAMS, RunResult
 from ..runs.run import Protocol, Run
 from ..storage import hold_lock, write_json
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from ..datasets import DomainDataset
     from ..datasets.cache import ImageCache
 
-PLAN, LOCK, RUNS = "plan.json", "plan.lock", "runs"
+LOCK = "plan.lock"
 # The network on vectors: a linear head on features.
 HEAD = "linear"
 
@@ -142,7 +143,13 @@ def domain_sets(domains: Sequence[str], which: str) -> list[tuple[str, ...]]:
 
 def folder_of(out: Path, run: Run) -> Path:
     """Return the folder of a run of the sweep in ``out``."""
-    return out / RUNS / run.identity[:20]
+    return folders_of(out, (run,))[0]
+
+
+def folders_of(out: Path, runs: Iterable[Run]) -> list[Path]:
+    """Return the folders of several runs of the sweep in ``out``."""
+    place = out / RUNS
+    return [place / run.identity[:20] for run in runs]
 
 
 def write_plan(out: Path, runs: Iterable[Run]) -> None:
@@ -175,6 +182,9 @@ def _write_set_hparams(out: Path, runs: Sequence[Run]) -> None:
 
 def superseded(runs: Sequence[Run]) -> list[Run]:
     """Return the runs that a later run repeats on changed data."""
+    data = {(run.dataset, run.trial): run.fingerprint for run in runs}
+    if all(data[run.dataset, run.trial] == run.fingerprint for run in runs):
+        return []  # no data have changed
     # Hashes would take most of the time that a plan of thousands of runs takes.
     keys = [_without_data(run) for run in runs]
     last = {key: run.fingerprint for key, run in zip(keys, runs, strict=True)}

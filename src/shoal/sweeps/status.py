@@ -11,11 +11,12 @@ from enum import Enum
 from pathlib import Path
 
 from ..files import UnfitFile
+from ..results.index import RUNS
 from ..results.records import DONE, FAILED, RUN, failure_of
 from ..runs.folder import in_use
 from ..runs.run import Run
 from ..training.watcher import Watcher
-from .plan import RUNS, folder_of, read_plan, superseded
+from .plan import folder_of, folders_of, read_plan, superseded
 
 # Seconds between two refreshes; and their distance in multiples of the time that one takes.
 EVERY, SPARING = 1.0, 20
@@ -37,7 +38,8 @@ def state_of(path: Path) -> RunState:
     not done, because no report could name it.
     """
     try:
-        if (path / DONE).exists() and (path / RUN).exists():
+        # A Path would take longer to make than to look at.
+        if all(os.path.exists(f"{path}{os.sep}{name}") for name in (DONE, RUN)):
             return RunState.DONE
         if in_use(path):
             return RunState.RUNNING
@@ -58,7 +60,7 @@ def why_closed(path: Path) -> str:
 
 def count_states(out: Path, runs: Sequence[Run]) -> Counter[RunState]:
     """Return how many of the runs are done, running, failed and waiting."""
-    return SweepStatus(out, runs).refresh()
+    return Counter(read_status(out, runs).states)
 
 
 class SweepWatcher(Watcher):
@@ -76,7 +78,7 @@ class SweepStatus:
 
     def __init__(self, out: Path, runs: Sequence[Run]) -> None:
         self.out, self.runs = out, list(runs)
-        self.paths = [folder_of(out, run) for run in runs]
+        self.paths = folders_of(out, runs)
         self.states = [RunState.WAITING] * len(self.runs)
         self._next = 0.0
 
@@ -121,6 +123,13 @@ class SweepStatus:
         return found
 
 
+def read_status(out: Path, runs: Sequence[Run]) -> SweepStatus:
+    """Return the states of these runs now."""
+    status = SweepStatus(out, runs)
+    status.refresh()
+    return status
+
+
 def stale_runs(out: Path, runs: Sequence[Run]) -> list[Run]:
     """Return the unfinished runs of data that have changed since, which cannot be finished.
 
@@ -132,11 +141,16 @@ def stale_runs(out: Path, runs: Sequence[Run]) -> list[Run]:
 
 def without_stale(out: Path, runs: Sequence[Run]) -> list[Run]:
     """Return the runs that are not stale."""
-    stale = {run.identity for run in stale_runs(out, runs)}
-    return [run for run in runs if run.identity not in stale]
+    stale = set(map(id, stale_runs(out, runs)))
+    return [run for run in runs if id(run) not in stale]
 
 
-def stale_folders(out: Path) -> list[Path]:
-    """Return the folders of the stale runs of the plan in ``out`` that were begun."""
-    folders = (folder_of(out, run) for run in stale_runs(out, read_plan(out)))
+def stale_folders(out: Path, plan: Sequence[Run] | None = None) -> list[Path]:
+    """Return the folders of the stale runs of the plan in ``out`` that were begun.
+
+    Args:
+        plan: what ``read_plan`` returned, if it was called already.
+    """
+    runs = read_plan(out) if plan is None else plan
+    folders = (folder_of(out, run) for run in stale_runs(out, runs))
     return sorted(folder for folder in folders if folder.is_dir())
