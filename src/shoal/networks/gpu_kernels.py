@@ -329,8 +329,11 @@ def _shares(x: Tensor) -> tuple[int, int]:
 
 
 if triton is not None:
+    # Triton compiles a kernel anew for every number that is 1 or a multiple of 16. Only channels
+    # gain by it, because rows of memory then begin at even places; sides and counts cost seconds.
+    _SIDES = ["height", "width", "out_height", "out_width", "top", "left"]
 
-    @triton.jit
+    @triton.jit(do_not_specialize=_SIDES)
     def _depthwise(
         x,
         w,
@@ -369,7 +372,7 @@ if triton is not None:
         place = begin + (column * channels)[:, None] + channel[None, :]
         tl.store(place, total.to(y.dtype.element_ty), mask)
 
-    @triton.jit
+    @triton.jit(do_not_specialize=_SIDES)
     def _depthwise_input_gradient(
         dy,
         w,
@@ -410,7 +413,7 @@ if triton is not None:
         place = begin + (column * channels)[:, None] + channel[None, :]
         tl.store(place, total.to(dx.dtype.element_ty), mask)
 
-    @triton.jit
+    @triton.jit(do_not_specialize=["lines", *_SIDES])
     def _depthwise_weight_gradient(
         x,
         dy,
@@ -457,7 +460,7 @@ if triton is not None:
         place = ((share * taps + k) * taps + tap)[:, None] * channels + channel[None, :]
         tl.store(parts + place, tl.sum(total, 1), used & inside[None, :])
 
-    @triton.jit
+    @triton.jit(do_not_specialize=["pixels"])
     def _norm_activation(
         x,
         added,
@@ -497,7 +500,7 @@ if triton is not None:
                 value = tl.minimum(tl.maximum(value, 0.0), limit)
             tl.store(y + place, value.to(y.dtype.element_ty), mask)
 
-    @triton.jit
+    @triton.jit(do_not_specialize=["pixels"])
     def _norm_activation_gradient(
         x,
         shown,
