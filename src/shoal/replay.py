@@ -125,7 +125,14 @@ class Randomness:
 
 
 def _counts(model: nn.Module) -> list[Tensor]:
-    return [b for b in model.buffers() if b.ndim == 0 and not b.is_floating_point()]
+    return [
+        buffer
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None and buffer.ndim == 0 and not buffer.is_floating_point()
+        # A norm counts batches in training mode only. Large networks have many.
+        if module.training or name != "num_batches_tracked"
+    ]
 
 
 def _check_no_dropout(model: nn.Module | None) -> None:

@@ -1,6 +1,6 @@
 """Jobs: a statistic to compute, with the network, its chosen weights, sorted examples and form."""
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -117,7 +117,10 @@ class Job:
 
     def outside_autocast(self) -> AbstractContextManager[None]:
         """Return a context without autocast: statistics are float32 under any autocast."""
-        return torch.autocast(self.device.type, enabled=False)
+        kind = self.device.type
+        if not torch.is_autocast_enabled(kind):  # asked for every layer: entering one takes longer
+            return nullcontext()
+        return torch.autocast(kind, enabled=False)
 
     def differentiable_tensors(self) -> list[Tensor]:
         """Return the tensors a statistic has gradients in: the model's weights, then inputs."""

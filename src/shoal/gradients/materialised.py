@@ -81,9 +81,11 @@ class MaterialisedGradients(ABC):
         return [t[part] if k < batched else t for k, t in enumerate(tensors)]
 
     def squared_norms(self, tensors: Sequence[Tensor]) -> Tensor:
-        parts = [self._cut(tensors, part) for part in self._chunks(tensors)]
+        chunks = self._chunks(tensors)
         with torch.no_grad():
-            return torch.cat([self.norms_of(part) for part in parts])
+            if len(chunks) == 1:
+                return self.norms_of(tensors)
+            return torch.cat([self.norms_of(self._cut(tensors, part)) for part in chunks])
 
     def norms_of(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return ‖g_i‖², ``[n]``, of one chunk."""

@@ -65,8 +65,7 @@ class Recording:
         handles = [
             module.register_forward_hook(self._hook)
             for module in model.modules()
-            if type(module) in RULES
-            and any(id(p) in chosen for p in module.parameters(recurse=False))
+            if type(module) in RULES and any(id(p) in chosen for p in module._parameters.values())
         ]
         try:
             with twice_differentiable(model) if twice else once_differentiable(model):

@@ -128,7 +128,11 @@ class Stream:
         }
         # Nothing else requires a gradient, so layers whose input requires none come first.
         layers = {name: job.weights[name] for name in routes.layers}
-        held = {name: p.detach() for name, p in job.model.named_parameters() if name not in layers}
+        held = {
+            name: p.detach()
+            for name, p in job.model.named_parameters()
+            if p.requires_grad and name not in layers
+        }
         model = Functional(job.model, held | self._copies)
         self._recording = Recording(layers)
         masks = part_of_batch(part.start, part.stop, len(job.examples))

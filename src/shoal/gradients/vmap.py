@@ -69,6 +69,8 @@ class Functional:
         self.model, self.values = model, values
 
     def __call__(self, *args: Tensor, **kwargs: Tensor) -> Any:
+        if not self.values:
+            return self.model(*args, **kwargs)
         return torch.func.functional_call(self.model, self.values, args, kwargs)
 
 

@@ -268,21 +268,33 @@ def _default_memory(device: torch.device) -> int:
 def _squared_norms(job: Job) -> dict[str, Tensor]:
     """Return ‖g_i‖² of every layer, ``[n]``, in the order of the weights."""
     layers = {name: name.rpartition(".")[0] for name in job.weights}
-    found = {layer: job.zeros(len(job.examples)) for layer in layers.values()}
+    found: dict[str, list[Tensor]] = {layer: [] for layer in layers.values()}
     for part, stream in streams(job):
+        squares: dict[str, Tensor] = {}
 
-        def take(entry: WeightGradients, part: slice = part) -> None:
-            own = [layers[name] for name in entry.names]
-            if len(set(own)) == 1:
-                found[own[0]][part] += entry.source.squared_norms(entry.tensors)
-            elif isinstance(entry.source, MaterialisedGradients):
-                sizes = [job.weights[name].numel() for name in entry.names]
-                norms = entry.source.squared_norms_of_pieces(entry.tensors, sizes)
-                for layer, one in zip(own, norms.unbind(1), strict=True):
-                    found[layer][part] += one
+        def take(entry: WeightGradients, squares: dict[str, Tensor] = squares) -> None:
+            for layer, norms in _by_layer(job, entry, layers):
+                squares[layer] = squares[layer] + norms if layer in squares else norms
 
         stream.backward(job.loss, stream.examples.labels, take)
-    return found
+        for layer, parts in found.items():
+            parts.append(squares[layer] if layer in squares else job.zeros(part.stop - part.start))
+    return {
+        layer: torch.cat(parts).to(job.dtype) if parts else job.zeros(0)
+        for layer, parts in found.items()
+    }
+
+
+def _by_layer(job: Job, entry: WeightGradients, layers: dict[str, str]) -> list[tuple[str, Tensor]]:
+    """Return ‖g_i‖² of an entry's weights in each of their layers, ``[n]``."""
+    own = [layers[name] for name in entry.names]
+    if len(own) == 1 or len(set(own)) == 1:
+        return [(own[0], entry.source.squared_norms(entry.tensors))]
+    if not isinstance(entry.source, MaterialisedGradients):
+        return []
+    sizes = [job.weights[name].numel() for name in entry.names]
+    norms = entry.source.squared_norms_of_pieces(entry.tensors, sizes)
+    return list(zip(own, norms.unbind(1), strict=True))
 
 
 def _squares(job: Job) -> Tensor:
