@@ -146,15 +146,22 @@ def test_where_they_do_not_apply_the_layers_run_themselves() -> None:
         slope.sum().backward()
 
 
-def gradient(network: nn.Module, images: Tensor, half: bool = False) -> Tensor:
-    """Return the gradient of all weights, one after the other."""
+def gradients_of(network: nn.Module, images: Tensor, half: bool = False) -> list[Tensor]:
+    """Return the gradient of every weight."""
     device = images.device.type
     with torch.autocast(device, torch.bfloat16, enabled=half):
         logits = network(images)
     labels = torch.arange(len(images), device=device) % 5
     loss = nn.functional.cross_entropy(logits.to(images.dtype), labels)
     found = torch.autograd.grad(loss, list(network.parameters()))
-    return torch.cat([one.flatten() for one in found]).double().cpu()
+    return [one.double().cpu() for one in found]
+
+
+def distance(found: list[Tensor], truth: list[Tensor]) -> float:
+    """Return the relative error of a weight's gradient, its mean over all weights."""
+    norm = torch.linalg.vector_norm
+    errors = [norm(one - other) / norm(other) for one, other in zip(found, truth, strict=True)]
+    return float(torch.stack(errors).mean())
 
 
 @needs_gpu
@@ -167,19 +174,21 @@ def test_a_whole_network(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         network = efficientnet_lite0(5, pretrained=False, generator=stream("whole"))
         for part in network.modules():
             if isinstance(part, nn.BatchNorm2d):
-                part.running_var.fill_(0.05)  # so that images still differ at the end
+                part.running_var.fill_(0.35)  # smaller ones amplify every rounding
     inputs = torch.randn(6, 3, 64, 64, generator=stream("inputs"))
-    truth = gradient(deepcopy(network).double(), inputs.double())
+    truth = gradients_of(deepcopy(network).double(), inputs.double())
     network = network.cuda().to(memory_format=torch.channels_last)
     inputs = inputs.cuda().contiguous(memory_format=torch.channels_last)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    ours = [gradient(network, inputs, half) for half in (False, True)]
+    ours = [gradients_of(network, inputs, half) for half in (False, True)]
     monkeypatch.setattr("shoal.networks.gpu_kernels.triton", None)
-    plain = [gradient(network, inputs, half) for half in (False, True)]
+    plain = [gradients_of(network, inputs, half) for half in (False, True)]
     for mine, theirs in zip(ours, plain, strict=True):
-        assert not torch.equal(mine, theirs)
-        errors = [torch.linalg.vector_norm(one - truth) for one in (mine, theirs)]
-        assert errors[0] < 1.5 * errors[1] < 0.2 * torch.linalg.vector_norm(truth)
+        assert not all(map(torch.equal, mine, theirs))
+        errors = [distance(one, truth) for one in (mine, theirs)]
+        # A rectifier that one rounding moves over its corner changes a gradient by some 1e-4.
+        assert errors[0] < max(1.5 * errors[1], 1e-3)
+        assert errors[1] < 0.4
 
 
 @needs_gpu
