@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,18 @@ def process(target: Any, out: Path) -> Any:
     return started
 
 
+def changed(found: dict[str, dict[str, bytes]], wanted: dict[str, dict[str, bytes]]) -> list[str]:
+    """Return the files that differ, with the first line that does; a whole diff takes minutes."""
+    lines = []
+    for run in found.keys() | wanted.keys():
+        for name in found.get(run, {}).keys() | wanted.get(run, {}).keys():
+            ours, theirs = (of.get(run, {}).get(name, b"") for of in (found, wanted))
+            both = zip_longest(ours.splitlines(), theirs.splitlines())
+            first = next((pair for pair in both if pair[0] != pair[1]), None)
+            lines += [f"{name}: {first!r}"[:500]] if first else []
+    return lines
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
     out = tmp_path_factory.mktemp("whole")
@@ -97,16 +110,19 @@ def test_no_memory_in_the_middle_of_a_captured_run(
 ) -> None:
     planned(tmp_path, ("erm",), steps=STEPS)
     run, hog, worker = read_plan(tmp_path)[0], Hog(), Worker(tmp_path, OnGpu())
-    state = worker.attempt(run, watcher=hog)
+    # A captured update needs no memory, but an evaluation does.
+    assert worker.attempt(run, watcher=hog) is RunState.FAILED
     assert hog.taken
     hog.taken.clear()
     torch.cuda.empty_cache()
-    if state is not RunState.DONE:  # a captured update needs no memory, but an evaluation does
-        failure = failure_of(folder_of(tmp_path, run))
-        assert failure is not None and failure["memory"]
-        assert worker.attempt(run, alone=True) is RunState.DONE
-        assert not (folder_of(tmp_path, run) / FAILED).exists()
-    assert contents(tmp_path, [run]) == {run.identity: whole[run.identity]}
+    failure = failure_of(folder_of(tmp_path, run))
+    assert failure is not None and failure["memory"]
+    # By a new process, as in a sweep: this one remembers kernels that need little memory.
+    driver = process(drive, tmp_path)
+    driver.join(200)
+    assert driver.exitcode == 0
+    assert not (folder_of(tmp_path, run) / FAILED).exists()
+    assert changed(contents(tmp_path), whole) == []
 
 
 @needs_gpu
@@ -118,7 +134,7 @@ def test_a_worker_killed_in_a_capture(tmp_path: Path, whole: dict[str, dict[str,
     run = read_plan(tmp_path)[0]
     assert not (folder_of(tmp_path, run) / "done").exists()
     assert Worker(tmp_path, OnGpu()).attempt(run) is RunState.DONE
-    assert contents(tmp_path, [run]) == {run.identity: whole[run.identity]}
+    assert changed(contents(tmp_path, [run]), {run.identity: whole[run.identity]}) == []
 
 
 @needs_gpu
@@ -128,7 +144,7 @@ def test_two_drivers_on_one_gpu(tmp_path: Path, whole: dict[str, dict[str, bytes
     for one in drivers:
         one.join(200)
     assert [one.exitcode for one in drivers] == [0, 0]
-    assert contents(tmp_path) == whole
+    assert changed(contents(tmp_path), whole) == []
 
 
 def test_memory_is_taken_to_the_last_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
