@@ -45,7 +45,7 @@ def linear(module: nn.Linear, weight: str, z: Tensor, r: Tensor) -> Tensor:
     r = r.reshape(len(r), -1, r.shape[-1])
     if weight == "bias":
         return r.sum(1)
-    return torch.einsum("nto,nti->noi", r, z.reshape(len(z), -1, z.shape[-1]))
+    return torch.bmm(r.mT, z.reshape(len(z), -1, z.shape[-1]))
 
 
 @rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -199,8 +199,8 @@ class FrozenNormGradients(MaterialisedGradients):
         z, r = (t.detach().reshape(1, -1, prod(t.shape[2:])) for t in tensors)
         n = len(tensors[0])
         mean, var = (t.repeat(n) for t in self._statistics(z))
-        ones, eps = torch.ones_like(mean), self.module.eps
-        found = norm_gradients(r, z, ones, mean, var, eps, wanted=(False, True, True))
+        wanted = (False, True, True)
+        found = norm_gradients(r, z, None, mean, var, self.module.eps, wanted=wanted)
         return torch.cat([one.view(n, -1) for one in found if one is not None], 1)
 
     def forward_and_vjp(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, VJP]:

@@ -101,10 +101,13 @@ class MaterialisedGradients(ABC):
         return torch.cat(rows).square_()
 
     def sum_of_squares(self, tensors: Sequence[Tensor]) -> Tensor:
+        chunks = self._chunks(tensors)
+        if len(chunks) == 1:
+            return sum_of_squares(self.values(tensors))
         total: Tensor | None = None
         with torch.no_grad():
-            for part in self._chunks(tensors):
-                squares = _sum_of_squares(self.values(self._cut(tensors, part)))
+            for part in chunks:
+                squares = sum_of_squares(self.values(self._cut(tensors, part)))
                 total = squares if total is None else total.add_(squares)
         if total is None:
             raise ValueError("a sum of squares needs examples, got none")
@@ -232,7 +235,8 @@ def gram_norms(r: Tensor, z: Tensor) -> Tensor:
     return torch.bmm(r, r.mT).mul_(torch.bmm(z, z.mT)).sum((1, 2)).clamp_(min=0)
 
 
-def _sum_of_squares(g: Tensor) -> Tensor:
+def sum_of_squares(g: Tensor) -> Tensor:
+    """Return Σ_i g_i², ``[P]``."""
     if g.device.type == "cpu":  # whose norms along the first axis are slow
         return g.square().sum(0)
     # One pass over g, and no other tensor of its size.

@@ -17,17 +17,19 @@ from ..distributed import sum_over_ranks, world_size
 from ..gradients.domains import SortedDomains
 from ..gradients.examples import Inputs, Loss, individual_losses
 from ..gradients.job import Job
-from ..gradients.materialised import MaterialisedGradients, Moments
+from ..gradients.materialised import MaterialisedGradients, Moments, sum_of_squares
 from ..gradients.memory import StatisticStep, chunk_without_gradient
 from ..gradients.parameters import Parameters, outside_compile
 from ..gradients.recording import WeightGradients
 from ..gradients.sources import Form
-from ..gradients.streaming import routes_of, streams
+from ..gradients.streaming import Stream, routes_of, streams
 from ..gradients.variance import merge_ranks
 
 # Bytes that a chunk can take if the caller names no number; on a GPU also at most half of what is
 # free. A GPU wants large chunks; a CPU does not mind small ones.
 MEMORY = {"cpu": 2 * 2**30, "cuda": 8 * 2**30}
+# Weights of an entry up to which its gradients wait for others, to be squared together.
+SMALL = 2**13
 
 
 @overload
@@ -86,8 +88,8 @@ def gradient_norms(
     job = _prepare(model, inputs, labels, parameters, loss=loss, chunk_size=chunk_size)
     squares = _squared_norms(_chunked(job, _squared_norms, memory))
     if by_layer:
-        return {layer: found.sqrt() for layer, found in squares.items()}
-    return torch.stack(list(squares.values())).sum(0).sqrt()
+        return {layer: found.sqrt() for layer, found in squares.by_layer().items()}
+    return squares.total().sqrt()
 
 
 @outside_compile
@@ -265,43 +267,78 @@ def _default_memory(device: torch.device) -> int:
     return min(MEMORY["cuda"], free // 2)
 
 
-def _squared_norms(job: Job) -> dict[str, Tensor]:
-    """Return ‖g_i‖² of every layer, ``[n]``, in the order of the weights."""
-    layers = {name: name.rpartition(".")[0] for name in job.weights}
-    found: dict[str, list[Tensor]] = {layer: [] for layer in layers.values()}
-    for part, stream in streams(job):
-        squares: dict[str, Tensor] = {}
-
-        def take(entry: WeightGradients, squares: dict[str, Tensor] = squares) -> None:
-            for layer, norms in _by_layer(job, entry, layers):
-                squares[layer] = squares[layer] + norms if layer in squares else norms
-
-        stream.backward(job.loss, stream.examples.labels, take)
-        for layer, parts in found.items():
-            parts.append(squares[layer] if layer in squares else job.zeros(part.stop - part.start))
-    return {
-        layer: torch.cat(parts).to(job.dtype) if parts else job.zeros(0)
-        for layer, parts in found.items()
-    }
+def _squared_norms(job: Job) -> "SquaredNorms":
+    """Return ‖g_i‖² of every layer."""
+    found = SquaredNorms(job)
+    for _, stream in streams(job):
+        found.add(stream)
+    return found
 
 
-def _by_layer(job: Job, entry: WeightGradients, layers: dict[str, str]) -> list[tuple[str, Tensor]]:
-    """Return ‖g_i‖² of an entry's weights in each of their layers, ``[n]``."""
-    own = [layers[name] for name in entry.names]
-    if len(own) == 1 or len(set(own)) == 1:
-        return [(own[0], entry.source.squared_norms(entry.tensors))]
-    if not isinstance(entry.source, MaterialisedGradients):
-        return []
-    sizes = [job.weights[name].numel() for name in entry.names]
-    norms = entry.source.squared_norms_of_pieces(entry.tensors, sizes)
-    return list(zip(own, norms.unbind(1), strict=True))
+class SquaredNorms:
+    """‖g_i‖² of every layer, of the examples so far; small weights together, as in ``Squares``."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._layers = {name: name.rpartition(".")[0] for name in job.weights}
+        # For each chunk, layers and a row ``[n]`` for each.
+        self._chunks: list[tuple[list[str], Tensor]] = []
+        self._rows: list[tuple[str, Tensor]] = []
+        self._waiting: dict[int, list[tuple[str, Tensor]]] = {}
+
+    def add(self, stream: Stream) -> None:
+        """Add the examples of a stream."""
+        stream.backward(self.job.loss, stream.examples.labels, self._take)
+        rows, waiting = self._rows, self._waiting.values()
+        self._rows, self._waiting = [], {}
+        layers = [layer for one in (rows, *waiting) for layer, _ in one]
+        found = [torch.stack([row for _, row in rows])] if rows else []
+        for one in waiting:
+            norms = torch.linalg.vector_norm(torch.stack([g for _, g in one]), dim=2)
+            found.append(norms.square_())
+        if found:
+            self._chunks.append((layers, torch.cat(found)))
+        else:
+            self._chunks.append(([], self.job.zeros(0, len(stream.examples))))
+
+    def _take(self, entry: WeightGradients) -> None:
+        source, layers = entry.source, [self._layers[name] for name in entry.names]
+        if len(layers) == 1 or len(set(layers)) == 1:
+            if isinstance(source, MaterialisedGradients) and source.size <= SMALL:
+                g = source.values(entry.tensors)
+                self._waiting.setdefault(source.size, []).append((layers[0], g))
+            else:
+                self._rows.append((layers[0], source.squared_norms(entry.tensors)))
+        elif isinstance(source, MaterialisedGradients):
+            sizes = [self.job.weights[name].numel() for name in entry.names]
+            norms = source.squared_norms_of_pieces(entry.tensors, sizes)
+            self._rows += zip(layers, norms.unbind(1), strict=True)
+
+    def total(self) -> Tensor:
+        """Return ‖g_i‖² of all weights, ``[n]``."""
+        parts = [rows.sum(0) for _, rows in self._chunks]
+        return torch.cat(parts).to(self.job.dtype) if parts else self.job.zeros(0)
+
+    def by_layer(self) -> dict[str, Tensor]:
+        """Return ‖g_i‖² of each layer, ``[n]``, in the order of the weights."""
+        parts: dict[str, list[Tensor]] = {layer: [] for layer in self._layers.values()}
+        for layers, rows in self._chunks:
+            sums = dict.fromkeys(parts, rows.new_zeros(rows.shape[1]))
+            for layer, row in zip(layers, rows, strict=True):
+                sums[layer] = sums[layer] + row
+            for layer, found in parts.items():
+                found.append(sums[layer])
+        zero = self.job.zeros(0)
+        return {
+            layer: torch.cat([zero, *found]).to(self.job.dtype) for layer, found in parts.items()
+        }
 
 
 def _squares(job: Job) -> Tensor:
     """Return Σ_i g_i², ``[P]``."""
     total = Squares(job)
     for _, stream in streams(job):
-        stream.backward(job.loss, stream.examples.labels, total.add)
+        total.add(stream, job.loss, stream.examples.labels)
     return total.row
 
 
@@ -313,7 +350,7 @@ def _expected_squares(job: Job) -> Tensor:
         classes = 2 if logits.ndim == 1 else max(logits.shape[1], 2)
         for y in range(classes):
             labels = torch.full_like(stream.examples.labels, y)
-            stream.backward(_weighted_by_root, labels, total.add, last=y == classes - 1)
+            total.add(stream, _weighted_by_root, labels, last=y == classes - 1)
     return total.row
 
 
@@ -330,7 +367,7 @@ def _sampled_squares(job: Job, random: Tensor) -> Tensor:
         logits = stream.logits.detach()
         for k, numbers in enumerate(random):
             labels = labels_at(logits, numbers[part])
-            stream.backward(None, labels, total.add, last=k == len(random) - 1)
+            total.add(stream, None, labels, last=k == len(random) - 1)
     return total.row
 
 
@@ -344,15 +381,41 @@ def labels_at(logits: Tensor, numbers: Tensor) -> Tensor:
 
 
 class Squares:
-    """Σ g², ``[P]``, of all gradients so far."""
+    """Σ g², ``[P]``, of all gradients so far.
+
+    Biases, norms and other small weights are squared together after a backward: on a GPU the host
+    takes longer to start an operation than such a weight's arithmetic.
+    """
 
     def __init__(self, job: Job) -> None:
         self.row, self._columns = job.zeros(job.size), job.columns()
+        self._waiting: list[tuple[tuple[str, ...], Tensor]] = []
+        self._places: dict[tuple[str, ...], Tensor] = {}
 
-    def add(self, entry: WeightGradients) -> None:
-        row = entry.source.sum_of_squares(entry.tensors)
-        for columns, own in split(entry, row, self._columns):
-            self.row[columns] += own
+    def add(self, stream: Stream, loss: Loss | None, labels: Tensor, last: bool = True) -> None:
+        """Add the squares of all gradients of one backward."""
+        stream.backward(loss, labels, self._take, last)
+        if self._waiting:
+            names = tuple(name for own, _ in self._waiting for name in own)
+            gradients = torch.cat([g for _, g in self._waiting], 1)
+            self._waiting = []
+            self.row.index_add_(0, self._places_of(names), sum_of_squares(gradients))
+
+    def _take(self, entry: WeightGradients) -> None:
+        source = entry.source
+        if isinstance(source, MaterialisedGradients) and source.size <= SMALL:
+            self._waiting.append((entry.names, source.values(entry.tensors)))
+            return
+        for columns, own in split(entry, source.sum_of_squares(entry.tensors), self._columns):
+            self.row[columns].add_(own)
+
+    def _places_of(self, names: tuple[str, ...]) -> Tensor:
+        """Return the columns of these weights, one after the other."""
+        if names not in self._places:
+            columns = [self._columns[name] for name in names]
+            places = torch.cat([torch.arange(one.start, one.stop) for one in columns])
+            self._places[names] = places.to(self.row.device)
+        return self._places[names]
 
 
 def _moments(job: Job) -> Moments:
