@@ -40,7 +40,7 @@ from shoal.monitoring.expected_accuracy import (
 from shoal.monitoring.known_domains import learn_known
 from shoal.monitoring.prediction_sets import SetDomain, learn_sets, limit_of, sets_of
 from shoal.runs.folder import LOGITS
-from shoal.storage import read_safetensors
+from shoal.tensor_files import read_safetensors
 
 from .recording import options, write
 

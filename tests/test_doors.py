@@ -35,7 +35,7 @@ CALLS: dict[str, set[str]] = {
     "json.JSONDecoder": {DOCUMENTS, "datasets/manifest.py", "results/packed.py"},
     # decode
     "Image.open": {"datasets/images.py"},
-    "torch.load": {STORAGE, "networks/weights.py", "training/checkpoints.py"},
+    "torch.load": {"tensor_files.py", "networks/weights.py", "training/checkpoints.py"},
     "safe_open": {"datasets/features.py"},
     "load_file": {"networks/weights.py"},
     "np.load": set(),

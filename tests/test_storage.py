@@ -16,16 +16,8 @@ import torch
 
 from shoal import storage
 from shoal.documents import read_json
-from shoal.storage import (
-    hold_lock,
-    is_locked,
-    load_tensors,
-    remove_asides,
-    save_tensors,
-    write_aside,
-    write_json,
-    write_text,
-)
+from shoal.storage import hold_lock, is_locked, remove_asides, write_aside, write_json, write_text
+from shoal.tensor_files import load_tensors, save_tensors
 
 
 def test_folders_are_made(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ TOOLS = (
     "escapes",
     "files",
     "storage",
+    "tensor_files",
     "randomness",
     "distributed",
     "replay",

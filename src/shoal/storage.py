@@ -1,4 +1,4 @@
-"""Storage: atomic files, JSON, tensors and file locks; free of torch until a tensor is stored."""
+"""Storage: atomic files, JSON and file locks; free of torch."""
 
 import io
 import json
@@ -10,24 +10,13 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from .files import (
-    JSON_BYTES,
-    TENSOR_BYTES,
-    UnfitFile,
-    open_file,
-    open_to_append,
-    read_bytes,
-    read_text,
-)
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from .files import JSON_BYTES, open_file, open_to_append, read_bytes, read_text
 
 # Seconds between two attempts to take a lock.
 RETRY_EVERY = 0.01
@@ -150,51 +139,6 @@ def print_aside(path: Path, show: Callable[[IO[str]], object]) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write a value as indented JSON, whole or not at all."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-
-
-def save_tensors(path: Path, value: dict[str, Any]) -> None:
-    """Write tensors and plain values, to be read by ``load_tensors``."""
-    import torch
-
-    write_aside(path, lambda file: torch.save(value, file))
-
-
-def write_safetensors(path: Path, tensors: "Mapping[str, Tensor]") -> None:
-    """Write tensors by name, in the format that other tools read."""
-    from safetensors.torch import save
-
-    content = save({name: tensor.contiguous() for name, tensor in tensors.items()})
-    write_aside(path, lambda file: file.write(content))
-
-
-def read_safetensors(path: Path) -> "dict[str, Tensor]":
-    """Return the tensors of such a file, on the host."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    try:
-        found: dict[str, Tensor] = load(read_bytes(path, TENSOR_BYTES))
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged, or not a safetensors file ({error})") from error
-    return found
-
-
-def load_tensors(path: Path) -> dict[str, Any]:
-    """Return the tensors and values that ``save_tensors`` wrote, without unpickling objects."""
-    import torch
-
-    try:
-        with open_file(path, TENSOR_BYTES) as file:
-            value = torch.load(file, map_location="cpu", weights_only=True)
-    except UnfitFile:
-        raise
-    except Exception as error:
-        raise ValueError(
-            f"{path} is damaged or not a checkpoint of shoal's; delete it to start again"
-        ) from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} holds {type(value).__name__}, a dict was expected")
-    return value
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from shoal.experiments.colored_mnist import (
 )
 from shoal.networks import MLP
 from shoal.randomness import stream
-from shoal.storage import load_tensors, save_tensors
+from shoal.tensor_files import load_tensors, save_tensors
 from tests.oracles.autograd import individual_gradients
 
 CPU = torch.device("cpu")

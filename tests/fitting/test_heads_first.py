@@ -23,7 +23,7 @@ from shoal.fitting.setup import (
 )
 from shoal.runs.machine import Machine
 from shoal.runs.run import Run
-from shoal.storage import write_safetensors
+from shoal.tensor_files import write_safetensors
 from tests.fitting.estimated import CANDIDATES
 
 BOTH = FitSetup(

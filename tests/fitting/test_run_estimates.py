@@ -19,7 +19,7 @@ from shoal.fitting.run_estimates import RunEstimates, RunPredictions, _learned
 from shoal.fitting.verdict import decide
 from shoal.results.records import Record, RunResult
 from shoal.runs.run import Run
-from shoal.storage import write_safetensors
+from shoal.tensor_files import write_safetensors
 from tests.fitting.made import table_setup
 
 SIZES = {"a": 10, "b": 20, "c": 40}

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,22 @@ def test_young_files_are_not_indexed(sweep: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(index, "SETTLED", 3600 * 10**9)
     read_runs([sweep])
     assert not (sweep / index.INDEX).exists()
+
+
+@pytest.mark.parametrize("days", [1, -1])
+def test_a_clock_that_is_wrong_by_a_day_changes_nothing(
+    days: int, sweep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind, it makes an index wait; ahead, it makes one at once, which still sees a change."""
+    now = time.time_ns
+    monkeypatch.setattr(index, "SETTLED", 2 * 10**9)
+    monkeypatch.setattr(time, "time_ns", lambda: now() + days * 86400 * 10**9)
+    before = without_index(sweep, monkeypatch)
+    assert values(read_runs([sweep])) == before
+    assert (sweep / index.INDEX).exists() is (days > 0)
+    change(min((sweep / index.RUNS).iterdir()))
+    wanted = without_index(sweep, monkeypatch)
+    assert values(read_runs([sweep])) == wanted != before
 
 
 def test_a_folder_that_cannot_be_written_is_read(sweep: Path) -> None:

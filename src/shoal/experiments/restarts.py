@@ -13,7 +13,8 @@ import torch
 from ..choices import choose
 from ..documents import read_json
 from ..reference import published_rows
-from ..storage import load_tensors, save_tensors, write_json
+from ..storage import write_json
+from ..tensor_files import load_tensors, save_tensors
 from .colored_mnist import METHODS, TABLES, Setup, Training
 
 # Seconds between checkpoints of a restart.

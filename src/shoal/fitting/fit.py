@@ -44,10 +44,11 @@ from ..runs import model as models
 from ..runs.machine import Machine, one_thread
 from ..runs.model import check_saving
 from ..runs.run import Run
-from ..storage import cache_root, write_json, write_safetensors, write_text
+from ..storage import cache_root, write_json, write_text
 from ..sweeps.attempt import retry_interrupted
 from ..sweeps.plan import MethodChoice, folder_of, write_plan
 from ..sweeps.worker import Worker
+from ..tensor_files import write_safetensors
 from ..training.pillow import exact_evaluation
 from ..training.watcher import Progress
 from .adaptation_estimates import measure_adaptations

@@ -20,7 +20,7 @@ from ..randomness import stream
 from ..runs.fitted import Fitted
 from ..runs.model import build
 from ..runs.run import Run
-from ..storage import load_tensors, save_tensors
+from ..tensor_files import load_tensors, save_tensors
 from ..training.batches import Normalise, scaled
 from .predictor import in_threads
 

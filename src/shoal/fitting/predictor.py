@@ -35,7 +35,7 @@ from ..randomness import stream
 from ..results.records import CARD, MODEL
 from ..runs import model as models
 from ..runs.machine import one_thread, usable_devices
-from ..storage import read_safetensors
+from ..tensor_files import read_safetensors
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import TOGETHER, VECTORS
 from ..training.pillow import exact_evaluation

@@ -25,8 +25,8 @@ from ..results.averages import average_folder
 from ..results.records import HELD_OUT, KEPT, MODEL, RunResult
 from ..runs import model as models
 from ..runs.folder import LOGITS
-from ..storage import read_safetensors
 from ..sweeps.plan import MethodChoice
+from ..tensor_files import read_safetensors
 from ..training.evaluation import EvaluationSet, head_passes
 from .folds import Fold
 from .frozen_features import works_frozen

@@ -21,7 +21,7 @@ from ..results.metrics import (
 from ..results.records import HELD_OUT, KEPT, RunResult
 from ..runs.folder import LOGITS
 from ..runs.run import Run
-from ..storage import read_safetensors
+from ..tensor_files import read_safetensors
 from .candidates import Recipe
 from .estimates import Array, Estimates, Labels, Predictions
 from .folds import Fold

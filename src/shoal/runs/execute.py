@@ -19,7 +19,8 @@ from ..datasets.cache import ImageCache
 from ..distributed import rank
 from ..results.averages import about_average, average_folder, by_average, read_averages
 from ..results.records import HELD_OUT, TIMING, Record, RunResult, RunTiming
-from ..storage import explain_write_errors, write_json, write_safetensors, write_text
+from ..storage import explain_write_errors, write_json, write_text
+from ..tensor_files import write_safetensors
 from ..training.averages import Averaging
 from ..training.checkpoints import Checkpoints
 from ..training.evaluation import Evaluation, EvaluationSet, Outcome, SplitKey, record_of

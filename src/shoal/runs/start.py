@@ -10,7 +10,8 @@ from ..algorithms.base import Algorithm
 from ..catalogue import STARTS
 from ..distributed import copy_from_first_rank, rank
 from ..results.records import HELD_OUT
-from ..storage import explain_write_errors, read_safetensors, write_json, write_safetensors
+from ..storage import explain_write_errors, write_json
+from ..tensor_files import read_safetensors, write_safetensors
 from ..training.evaluation import head_passes
 from ..training.linear_probe import LinearProbe, check_probed, fit_probe, plain_head
 from ..training.placement import RunData

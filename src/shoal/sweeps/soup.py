@@ -34,7 +34,8 @@ from ..results.soups import (
 )
 from ..runs import model
 from ..runs.start import START_CARD, START_WEIGHTS, load_start
-from ..storage import hold_lock, read_safetensors, write_json
+from ..storage import hold_lock, write_json
+from ..tensor_files import read_safetensors
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import Evaluation, Outcome, SplitKey, record_of
 from ..training.placement import place_parts
