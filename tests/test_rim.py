@@ -688,7 +688,7 @@ def test_the_advice_for_a_damaged_run_works(tmp_path: Path) -> None:
 
 
 def test_five_early_deaths_are_not_for_good(tmp_path: Path) -> None:
-    from shoal.sweeps.attempt import retry_interrupted
+    from shoal.sweeps.attempt import tidy_interrupted
 
     planned(tmp_path)
     run = read_plan(tmp_path)[0]
@@ -697,7 +697,7 @@ def test_five_early_deaths_are_not_for_good(tmp_path: Path) -> None:
         write_json(path / BEGUN, {"times": DEATHS, "at": ""})
     assert worker.attempt(run) is RunState.FAILED
     assert worker.attempt(run) is RunState.FAILED  # within one command
-    retry_interrupted(tmp_path)  # as every fit begins
+    tidy_interrupted(tmp_path)  # as every fit begins
     assert worker.attempt(run) is RunState.DONE
 
 

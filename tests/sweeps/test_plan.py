@@ -372,6 +372,26 @@ def test_what_a_kill_after_the_end_left_is_deleted(tmp_path: Path) -> None:
     assert not (path / "checkpoints").exists() and not (path / attempts.BEGUN).exists()
 
 
+@pytest.mark.parametrize(
+    "tidy",
+    [
+        lambda run, out: attempt(run, loading(data), out, MACHINE()),
+        lambda run, out: attempts.tidy_interrupted(out),
+    ],
+    ids=["sweep", "fit"],
+)
+def test_what_a_loss_of_power_left_beside_a_finished_run_is_deleted(
+    tmp_path: Path, tidy: Callable[[Run, Path], object]
+) -> None:
+    run = small_run(steps=2)
+    path = folder_of(tmp_path, run)
+    attempt(run, loading(data), tmp_path, MACHINE())
+    (path / attempts.BEGUN).write_text("{}")
+    before = {one: one.read_bytes() for one in path.iterdir() if one.name != attempts.BEGUN}
+    tidy(run, tmp_path)
+    assert {one: one.read_bytes() for one in path.iterdir()} == before
+
+
 def test_only_what_can_have_changed_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

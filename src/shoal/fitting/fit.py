@@ -45,7 +45,7 @@ from ..runs.machine import Machine, one_thread
 from ..runs.model import check_saving
 from ..runs.run import Run
 from ..storage import cache_root, write_json, write_text
-from ..sweeps.attempt import retry_interrupted
+from ..sweeps.attempt import tidy_interrupted
 from ..sweeps.plan import MethodChoice, folder_of, write_plan
 from ..sweeps.worker import Worker
 from ..tensor_files import write_safetensors
@@ -340,7 +340,7 @@ def fit(
         make_price_run=make.without_unstable if flagged and not policy else None,
     )
     if rank() == 0:
-        retry_interrupted(out)
+        tidy_interrupted(out)
     results = _Results(out, RunEstimates(workspace.dataset, folds, recipes, metric, judge))
     # A whole network takes longer than any head before it; the probe has timed one.
     whole = [one.key for one in recipes if shortest and one.setup.average]

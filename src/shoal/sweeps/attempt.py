@@ -56,13 +56,16 @@ def try_again(path: Path, run: Run) -> None:
         (path / FAILED).unlink(missing_ok=True)
 
 
-def retry_interrupted(out: Path) -> None:
-    """Clear the failures in ``out`` that are no fault of the run, so that it is tried again.
+def tidy_interrupted(out: Path) -> None:
+    """Clear what interruptions left in ``out``, so that only runs at fault stay failed.
 
-    Its process was killed too often, or its folder was deleted or moved.
+    A run whose process was killed too often, or whose folder was deleted or moved, is tried again.
+    A finished one can have kept its count of starts when power was lost.
     """
     for path in (out / RUNS).glob("*"):
-        if (failure_of(path) or {}).get("kind") in (DEATH, FolderLost.__name__):
+        if (path / DONE).exists():
+            (path / BEGUN).unlink(missing_ok=True)
+        elif (failure_of(path) or {}).get("kind") in (DEATH, FolderLost.__name__):
             with suppress(ValueError):  # a damaged folder stays failed
                 try_again(path, RunFolder(path).run())
 
@@ -88,7 +91,7 @@ def attempt(
     """
     path = folder_of(out, run)
     whole = (path / DONE).exists() and (path / RUN).exists()
-    if whole and not (path / CHECKPOINTS).exists():
+    if whole and not any((path / left).exists() for left in (CHECKPOINTS, BEGUN)):
         return RunState.DONE
     try:
         with open_run_folder(path, run) as folder:
