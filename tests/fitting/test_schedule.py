@@ -4,6 +4,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from shoal.fitting.estimates import Candidate, Estimates
 from shoal.fitting.folds import Fold
 from shoal.fitting.schedule import (
     END,
+    EVALUATIONS,
     FILES,
     LAST,
     Block,
@@ -40,7 +42,7 @@ def recipe(key: str, **more: Any) -> Recipe:
     """Return a recipe; "erm lr=1" is another setting of "erm"."""
     given = {"base": key.partition(" ")[0]} | more
     candidate = Candidate(key, key.upper(), "penalty")
-    return Recipe(candidate=candidate, method=key, settings={}, setup=SETUP, **given)
+    return Recipe(candidate=candidate, method=key, settings={}, **({"setup": SETUP} | given))
 
 
 def make_run(one: Recipe, tests: tuple[str, ...], trial: int, data: str = "x") -> Run:
@@ -100,7 +102,7 @@ class MadeUp:
     ) -> None:
         self.out, self.clock, self.fails = out, clock, fails
         self.seconds, self.scores = seconds or {}, scores or {}
-        self.asked = 0
+        self.asked, self.evaluating = 0, 0.0
 
     def begin(
         self, blocks: Sequence[Block], seconds: float | None = None, runs: int | None = None
@@ -151,7 +153,7 @@ class MadeUp:
                 '{"reason": "no", "memory": false}'
             )
         else:
-            done(self.out, run, took, self.clock)
+            done(self.out, run, took, self.clock, evaluating=self.evaluating)
         self.schedule.ended(run, took)
         return run
 
@@ -165,11 +167,19 @@ def made(tmp_path: Path, clock: Clock) -> MadeUp:
     return MadeUp(tmp_path, clock)
 
 
-def done(out: Path, run: Run, seconds: float, clock: Clock, share: float = 1.0) -> None:
+def done(
+    out: Path,
+    run: Run,
+    seconds: float,
+    clock: Clock,
+    share: float = 1.0,
+    evaluating: float = 0.0,
+) -> None:
     """Write what a run leaves that took so long, for so many of its updates."""
     folder = folder_of(out, run)
     folder.mkdir(parents=True)
-    timing = {"preparing": seconds / 2, "updating": seconds / 2, "evaluating": 0.0}
+    half = (seconds - evaluating) / 2
+    timing = {"preparing": half, "updating": half, "evaluating": evaluating}
     timing["updates"] = round(share * run.protocol.steps)
     (folder / "timing.json").write_text(json.dumps(timing))
     (folder / "done").touch()
@@ -433,6 +443,20 @@ def test_files_after_the_last_run_take_time(tmp_path: Path, clock: Clock) -> Non
         budget = Budget(needed + spare, None, clock.now)
         made.schedule = Schedule(made.out, blocks, budget, made.estimates, files=files)
         assert short(made.rest()) == trained
+
+
+@pytest.mark.parametrize("kind", ["table", "images"])
+def test_a_whole_network_passes_over_the_images_after_its_last_run(made: MadeUp, kind: str) -> None:
+    made.evaluating = 4.0
+    setup = replace(SETUP, kind=kind, trained="all", backbone="efficientnet-lite0")
+    some = [recipe(key, setup=setup) for key in ("erm", "irm")]
+    blocks = plan_blocks(some, FOLDS, 1, make_run, nested=False)
+    passes = EVALUATIONS * 4.0 if kind == "images" else 0.0
+    made.begin(blocks, 30 + 30 + LAST * 10 + passes + FILES + 0.1)
+    assert short(made.rest()) == ["erm: a b c", "irm: a b c"]
+    made.out = made.out / "too little"
+    made.begin(blocks, 30 + 30 + LAST * 10 + passes + FILES - 0.1)
+    assert short(made.rest()) == ["erm: a b c"]
 
 
 def test_files_of_a_run_take_time_too(made: MadeUp, clock: Clock) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -224,6 +225,7 @@ def _needed(options: argparse.Namespace) -> list[str]:
 
 
 def _run(options: argparse.Namespace) -> int:
+    begun = time.monotonic()  # to import torch takes seconds
     require(*_needed(options))
     from ..distributed import rank
     from ..fitting.fit import fit
@@ -260,6 +262,7 @@ def _run(options: argparse.Namespace) -> int:
                 balanced=options.balanced,
                 keep_vectors=not options.no_reference,
                 plan_only=options.plan_only,
+                begun=begun,
                 watcher=watcher,
             )
         if result is not None:

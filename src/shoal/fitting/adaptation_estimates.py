@@ -157,11 +157,6 @@ class _LeftOut:
         known = self._dataset.without(self.run.test_domains)
         return training_shares(known, self.recipe.fitted, self.recipe.setup.balanced)
 
-    @property
-    def _whole(self) -> bool:
-        """Whether a whole network for images was trained."""
-        return self.recipe.setup.kind == "images" and not self.recipe.setup.frozen
-
     @cached_property
     def _predictor(self) -> Predictor | None:
         """The run's model; None if its file is gone."""
@@ -169,7 +164,7 @@ class _LeftOut:
         folder = folder if (folder / MODEL).exists() else self.path
         if not (folder / MODEL).exists():
             return None
-        device = self.workspace.on.device if self._whole else torch.device("cpu")
+        device = self.workspace.on.device if self.recipe.setup.whole else torch.device("cpu")
         method = None if self.recipe.fitted else self.workspace.methods[self.recipe.method][0]
         return Predictor(models.load(folder, device, method))
 
@@ -195,7 +190,7 @@ class _LeftOut:
                 weight, bias = head.weight.cpu(), head.bias.cpu()
             yield T3A, t3a(features, weight, bias).log_softmax(-1).numpy()
         normed = any(map(follows_inputs, algorithm.modules()))
-        if self._whole and normed and _is_quick(predictor.device):
+        if self.recipe.setup.whole and normed and _is_quick(predictor.device):
             module = with_statistics_of(predictor.module, _shuffled(inputs, predictor.device))
             logits = predictor.outputs(module.logits, inputs)
             yield BATCH_NORM, logits.double().log_softmax(-1).numpy()

@@ -82,7 +82,7 @@ from .progress import fit_watcher
 from .reference import ReferenceData, make_reference
 from .run_estimates import RunEstimates
 from .run_length import length_within
-from .schedule import FILES, Budget, FitPlan, FitProgress, Schedule, plan_blocks
+from .schedule import FILES, IMAGE_FILES, Budget, FitPlan, FitProgress, Schedule, plan_blocks
 from .setup import (
     FIRST_VERSION,
     INSPECTION,
@@ -167,6 +167,7 @@ def fit(
     balanced: bool = False,
     keep_vectors: bool = True,
     plan_only: bool = False,
+    begun: float | None = None,
     watcher: FitWatcher | None = None,
 ) -> FitResult | None:
     """Fit a model to ``data`` and write it to the folder ``out``; the same call resumes.
@@ -203,16 +204,17 @@ def fit(
         keep_vectors: whether a few feature vectors of images are kept for ``monitor``, beside their
             moments.
         plan_only: inspect the data and tell ``watcher`` the plan; train nothing and return None.
+        begun: when the time begins to count, by ``time.monotonic``; by default now.
         watcher: follows the fit; by default bars show it in a notebook, and nothing elsewhere.
     """
     from ..report.fit_page import check_drawing
 
-    begin = monotonic()
+    begin = monotonic() if begun is None else begun
     data = Path(data)
     out = default_folder(data) if out is None else Path(out)
     watcher = watcher or fit_watcher()
     settings = settings or {}
-    budget = Budget(time or (None if runs else FIT_SECONDS), runs)
+    budget = Budget(time or (None if runs else FIT_SECONDS), runs, begin)
     machine = _choose_machine(device_of(device))
     kind = "table" if data.is_file() and is_table(data) else "images"
     trained = trained_part(train, kind, out, machine.device)
@@ -346,7 +348,9 @@ def fit(
     whole = [one.key for one in recipes if shortest and one.setup.average]
     probed = dict.fromkeys(whole, shortest / (len(folds) + 1))
     many = inspected.table is not None and len(inspected.table.vectors) > MANY
-    files = FILES + (AFTER * inspecting if many else 0.0)
+    network = setup.kind == "images" and onnx_missing() is None
+    files = IMAGE_FILES if network else FILES
+    files += AFTER * inspecting if many else 0.0
     schedule = Schedule(out, blocks, budget, results, probed, files)
     if done := len(schedule.counted):
         count = "1 run is" if done == 1 else f"{done} runs are"
@@ -378,6 +382,7 @@ def fit(
         _train(out, final, deploy.candidate.title, workspace, watcher)
         if verdict is None:
             return None
+        watcher.note("writing the model, its card, the ONNX file and the page")
 
         table = setup.kind == "table"
         on_vectors = table or deploy.setup.frozen
@@ -550,8 +555,7 @@ def choose_length(
     Only whole networks are timed: heads and MLPs take seconds. Several processes would have to
     agree, so they keep the default.
     """
-    whole = setup.kind == "images" and not setup.frozen
-    if seconds is None or not whole or processes() > 1:
+    if seconds is None or not setup.whole or processes() > 1:
         return setup, 0.0
     watcher.note("timing a few updates to choose the length of the runs")
     steps, shortest = length_within(seconds, setup, workspace)

@@ -16,6 +16,7 @@ from ..algorithms.hparams import defaults, values_for_run
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, hash_files
 from ..networks import Network, fold_standardisation, for_data
+from ..networks.inference import for_inference
 from ..randomness import stream
 from ..runs.fitted import Fitted
 from ..runs.model import build
@@ -73,6 +74,9 @@ def compute_features(
     network = pretrained(backbone, len(dataset.classes), device)
     cache = open_cache()
     normalise = Normalise(network.preprocessing, True, device)
+    if device.type == "cpu":
+        noise = torch.rand(2, *SHAPE, generator=stream("inference")).mul(256).byte()
+        network = for_inference(network, lambda one: one.features(normalise(scaled(noise))))
     total, done = sum(map(len, dataset.domains)), 0
 
     def features(images: Tensor) -> Tensor:

@@ -33,8 +33,12 @@ PRICE, PAIRS, TRIALS = "price", "pairs", "trials"
 # Candidates that get further runs: so many of the best, if they are within so many paired standard
 # errors of the best one.
 GOOD, ERRORS = 4, 2.0
-# Time for the final run, in runs: it has more domains to train on. And for the files after it.
-LAST, FILES = 1.3, 6.0
+# Time for the final run, in runs: it has more domains to train on. And for the files after it; the
+# ONNX file of a network for images takes longest.
+LAST, FILES, IMAGE_FILES = 1.3, 6.0, 18.0
+# What a whole network still needs after its final run, in times that one of its runs evaluates:
+# features of all domains by every run, and adaptations.
+EVALUATIONS = 2.5
 # Methods that train whole networks after their heads.
 WHOLE = 2
 # No run to train.
@@ -56,6 +60,7 @@ class Block:
         key, title: of the candidate.
         base: the key of the candidate with the defaults.
         head: the key of the head that stands for a whole network.
+        whole: whether whole networks are trained.
     """
 
     stage: str
@@ -64,6 +69,7 @@ class Block:
     base: str
     runs: tuple[Run, ...]
     head: str | None = None
+    whole: bool = False
 
 
 def plan_blocks(
@@ -104,6 +110,7 @@ def plan_blocks(
             base=recipe.base,
             runs=runs,
             head=recipe.head,
+            whole=recipe.setup.whole,
         )
 
     singles = [fold.domains for fold in folds]
@@ -216,6 +223,8 @@ class Schedule:
         # Of a candidate's runs: what a finished one took, and what the first one seems to take.
         self._seconds: dict[str, float] = {}
         self._pace: dict[str, float] = {}
+        # What a finished run of a whole network took to evaluate.
+        self._evaluating: dict[str, float] = {}
         self._probed = probed or {}
         self._files = files
         self._earlier = 0.0
@@ -339,7 +348,10 @@ class Schedule:
             return
         if earlier:
             self._earlier += timing.seconds
-        key, seconds = self._block[run.identity].key, _whole(run, timing)
+        block, seconds = self._block[run.identity], _whole(run, timing)
+        key = block.key
+        if block.whole:
+            self._evaluating[key] = timing.evaluating
         # The fastest: on a GPU, the first run also compiles.
         self._seconds[key] = min(seconds, self._seconds.get(key, seconds))
 
@@ -367,7 +379,11 @@ class Schedule:
     def _last(self) -> float:
         """Return the seconds of the final run and of the files written after it."""
         best = self._standing.good or self._times
-        return LAST * max(map(self._expected, best), default=0.0) + self._files
+        return max(map(self._last_of, best), default=0.0) + self._files
+
+    def _last_of(self, key: str) -> float:
+        """Return the seconds of a candidate's final run, and of what its network needs after it."""
+        return LAST * self._expected(key) + EVALUATIONS * self._evaluating.get(key, 0.0)
 
     def _time_left(self) -> float:
         left = self.budget.seconds_left

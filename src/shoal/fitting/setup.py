@@ -100,8 +100,12 @@ class FitSetup:
 
         A whole network does better on a new domain with the mean of the second half of its run.
         """
-        averaged = self.kind == "images" and not self.frozen and self.version > FIRST_VERSION
-        return "half" if averaged else ""
+        return "half" if self.whole and self.version > FIRST_VERSION else ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether runs train all weights of a network for images."""
+        return self.kind == "images" and not self.frozen
 
     @property
     def frozen(self) -> bool:
@@ -149,7 +153,7 @@ class FitSetup:
         Args:
             settings: what differs from the defaults; what the user has set wins over all.
         """
-        scale = "large" if self.kind == "images" and not self.frozen else "small"
+        scale = "large" if self.whole else "small"
         given = {**(settings or {}), **settings_of(method, self.settings)}
         return hparams_for(method, scale, self.steps, given, self._usual(method))
 
