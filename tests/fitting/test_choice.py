@@ -115,7 +115,16 @@ def test_perfect_scores_are_kept_away_from_1() -> None:
     number = 1 / np.square(share).sum()
     variance = (share * (values - mean) ** 2).sum() / (1 - np.square(share).sum())
     room = stats.t.ppf(0.95, number - 1) * math.sqrt(variance * (1 + 1 / number))
-    assert found == pytest.approx((expit(mean - room), expit(mean + room)))
+    assert expit(mean + room) > 0.99  # so far up there is no telling from 1
+    assert found == pytest.approx((expit(mean - room), 1.0))
+
+
+def test_an_interval_can_hold_0_and_1() -> None:
+    examples = np.array([25, 30, 40])
+    assert prediction_interval(np.ones(3), examples) == (pytest.approx(0.965, abs=0.001), 1.0)
+    assert prediction_interval(np.zeros(3), examples) == (0.0, pytest.approx(0.035, abs=0.001))
+    found = prediction_interval(np.array([0.5, 0.6, 0.55]), examples)
+    assert found is not None and 0.3 < found[0] < 0.5 and 0.6 < found[1] < 0.8
 
 
 def test_two_domains_have_no_interval_and_a_loss_has_one_without_a_top() -> None:

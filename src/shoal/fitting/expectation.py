@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..results.student import quantile
-from .choice import choose_candidate
+from .choice import ROUNDING, choose_candidate
 from .estimates import Estimates
 from .paired import effective_number, weighted_mean, weights_of
 
@@ -83,8 +83,9 @@ def prediction_interval(
 
     It is Student's prediction interval, mean ± t · s · √(1 + 1/K), on the logit scale, where
     domains that are nearly perfect differ as much as others. K is the effective number of domains,
-    and s their deviation, both with the domains' weights. Scores are kept 1/(2n) away from 0 and 1.
-    Unbounded scores, which are positive, are on the log scale instead. None under three domains.
+    and s their deviation, both with the domains' weights. Scores are kept 1/(2n) away from 0 and 1,
+    and an end that comes as near is 0 or 1. Unbounded scores, which are positive, are on the log
+    scale instead. None under three domains.
     """
     weights = weights_of(examples)
     number = effective_number(weights)
@@ -100,8 +101,13 @@ def prediction_interval(
     variance = float(share @ np.square(values - mean)) / (1 - float(np.square(share).sum()))
     room = quantile((1 + level) / 2, number - 1) * math.sqrt(variance * (1 + 1 / number))
     ends = mean - room, mean + room
-    low, high = (_expit(end) if bounded else math.exp(min(end, 700.0)) for end in ends)
-    return low, high
+    if not bounded:
+        low, high = (math.exp(min(end, 700.0)) for end in ends)
+        return low, high
+    low, high = map(_expit, ends)
+    # A score of 0 or 1 stands at a margin, so an end there means 0 or 1.
+    edge = float(margin.max()) + ROUNDING
+    return 0.0 if low <= edge else low, 1.0 if high >= 1 - edge else high
 
 
 def _expit(value: float) -> float:
