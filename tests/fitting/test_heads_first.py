@@ -90,7 +90,7 @@ def test_heads_and_whole_networks_are_candidates_of_their_own() -> None:
         "erm whole": "erm",
         "fishr whole": "fishr",
     }
-    assert whole["erm whole"].candidate.title == "ERM, whole network"
+    assert whole["erm whole"].candidate.title == "ERM (whole network)"
     assert whole["erm whole"].candidate.family == "erm"
     assert next(one for one in found if one.key == "erm").candidate.family == "head"
     assert all(one.setup.trained == ("all" if one.head else "head") for one in found)

@@ -77,7 +77,7 @@ def _recipes(name: str, method: MethodChoice, setup: FitSetup, after_heads: bool
     fitted = issubclass(kind, Baseline)
     base, usual = name, title_of(name)
     if after_heads:
-        base, usual = f"{name} whole", f"{usual}, whole network"
+        base, usual = f"{name} whole", f"{usual} (whole network)"
     found = []
     for place, settings in enumerate(_grid(method, setup) if setup.searches else [{}]):
         told = ", ".join(f"{one} {value}" for one, value in settings.items())
