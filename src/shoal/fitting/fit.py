@@ -114,7 +114,7 @@ SKLEARN = "scikit-learn, which is not installed: pip install 'shoal[tables]'"
 # left out.
 TESTS_SECONDS = 20.0
 # With more rows than this, what comes after the final run takes so many times the inspection.
-MANY, AFTER = 100_000, 2.5
+MANY, AFTER = 100_000, 4.0
 # Examples on which the ONNX file is compared with the model.
 COMPARED = 8
 
