@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +97,27 @@ def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Figure, "savefig", savefig)
 
 
+# As many objects as a whole collection of garbage, which the compiler makes each time that it is
+# called, looks through in a twentieth of a second.
+MANY = 50_000
+_collections = [0]
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays; a collection of garbage need not look through it again."""
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """So does what tests import later, such as the compiler: half a million objects."""
+    yield
+    made = gc.get_stats()[-1]["collections"]
+    if made > _collections[0]:
+        if len(gc.get_objects()) > MANY:
+            gc.collect()
+            gc.freeze()
+        _collections[0] = made
 
 
 def _unexpected_skips(config: pytest.Config) -> list[str]:

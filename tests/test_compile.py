@@ -194,12 +194,15 @@ def make_batch(n: int, dtype: torch.dtype, seed: int) -> tuple[Tensor, Tensor, T
 def test_training_with_fishr_compiled_by_inductor() -> None:
     dtype = torch.float64
     eager, compiled = Step(dtype), Step(dtype)
+    # A first call that makes the buffers is compiled on its own, as the tests above and that of two
+    # threads do.
+    for one in (eager, compiled):
+        one.fishr.allocate(CLASSES * (FEATURES + 1), dtype)
     compiled.loss = torch.compile(compiled.loss_of, dynamic=True)
     addresses: dict[str, int] = {}
-    for step, n in enumerate((48, 48, 61, 40, 55)):
+    for step, n in enumerate((48, 61, 40, 55)):
         batch = make_batch(n, dtype, step)
-        # The first call makes the buffers, the second uses them; then all sizes are covered.
-        with torch._dynamo.config.patch(error_on_recompile=step >= 2):
+        with torch._dynamo.config.patch(error_on_recompile=step > 0):
             found = compiled(*batch)
         assert close(found, eager(*batch)), f"loss of step {step}"
         for a, b in zip(compiled.weights, eager.weights, strict=True):

@@ -1,7 +1,6 @@
 """The walls between rooms: what each part of shoal may import, and what it never touches."""
 
 import ast
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import run_code
+
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "shoal"
 
 # A room is a module or package directly under shoal; "shoal" itself is its __init__.
 # Each row: the rooms that this one may import, beside itself. A dotted name opens one module only.
 SMALL = {"choices", "checks", "documents", "escapes", "files", "internals", "notebook"}
-SMALL |= {"randomness", "replay", "scalars", "storage", "transforms"}
+SMALL |= {"randomness", "replay", "scalars", "storage", "tensor_files", "transforms"}
 NUMERICS = SMALL | {"distributed", "gradients", "penalties", "statistics", "regularizers"}
 NUMERICS |= {"micro_batches", "networks", "vision", "weight_average"}
 TRAINING = NUMERICS | {"algorithms", "catalogue", "datasets", "training"}
@@ -44,6 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "files": set(),
     "documents": {"escapes", "files"},
     "storage": {"files"},
+    "tensor_files": {"files", "storage"},
     "compiled_code": {"storage"},
     "replay": set(),
     "gradients": {"checks", "choices", "distributed", "internals", "replay", "transforms"},
@@ -103,6 +105,8 @@ MAY_INSTALL: dict[str, set[str]] = {
     "replay": {"torch"},
     "results": {"numpy"},
     "scalars": {"torch"},
+    "storage": {"filelock"},
+    "tensor_files": {"torch", "safetensors"},
     "vision": {"torch", "torchvision"},
     "report": {"jinja2", "matplotlib", "numpy", "rich"},
 }
@@ -409,13 +413,5 @@ assert "torch._dynamo" not in sys.modules
 
 def test_training_does_not_load_the_compiler() -> None:
     """It takes every process of a sweep more than a second, and every first step of a user's."""
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_THE_COMPILER],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        env=environment,
-    )
+    done = run_code(WITHOUT_THE_COMPILER)
     assert done.returncode == 0, done.stderr

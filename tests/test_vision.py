@@ -1,13 +1,10 @@
 """torchvision beside a torch that it was not built for: the reason, the advice, and the mending."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import shoal
+from tests.processes import run_code
 
 # What torchvision's wheels do: they name operators of their compiled part while they are imported.
 PACKAGE = """
@@ -22,18 +19,6 @@ def list_models(module=None):
 """
 
 
-def run(code: str, *folders: Path) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(map(str, (*folders, Path(shoal.__file__).parent.parent)))
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-
-
 @pytest.fixture
 def unfitting(tmp_path: Path) -> Path:
     """A folder with a torchvision whose compiled part is missing."""
@@ -46,7 +31,7 @@ def unfitting(tmp_path: Path) -> Path:
 
 def test_the_message_says_why_and_what_to_do(unfitting: Path) -> None:
     code = "from shoal.networks.backbones import check_backbone; check_backbone('torchvision:tiny')"
-    done = run(code, unfitting)
+    done = run_code(code, [unfitting])
     assert done.returncode == 1
     message = done.stderr.splitlines()[-1]
     for part in (
@@ -61,34 +46,34 @@ def test_the_message_says_why_and_what_to_do(unfitting: Path) -> None:
 
 def test_an_unknown_network_names_the_reason_too(unfitting: Path) -> None:
     code = "from shoal.networks.registry import backbone_name; backbone_name('tiny')"
-    message = run(code, unfitting).stderr.splitlines()[-1]
+    message = run_code(code, [unfitting]).stderr.splitlines()[-1]
     assert "unknown backbone 'tiny'" in message and "mobilenet-v2" in message
     assert "for more: torchvision is installed, but was built for another torch" in message
     code = "from shoal.vision import mend_torchvision; mend_torchvision(); " + code
     code = code.replace("backbone_name('tiny')", "print(backbone_name('tiny'))")
-    assert "torchvision:tiny" in run(code, unfitting).stdout
+    assert "torchvision:tiny" in run_code(code, [unfitting]).stdout
 
 
 def test_mended_it_can_be_imported(unfitting: Path) -> None:
-    assert "torchvision::nms does not exist" in run("import torchvision", unfitting).stderr
+    assert "torchvision::nms does not exist" in run_code("import torchvision", [unfitting]).stderr
     code = "from shoal.vision import mend_torchvision as m; print(m(), m()); import torchvision; "
     # An operator without an implementation does not pretend to have one.
     code += "import torch; x = torch.ones(1, 4); torch.ops.torchvision.nms(x, x[0], 0.5)"
-    done = run(code, unfitting)
+    done = run_code(code, [unfitting])
     assert done.stdout == "True False\n", done.stderr
     assert "NotImplementedError" in done.stderr
 
 
 def test_other_faults_are_not_hidden(tmp_path: Path) -> None:
     (tmp_path / "torchvision.py").write_text("raise RuntimeError('no disk')")
-    done = run("from shoal.vision import mend_torchvision; mend_torchvision()", tmp_path)
+    done = run_code("from shoal.vision import mend_torchvision; mend_torchvision()", [tmp_path])
     assert "RuntimeError: no disk" in done.stderr
     code = "from shoal.networks.backbones import check_backbone; check_backbone('torchvision:tiny')"
-    message = run(code, tmp_path).stderr.splitlines()[-1]
+    message = run_code(code, [tmp_path]).stderr.splitlines()[-1]
     assert "cannot be imported beside torch" in message and "(no disk)" in message
 
 
 def test_without_torchvision_nothing_happens() -> None:
     code = "import sys; sys.modules['torchvision'] = None\n"
     code += "from shoal.vision import mend_torchvision; print(mend_torchvision())"
-    assert run(code).stdout == "False\n"
+    assert run_code(code).stdout == "False\n"

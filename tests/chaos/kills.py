@@ -1,6 +1,5 @@
 """Kills: a work in a process of its own, killed at random moments and repeated until it ends."""
 
-import multiprocessing
 import os
 import random
 import signal
@@ -12,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.works import WORKS, carry_out_work
+from tests.processes import forkserver
 
-PRELOADED = ["tests.chaos.kills", "shoal.cli", "shoal.fitting.fit", "shoal.runs.execute"]
 # Who is killed: the process that was started, it with all that came from it, or one worker.
 PROCESS, FAMILY, WORKER = "process", "family", "worker"
 
@@ -79,9 +78,7 @@ class Life:
 
 def start(name: str, given: Path, out: Path) -> Life:
     """Start a work in a process of its own, which has imported the library before."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    process = context.Process(target=carry_out_work, args=(name, given, out))
+    process = forkserver().Process(target=carry_out_work, args=(name, given, out))
     process.start()
     return Life(process, name)
 

@@ -1,6 +1,5 @@
 """Losses: a work recorded once, cut off from power at random moments, and repeated from there."""
 
-import multiprocessing
 import pickle
 import random
 import shutil
@@ -11,8 +10,7 @@ from pathlib import Path
 
 from tests.chaos.power import Crashes, lay_out, never_synced, record
 from tests.chaos.works import WORKS, carry_out_work, content_of, emptied, prepare
-
-PRELOADED = ["tests.chaos.losses", "shoal.cli", "shoal.fitting.fit", "shoal.runs.execute"]
+from tests.processes import forkserver
 
 
 @dataclass
@@ -34,9 +32,7 @@ class Outcome:
 
 def in_process(target: object, *arguments: object, seconds: float = 600) -> None:
     """Call a function of a module in a process of its own, and raise if it fails."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    process = context.Process(target=target, args=arguments)  # type: ignore[arg-type]
+    process = forkserver().Process(target=target, args=arguments)  # type: ignore[arg-type]
     process.start()
     process.join(seconds)
     if process.is_alive():

@@ -47,7 +47,6 @@ def test_what_was_not_synced_is_empty_and_what_lies_in_a_lost_folder_is_lost() -
     assert not any(name == "f/x" and ("f", None) not in one for one in found for name, _ in one)
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize("name", ["run", "soup"])
 def test_a_file_system_that_keeps_the_order(name: str, tmp_path: Path) -> None:
     found = survey(name, tmp_path, losses=12, seed=0, ordered=True)
@@ -55,7 +54,6 @@ def test_a_file_system_that_keeps_the_order(name: str, tmp_path: Path) -> None:
     assert {Path(one).suffix or Path(one).name for one in found.unsynced} <= {"lock", ".lock"}
 
 
-@pytest.mark.serial
 def test_a_file_system_that_keeps_no_order(tmp_path: Path) -> None:
     """Folders are synced after every move, so whatever is left resumes."""
     found = survey("run", tmp_path, losses=25, seed=0, ordered=False)

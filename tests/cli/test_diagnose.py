@@ -111,6 +111,7 @@ def test_figures(capsys: Output) -> None:
         assert f"Figure: {png}" in out and f"Figure: {pdf}" in out
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_letters_without_a_font_are_reported_once(
     capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:

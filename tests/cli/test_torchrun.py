@@ -2,8 +2,10 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from shoal.fitting import fit
 from shoal.training.checkpoints import Checkpoints
 from tests.datasets.pictures import photograph
 from tests.fitting.made import write_table
+from tests.processes import run_code
 
 PATIENCE = 100
 
@@ -31,19 +34,41 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
 
 
-def torchrun(*command: object, path: str = "") -> "subprocess.CompletedProcess[str]":
-    """Return what came of a command in two processes; ``path`` is searched for modules first."""
+def torchrun(*command: object) -> "subprocess.CompletedProcess[str]":
+    """Return what came of a command in two processes."""
     source = Path(__file__).resolve().parents[2] / "src"
     two = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.run(
         [sys.executable, *two, "-m", "shoal", *map(str, command)],
         env=os.environ
-        | {"PYTHONPATH": f"{path}:{source}", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
+
+
+# What torchrun tells the processes that it starts.
+AS_BY_TORCHRUN = """
+import os, sys
+os.environ |= {{"RANK": "{rank}", "LOCAL_RANK": "{rank}", "WORLD_SIZE": "2"}}
+os.environ |= {{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "{port}", "GLOO_SOCKET_IFNAME": "lo"}}
+sys.modules["onnx"] = None
+from shoal.cli import main
+sys.exit(main({command}))
+"""
+
+
+def as_by_torchrun(*command: object) -> "list[subprocess.CompletedProcess[str]]":
+    """Return what came of a command, without onnx, in two processes that import nothing anew."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [*map(str, command)]
+    with ThreadPoolExecutor(2) as both:
+        codes = [AS_BY_TORCHRUN.format(rank=k, port=port, command=words) for k in (0, 1)]
+        return [*both.map(run_code, codes)]
 
 
 def test_two_processes_train_what_one_does(
@@ -83,14 +108,13 @@ def test_two_processes_fit_what_one_does(
 ) -> None:
     load_file = pytest.importorskip("safetensors.torch", reason="needs shoal[cli]").load_file
     monkeypatch.setattr(fit, "onnx_missing", lambda: "onnx")  # which takes seconds
-    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['onnx'] = None")
     data = write_table(tmp_path / "t.csv", rows=20, domains=("a", "b", "c"))
     command = ["fit", data, "--device", "cpu", "--steps", 4, "--trials", 1, "--runs", 9]
     command += ["--only", "logistic-regression", "erm", "fishr", "--set", "warmup_steps=0", "--out"]
-    told = torchrun(*command, tmp_path / "two", path=str(tmp_path))
-    assert told.returncode == 0, told.stderr[-3000:]
-    assert told.stdout.count("Written to") == 1
-    assert told.stderr.count("model.onnx") == 1
+    told = as_by_torchrun(*command, tmp_path / "two")
+    assert [one.returncode for one in told] == [0, 0], told[0].stderr[-3000:] + told[1].stderr
+    assert sum(one.stdout.count("Written to") for one in told) == 1
+    assert sum(one.stderr.count("model.onnx") for one in told) == 1
     assert main([*map(str, command), str(tmp_path / "one")]) == 0
     one, two = (
         json.loads((tmp_path / name / "estimate.json").read_text()) for name in ("one", "two")

@@ -805,6 +805,7 @@ def test_records_without_a_loss_or_an_accuracy(capsys: Output) -> None:
 # Small images in files
 
 
+@pytest.mark.usefixtures("no_probe")
 def test_a_network_for_small_images_gets_those_of_files_resized(
     tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_sweep_trains_linear_heads(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert main(["report", "out", "--rule", "test-domain"]) == 0
 
 
+@pytest.mark.usefixtures("no_probe")
 def test_heads_on_images_share_one_feature_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

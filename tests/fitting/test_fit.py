@@ -584,7 +584,7 @@ def test_the_whole_network(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> N
     monkeypatch.setattr(fit, "length_within", lambda *_: (1, 0.0))
     monkeypatch.setattr(adaptation_estimates, "_is_quick", lambda _: True)  # as on a GPU
     given = ("fit", "data", "--out", "out", "--cache", "cache", "--trials", "1", "--train", "all")
-    assert main([*given, "--set", "batch_size=2"]) == 0
+    assert main([*given, "--only", "erm", "--set", "batch_size=2"]) == 0
     assert "Training all weights of efficientnet-lite0, 1 update in each" in capsys.readouterr().out
     runs = read_plan(Path("out"))
     assert {run.protocol.weights for run in runs} == {"imagenet"}

@@ -414,15 +414,15 @@ def test_runs_that_tables_cannot_tell_apart_are_said(
         assert out.read_text("utf-8").count(caution) == 3, kind
 
 
-@pytest.mark.serial
 def test_two_thousand_runs_in_ten_seconds_and_fifteen_megabytes(tmp_path: Path) -> None:
+    """In processor time, which a busy machine changes little."""
     methods = ["erm", "fishr", *(f"method-{k}" for k in range(12))]
     for run in make_sweep(methods, ["pacs"], trials=3, draws=12, records=51):
         write_run(tmp_path, run)
-    start = time.perf_counter()
+    start = time.process_time()
     runs = read_runs([tmp_path])
     page = sweep_page(runs, ALL_RULES, failures([tmp_path]))
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     assert len(runs) == 2016
     assert len(page.encode()) < 15e6
     assert seconds < 10

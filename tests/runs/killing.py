@@ -1,6 +1,5 @@
 """Runs that are killed at random moments and started again until they are done."""
 
-import multiprocessing
 import os
 import random
 import signal
@@ -12,6 +11,7 @@ import torch
 
 from shoal.catalogue import AVERAGES
 from shoal.results.records import TIMING
+from tests.processes import forkserver
 from tests.runs.small import carry_out, tiny_run
 
 # Averages and predictions are on, so that their files are compared as well.
@@ -40,8 +40,7 @@ def finish_with_kills(
         longest: seconds that it may live; every life ends at a random moment before.
         limit: kills after which it is left alone.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.runs.killing"])
+    context = forkserver()
     kills = 0
     while True:
         process = context.Process(target=work, args=(path, algorithm))
@@ -69,8 +68,7 @@ def content(path: Path) -> dict[str, bytes]:
 
 def timed(path: Path, work: Callable[[Path, str], None], algorithm: str) -> float:
     """Carry ``work`` out undisturbed and return the seconds that it took."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.runs.killing"])
+    context = forkserver()
     begin = time.monotonic()
     process = context.Process(target=work, args=(path, algorithm))
     process.start()

@@ -35,6 +35,7 @@ from shoal.sweeps.cost import (
 from shoal.sweeps.plan import folder_of, read_plan
 from shoal.sweeps.probe import ProbeSubject, _fit_line, _mean_seconds, probe, probe_rates
 from shoal.sweeps.status import RunState
+from tests.processes import forkserver
 from tests.runs.small import small_run, tiny, tiny_run
 from tests.sweeps.workspaces import Broken, Squares, planned
 from tests.training.little import watching
@@ -288,8 +289,6 @@ def test_what_is_unknown_comes_data_set_by_data_set(tmp_path: Path) -> None:
     assert kinds == [("squares", "fishr"), ("other", "fishr")]
 
 
-@pytest.mark.serial
-@pytest.mark.timeout(120)
 def test_a_probe_in_its_own_process_and_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +300,7 @@ def test_a_probe_in_its_own_process_and_in_time(
     write_rates(tmp_path, rates)
     assert read_rates(tmp_path) == rates
     assert remaining_work(tmp_path, runs, (processor(),)).seconds() > 0
+    monkeypatch.setattr(probes.multiprocessing, "get_context", lambda _: forkserver())
     notes: list[str] = []
     both, watcher = [*runs, tiny_run("fishr")], watching(note=notes.append)
     assert probe_rates(both, Unknowing(), lambda *_: tiny(), watcher) == {}

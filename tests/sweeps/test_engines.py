@@ -25,6 +25,7 @@ from shoal.sweeps.plan import folder_of, read_plan
 from shoal.sweeps.ray_engine import _at_once, _first, _gpus, _reach, _Tasks, _worker, run_on_ray
 from shoal.sweeps.status import RunState, SweepWatcher, count_states, state_of
 from shoal.sweeps.worker import Stopped, Worker
+from tests.processes import forkserver
 from tests.sweeps.driving import ROOT, drive, until_running, workers_of
 from tests.sweeps.workspaces import Broken, Full, Shared, Squares, Tight, contents, planned
 from tests.training.little import watching
@@ -51,6 +52,12 @@ def check(out: Path, whole: dict[str, dict[str, bytes]]) -> None:
         folder_of(out, run).name for run in runs
     }
     assert contents(out) == {run.identity: whole[run.identity] for run in runs}
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are forks of a process that has imported torch; drivers elsewhere start them anew."""
+    monkeypatch.setattr("shoal.sweeps.local.multiprocessing.get_context", lambda _: forkserver())
 
 
 def until(happened: Callable[[], bool], seconds: float = 60) -> None:
@@ -107,6 +114,7 @@ def test_killed_workers_and_drivers_lose_nothing(
     check(tmp_path, whole)
 
 
+@pytest.mark.usefixtures("forked")
 def test_out_of_memory_is_tried_again_at_the_end(
     tmp_path: Path, whole: dict[str, dict[str, bytes]]
 ) -> None:
@@ -120,6 +128,7 @@ def test_out_of_memory_is_tried_again_at_the_end(
     assert contents(tmp_path, runs) == {run.identity: whole[run.identity] for run in runs}
 
 
+@pytest.mark.usefixtures("forked")
 def test_workers_are_dealt_over_gpus_and_are_alone_on_each_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,13 +149,13 @@ def test_workers_are_dealt_over_gpus_and_are_alone_on_each_in_the_end(
     assert locks == {"-0.lock", "-1.lock"}
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_worker_that_cannot_work_stops_the_sweep(tmp_path: Path) -> None:
     planned(tmp_path, ("erm",))
     with pytest.raises(Stopped, match="torch sees no GPU"):
         run_locally(tmp_path, read_plan(tmp_path), Broken(), 1)
 
 
-@pytest.mark.serial
 @pytest.mark.skipif(not HAS_RAY, reason="no ray")
 def test_ray_with_a_killed_worker_and_a_killed_driver(
     tmp_path: Path, whole: dict[str, dict[str, bytes]]
@@ -185,7 +194,6 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             head.wait(60)
 
 
-@pytest.mark.serial
 @pytest.mark.skipif(not HAS_RAY, reason="no ray")
 def test_a_cluster_by_its_address_shares_gpus_and_tries_again_alone(
     tmp_path: Path, whole: dict[str, dict[str, bytes]], cluster: str
@@ -245,7 +253,7 @@ def stopped_in_a_run(raylet: int, out: Path) -> tuple[int, Path] | None:
     return None
 
 
-@pytest.mark.serial
+@pytest.mark.serial  # a machine that does not answer for a second is given up
 @pytest.mark.skipif(not HAS_RAY, reason="no ray")
 def test_ray_with_a_machine_that_dies(
     tmp_path: Path, whole: dict[str, dict[str, bytes]], two_machines: Any

@@ -33,7 +33,10 @@ def watching(kind: type[Watcher] = Watcher, **methods: Any) -> Any:
     return watcher
 
 
-def little(sizes: tuple[int, ...] = (23, 31, 27, 20)) -> DomainDataset:
+SIZES = (23, 31, 27, 20)
+
+
+def little(sizes: tuple[int, ...] = SIZES) -> DomainDataset:
     """Return domains of noise whose labels show in its brightness."""
     domains = []
     for number, size in enumerate(sizes):
@@ -46,10 +49,14 @@ def little(sizes: tuple[int, ...] = (23, 31, 27, 20)) -> DomainDataset:
 
 
 def placed(
-    where: str = "device", size: int = 4, device: torch.device = CPU, **changes: Any
+    where: str = "device",
+    size: int = 4,
+    device: torch.device = CPU,
+    sizes: tuple[int, ...] = SIZES,
+    **changes: Any,
 ) -> RunData:
     """Return the data of a training on all domains but the last."""
-    dataset = little()
+    dataset = little(sizes)
     wanted = DataRequest(**{"test_domains": ("d",), "trial": 0, "size": size} | changes)
     return place(dataset, splits(dataset, 0), None, wanted, device, where)
 
@@ -59,10 +66,11 @@ def training(
     where: str = "device",
     size: int = 4,
     device: torch.device = CPU,
+    sizes: tuple[int, ...] = SIZES,
     **hparams: Any,
 ) -> tuple[Update, Evaluation]:
     """Return a method with its batches, and its evaluation, before the first update."""
-    data = placed(where, size, device)
+    data = placed(where, size, device, sizes)
     if isinstance(method, str):
         method = make(method, len(data.sources), dtype=torch.float32, **hparams)
     method.to(device)
