@@ -21,12 +21,10 @@ FAST := tests/paper tests/results tests/statistics/test_head_variance.py \
 demo: .venv/.installed-demo
 	$(BIN)/shoal demo
 
-# Both groups run even if the first fails; lint comes first because it is over in seconds.
+# Lint comes first because it is over in seconds. A worker keeps to its half, whose modules share
+# what they prepare, and then takes from the other's.
 test: lint
-	@status=0; \
-	$(PYTEST) -n 2 -m "not serial and not chaos" || status=1; \
-	$(PYTEST) -n 1 -m serial $$(grep -rl --include='*.py' mark.serial tests) || status=1; \
-	exit $$status
+	$(PYTEST) -n 2 --dist worksteal -m "not chaos"
 
 # Ranks, workers and hosts that are killed: minutes, so not in test.
 chaos: .venv/.installed-test

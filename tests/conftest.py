@@ -13,9 +13,6 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 import pytest
-import torch
-
-torch.set_num_threads(1)
 
 # How a legitimate reason begins, and why the test may be left out there.
 EXPECTED_SKIPS = {
@@ -101,6 +98,14 @@ def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 # called, looks through in a twentieth of a second.
 MANY = 50_000
 _collections = [0]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Import torch before the clock of any test runs; xdist's controller runs none."""
+    if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
+        import torch
+
+        torch.set_num_threads(1)
 
 
 def pytest_collection_finish() -> None:

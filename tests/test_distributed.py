@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 from tests import two_processes
 from tests.two_processes import SCENARIOS, WORLD, Result
-
-pytestmark = pytest.mark.serial
 
 # Seconds for two processes from start to end; they take about 15.
 PATIENCE = 90
@@ -22,8 +21,8 @@ CLOSE = {torch.float64: 1e-10, torch.float32: 1e-5}
 Outcome = dict[str, Result | str]
 
 
-def run(names: list[str], folder: Path) -> list[Outcome]:
-    """Run scenarios in two processes and return the results of each rank."""
+def run(names: list[str], folder: Path) -> list[str]:
+    """Run scenarios in two processes, and return what they said; results go to the folder."""
     root = Path(two_processes.__file__).resolve().parent.parent
     paths = [str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {
@@ -50,13 +49,7 @@ def run(names: list[str], folder: Path) -> list[Outcome]:
         for process in processes:
             process.kill()
             process.wait()
-    outcomes = []
-    for rank in range(WORLD):
-        file = folder / f"{rank}.pt"
-        if not file.exists():
-            pytest.fail(f"rank {rank} left nothing behind:\n{said[rank][-2000:]}")
-        outcomes.append(torch.load(file, weights_only=True))
-    return outcomes
+    return said
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
@@ -101,7 +94,21 @@ NAMES = [
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
-    return run(NAMES, tmp_path_factory.mktemp("processes"))
+    """The results of each rank, from the first of xdist's workers that asks."""
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent  # of this session, and of all its workers
+    folder, said, found = root / "two-processes", [""] * WORLD, []
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            folder.mkdir()
+            said = run(NAMES, folder)
+    for rank in range(WORLD):
+        file = folder / f"{rank}.pt"
+        if not file.exists():
+            pytest.fail(f"rank {rank} left nothing behind:\n{said[rank][-2000:]}")
+        found.append(torch.load(file, weights_only=True))
+    return found
 
 
 @pytest.mark.parametrize("name", NAMES)

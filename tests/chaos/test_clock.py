@@ -22,7 +22,7 @@ from tests.sweeps.workspaces import planned
 DAY = 86400.0
 # The modules that read the time of day, and why.
 WALL = {
-    "results/records.py": "whether the files of a run are so young that an index must wait",
+    "results/records.py": "whether files are so young that an index waits; see test_index.py",
     "sweeps/cost.py": "how old the last record of another process is, within bounds",
 }
 

@@ -679,7 +679,6 @@ def loaded_by(*arguments: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split()[1:])
 
 
-@pytest.mark.serial
 def test_help_starts_at_once() -> None:
     """In processor time, which a busy machine changes little: 0.1 s, and with torch 1.7 s."""
     before = os.times()

@@ -179,10 +179,10 @@ def test_domains_flip_as_stated() -> None:
     assert colored_mnist.DOMAINS == {"+90%": 0.1, "+80%": 0.2, "-90%": 0.9}
 
 
-@pytest.mark.serial
 def test_built_in_a_few_seconds() -> None:
+    """In processor time, which a busy machine changes little."""
     train_digits(), test_digits()
-    start = time.perf_counter()
+    start = time.process_time()
     find("colored-mnist")(None, 7)
     find("rotated-mnist")(None, 7)
-    assert time.perf_counter() - start < 6
+    assert time.process_time() - start < 6

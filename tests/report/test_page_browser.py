@@ -16,7 +16,6 @@ from tests.report.browser import Browser
 from tests.report.made_up import make_run, make_sweep, write_failure, write_run
 from tests.report.test_page import HOSTILE, hostile_sweep
 
-pytestmark = pytest.mark.serial
 BOARD = "#leaderboard-table"
 
 
