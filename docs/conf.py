@@ -106,6 +106,7 @@ def lead_links(app: Sphinx, doctree: nodes.document) -> None:
             uri = relative_uri(here, COPIED[path])
         elif PAGES.get(path) in app.env.found_docs:
             uri = relative_uri(here, app.builder.get_target_uri(PAGES[path]))
+            uri += "".join(node["reftarget"].partition("#")[1:])
         elif path.startswith("docs/examples/"):
             example = app.builder.get_target_uri("examples/index")
             uri = f"{relative_uri(here, example)}#{file.stem.replace('_', '-')}"
@@ -124,8 +125,10 @@ def linked_file(app: Sphinx, page: str, node: Any) -> Path | None:
     if node.get("refdomain") == "doc":
         found = None if node["reftarget"] in app.env.found_docs else f"{node['reftarget']}.md"
         return None if found is None else (DOCS / found).resolve()
-    file = ((DOCS / page).parent / node["reftarget"].partition("#")[0]).resolve()
-    return file if file.exists() and file.is_relative_to(ROOT) else None
+    # A page that is a file of the repository has its links, which lead from the repository's root.
+    folders = [(DOCS / page).parent, *([ROOT] if page in PAGES.values() else [])]
+    files = [(one / node["reftarget"].partition("#")[0]).resolve() for one in folders]
+    return next((one for one in files if one.exists() and one.is_relative_to(ROOT)), None)
 
 
 def linkcode_resolve(domain: str, info: dict[str, str]) -> str | None:
