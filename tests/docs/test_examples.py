@@ -1,15 +1,13 @@
 """Examples of the guides: each runs as it is, and is short."""
 
-import os
 import runpy
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.docs.test_documents import python_blocks
+from tests.processes import run_code
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "docs" / "examples").glob("*.py"))
 NEEDS = {"lightning_module": "lightning", "hugging_face": "transformers"}
@@ -36,16 +34,9 @@ def test_it_runs_beside_any_torchvision(name: str, tmp_path: Path) -> None:
     """In a process of its own, where no other test has mended torchvision."""
     if find_spec(NEEDS[name]) is None:
         pytest.skip(f"no {NEEDS[name]}: pip install 'shoal[loops]'")
-    folder = EXAMPLES[0].parent
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(folder / f"{name}.py")],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(folder.parents[1] / "src")},
-    )
+    path = EXAMPLES[0].with_name(f"{name}.py")
+    code = f"import os, warnings; os.chdir({str(tmp_path)!r}); warnings.simplefilter('ignore')\n"
+    done = run_code(code + path.read_text("utf-8"))
     assert done.returncode == 0, done.stderr
     check_output(done.stdout)
 

@@ -1,13 +1,14 @@
 """Drivers of sweeps as processes of their own, and kills of them and of their workers."""
 
 import os
-import subprocess
 import sys
 import time
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from shoal.sweeps.plan import read_plan
 from shoal.sweeps.status import RunState, count_states
+from tests.processes import forkserver
 from tests.sweeps.workspaces import Squares
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -15,12 +16,21 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 WORKERS = {"local": b"spawn_main", "ray": b"ray::_attempt"}
 
 
-def drive(out: Path, engine: str) -> "subprocess.Popen[bytes]":
+def drive(out: Path, engine: str) -> ForkServerProcess:
     """Start a driver with two workers on the plan in ``out``."""
+    environment = dict(os.environ)  # a cluster's address, for example
+    driver = forkserver().Process(target=_drive, args=(out, engine, environment))
+    driver.start()
+    return driver
+
+
+def _drive(out: Path, engine: str, environment: dict[str, str]) -> None:
+    # Its workers start anew and find the tests there.
     paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.sweeps.driving", str(out), engine]
-    return subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.DEVNULL)
+    os.environ |= environment | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    os.chdir(ROOT)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    raise SystemExit(_carry_out(out, engine))
 
 
 def workers_of(driver: int, engine: str) -> list[int]:
@@ -50,7 +60,10 @@ def until_running(out: Path, seconds: float = 60) -> None:
 
 
 def main() -> int:
-    out, engine = Path(sys.argv[1]), sys.argv[2]
+    return _carry_out(Path(sys.argv[1]), sys.argv[2])
+
+
+def _carry_out(out: Path, engine: str) -> int:
     runs = read_plan(out)
     if engine == "ray":
         from shoal.sweeps.ray_engine import run_on_ray

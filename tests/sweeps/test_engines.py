@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -67,6 +68,12 @@ def until(happened: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
+def ended(driver: ForkServerProcess, seconds: float) -> int | None:
+    """Return the status of a driver at its end; None if it goes on for longer."""
+    driver.join(seconds)
+    return driver.exitcode
+
+
 def gone(pid: int) -> bool:
     """Whether the process is no more; a zombie is not."""
     try:
@@ -92,7 +99,7 @@ def test_killed_workers_and_drivers_lose_nothing(
         until(lambda: len(set(workers_of(driver.pid, "local")) - set(first)) == 1)
         workers = workers_of(driver.pid, "local")
         driver.terminate()
-        assert driver.wait(30) == 128 + signal.SIGTERM
+        assert ended(driver, 30) == 128 + signal.SIGTERM
         assert all(map(gone, workers))
         begun = [run for run in runs if (folder_of(tmp_path, run) / BEGUN).exists()]
         assert len(begun) <= 1  # the killed worker's; who is asked to end does not die
@@ -103,14 +110,14 @@ def test_killed_workers_and_drivers_lose_nothing(
             lambda: bool(workers_of(driver.pid, "local")) or count_states(tmp_path, runs) == others
         )
         driver.kill()
-        driver.wait()
+        driver.join()
         driver = drive(tmp_path, "local")
         until(lambda: count_states(tmp_path, runs) == others)
         until(lambda: not workers_of(driver.pid, "local"))
         time.sleep(1.5)
-        assert driver.poll() is None
+        assert driver.is_alive()
         assert not workers_of(driver.pid, "local")
-    assert driver.wait(60) == 0
+    assert ended(driver, 60) == 0
     check(tmp_path, whole)
 
 
@@ -166,8 +173,8 @@ def test_ray_with_a_killed_worker_and_a_killed_driver(
     os.kill(workers_of(driver.pid, "ray")[0], signal.SIGKILL)
     until_running(tmp_path)
     driver.kill()
-    driver.wait()
-    assert drive(tmp_path, "ray").wait(120) == 0
+    driver.join()
+    assert ended(drive(tmp_path, "ray"), 120) == 0
     check(tmp_path, whole)
 
 
@@ -269,7 +276,7 @@ def test_ray_with_a_machine_that_dies(
     os.kill(worker, signal.SIGKILL)
     two_machines.remove_node(machine, allow_graceful=False)
     assert not (folder / "done").exists()  # it was in the middle
-    assert driver.wait(60) == 0
+    assert ended(driver, 60) == 0
     check(tmp_path, whole)
 
 
