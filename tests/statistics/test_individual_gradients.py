@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,37 +91,46 @@ def late_layers() -> Case:
 
 
 EVERY = [*CASES, vit, small_resnet, frozen_weights, late_layers]
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+def on(device: str, case: Case) -> tuple[Case, Tensor]:
+    """Return a case and its labels on a device, whose kernels can ask for other arguments."""
+    many = isinstance(case.inputs, tuple)
+    inputs: Any = tuple(t.to(device) for t in case.inputs) if many else case.inputs.to(device)
+    return replace(case, model=case.model.to(device), inputs=inputs), LABELS.to(device)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.func.*:RuntimeWarning")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
 @pytest.mark.parametrize("make", EVERY, ids=lambda make: make.__name__)
 def test_every_layer_agrees_with_a_loop(
-    make: Callable[[], Case], monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], Case], device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = build(make)
+    case, labels = on(device, build(make))
     if case.rules:  # otherwise the fallback would hide a wrong rule
         monkeypatch.setattr(shoal.gradients.collect, "individual_gradients", None)
         monkeypatch.setattr(streaming, "individual_gradients", None)
-    g = oracle.individual_gradients(case.model, case.inputs, LABELS).detach()
+    g = oracle.individual_gradients(case.model, case.inputs, labels).detach()
     trainable = {name: p for name, p in case.model.named_parameters() if p.requires_grad}
     pieces = dict(zip(trainable, g.split([p.numel() for p in trainable.values()], 1), strict=True))
-    norms = {name.rpartition(".")[0]: torch.zeros(N, dtype=torch.float64) for name in pieces}
+    norms = {name.rpartition(".")[0]: g.new_zeros(N) for name in pieces}
     for name, piece in pieces.items():
         norms[name.rpartition(".")[0]] += piece.square().sum(1)
     for chunk_size in (None, 3):
         options: Any = {"chunk_size": chunk_size}
-        ours = shoal.gradient_norms(case.model, case.inputs, LABELS, **options)
+        ours = shoal.gradient_norms(case.model, case.inputs, labels, **options)
         torch.testing.assert_close(ours, g.norm(dim=1), **oracle.VALUE)
-        found = shoal.gradient_norms(case.model, case.inputs, LABELS, by_layer=True, **options)
+        found = shoal.gradient_norms(case.model, case.inputs, labels, by_layer=True, **options)
         assert list(found) == list(norms)
         for layer, one in found.items():
             torch.testing.assert_close(one, norms[layer].sqrt(), rtol=1e-8, atol=1e-9)
-        fisher = shoal.fisher_diagonal(case.model, case.inputs, LABELS, **options)
+        fisher = shoal.fisher_diagonal(case.model, case.inputs, labels, **options)
         assert {name: f.shape for name, f in fisher.items()} == {
             name: p.shape for name, p in trainable.items()
         }
         torch.testing.assert_close(flat(fisher), g.square().mean(0), **oracle.VALUE)
-        scale = shoal.gradient_noise_scale(case.model, case.inputs, LABELS, **options)
+        scale = shoal.gradient_noise_scale(case.model, case.inputs, labels, **options)
         torch.testing.assert_close(scale.trace, g.var(0).sum(), **oracle.VALUE)
         torch.testing.assert_close(
             scale.squared_norm, g.mean(0).square().sum() - g.var(0).sum() / N, **oracle.VALUE

@@ -301,14 +301,14 @@ def _frozen_batch_norm(
 def norm_gradients(
     g: Tensor,
     x: Tensor,
-    w: Tensor | None,
+    w: Tensor,
     mean: Tensor,
     var: Tensor,
     eps: float,
     *,
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of ⟨g, y⟩ in x, w and b, each None unless ``wanted``; w may be all 1."""
+    """Return the gradients of ⟨g, y⟩ in x, w and b, each None unless ``wanted``."""
     none = mean.new_empty(0)  # the GPU kernels want tensors for the batch's statistics
     found: Any = torch.ops.aten.native_batch_norm_backward(
         g, x, w, mean, var, none, none, False, eps, list(wanted)

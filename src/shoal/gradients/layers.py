@@ -199,8 +199,8 @@ class FrozenNormGradients(MaterialisedGradients):
         z, r = (t.detach().reshape(1, -1, prod(t.shape[2:])) for t in tensors)
         n = len(tensors[0])
         mean, var = (t.repeat(n) for t in self._statistics(z))
-        wanted = (False, True, True)
-        found = norm_gradients(r, z, None, mean, var, self.module.eps, wanted=wanted)
+        ones, eps = torch.ones_like(mean), self.module.eps  # the kernel of a GPU needs weights
+        found = norm_gradients(r, z, ones, mean, var, eps, wanted=(False, True, True))
         return torch.cat([one.view(n, -1) for one in found if one is not None], 1)
 
     def forward_and_vjp(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, VJP]:
