@@ -55,6 +55,23 @@ def test_records_follow_domainbed(steps: int, every: int, count: int, last: list
         before = step
 
 
+@pytest.mark.parametrize(
+    ("steps", "every", "wanted"),
+    [
+        (5001, 100, [*range(0, 5000, 300), 5000]),
+        (5001, 300, [*range(0, 5000, 300), 5000]),  # 18 records: all of them
+        (2001, 100, [*range(0, 2001, 200)]),  # 21 records
+        (1, 300, [0]),
+    ],
+)
+def test_averages_are_measured_at_twenty_records_at_most(
+    steps: int, every: int, wanted: list[int]
+) -> None:
+    schedule = Schedule(steps, every)
+    records = filter(schedule.records_after, range(steps))
+    assert [step for step in records if schedule.averages_after(step)] == wanted
+
+
 def state_of(update: Update) -> dict[str, Tensor]:
     return {key: tensor.clone() for key, tensor in update.state_dict().items()}
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from ..catalogue import StepKind
@@ -17,6 +18,9 @@ from .watcher import SILENT, Progress, Watcher
 
 # Seconds between two reports of progress, for each of which the device is waited for.
 LOOK = 0.5
+# The most records of a run that measure its averages too. They change slowly, and each of them
+# takes an evaluation of its own.
+AVERAGED = 20
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,11 @@ class Schedule:
 
     def records_after(self, step: int) -> bool:
         return step % self.record_every == 0 or step == self.steps - 1
+
+    def averages_after(self, step: int) -> bool:
+        """Return whether the record after ``step`` measures averages; the last one does."""
+        every = ceil(self.records_left(0) / AVERAGED)
+        return step == self.steps - 1 or step // self.record_every % every == 0
 
     def records_left(self, done: int) -> int:
         """Return how many records follow after ``done`` updates."""
@@ -124,7 +133,7 @@ def train(
                 records.append(record_of(done - 1, terms, evaluate(), extra))
                 if stopping is not None:
                     stopping.follow(records[-1])
-                if averaging is not None:
+                if averaging is not None and schedule.averages_after(done - 1):
                     averaging.record(done - 1)
                 watcher.records(records)
                 run.follow()  # both can give the method other weights for a while
