@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from shoal.results.records import FAILED, Record, failure_of
-from shoal.runs.machine import Machine
+from shoal.runs.machine import Machine, be_deterministic
 from shoal.sweeps.local import run_locally
 from shoal.sweeps.plan import folder_of, read_plan
 from shoal.sweeps.status import RunState
@@ -28,9 +28,10 @@ STEPS = 250  # three records
 
 @dataclass(frozen=True)
 class OnGpu(Squares):
-    """Squares, trained by captured updates."""
+    """Squares, trained by captured updates, whose sums a GPU takes in the same order each time."""
 
     def machine(self) -> Machine:
+        be_deterministic()
         return Machine(device=torch.device("cuda", 0), step="graph", checkpoint_every=0.0)
 
 
@@ -92,6 +93,15 @@ def changed(found: dict[str, dict[str, bytes]], wanted: dict[str, dict[str, byte
             first = next((pair for pair in both if pair[0] != pair[1]), None)
             lines += [f"{name}: {first!r}"[:500]] if first else []
     return lines
+
+
+@pytest.fixture(scope="module", autouse=True)
+def undone() -> Iterator[None]:
+    """Leave this process as it was; others end with their test."""
+    before, benchmark = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    yield
+    torch.use_deterministic_algorithms(before)
+    torch.backends.cudnn.benchmark = benchmark
 
 
 @pytest.fixture(scope="module")

@@ -57,14 +57,14 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     from ..networks.registry import check_network
     from ..runs.execute import execute
     from ..runs.folder import RunFolder, open_run_folder
-    from ..runs.machine import Machine, choose_step
+    from ..runs.machine import Machine, be_deterministic, choose_step
     from ..runs.run import Run
     from ..runs.start import check_start
     from ..sweeps.plan import check_classes
     from .methods import name_of, with_settings
 
     if options.deterministic:
-        _be_deterministic()
+        be_deterministic()
     method, given = with_settings(options.algorithm)
     check_start(options.start, method)
     dataset = load_and_report(options.dataset, options.data, options.trial)
@@ -216,16 +216,6 @@ def _folder_name(run: Any) -> str:
     name = f"{run.dataset}-{run.algorithm}-{tests}-t{run.trial}-d{run.draw}"
     safe = "".join(c if c.isalnum() or c in "+-_.%" else "_" for c in name)
     return f"{safe[:60]}-{run.identity[:8]}"  # names are limited to 255 bytes
-
-
-def _be_deterministic() -> None:
-    import os
-
-    import torch
-
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = False
 
 
 def show_result(result: RunResult, run: Any, out: Path, trained: bool) -> None:

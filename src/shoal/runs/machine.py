@@ -3,6 +3,7 @@
 Free of torch until a device is used, so that the status of a sweep can be read without it.
 """
 
+import os
 import platform
 import re
 from collections.abc import Iterator, Mapping
@@ -77,6 +78,15 @@ def choose_step(
         return "eager"
     kernels = scale == "large" and (network or "resnet50") in WITH_KERNELS
     return "graph" if kernels or updates < COMPILING_PAYS[scale] else "compiled"
+
+
+def be_deterministic() -> None:
+    """Let this process use only kernels whose results do not depend on the order of threads."""
+    import torch
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
 
 
 @contextmanager
