@@ -487,7 +487,7 @@ class Positions(nn.Module):
         self.classifier = nn.Linear(4, C)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.position(torch.arange(x.shape[1]))
+        x = x + self.position(torch.arange(x.shape[1], device=x.device))
         return self.classifier(torch.tanh(self.layer(x)).mean(1))
 
 
