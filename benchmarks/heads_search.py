@@ -55,7 +55,17 @@ def main() -> None:
             methods[curve.algorithm][rule]["best_of_n"] = values
     for name, one in methods.items():
         print(name, one)
-    print(write("heads_search", asked, {"methods": methods}))
+    devices = {str(one.about.get("device")) for one in timings.values() if one}
+    kind = "cpu" if devices == {"cpu"} else "cuda"
+    about = {"devices": sorted(devices), "seconds": wall_time(asked.records)}
+    print(write(f"heads_search_{kind}", asked, {**about, "methods": methods}))
+
+
+def wall_time(sweep: Path) -> float:
+    """Return the seconds from the beginning of the first run to the end of the last."""
+    begun = min(path.stat().st_mtime for path in sweep.glob("runs/*/run.json"))
+    ended = max(path.stat().st_mtime for path in sweep.glob("runs/*/done"))
+    return round(ended - begun, 1)
 
 
 if __name__ == "__main__":
