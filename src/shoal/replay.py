@@ -4,7 +4,7 @@ A part of a batch gets the dropout masks that it has in the whole batch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
@@ -37,15 +37,19 @@ _NOW: ContextVar[BatchSlice | None] = ContextVar("part", default=None)
 
 
 @contextmanager
-def part_of_batch(start: int, stop: int, total: int) -> Iterator[None]:
+def part_of_batch(start: int, stop: int, total: int, draws: bool = True) -> Iterator[None]:
     """Run some examples of a batch with the dropout masks that they have in the whole batch.
 
     The caller sets the random state. Dropout that does not go through ``torch.nn.functional`` draws
     for the part alone.
+
+    Args:
+        draws: whether the forward draws at all. If it does not, its operations need not be looked
+            at one by one, which takes the host as long as some of them.
     """
     token = _NOW.set(BatchSlice(start, stop, total))
     try:
-        with _WholeBatchMasks():
+        with _WholeBatchMasks() if draws else nullcontext():
             yield
     finally:
         _NOW.reset(token)
@@ -101,6 +105,16 @@ class Randomness:
         generators = None if capturing else (torch.get_rng_state(), state)
         counts = [] if model is None else [(b, b.clone()) for b in _counts(model)]
         return Randomness(generators, counts, device)
+
+    def has_moved(self) -> bool:
+        """Return whether anything was drawn since; True where that cannot be known."""
+        if self.generators is None or self.device.type not in ("cpu", "cuda"):
+            return True
+        cpu, cuda = self.generators
+        moved = not torch.equal(cpu, torch.get_rng_state())
+        if cuda is not None:
+            moved |= not torch.equal(cuda, torch.cuda.get_rng_state(self.device))
+        return moved or any(not torch.equal(buffer, count) for buffer, count in self.counts)
 
     @contextmanager
     def restored(self) -> Iterator[None]:

@@ -463,6 +463,48 @@ def test_verifying_layers_leaves_the_random_state_alone() -> None:
     assert check.routes.copied == ("0.shift",)
 
 
+def test_dropout_that_begins_later_uses_the_masks_of_the_whole_batch() -> None:
+    """Call 3 verifies nothing, and the two before it drew nothing."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, C)).double().eval()
+    x = normal(4)
+    for _ in range(2):
+        shoal.gradient_norms(model, x, LABELS, chunk_size=2)
+    (check,) = streaming._checks[model].values()
+    assert not check.routes.draws
+    model[1].train()
+    found = []
+    for chunk_size in (2, N):
+        torch.manual_seed(3)
+        found.append(shoal.gradient_norms(model, x, LABELS, chunk_size=chunk_size))
+    torch.testing.assert_close(found[0], found[1], **oracle.VALUE)
+
+
+class Repeated(nn.Module):
+    """One layer, as often as each example's first number says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(4, 4), nn.Linear(4, C)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, times = x[:, 1:], x[:, :1]
+        for k in range(int(times.max())):
+            h = torch.where(k < times, torch.tanh(self.layer(h)), h)
+        return self.head(h)
+
+
+@pytest.mark.parametrize("times", [[1, 1, 3, 2, 1, 1], [2, 1, 1, 1, 3, 3]])
+def test_a_layer_is_used_more_often_in_some_chunks(times: list[int]) -> None:
+    torch.manual_seed(0)
+    model, labels = Repeated().double(), LABELS[:6]
+    x = torch.cat([torch.tensor(times)[:, None], normal(4)[:6]], 1)
+    expected = oracle.individual_gradients(model, x, labels).norm(dim=1)
+    for chunk_size in (2, 6):
+        found = shoal.gradient_norms(model, x, labels, chunk_size=chunk_size)
+        torch.testing.assert_close(found, expected, **oracle.VALUE)
+
+
 def wide() -> tuple[nn.Module, Tensor, Tensor]:
     torch.manual_seed(0)
     blocks = [nn.Sequential(nn.Linear(128, 128), nn.ReLU()) for _ in range(12)]

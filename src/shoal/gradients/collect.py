@@ -65,7 +65,7 @@ def collect_recorded(
     """Run the backward of a recorded forward; return the entries of every weight."""
     weights = recording.weights
     recording.backward(losses, create_graph)
-    owners = owners_of(model, weights)
+    owners = owners_of(model.modules(), weights)
     entries = recording.entries(owners)
     missed = weights_hooks_miss(model, weights, owners, entries, losses, check_layers)
     entries = [entry for entry in entries if not missed.intersection(entry.names)]

@@ -6,7 +6,7 @@ it is built from transposed operands with an image as the filter. With y = x ∗
 kernels.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -53,26 +53,26 @@ def twice_differentiable(model: nn.Module, vmapped: bool = False) -> Iterator[No
         stack.enter_context(
             sdpa_kernel(SDPBackend.MATH)
         )  # fused attention has no second derivative
-        stack.enter_context(once_differentiable(model, vmapped))
+        stack.enter_context(once_differentiable(model.modules(), vmapped))
         if not vmapped and any(isinstance(m, nn.modules.conv._ConvNd) for m in model.modules()):
             stack.enter_context(FastDoubleBackward())
         yield
 
 
 @contextmanager
-def once_differentiable(model: nn.Module, vmapped: bool = False) -> Iterator[None]:
+def once_differentiable(modules: Iterable[nn.Module], vmapped: bool = False) -> Iterator[None]:
     """Use operations in the block whose first derivative is right for every example."""
     with ExitStack() as stack:
         stack.enter_context(without_sharing())
-        if vmapped or any(_differentiates_wrongly(module) for module in model.modules()):
+        if vmapped or any(_differentiates_wrongly(module) for module in modules):
             stack.enter_context(ExplicitNorms())
         yield
 
 
 def _differentiates_wrongly(module: nn.Module) -> bool:
-    return (
+    return bool(
         isinstance(module, INSTANCE_NORMS)
-        or "weight_norm" in str(module._forward_pre_hooks).lower()
+        or (module._forward_pre_hooks and "weight_norm" in str(module._forward_pre_hooks).lower())
         or (type(module).__name__ == "_WeightNorm")
     )
 

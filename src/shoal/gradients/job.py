@@ -1,7 +1,9 @@
 """Jobs: a statistic to compute, with the network, its chosen weights, sorted examples and form."""
 
+from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +15,9 @@ from .collect import collect
 from .domains import SortedDomains, host_order
 from .examples import Examples, Inputs, Loss
 from .parameters import Parameters, select_weights, unwrap
-from .recording import WeightGradients
+from .recording import Owners, WeightGradients, owners_of
 from .sharding import with_whole_weights
-from .sources import Form
+from .sources import Form, GradientSource
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,13 @@ class Routes:
         layers: from the input z and the output's gradient r of their layers.
         copied: from one copy of the weight for each example: positions, class tokens.
         rest: from ``torch.func``.
+        draws: whether the forward drew random numbers.
     """
 
     layers: tuple[str, ...]
     copied: tuple[str, ...]
     rest: tuple[str, ...]
+    draws: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +100,26 @@ class Job:
             order=order,
         )
 
-    @property
+    # Found once for all chunks: to walk through a network's modules takes the host a while.
+    @cached_property
+    def modules(self) -> tuple[nn.Module, ...]:
+        return tuple(self.model.modules())
+
+    @cached_property
+    def trainable(self) -> dict[str, Tensor]:
+        """All weights of the network that are trained, chosen or not."""
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    @cached_property
+    def owners(self) -> Owners:
+        return owners_of(self.modules, self.weights)
+
+    @cached_property
+    def sources(self) -> dict[Hashable, list[tuple[tuple[str, ...], GradientSource]]]:
+        """Weights of a layer, with the source of their gradients, as a chunk found them."""
+        return {}
+
+    @cached_property
     def device(self) -> torch.device:
         return next(iter(self.weights.values())).device
 

@@ -198,9 +198,10 @@ class FrozenNormGradients(MaterialisedGradients):
         # The gradients of a batch norm over one image that has the channels of all examples.
         z, r = (t.detach().reshape(1, -1, prod(t.shape[2:])) for t in tensors)
         n = len(tensors[0])
-        mean, var = (t.repeat(n) for t in self._statistics(z))
-        ones, eps = torch.ones_like(mean), self.module.eps  # the kernel of a GPU needs weights
-        found = norm_gradients(r, z, ones, mean, var, eps, wanted=(False, True, True))
+        mean, var = (t.expand(n, -1).reshape(-1) for t in self._statistics(z))
+        # Any weights will do: only the gradient in z has them, and a GPU's kernel wants some.
+        wanted = (False, True, True)
+        found = norm_gradients(r, z, var, mean, var, self.module.eps, wanted=wanted)
         return torch.cat([one.view(n, -1) for one in found if one is not None], 1)
 
     def forward_and_vjp(self, tensors: Sequence[Tensor], g: Tensor | None) -> tuple[Tensor, VJP]:

@@ -3,7 +3,7 @@
 They become, for each chosen weight, the source of its individual gradients and its tensors.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from .convolutions import ConvolutionGradients, DepthwiseGradients
-from .double_backward import once_differentiable, twice_differentiable
+from .double_backward import twice_differentiable
 from .layers import RULES, EmbeddingGradients, FrozenNormGradients, SequenceGradients
 from .materialised import AutogradGradients, MaterialisedGradients
 from .precision import precise
@@ -55,21 +55,22 @@ class Recording:
     calls: dict[nn.Module, list[LayerCall]] = field(default_factory=dict)
 
     @contextmanager
-    def on(self, model: nn.Module, twice: bool = True) -> Iterator[None]:
-        """Record the calls of ``model``'s layers inside the block.
+    def on(self, model: nn.Module) -> Iterator[None]:
+        """Record the calls of ``model``'s layers inside the block, to differentiate them twice."""
+        with self.of(model.modules()), twice_differentiable(model):
+            yield
 
-        Args:
-            twice: whether the forward is to be differentiated twice.
-        """
+    @contextmanager
+    def of(self, modules: Iterable[nn.Module]) -> Iterator[None]:
+        """Record the calls of those modules that are layers and own a chosen weight."""
         chosen = {id(p) for p in self.weights.values()}
         handles = [
             module.register_forward_hook(self._hook)
-            for module in model.modules()
+            for module in modules
             if type(module) in RULES and any(id(p) in chosen for p in module._parameters.values())
         ]
         try:
-            with twice_differentiable(model) if twice else once_differentiable(model):
-                yield
+            yield
         finally:
             for handle in handles:
                 handle.remove()
@@ -105,18 +106,18 @@ class Recording:
             call, attribute = calls[0]
             closed_form = _closed_form(call, attribute) if len(calls) == 1 else None
             if closed_form is not None:
-                tensors = _tensors(closed_form, [call])
+                tensors = tensors_of(closed_form, [call])
                 entries.append(WeightGradients((name,), closed_form, tensors, call))
             elif len(calls) == 1 and entries and _is_bias_of(entries[-1], call):
                 weight = entries.pop()
                 joint = _with_bias(weight, call)
                 names = (*weight.names, name)
-                entries.append(WeightGradients(names, joint, _tensors(joint, [call])))
+                entries.append(WeightGradients(names, joint, tensors_of(joint, [call])))
             else:
                 uses = [(call.module, attribute) for call, attribute in calls]
                 size = self.weights[name].numel()
                 source = AutogradGradients(size, partial(_sum_over_calls, uses))
-                tensors = _tensors(source, [call for call, _ in calls])
+                tensors = tensors_of(source, [call for call, _ in calls])
                 only = call if len(calls) == 1 else None
                 entries.append(WeightGradients((name,), source, tensors, only))
         return entries
@@ -130,7 +131,7 @@ class Recording:
         ]
 
 
-def _tensors(source: GradientSource, calls: Sequence[LayerCall]) -> list[Tensor]:
+def tensors_of(source: GradientSource, calls: Sequence[LayerCall]) -> list[Tensor]:
     """Return z and r of each call, in a precision that the source takes."""
     pairs = [(call.z, call.r) for call in calls if call.r is not None]
     if isinstance(source, MaterialisedGradients) and source.takes_bf16:
@@ -185,10 +186,10 @@ def _sum_over_calls(uses: Sequence[tuple[nn.Module, str]], *tensors: Tensor) -> 
     return total
 
 
-def owners_of(model: nn.Module, weights: dict[str, Tensor]) -> Owners:
+def owners_of(modules: Iterable[nn.Module], weights: dict[str, Tensor]) -> Owners:
     """Return the (layer, attribute) pairs that own each weight, if all of them have a rule."""
     by_id: dict[int, list[tuple[nn.Module, str]]] = {}
-    for module in model.modules():
+    for module in modules:
         for attribute, parameter in module._parameters.items():
             if parameter is not None:
                 by_id.setdefault(id(parameter), []).append((module, attribute))

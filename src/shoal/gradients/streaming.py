@@ -20,7 +20,7 @@ from .examples import Examples, Loss, individual_losses
 from .job import Job, Routes
 from .materialised import AutogradGradients
 from .precision import precise, rounding
-from .recording import LayerCall, Recording, WeightGradients, owners_of
+from .recording import LayerCall, Recording, WeightGradients, tensors_of
 from .sharding import origin_of
 from .vmap import Functional, individual_gradients
 
@@ -61,7 +61,8 @@ def _find_routes(job: Job) -> Routes:
     state = Randomness.now(job.device, job.model)
     with state.restored():
         losses, entries = collect(job.model, job.weights, examples, job.loss, create_graph=False)
-    owned = owners_of(job.model, job.weights)
+        draws = state.has_moved()
+    owned = job.owners
     missed = {name for entry in entries if entry.source.shared for name in entry.names}
     missed.update(name for name in job.weights if name not in owned)
     layers = tuple(name for name in job.weights if name not in missed)
@@ -76,7 +77,7 @@ def _find_routes(job: Job) -> Routes:
             if _copies_account_for(job, name, examples, losses):
                 copied.append(name)
     rest = tuple(name for name in job.weights if name in missed and name not in copied)
-    return Routes(layers, tuple(copied), rest)
+    return Routes(layers, tuple(copied), rest, draws)
 
 
 def _copies_account_for(job: Job, name: str, examples: Examples, losses: Tensor) -> bool:
@@ -89,7 +90,7 @@ def _copies_account_for(job: Job, name: str, examples: Examples, losses: Tensor)
         return False
     copies = _copies(weight, len(examples))
     values = {other: p.detach() for other, p in job.model.named_parameters()} | {name: copies}
-    with torch.enable_grad(), once_differentiable(job.model):
+    with torch.enable_grad(), once_differentiable(job.modules):
         try:
             found = examples.losses(Functional(job.model, values), job.loss)
         except (RuntimeError, ValueError, IndexError, AssertionError):  # for another shape
@@ -128,15 +129,13 @@ class Stream:
         }
         # Nothing else requires a gradient, so layers whose input requires none come first.
         layers = {name: job.weights[name] for name in routes.layers}
-        held = {
-            name: p.detach()
-            for name, p in job.model.named_parameters()
-            if p.requires_grad and name not in layers
-        }
+        held = {name: p.detach() for name, p in job.trainable.items() if name not in layers}
         model = Functional(job.model, held | self._copies)
         self._recording = Recording(layers)
-        masks = part_of_batch(part.start, part.stop, len(job.examples))
-        with torch.enable_grad(), masks, self._recording.on(job.model, twice=False):
+        draws = routes.draws or any(module.training for module in job.modules)
+        masks = part_of_batch(part.start, part.stop, len(job.examples), draws)
+        recorded, safe = self._recording.of(job.modules), once_differentiable(job.modules)
+        with torch.enable_grad(), masks, recorded, safe:
             self.logits = self.examples.logits(model, job.loss)
 
     def backward(self, loss: Loss | None, labels: Tensor, take: Take, last: bool = True) -> None:
@@ -189,7 +188,7 @@ class Arrivals:
 
     def __init__(self, job: Job, recording: Recording, take: Take, last: bool) -> None:
         self.job, self.take, self.last = job, take, last
-        self.owners = owners_of(job.model, recording.weights)
+        self.owners = job.owners
         self.waiting = dict(enumerate(call for many in recording.calls.values() for call in many))
         self.weights: dict[int, dict[str, Tensor]] = {}  # by their only call
         self.late: dict[str, Tensor] = {}
@@ -219,7 +218,7 @@ class Arrivals:
 
     def _hook(self, k: int, output: int) -> Callable[[tuple[Tensor | None, ...]], None]:
         def reached(grads: tuple[Tensor | None, ...]) -> None:
-            with torch.no_grad(), self.job.outside_autocast():
+            with self.job.outside_autocast():  # a backward without a graph has no gradients
                 self.arrive(k, grads[output])
 
         return reached
@@ -229,12 +228,24 @@ class Arrivals:
         call = self.waiting.pop(k) if self.last else self.waiting[k]
         if r is None:
             return
-        call.r = r.detach()
-        alone = Recording(self.weights.get(k, {}), {call.module: [call]})
-        for entry in alone.entries(self.owners):
+        call.r = r  # of a backward without a graph
+        for entry in self._entries(k, call):
             self.take(entry)
         if call.module not in self.late_calls:
             call.r = None
+
+    def _entries(self, k: int, call: LayerCall) -> list[WeightGradients]:
+        """Return the entries of the weights whose only call this is."""
+        weights = self.weights.get(k, {})
+        key = (call.module, call.z.ndim, *weights)
+        if key not in self.job.sources:
+            entries = Recording(weights, {call.module: [call]}).entries(self.owners)
+            self.job.sources[key] = [(entry.names, entry.source) for entry in entries]
+            return entries
+        return [
+            WeightGradients(names, source, tensors_of(source, [call]), call)
+            for names, source in self.job.sources[key]
+        ]
 
     def finish(self) -> None:
         """Take the gradients of the weights with several calls."""
