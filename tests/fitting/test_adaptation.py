@@ -38,8 +38,10 @@ from shoal.runs import model as models
 from shoal.runs.machine import Machine
 from shoal.storage import write_json
 from shoal.sweeps.worker import Worker
+from tests.fitting.made import table_setup
 
 Output = pytest.CaptureFixture[str]
+LINE = "logistic-regression"
 SITES = {"a": 0.9, "b": 0.1, "c": 0.85, "d": 0.15, "e": 0.8}
 
 
@@ -170,13 +172,21 @@ def test_shares_in_training_follow_how_a_method_samples() -> None:
     one, other = torch.tensor([0, 0, 0, 1]), torch.tensor([1, 1, 1, 1, 1, 1, 1, 2])
     domains = [Domain(name, y, torch.zeros(len(y), 1)) for name, y in (("a", one), ("b", other))]
     data = DomainDataset("d", ("x", "y", "z"), tuple(domains))
-    pooled = training_shares(data, pooled=True, balanced=False)
-    np.testing.assert_allclose(pooled, np.array([3, 8, 1]) / 12)
-    by_domain = training_shares(data, pooled=False, balanced=False)
-    np.testing.assert_allclose(by_domain, [3 / 8, (1 / 4 + 7 / 8) / 2, 1 / 16])
-    np.testing.assert_allclose(training_shares(data, pooled=True, balanced=True), [1 / 3] * 3)
-    alike = training_shares(data, pooled=False, balanced=True)
-    np.testing.assert_allclose(alike, [1 / 4, 1 / 2, 1 / 4])
+    methods = {name: find_candidate(name) for name in ("random-forest", "erm", LINE)}
+    recipes = {one.method: one for one in reversed(recipes_of(methods, table_setup()))}
+    expected = {
+        "random-forest": ([3 / 12, 8 / 12, 1 / 12], [1 / 3] * 3),
+        "erm": ([3 / 8, (1 / 4 + 7 / 8) / 2, 1 / 16], [1 / 4, 1 / 2, 1 / 4]),
+        # 4 examples weigh 4 / 34, and 8 weigh 8 / 38.
+        LINE: (
+            np.array([3 / 34, 1 / 34 + 7 / 38, 1 / 38]) / (4 / 34 + 8 / 38),
+            np.array([2 / 34, 2 / 34 + 4 / 38, 4 / 38]) / (4 / 34 + 8 / 38),
+        ),
+    }
+    for name, by_class in expected.items():
+        for balanced, shares in zip((False, True), by_class, strict=True):
+            found = training_shares(data, recipes[name].domain_weights, balanced)
+            np.testing.assert_allclose(found, shares)
 
 
 def test_a_head_on_frozen_features_is_measured_as_it_is_deployed(tmp_path: Path) -> None:

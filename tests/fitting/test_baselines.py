@@ -107,6 +107,46 @@ def test_logistic_regression_on_values_and_ranks(gaps: bool) -> None:
     assert outlier[3] > 1e6 and outlier[8] < 3
 
 
+@pytest.mark.parametrize("balanced", [False, True])
+def test_domains_weigh_in_a_logistic_regression_as_they_do_in_scores(balanced: bool) -> None:
+    X, y, T = rows(2, False, 200)
+    domains = np.repeat([0, 1, 2], [4, 40, 156])
+    expected = np.empty(200)
+    for k, (domain, label) in enumerate(zip(domains, y, strict=True)):
+        mine = y[domains == domain]
+        share = 1 / (len(set(mine)) * (mine == label).sum()) if balanced else 1 / len(mine)
+        expected[k] = len(mine) / (len(mine) + 30) * share
+    expected *= 200 / expected.sum()
+    np.testing.assert_allclose(baselines.row_weights(y, domains, balanced), expected)
+    kind = CLASSES["logistic-regression"]
+    setup = replace(table_setup(), balanced=balanced)
+    run = setup.run(vectors(), "logistic-regression", (kind, {}), ("c",), 0)
+    given = [torch.from_numpy(one) for one in (X, y, domains)]
+    found = kind.fit_network(run, *given, 2)
+    scores = [np.stack(list(map(normal_scores, X.T, one.T)), 1) for one in (X, T)]
+    wide, unseen = np.hstack([X, scores[0]]), np.hstack([T, scores[1]])
+    mean, std = wide.mean(0), wide.std(0)
+    model = LogisticRegression(max_iter=1000).fit((wide - mean) / std, y, expected)
+    np.testing.assert_allclose(
+        found(torch.from_numpy(T)).softmax(-1).numpy(),
+        model.predict_proba((unseen - mean) / std),
+        atol=1e-5,
+        rtol=0,
+    )
+
+
+def test_trees_take_all_rows_alike() -> None:
+    X, y, T = rows(2, False, 200)
+    kind = CLASSES["extra-trees"]
+    run = table_setup().run(vectors(), "extra-trees", (kind, {}), ("c",), 0)
+    few = replace(run, hparams={**run.hparams, "n_estimators": 9})
+    found = [
+        kind.fit_network(few, *map(torch.from_numpy, (X, y, np.repeat([0, 1], sizes))), 2)
+        for sizes in ([100, 100], [5, 195])
+    ]
+    assert torch.equal(*(one(torch.from_numpy(T)) for one in found))
+
+
 def rows(classes: int, gaps: bool, n: int = 300) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     draw = np.random.RandomState(classes + gaps)
     X, T = (draw.randn(size, 5).astype(np.float32).round(1) for size in (n, 400))
@@ -248,8 +288,8 @@ def test_a_run_leaves_the_files_of_any_run(tmp_path: Path, name: str) -> None:
         torch.cat([getattr(data[one], what)[order[one]] for one in "ab"])
         for what in ("tensor", "labels")
     )
-    seed = {"random_state": run_seed(run)} if name != "logistic-regression" else {}
-    expected = CLASSES[name].fit_rows(run.hparams, X, y, 2, seed.get("random_state", 0))
+    domains = torch.tensor([0, 1]).repeat_interleave(torch.tensor([len(order[e]) for e in "ab"]))
+    expected = CLASSES[name].fit_network(run, X, y, domains, 2)
     np.testing.assert_allclose(
         logits["last/c/kept"].float().softmax(-1),
         expected(data["c"].tensor[order["c"]]).softmax(-1),
@@ -376,7 +416,7 @@ def test_what_is_fitted_at_once_has_no_updates() -> None:
         algorithm.update([])
     run = Run(dataset="x", fingerprint="", algorithm="x", test_domains=())
     with pytest.raises(TypeError, match="cannot be fitted again"):
-        Fitted.fit_network(run, *given, 2)
+        Fitted.fit_network(run, *given, torch.zeros(len(y), dtype=torch.int64), 2)
 
 
 # The command

@@ -1,6 +1,6 @@
 """Adaptation estimates: what adaptations do to the runs of a fit, on the domains they left out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -89,7 +89,7 @@ def measure_adaptations(
         measured = measure_temperature(by_name[offered])
         temperature = measured.value if measured.helps else 1.0
     dataset = workspace.inputs(recipe.setup.frozen)
-    shares = training_shares(dataset, recipe.fitted, recipe.setup.balanced)
+    shares = training_shares(dataset, recipe.domain_weights, recipe.setup.balanced)
     return AdaptationRecord(
         metric=metric,
         before=before,
@@ -100,18 +100,24 @@ def measure_adaptations(
     )
 
 
-def training_shares(dataset: DomainDataset, pooled: bool, balanced: bool) -> Array:
+def training_shares(
+    dataset: DomainDataset,
+    domain_weights: Callable[[NDArray[np.int64]], Array | None],
+    balanced: bool,
+) -> Array:
     """Return the shares of the classes that a model saw in training on these domains, ``[C]``.
 
     Args:
-        pooled: whether all examples counted alike; otherwise all domains did.
-        balanced: whether all classes did, of the examples or of each domain.
+        domain_weights: of domains of so many rows; None if all examples count alike.
+        balanced: whether all classes count alike, of the examples or of each domain.
     """
     classes = len(dataset.classes)
-    counts = np.stack([np.bincount(one.labels, minlength=classes) for one in dataset.domains])
-    rows = counts.sum(0, keepdims=True) if pooled else counts
-    rows = rows > 0 if balanced else rows
-    return np.asarray((rows / rows.sum(1, keepdims=True)).mean(0))
+    rows = np.stack([np.bincount(one.labels, minlength=classes) for one in dataset.domains])
+    weights = domain_weights(rows.sum(1))
+    if weights is None:
+        rows, weights = rows.sum(0, keepdims=True), np.ones(1)
+    counted = rows > 0 if balanced else rows
+    return np.asarray(weights @ (counted / counted.sum(1, keepdims=True)) / weights.sum())
 
 
 @dataclass(frozen=True)
@@ -155,7 +161,7 @@ class _LeftOut:
     @property
     def _shares(self) -> Array:
         known = self._dataset.without(self.run.test_domains)
-        return training_shares(known, self.recipe.fitted, self.recipe.setup.balanced)
+        return training_shares(known, self.recipe.domain_weights, self.recipe.setup.balanced)
 
     @cached_property
     def _predictor(self) -> Predictor | None:

@@ -17,8 +17,12 @@ from ..networks.trees import TreeNodes, Trees, boosted_trees, forest
 from ..randomness import domainbed_hash
 from ..runs.fitted import ROWS, Fitted, linear_model
 from ..runs.run import Run
+from .paired import weights_of
 
 Array = np.ndarray[Any, Any]
+# The setting of a baseline whose training domains weigh as they do in scores, and not by their
+# numbers of rows.
+BALANCED_DOMAINS = "balanced_domains"
 # The logit of a class that the training rows do not have.
 ABSENT = -1e4
 # Boosted trees on fewer numbers than this get one thread. Their threads wait for each other many
@@ -60,7 +64,9 @@ class Baseline(Fitted):
         return f"{cls.network}-ranks" if settings.get("ranks") else cls.network
 
     @classmethod
-    def fit_network(cls, run: Run, inputs: Tensor, labels: Tensor, classes: int) -> Network:
+    def fit_network(
+        cls, run: Run, inputs: Tensor, labels: Tensor, domains: Tensor, classes: int
+    ) -> Network:
         """Return the network with the arrays of the fitted classifier."""
         if len(labels.unique()) < 2:
             raise ValueError(
@@ -68,30 +74,47 @@ class Baseline(Fitted):
             )
         seed = domainbed_hash("method", run.dataset, run.trial, *run.test_domains)
         settings = {name: value for name, value in run.hparams.items() if name != ROWS}
-        return cls.fit_rows(settings, inputs, labels, classes, seed)
+        weights = None
+        if settings.pop(BALANCED_DOMAINS, False):
+            balanced = settings.pop("class_weight", None) is not None
+            weights = row_weights(labels.numpy(), domains.numpy(), balanced)
+        return cls.fit_rows(settings, inputs, labels, classes, seed, weights)
 
     @classmethod
     @abstractmethod
     def fit_rows(
-        cls, settings: Mapping[str, Any], inputs: Tensor, labels: Tensor, classes: int, seed: int
+        cls,
+        settings: Mapping[str, Any],
+        inputs: Tensor,
+        labels: Tensor,
+        classes: int,
+        seed: int,
+        weights: Array | None = None,
     ) -> Network:
-        """Return the network fitted to rows ``[n, d]`` and labels ``[n]``."""
+        """Return the network fitted to rows ``[n, d]`` with labels and weights ``[n]``."""
 
 
 class LogisticRegression(Baseline):
     """Multinomial logistic regression with an L2 penalty, on standardised columns.
 
     On a table every column also enters by the ranks of its values: a line through the values alone
-    is at the mercy of outliers and of scales that drift.
+    is at the mercy of outliers and of scales that drift. One line cannot suit all domains, so the
+    largest one must not decide: domains weigh as they do in scores. Trees suit each domain anyway.
     """
 
     network = "linear"
     most_numbers = 10_000_000
-    grid = tuple({"C": C, "ranks": True} for C in (1.0, 0.1, 0.01))
+    grid = tuple({"C": C, "ranks": True, BALANCED_DOMAINS: True} for C in (1.0, 0.1, 0.01))
 
     @classmethod
     def fit_rows(
-        cls, settings: Mapping[str, Any], inputs: Tensor, labels: Tensor, classes: int, seed: int
+        cls,
+        settings: Mapping[str, Any],
+        inputs: Tensor,
+        labels: Tensor,
+        classes: int,
+        seed: int,
+        weights: Array | None = None,
     ) -> Network:
         from sklearn import linear_model as sklearn_linear
         from threadpoolctl import threadpool_limits
@@ -103,7 +126,7 @@ class LogisticRegression(Baseline):
         model = sklearn_linear.LogisticRegression(max_iter=1000, random_state=seed, **settings)
         with threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a fit that could be a little closer is good enough
-            model.fit(in_parts(features, inputs).numpy(), labels.numpy())
+            model.fit(in_parts(features, inputs).numpy(), labels.numpy(), weights)
         weight, bias = torch.from_numpy(model.coef_), torch.from_numpy(model.intercept_)
         if len(weight) == 1:  # of two classes it has the score of the second
             weight, bias = (torch.cat([torch.zeros_like(one), one]) for one in (weight, bias))
@@ -134,12 +157,18 @@ class Forest(Baseline):
 
     @classmethod
     def fit_rows(
-        cls, settings: Mapping[str, Any], inputs: Tensor, labels: Tensor, classes: int, seed: int
+        cls,
+        settings: Mapping[str, Any],
+        inputs: Tensor,
+        labels: Tensor,
+        classes: int,
+        seed: int,
+        weights: Array | None = None,
     ) -> Network:
         from sklearn import ensemble
 
         model = getattr(ensemble, cls.ensemble)(n_jobs=-1, random_state=seed, **settings)
-        model.fit(inputs.numpy(), labels.numpy())
+        model.fit(inputs.numpy(), labels.numpy(), weights)
         trees = [one.tree_ for one in model.estimators_]
         found = []
         for tree in trees:
@@ -187,14 +216,20 @@ class GradientBoosting(Baseline):
 
     @classmethod
     def fit_rows(
-        cls, settings: Mapping[str, Any], inputs: Tensor, labels: Tensor, classes: int, seed: int
+        cls,
+        settings: Mapping[str, Any],
+        inputs: Tensor,
+        labels: Tensor,
+        classes: int,
+        seed: int,
+        weights: Array | None = None,
     ) -> Network:
         from sklearn.ensemble import HistGradientBoostingClassifier
         from threadpoolctl import threadpool_limits
 
         model = HistGradientBoostingClassifier(early_stopping=False, random_state=seed, **settings)
         with threadpool_limits(1 if inputs.numel() < SMALL else idle_cores()):
-            model.fit(inputs.numpy(), labels.numpy())
+            model.fit(inputs.numpy(), labels.numpy(), weights)
         known = model.classes_.tolist()
         # Of two classes it has the score of the second; that of the first is 0.
         known = known[1:] if len(known) == 2 else known
@@ -216,6 +251,24 @@ class GradientBoosting(Baseline):
         network = boosted_trees(Trees.of(found, known * len(model._predictors), base))
         check_same(network, inputs, model.predict_proba, model.classes_)
         return network
+
+
+def row_weights(labels: Array, domains: Array, balanced: bool) -> Array:
+    """Return the weight of each row, ``[n]``; their mean is 1, so that a ridge means the same.
+
+    A domain of n rows weighs n / (n + 30), as in scores, so a few rows do not weigh like thousands.
+
+    Args:
+        balanced: whether the classes of a domain weigh alike.
+    """
+    sizes = np.bincount(domains)
+    shares = 1 / sizes[domains]
+    if balanced:
+        counts = np.zeros((len(sizes), labels.max() + 1))
+        np.add.at(counts, (domains, labels), 1)
+        shares = 1 / (counts[domains, labels] * (counts > 0).sum(1)[domains])
+    weights = weights_of(sizes)[domains] * shares
+    return np.asarray(weights / weights.mean())
 
 
 def idle_cores() -> int:

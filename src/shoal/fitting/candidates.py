@@ -3,13 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..algorithms.base import Algorithm
 from ..catalogue import BASELINES, title_of
 from ..runs.run import Run
 from ..sweeps.plan import MethodChoice
-from .baselines import Baseline
+from .baselines import BALANCED_DOMAINS, CLASSES, Baseline
 from .estimates import Candidate, by_simplicity
 from .frozen_features import works_frozen
+from .paired import weights_of
 from .setup import FitSetup, FitWorkspace, settings_of
 from .stable_columns import StableColumns
 
@@ -47,6 +51,13 @@ class Recipe:
     @property
     def key(self) -> str:
         return self.candidate.key
+
+    def domain_weights(self, sizes: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """Return how much domains of so many rows count in training; None: all rows do alike."""
+        if not self.fitted:
+            return np.ones(len(sizes))
+        balanced = CLASSES[self.method].grid[self.draw].get(BALANCED_DOMAINS, False)
+        return weights_of(sizes) if balanced else None
 
 
 def recipes_of(methods: Mapping[str, MethodChoice], setup: FitSetup) -> tuple[Recipe, ...]:

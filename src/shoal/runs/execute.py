@@ -173,6 +173,7 @@ def _fit(
         run,
         torch.cat([domain.tensor[rows[domain.name]] for domain in trained.domains]),
         torch.cat([domain.labels[rows[domain.name]] for domain in trained.domains]),
+        torch.cat([torch.full((len(rows[name]),), e) for e, name in enumerate(trained.names)]),
         len(dataset.classes),
     )
     algorithm = method(network, len(trained.domains))

@@ -31,7 +31,9 @@ class Fitted(UpdateAlgorithm):
     capture = "eager"
 
     @classmethod
-    def fit_network(cls, run: Run, inputs: Tensor, labels: Tensor, classes: int) -> Network:
+    def fit_network(
+        cls, run: Run, inputs: Tensor, labels: Tensor, domains: Tensor, classes: int
+    ) -> Network:
         """Return the network that the run's settings give on these rows."""
         raise TypeError(f"{cls.__name__} was loaded from a file and cannot be fitted again")
 
