@@ -8,9 +8,9 @@ from shoal.fitting.estimates import Candidate, Estimates
 CANDIDATES = {
     one.key: one
     for one in (
-        Candidate("logistic", "logistic regression", "logistic regression"),
-        Candidate("forest", "random forest", "trees"),
-        Candidate("extra", "extra trees", "trees"),
+        Candidate("logistic", "Logistic regression", "logistic regression"),
+        Candidate("forest", "Random forest", "trees"),
+        Candidate("extra", "Extra trees", "trees"),
         Candidate("erm", "ERM", "erm"),
         Candidate("fishr", "Fishr", "penalty"),
         Candidate("coral", "CORAL", "penalty"),

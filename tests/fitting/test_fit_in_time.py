@@ -83,7 +83,7 @@ def test_another_metric_and_another_judge(capsys: Output) -> None:
     assert main(command) == 0
     out = capsys.readouterr().out
     assert "Log-loss on the held-out domain" in out
-    assert "Judged by the worst domain: Logistic regression" in out
+    assert "Judged by the worst domain: logistic regression" in out
     found = card()
     assert (found["metric"], found["judge"]) == ("log-loss", "worst")
     # The weakest penalty fits best, and its losses are what the runs' probabilities say.

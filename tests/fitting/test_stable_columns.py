@@ -168,6 +168,6 @@ def test_a_fit_leaves_them_out_if_the_worst_domain_judges(
         assert scores["d"] < 0.5
     else:
         assert used == ["x0", "z", "x1"]
-        assert "Without x1, Logistic regression" in told
+        assert "Without x1, logistic regression" in told
     new = {"x0": [2.0, -2.0], "z": ["red", "blue"], "x1": [0.0, 0.0]}
     assert [one.label for one in model.predict(new)] == ["y", "n"]

@@ -357,6 +357,24 @@ def test_the_worst_domain_judges_without_words() -> None:
     )
 
 
+def test_the_worst_domain_is_the_one_that_the_judge_sees() -> None:
+    """Five rows count as little: the forest's 20 % there are not its worst domain."""
+    found = decide(
+        estimates(
+            {"forest": [0.2, 0.7, 0.8], "erm": [0.45, 0.46, 0.46]},
+            judge="worst",
+            examples=[5, 1000, 1000],
+            majority=0.4,
+        )
+    )
+    assert found.deploy == "forest"
+    # 5 / 35 · 20 % + 30 / 35 · 71 %, of the mean with weights 5 / 35 and 1000 / 1030.
+    assert found.sentences[2] == (
+        "Judged by the worst domain: random forest 20.0 % ('a', counted as 64 % because it has 5 "
+        "examples), ERM 45.0 % ('a', counted as 46 % because it has 5 examples)."
+    )
+
+
 def test_of_a_loss_less_is_better() -> None:
     found = decide(
         estimates(

@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
 
     method = with_settings(options.algorithm)[0] if options.algorithm else None
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+        warnings.simplefilter("always", UserWarning)
         model = load(options.model, device(options.device), method)
         predictions = model.adapted if options.adapt else model.predictions
         every = predictions(options.files)  # before anything is printed, because it can be refused

@@ -24,17 +24,24 @@ class Chosen:
 def judged(gains: Array, weights: Array, judge: str) -> Array:
     """Return the value of each candidate that the judge compares, ``[M]``; larger is better.
 
-    For "mean" it is the weighted mean over domains. For "worst" it is the lowest domain, where the
-    score of a domain is first moved towards the candidate's mean: w · score + (1 − w) · mean. So a
-    few examples do not decide alone.
+    For "mean" it is the weighted mean over domains. For "worst" it is the lowest domain, as
+    ``counted_as`` has it.
 
     Args:
         gains: scores by candidate and domain, ``[M, K]``; larger is better.
     """
-    mean = weighted_mean(gains, weights)
     if judge == "mean":
-        return mean
-    return np.asarray((weights * gains + (1 - weights) * mean[:, None]).min(1))
+        return weighted_mean(gains, weights)
+    return np.asarray(counted_as(gains, weights).min(1))
+
+
+def counted_as(scores: Array, weights: Array) -> Array:
+    """Return what each domain's score counts as for the worst domain, ``[M, K]``.
+
+    It is moved towards the candidate's mean, w · score + (1 − w) · mean, so that a few examples do
+    not decide alone.
+    """
+    return weights * scores + (1 - weights) * weighted_mean(scores, weights)[:, None]
 
 
 def choose_candidate(

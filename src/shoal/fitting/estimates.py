@@ -22,6 +22,8 @@ Labels = NDArray[np.int64]
 # From the simplest to the least simple. A "head" is trained on frozen features; a "penalty" is any
 # method that adds something to plain training.
 FAMILIES = ("logistic regression", "trees", "head", "erm", "penalty")
+# Their titles are words, and not names.
+COMMON_NOUNS = FAMILIES[:2]
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Candidate:
 
     Args:
         key: its name in files.
-        title: its name in text.
+        title: its name in tables.
         family: one of ``FAMILIES``.
         variant: whether it has other settings than the defaults of its method.
     """
@@ -39,6 +41,13 @@ class Candidate:
     title: str
     family: str
     variant: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name inside a sentence: "logistic regression", but "ERM"."""
+        if self.family not in COMMON_NOUNS:
+            return self.title
+        return self.title[:1].lower() + self.title[1:]
 
 
 def by_simplicity(candidate: Candidate) -> int:
@@ -125,9 +134,9 @@ class Estimates:
         """The metric itself."""
         return METRICS[self.metric]
 
-    def title(self, key: str) -> str:
-        """Return a candidate's name in text."""
-        return next(one.title for one in self.candidates if one.key == key)
+    def candidate(self, key: str) -> Candidate:
+        """Return the candidate of this key."""
+        return next(one for one in self.candidates if one.key == key)
 
     @cached_property
     def unscored(self) -> tuple[str, ...]:

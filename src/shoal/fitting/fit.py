@@ -495,7 +495,7 @@ def _price(
     domains = estimates.left_out(deploy)
     first = {domain: estimates.scores[deploy][domain][0] for domain in domains}
     return Price(
-        title=estimates.title(deploy),
+        name=estimates.candidate(deploy).name,
         columns=columns,
         differences={one: without.mean(deploy, one) - first[one] for one in domains},
     )

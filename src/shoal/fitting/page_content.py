@@ -66,6 +66,7 @@ def build_page_content(
     """
     decision = verdict.decision
     estimates = decision.estimates
+    deployed = estimates.candidate(verdict.deploy).title
     domains = [
         name for name in estimates.domains if any(name in row.cells for row in decision.rows)
     ]
@@ -74,8 +75,8 @@ def build_page_content(
         "kind": setup.kind,
         "metric": _metric(estimates.measure),
         "half_weight": HALF,
-        "baseline": decision.simplest.title,
-        "deploy": estimates.title(verdict.deploy),
+        "baseline": decision.simplest.name,
+        "deploy": deployed,
         "sure": decision.sure,
         "short": bool(decision.shortfalls),
         "sentences": verdict.sentences,
@@ -89,7 +90,7 @@ def build_page_content(
         "adaptation": None if adaptation is None else _adaptation(adaptation),
         "data": _data(data),
         "mistakes": find_mistakes(
-            [(estimates.title(key), run) for key, run in runs if key == verdict.deploy], folds, data
+            [(deployed, run) for key, run in runs if key == verdict.deploy], folds, data
         ),
         "measured": MEASURED[setup.protocol.stop],
         "how": _how(setup, decision, [run for _, run in runs]),

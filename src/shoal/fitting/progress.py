@@ -1,11 +1,13 @@
 """Progress: what a training or a fit shows to who calls it from Python."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from ..notebook import Bars, in_notebook
+from ..report.screen import print_lines
+from ..results.records import Record
 from ..training.watcher import SILENT, Progress, Watcher
 from .leave_one_out import FitWatcher
-from .progress_lines import ProgressLines
 from .schedule import FitProgress
 
 ALL = "all runs"
@@ -21,6 +23,19 @@ def training_watcher(title: str, verbose: bool | int) -> Watcher:
 def fit_watcher() -> FitWatcher:
     """Return what shows a fit in a notebook; elsewhere nothing is shown."""
     return FitBars() if in_notebook() else FitWatcher()
+
+
+class ProgressLines(Watcher):
+    """Writes to stderr the step and the mean terms of the loss of every new record."""
+
+    def __init__(self) -> None:
+        self._written = 0
+
+    def records(self, records: Sequence[Record]) -> None:
+        for record in records[self._written :]:
+            terms = ", ".join(f"{name} {value:.4g}" for name, value in record.terms.items())
+            print_lines(f"step {record.step + 1}: {terms}", stderr=True)
+        self._written = len(records)
 
 
 class TrainingBar(Watcher):

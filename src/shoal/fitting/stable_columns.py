@@ -74,13 +74,13 @@ class Price:
     """What leaving out unstable columns changes, on the domains that were left out.
 
     Args:
-        title: of the candidate that it was measured with.
+        name: of the candidate that it was measured with.
         columns: those that all domains together find unstable.
         differences: by domain, the score without them minus the score with all columns. The
             columns were found without the domain.
     """
 
-    title: str
+    name: str
     columns: tuple[str, ...]
     differences: Mapping[str, float]
 
@@ -156,6 +156,6 @@ def _price_sentence(price: Price, metric: Metric) -> str:
     names += f" and {len(price.columns) - NAMED} more" if len(price.columns) > NAMED else ""
     changes = ", ".join(parts) or "no difference"
     return (
-        f"Without {names}, {price.title} would have: {changes}. --judge worst leaves such columns "
+        f"Without {names}, {price.name} would have: {changes}. --judge worst leaves such columns "
         "out."
     )

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ..notebook import html_lines, html_table
-from .choice import ROUNDING
+from .choice import ROUNDING, counted_as
 from .decision import CandidateRow, Decision, Difference, domain_weights, make_decision
 from .estimates import Estimates
 from .expectation import LEVEL, Expectation
@@ -15,6 +17,8 @@ __all__ = ["Verdict"]
 
 # Under so many domains, what was seen comes first: their spread is hardly known.
 FEW = 5
+# A domain of less weight is small: what a judge makes of it is not what was seen.
+SMALL = 0.9
 # Domains that are named in one sentence.
 NAMED = 3
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -128,7 +132,7 @@ def _sentences(decision: Decision) -> list[str]:
     if not decision.compared:
         return found + _not_enough_time(decision)
     if decision.beaten:
-        found += [f"Deploy {_title(decision, decision.deploy)}.", *_comparison(decision)]
+        found += [f"Deploy {_name(decision, decision.deploy)}.", *_comparison(decision)]
         found += _expectation(decision)
     else:
         found += _useless(decision)
@@ -152,7 +156,7 @@ def _shortfall(decision: Decision) -> str:
     if len(short) > 1:
         where = f"{len(short)} of {len(estimates.domains)} domains"
         told = _some([f"{place} {both}" for place, both in zip(places, numbers, strict=True)])
-    return f"Careful: on {where} {_title(decision, decision.deploy)} is {worse}: {told}."
+    return f"Careful: on {where} {_name(decision, decision.deploy)} is {worse}: {told}."
 
 
 def _not_enough_time(decision: Decision) -> list[str]:
@@ -161,9 +165,9 @@ def _not_enough_time(decision: Decision) -> list[str]:
     most = max(counts.values())
     furthest = [one for one, count in counts.items() if count == most]
     left_out = f"{most} of {len(estimates.domains)} domains"
-    title = _title(decision, decision.deploy)
+    name = _name(decision, decision.deploy)
     deployed = (
-        f"{_capital(title)}, the simplest candidate, is deployed; how it does on a new domain is "
+        f"{_capital(name)}, the simplest candidate, is deployed; how it does on a new domain is "
         "not known."
     )
     if len(estimates.domains) < 2:
@@ -186,7 +190,7 @@ def _comparison(decision: Decision) -> list[str]:
     """Return why this candidate is deployed, and whether it is shown to be better than others."""
     estimates = decision.estimates
     if len(estimates.complete) == 1:
-        return [f"{_capital(_title(decision, decision.deploy))} is the only candidate."]
+        return [f"{_capital(_name(decision, decision.deploy))} is the only candidate."]
     if estimates.judge == "worst":
         return _by_worst(decision)
     if decision.deploy == decision.simplest.key:
@@ -197,8 +201,8 @@ def _comparison(decision: Decision) -> list[str]:
         found.append(_better(decision, plain.key, decision.from_plain))
     if decision.best is not None and decision.from_best is not None:
         found.append(
-            f"{_capital(_title(decision, decision.best))} has the best average, but "
-            f"{_title(decision, decision.deploy)} is simpler and within one standard error of it "
+            f"{_capital(_name(decision, decision.best))} has the best average, but "
+            f"{_name(decision, decision.deploy)} is simpler and within one standard error of it "
             f"({_points(estimates, decision.from_best)})."
         )
     return found
@@ -212,7 +216,7 @@ def _simplest_deployed(decision: Decision) -> list[str]:
     else:
         ahead = decision.differences[best]
         found = [
-            f"{_capital(_title(decision, best))} does better on average "
+            f"{_capital(_name(decision, best))} does better on average "
             f"({_points(estimates, ahead)}), but not by more than the standard error, so the "
             "simplest candidate is deployed."
         ]
@@ -220,7 +224,7 @@ def _simplest_deployed(decision: Decision) -> list[str]:
     for key in better:
         one = decision.differences[key]
         found.append(
-            f"All the same, {_title(decision, key)} is {one.word} better: "
+            f"All the same, {_name(decision, key)} is {one.word} better: "
             f"{_points(estimates, one)}, better on {one.wins} of {one.pairs} domains."
         )
     if not decision.testable:
@@ -236,7 +240,7 @@ def _simplest_deployed(decision: Decision) -> list[str]:
 def _better(decision: Decision, other: str, one: Difference) -> str:
     """Return the sentence that compares the deployed candidate with another one."""
     estimates = decision.estimates
-    name = _title(decision, other)
+    name = _name(decision, other)
     if decision.plain is not None and other == decision.plain.key:
         name = f"plain training ({name})"
     if other == decision.simplest.key:
@@ -265,17 +269,25 @@ def _by_worst(decision: Decision) -> list[str]:
     found = [f"Judged by the worst domain: {told}."]
     if decision.best != decision.deploy:
         found.append(
-            f"{_capital(_title(decision, str(decision.best)))} is best by this judge, but not by "
+            f"{_capital(_name(decision, str(decision.best)))} is best by this judge, but not by "
             "more than the standard error, so the simpler candidate is deployed."
         )
     return [*found, "One worst domain cannot show that a candidate is better elsewhere."]
 
 
 def _worst(decision: Decision, key: str) -> str:
-    estimates = decision.estimates
-    sign, means = estimates.measure.sign, {d: estimates.mean(key, d) for d in estimates.domains}
-    worst = min(means, key=lambda name: sign * means[name])
-    return f"{_title(decision, key)} {estimates.measure.show(means[worst])} ({worst!r})"
+    """Return a candidate's worst domain, as the judge sees it, with its score."""
+    estimates, measure = decision.estimates, decision.estimates.measure
+    scores = np.array([[estimates.mean(key, name) for name in estimates.domains]])
+    weights = domain_weights(estimates)
+    (counted,) = counted_as(scores, weights)
+    worst = int(np.argmin(measure.sign * counted))
+    place = estimates.domains[worst]
+    why = ""
+    if weights[worst] < SMALL:
+        rated = measure.show_roughly(float(counted[worst]))
+        why = f", counted as {rated} because it has {estimates.examples[place]} examples"
+    return f"{_name(decision, key)} {measure.show(float(scores[0, worst]))} ({place!r}{why})"
 
 
 def _expectation(decision: Decision) -> list[str]:
@@ -328,13 +340,13 @@ def _procedure(decision: Decision, expectation: Expectation) -> list[str]:
         )
     return [
         f"Each domain was scored by the candidate that the other {_number(count - 1)} chose "
-        f"({_title(decision, decision.deploy)}, {same} of {count} times){how}"
+        f"({_name(decision, decision.deploy)}, {same} of {count} times){how}"
     ]
 
 
 def _useless(decision: Decision) -> list[str]:
     """Return the sentences that replace a recommendation."""
-    estimates, title = decision.estimates, _title(decision, decision.deploy)
+    estimates, name = decision.estimates, _name(decision, decision.deploy)
     row = next(row for row in decision.rows if row.key == decision.deploy)
     gain = f" ({_points(estimates, decision.gain)})" if decision.gain else ""
     positive = decision.gain and estimates.measure.sign * decision.gain.difference > ROUNDING
@@ -342,11 +354,11 @@ def _useless(decision: Decision) -> list[str]:
         "It is not shown that anything useful was learned for an unseen domain."
         if positive
         else "Nothing useful was learned for an unseen domain.",
-        f"{_capital(title)} scores {_score(estimates, row)} there, but always predicting "
+        f"{_capital(name)} scores {_score(estimates, row)} there, but always predicting "
         f"{_constant(estimates)} scores {_score(estimates, decision.guess)}{gain}. Check the "
         "labels and the layout (--layout for folders, --class-column and --domain-column for a "
         "table); with few examples, fewer updates (--steps) may do better.",
-        f"Deploy none of these models; the one that was written is {title}'s.",
+        f"Deploy none of these models; the one that was written is of {name}.",
     ]
 
 
@@ -381,15 +393,15 @@ def _not_compared(estimates: Estimates) -> list[str]:
             inside = estimates.inside.get(one.key)
             score = f" ({estimates.measure.show(inside)} there)" if inside is not None else ""
             found.append(
-                f"{_capital(one.title)} is not compared: it did not learn even the domains that "
+                f"{_capital(one.name)} is not compared: it did not learn even the domains that "
                 f"it trained on{score}."
             )
     rest = [one for one in estimates.candidates if one not in estimates.complete]
     rest = [one for one in rest if one.key not in estimates.collapsed]
     failed = {key for key, _ in estimates.failed}
-    if broken := [one.title for one in rest if one.key in failed]:
+    if broken := [one.name for one in rest if one.key in failed]:
         found.append(f"Not compared, because runs failed: {', '.join(broken)}.")
-    if late := [one.title for one in rest if one.key not in failed]:
+    if late := [one.name for one in rest if one.key not in failed]:
         names, more = ", ".join(late), estimates.more_seconds
         hint = (
             f" The same command with about {_minutes(more)} more would compare them."
@@ -449,12 +461,12 @@ def _points(estimates: Estimates, one: Difference) -> str:
     return estimates.measure.show_difference(one.difference, one.error)
 
 
-def _title(decision: Decision, key: str) -> str:
-    return decision.estimates.title(key)
+def _name(decision: Decision, key: str) -> str:
+    return decision.estimates.candidate(key).name
 
 
-def _capital(title: str) -> str:
-    return title[:1].upper() + title[1:]
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _number(count: int) -> str:
