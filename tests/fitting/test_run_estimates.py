@@ -239,8 +239,15 @@ def test_a_run_that_left_out_two_folds_is_scored_on_both(runs: Runs) -> None:
 def test_all_pairs_make_it_nested(runs: Runs) -> None:
     singles = [runs("erm", name) for name in SIZES]
     pairs = [runs("erm", *pair) for pair in ("ab", "ac", "bc")]
-    assert not estimator("erm")(singles + pairs[:2]).nested
-    assert estimator("erm")(singles + pairs).nested
+    some, found = (estimator("erm")(singles + pairs[:k]) for k in (2, 3))
+    assert not some.nested and found.nested
+    # The temperature, too, and its predictions are those of the run that left both out.
+    p, y = runs.by_hand(pairs[1][1], ["c"])
+    read = found.pair_predictions["erm"]["a", "c"]()
+    np.testing.assert_allclose(np.exp(read.log_probabilities), p)
+    assert (read.labels == y).all()
+    nested = [decide(one).decision.temperature for one in (some, found)]
+    assert [one and one.nested for one in nested] == [False, True]
 
 
 def test_inside_is_of_held_out_examples_of_training_domains(runs: Runs) -> None:

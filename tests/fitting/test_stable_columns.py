@@ -92,6 +92,23 @@ def test_a_table_of_unstable_columns_keeps_them(
     monkeypatch.setattr(stable_columns, "unstable_columns", all_flagged)
     assert set(found.stability().flagged) == set(every)
     assert found.flagged() == ()
+    named, told = describe_columns(found, True, made("worst"), None)
+    assert named.startswith("Unstable columns: ")
+    assert told == "No column is left out, because none would remain."
+
+
+def test_a_policy_that_can_do_nothing_says_so(path: Path, tmp_path: Path) -> None:
+    few = stable(write(tmp_path / "few.csv", rows=12))
+    assert describe_columns(few, False, made(), None) == []
+    assert describe_columns(few, True, made("worst"), None) == [
+        "No column is left out: none could be tested for stability, because fewer than two classes "
+        "have 10 rows in more than half of the domains."
+    ]
+    lines = path.read_text().splitlines()
+    without = [line for line in lines if not line.startswith("a,y")]
+    (tmp_path / "absent.csv").write_text("\n".join(without) + "\n")
+    *_, told = describe_columns(stable(tmp_path / "absent.csv"), True, made("worst"), None)
+    assert told == "Their effect is not known on 'a' (fewer than 10 rows of a class)."
 
 
 def test_a_model_without_them_takes_the_whole_table(path: Path) -> None:
@@ -120,7 +137,7 @@ def made(judge: str = "mean") -> Estimates:
 def test_sentences(path: Path) -> None:
     found = stable(path)
     price = Price(
-        title="ERM", columns=("x1",), differences={"a": -0.06, "b": -0.08, "c": 0.0, "d": 0.35}
+        name="ERM", columns=("x1",), differences={"a": -0.06, "b": -0.08, "c": 0.0, "d": 0.35}
     )
     named, told = describe_columns(found, False, made(), price)
     assert named == (

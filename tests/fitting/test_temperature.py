@@ -1,5 +1,7 @@
 """The temperature against a search on a fine grid, and its effect on domains it has not seen."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
@@ -90,6 +92,31 @@ def test_its_effect_is_measured_on_domains_that_had_no_part_in_it() -> None:
     assert found.helps is (lower and flatter)
     with pytest.raises(ValueError, match="two domains or more, got 1"):
         measure_temperature({"a": domains["a"]})
+
+
+def test_nested_it_is_found_by_runs_that_never_saw_the_domain() -> None:
+    domains = {"a": domain(4, 300, 3.0), "b": domain(5, 300, 3.0), "c": domain(6, 300, 0.5)}
+    apart = {
+        (d, v): domain(k, 100, 1.0 + k) for k, (d, v) in enumerate(permutations("abc", 2), start=10)
+    }
+    pairs = {pair: lambda one=one: one for pair, one in apart.items()}
+    found = measure_temperature(domains, pairs)
+    after = [
+        log_loss(
+            scaled(
+                one.log_probabilities,
+                fit_temperature([apart[d, v] for v in "abc" if v != d]),
+            ),
+            one.labels,
+        )
+        for d, one in domains.items()
+    ]
+    assert found.nested
+    assert found.log_loss_after == pytest.approx(np.mean(after))
+    without = measure_temperature(domains)
+    assert found.value == without.value and not without.nested
+    del pairs["b", "a"]
+    assert measure_temperature(domains, pairs) == without
 
 
 @pytest.mark.parametrize(

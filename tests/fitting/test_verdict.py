@@ -457,7 +457,7 @@ def test_a_temperature_is_told_with_its_effect() -> None:
     one = found.decision.temperature
     assert one is not None and one.helps and one.value > 2
     (told,) = [line for line in found.sentences if "temperature" in line]
-    assert told.startswith(f"Its probabilities are softened (temperature {one.value:.2f}). On ")
+    assert told.startswith(f"Its probabilities are softened (temperature {one.value:.2f}). With ")
     assert f"calibration error from {100 * one.calibration_error_before:.1f} to " in told
     assert found.as_json()["temperature"]["value"] == one.value
     # It is not told of without predictions on every domain that counts.

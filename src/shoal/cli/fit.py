@@ -437,8 +437,8 @@ def print_result(result: Any) -> None:
         f"Average: a domain of n examples counts n / (n + {HALF}). Worst: the worst domain.",
         f"Seen domains: {metric.title} on held-out examples of the training domains (what an "
         "ordinary test split would report).",
-        f"{guess.title.capitalize()}: always predicting the other domains' most frequent class, "
-        "without a model.",
+        f"{guess.title.capitalize()}: always predicting the other domains' {guess.title}, without "
+        "a model.",
     ):
         screen.print(plain(f" {line}", "dim"), soft_wrap=True)
     for sentence in verdict.sentences:

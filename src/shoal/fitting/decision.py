@@ -22,7 +22,8 @@ from .paired import adjusted_p, effective_number, standard_error, weighted_mean,
 from .temperature import Temperature, measure_temperature
 
 Array = NDArray[np.float64]
-GUESS = "most frequent class"
+# The key of what is always guessed without a model.
+GUESS = "guess"
 # Words by the largest p-value and the fewest domains, of the full weight, that they need.
 WORDS = (("clearly", 0.05, 4), ("probably", 0.1, 3))
 # What the card calls them.
@@ -173,7 +174,7 @@ class Decision:
     def guess(self) -> CandidateRow:
         """The line of the guess without a model."""
         values = {name: [self.estimates.guess[name]] for name in self.estimates.domains}
-        return _line(self.estimates, GUESS, GUESS, values)
+        return _line(self.estimates, GUESS, self.estimates.constant, values)
 
 
 def make_decision(estimates: Estimates) -> Decision:
@@ -195,7 +196,6 @@ def make_decision(estimates: Estimates) -> Decision:
     deploy, best = keys[chosen.deploy], keys[chosen.best]
     guess = np.array([[estimates.guess[name] for name in estimates.domains]])
     plain = next((one.key for one in estimates.complete if one.family == "erm"), None)
-    predictions = estimates.predictions.get(deploy, {})
     return Decision(
         estimates=estimates,
         deploy=deploy,
@@ -206,10 +206,16 @@ def make_decision(estimates: Estimates) -> Decision:
         gain=_compare(estimates, table[[chosen.deploy]] - guess)[0],
         shortfalls=_shortfalls(estimates, deploy),
         expectation=expect(estimates),
-        temperature=measure_temperature({one: predictions[one] for one in estimates.domains})
-        if set(predictions) >= set(estimates.domains)
-        else None,
+        temperature=_temperature(estimates, deploy),
     )
+
+
+def _temperature(estimates: Estimates, key: str) -> Temperature | None:
+    predictions = estimates.predictions.get(key, {})
+    if not set(predictions) >= set(estimates.domains):
+        return None
+    mine = {one: predictions[one] for one in estimates.domains}
+    return measure_temperature(mine, estimates.pair_predictions.get(key))
 
 
 def domain_weights(estimates: Estimates) -> Array:

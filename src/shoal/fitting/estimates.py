@@ -5,7 +5,7 @@ pure function of them.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
@@ -88,6 +88,8 @@ class Estimates:
             it is not known.
         collapsed: candidates that did not even learn their training domains; they are not compared.
         predictions: by candidate and domain; only needed for a temperature.
+        pair_predictions: by candidate and two domains as in ``pairs``, a function that reads the
+            predictions. All of them together could be more than memory holds.
     """
 
     candidates: tuple[Candidate, ...]
@@ -105,6 +107,9 @@ class Estimates:
     more_seconds: float | None = None
     collapsed: frozenset[str] = frozenset()
     predictions: Mapping[str, Mapping[str, Predictions]] = field(default_factory=dict)
+    pair_predictions: Mapping[str, Mapping[tuple[str, str], Callable[[], Predictions]]] = field(
+        default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         choose("metric", self.metric, METRICS)
@@ -133,6 +138,11 @@ class Estimates:
     def measure(self) -> Metric:
         """The metric itself."""
         return METRICS[self.metric]
+
+    @property
+    def constant(self) -> str:
+        """What is always answered without a model: a class, or for the log-loss all their shares."""
+        return "class frequencies" if self.metric == "log-loss" else "most frequent class"
 
     def candidate(self, key: str) -> Candidate:
         """Return the candidate of this key."""

@@ -1,9 +1,9 @@
 """Estimates from runs: scores of finished runs on the domains that they left out."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean
 
@@ -115,11 +115,16 @@ class RunEstimates:
         inside: dict[str, list[float]] = {}
         learned: dict[str, list[bool]] = {}
         predictions: dict[str, dict[str, Predictions]] = {}
+        readers: dict[str, dict[tuple[str, str], Callable[[], Predictions]]] = {}
         for key, run in runs:
             out, found = self._left_out(run), self._score(run, self._average[key])
             if len(out) == 2:
                 for one, other in (out, out[::-1]):
-                    pairs.setdefault(key, {})[one.name, other.name] = found.scores[other.name]
+                    pair = one.name, other.name
+                    pairs.setdefault(key, {})[pair] = found.scores[other.name]
+                    if found.has_logits and run.path is not None:
+                        read = partial(_read, run.path, other.domains, self._average[key])
+                        readers.setdefault(key, {})[pair] = read
                 continue
             inside.setdefault(key, []).append(found.inside)
             if found.learned is not None:
@@ -155,6 +160,7 @@ class RunEstimates:
                 (key, fold.name) for key, run in failed for fold in self._left_out(run)
             ),
             predictions=predictions,
+            pair_predictions=readers,
         )
 
     def _left_out(self, run: RunResult | Run) -> list[Fold]:
@@ -174,7 +180,7 @@ class RunEstimates:
         out = {fold.name: found.of(fold.domains) for fold in self._left_out(run)}
         scores = {name: self.measure.score(*_pair(mine)) for name, mine in out.items()}
         if len(out) > 1:
-            return _ScoredRun(scores=scores)
+            return _ScoredRun(scores=scores, has_logits=True)
         trained = [name for name in self.dataset.names if name not in run.test_domains]
         held_out = [found.of([name], [HELD_OUT]) for name in trained]
         held_out = [one for one in held_out if len(one.labels)]
@@ -185,6 +191,7 @@ class RunEstimates:
             inside=_mean([self.measure.score(*_pair(one)) for one in held_out]),
             learned=_learned(held_out),
             predictions=mine,
+            has_logits=True,
         )
 
     def _from_records(self, run: RunResult) -> "_ScoredRun":
@@ -261,6 +268,7 @@ class _ScoredRun:
         inside: on held-out examples of the training domains.
         learned: whether it has learned anything of them; None if unknown.
         predictions: on the fold; None if they were not written.
+        has_logits: whether the run wrote predictions.
     """
 
     scores: Mapping[str, float]
@@ -268,6 +276,12 @@ class _ScoredRun:
     inside: float = math.nan
     learned: bool | None = None
     predictions: Predictions | None = None
+    has_logits: bool = False
+
+
+def _read(folder: Path, domains: Sequence[str], average: str) -> Predictions:
+    found = RunPredictions.read(folder, domains, average)
+    return (found or RunPredictions({})).of(domains)
 
 
 def _pair(mine: Predictions) -> tuple[Array, Labels]:

@@ -100,29 +100,39 @@ def describe_columns(
 ) -> list[str]:
     """Return sentences on the unstable columns of a table; none if it has none.
 
+    Where they are left out, it is also said if they could not be found.
+
     Args:
         policy: whether they are left out.
     """
-    if stable is None or not (flagged := stable.flagged()):
+    if stable is None:
         return []
-    groups, names = stable.stability().groups, stable.dataset.names
-    reasons = [_reason(one, names) for one in groups if one.flagged]
+    found, names = stable.stability(), stable.dataset.names
+    if found.note and policy:
+        return [f"No column is left out: none could be tested for stability, because {found.note}."]
+    if not found.flagged:
+        return []
+    reasons = [_reason(one, names) for one in found.groups if one.flagged]
     more = f", and {len(reasons) - NAMED} more" if len(reasons) > NAMED else ""
-    found = [
-        f"Unstable column{'s' * (len(flagged) > 1)}: {', '.join(reasons[:NAMED])}{more}. A new "
-        "domain may differ again."
+    sentences = [
+        f"Unstable column{'s' * (len(found.flagged) > 1)}: {', '.join(reasons[:NAMED])}{more}. A "
+        "new domain may differ again."
     ]
-    them = "it" if len(flagged) == 1 else "them"
-    if policy:
-        found.append(f"The model does not use {them}, because the worst domain judges.")
+    them = "it" if len(found.flagged) == 1 else "them"
+    if not stable.flagged():
+        sentences.append("No column is left out, because none would remain.")
+    elif policy:
+        sentences.append(f"The model does not use {them}, because the worst domain judges.")
     elif price is not None:
-        found.append(_price_sentence(price, estimates.measure))
+        sentences.append(_price_sentence(price, estimates.measure))
     else:
-        found.append(
+        sentences.append(
             f"There was no time to measure the model without {them}; --judge worst leaves such "
             "columns out."
         )
-    return found
+    if absent := [f"{names[k]!r} ({why})" for k, why in found.absent.items()]:
+        sentences.append(f"Their effect is not known on {', '.join(absent)}.")
+    return sentences
 
 
 def _reason(group: GroupEffects, domains: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ Probabilities become softmax(log p / T). T is fitted to predictions on domains t
 because a model is surer of itself on domains that it knows, where T would be too small.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -35,9 +35,11 @@ class Temperature:
 
     Args:
         value: from all domains; probabilities get softer above 1.
+        nested: whether the domain was left out of the runs that give its temperature, too.
     """
 
     value: float
+    nested: bool = False
     log_loss_before: float
     log_loss_after: float
     calibration_error_before: float
@@ -95,26 +97,37 @@ def scaled(log_probabilities: Array, temperature: float) -> Array:
     return np.asarray(e / e.sum(1, keepdims=True))
 
 
-def measure_temperature(predictions: Mapping[str, Predictions]) -> Temperature:
+def measure_temperature(
+    predictions: Mapping[str, Predictions],
+    pairs: Mapping[tuple[str, str], Callable[[], Predictions]] | None = None,
+) -> Temperature:
     """Return the temperature of a candidate, and its effect with each domain left out in turn.
 
     Args:
         predictions: by domain, of runs that left it out; two domains or more.
+        pairs: by two domains (d, v), reads the predictions on v of a run that left out both. If all
+            are there, the temperature for d is found by them.
     """
     if len(predictions) < 2:
         raise ValueError(
             f"a temperature needs predictions on two domains or more, got {len(predictions)}"
         )
-    found = list(predictions.values())
-    weights = weights_of([len(one.labels) for one in found])
+    weights = weights_of([len(one.labels) for one in predictions.values()])
+    wanted = {d: [(d, v) for v in predictions if v != d] for d in predictions}
+    pairs = pairs or {}
+    nested = all(pair in pairs for mine in wanted.values() for pair in mine)
     rows = []
-    for k, one in enumerate(found):
-        others = fit_temperature(found[:k] + found[k + 1 :])
-        both = [scaled(one.log_probabilities, t) for t in (1.0, others)]
+    for domain, one in predictions.items():
+        if nested:
+            others = [pairs[pair]() for pair in wanted[domain]]
+        else:
+            others = [predictions[v] for _, v in wanted[domain]]
+        both = [scaled(one.log_probabilities, t) for t in (1.0, fit_temperature(others))]
         rows.append([s(p, one.labels) for s in (log_loss, calibration_error) for p in both])
     losses = weighted_mean(np.array(rows).T, weights).tolist()
     return Temperature(
-        value=fit_temperature(found),
+        value=fit_temperature(list(predictions.values())),
+        nested=nested,
         log_loss_before=losses[0],
         log_loss_after=losses[1],
         calibration_error_before=losses[2],

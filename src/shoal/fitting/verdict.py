@@ -427,18 +427,21 @@ def _temperature(decision: Decision) -> list[str]:
     if not one.helps:
         return ["No temperature improves its probabilities on a new domain, so none is used."]
     effect = "softened" if one.value > 1 else "sharpened"
-    return [
-        f"Its probabilities are {effect} (temperature {one.value:.2f}). On domains that had no "
-        f"part in it, the log-loss goes from {one.log_loss_before:.3f} to "
-        f"{one.log_loss_after:.3f} and the calibration error from "
-        f"{100 * one.calibration_error_before:.1f} to {100 * one.calibration_error_after:.1f} %."
+    found = [
+        f"Its probabilities are {effect} (temperature {one.value:.2f}). With the temperature that "
+        f"the other domains give ({'nested' if one.nested else 'cross-fitted'}), the log-loss of "
+        f"a domain left out goes from {one.log_loss_before:.3f} to {one.log_loss_after:.3f} and "
+        f"its calibration error from {100 * one.calibration_error_before:.1f} to "
+        f"{100 * one.calibration_error_after:.1f} %."
     ]
+    if decision.estimates.metric == "log-loss":
+        found.append("All other numbers here are without it.")
+    return found
 
 
 def _constant(estimates: Estimates, whose: str = "the other domains'") -> str:
     """Return the answer that needs no model."""
-    classes = "class frequencies" if estimates.metric == "log-loss" else "most frequent class"
-    return f"{whose} {classes}"
+    return f"{whose} {estimates.constant}"
 
 
 def _some(named: Sequence[str]) -> str:
