@@ -175,7 +175,7 @@ def test_shares_in_training_follow_how_a_method_samples() -> None:
     methods = {name: find_candidate(name) for name in ("random-forest", "erm", LINE)}
     recipes = {one.method: one for one in reversed(recipes_of(methods, table_setup()))}
     expected = {
-        "random-forest": ([3 / 12, 8 / 12, 1 / 12], [1 / 3] * 3),
+        "random-forest": ([3 / 12, 8 / 12, 1 / 12], [2 / 12, 6 / 12, 4 / 12]),
         "erm": ([3 / 8, (1 / 4 + 7 / 8) / 2, 1 / 16], [1 / 4, 1 / 2, 1 / 4]),
         # 4 examples weigh 4 / 34, and 8 weigh 8 / 38.
         LINE: (

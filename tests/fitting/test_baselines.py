@@ -108,16 +108,27 @@ def test_logistic_regression_on_values_and_ranks(gaps: bool) -> None:
 
 
 @pytest.mark.parametrize("balanced", [False, True])
-def test_domains_weigh_in_a_logistic_regression_as_they_do_in_scores(balanced: bool) -> None:
-    X, y, T = rows(2, False, 200)
+@pytest.mark.parametrize("alike", [False, True])
+def test_weights_of_rows(alike: bool, balanced: bool) -> None:
+    _, y, _ = rows(3, False, 200)
     domains = np.repeat([0, 1, 2], [4, 40, 156])
+    y[domains == 1] %= 2  # a class is missing there
     expected = np.empty(200)
     for k, (domain, label) in enumerate(zip(domains, y, strict=True)):
         mine = y[domains == domain]
         share = 1 / (len(set(mine)) * (mine == label).sum()) if balanced else 1 / len(mine)
-        expected[k] = len(mine) / (len(mine) + 30) * share
+        expected[k] = (len(mine) / (len(mine) + 30) if alike else len(mine)) * share
     expected *= 200 / expected.sum()
-    np.testing.assert_allclose(baselines.row_weights(y, domains, balanced), expected)
+    found = baselines.row_weights(y, domains, alike, balanced)
+    np.testing.assert_allclose(found, expected)
+    assert np.allclose(found, 1) is not (alike or balanced)
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_domains_weigh_in_a_logistic_regression_as_they_do_in_scores(balanced: bool) -> None:
+    X, y, T = rows(2, False, 200)
+    domains = np.repeat([0, 1, 2], [4, 40, 156])
+    weights = baselines.row_weights(y, domains, True, balanced)
     kind = CLASSES["logistic-regression"]
     setup = replace(table_setup(), balanced=balanced)
     run = setup.run(vectors(), "logistic-regression", (kind, {}), ("c",), 0)
@@ -126,12 +137,35 @@ def test_domains_weigh_in_a_logistic_regression_as_they_do_in_scores(balanced: b
     scores = [np.stack(list(map(normal_scores, X.T, one.T)), 1) for one in (X, T)]
     wide, unseen = np.hstack([X, scores[0]]), np.hstack([T, scores[1]])
     mean, std = wide.mean(0), wide.std(0)
-    model = LogisticRegression(max_iter=1000).fit((wide - mean) / std, y, expected)
+    model = LogisticRegression(max_iter=1000).fit((wide - mean) / std, y, weights)
     np.testing.assert_allclose(
         found(torch.from_numpy(T)).softmax(-1).numpy(),
         model.predict_proba((unseen - mean) / std),
         atol=1e-5,
         rtol=0,
+    )
+
+
+@pytest.mark.parametrize("name", ["random-forest", "gradient-boosting"])
+def test_balanced_trees_weigh_the_classes_of_each_domain_alike(name: str) -> None:
+    X, y, T = rows(2, False, 200)
+    domains = np.repeat([0, 1], [40, 160])
+    y[:40] = (X[:40, 0] > 1).astype(int)  # a rare class in one domain
+    run = replace(table_setup(), balanced=True).run(vectors(), name, (CLASSES[name], {}), ("c",), 0)
+    few = replace(run, hparams={**FEW[name], "class_weight": "balanced"})
+    found = CLASSES[name].fit_network(few, *map(torch.from_numpy, (X, y, domains)), 2)
+    assert run.hparams["class_weight"] == "balanced"
+    kinds = {
+        "random-forest": RandomForestClassifier,
+        "gradient-boosting": HistGradientBoostingClassifier,
+    }
+    model = kinds[name](random_state=run_seed(few), **FEW[name])
+    if name == "gradient-boosting":
+        model.set_params(early_stopping=False)
+    weights = baselines.row_weights(y, domains, False, True)
+    probabilities = model.fit(X, y, weights).predict_proba(T)
+    np.testing.assert_allclose(
+        found(torch.from_numpy(T)).softmax(-1).numpy(), probabilities, atol=1e-5, rtol=0
     )
 
 
@@ -429,7 +463,7 @@ def test_a_baseline_is_deployed(name: str, capsys: pytest.CaptureFixture[str]) -
     write_table(Path("t.csv"))
     assert main(["fit", "t.csv", "--out", "out", "--only", name, "--trials", "1"]) == 0
     out, err = capsys.readouterr()
-    assert f"Deploy {BASELINES[name]}." in out
+    assert f"Deploy {BASELINES[name].lower()}." in out
     assert f"{BASELINES[name]}, hospital_a held out: fitted (1 of 3 runs)\n" in err
     assert f"{BASELINES[name]} on all domains: fitted, " in err
     assert "checked model.onnx: probabilities match" in err

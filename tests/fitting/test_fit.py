@@ -27,6 +27,8 @@ from shoal.datasets.cache import build
 from shoal.datasets.reading import AS_STORED
 from shoal.fitting import adaptation_estimates, fit, leave_one_out, page_content
 from shoal.fitting.adaptation import BATCH_NORM, PRIOR, T3A
+from shoal.fitting.candidates import CandidateSettings
+from shoal.fitting.estimates import Candidate
 from shoal.fitting.folds import Fold
 from shoal.fitting.frozen_features import frozen_features, pretrained
 from shoal.fitting.inspection import inspect_data
@@ -219,14 +221,19 @@ def test_an_option_of_the_other_kind_of_data_is_refused(
 
 PLAN = FitPlan(
     setup=table_setup(),
-    candidates=("ERM", "Fishr"),
-    variants=4,
+    candidates=(
+        CandidateSettings(Candidate("erm", "ERM", "erm"), {"lr": 0.001}, ({"lr": "0.0003"},)),
+        CandidateSettings(Candidate("fishr", "Fishr", "penalty"), {"lr": 0.001}, ()),
+    ),
+    metric="accuracy",
+    judge="mean",
     folds=tuple(Fold(name, (name,)) for name in "abcd"),
     trials=3,
     budget=Budget(),
     shortest=0.0,
     without_gpu=False,
 )
+FIXED = tuple(replace(one, others=()) for one in PLAN.candidates)
 GROUPS = (Fold("a and 1 more", ("a", "d")), Fold("b", ("b",)), Fold("c", ("c",)))
 MORE = "other settings of the best, two domains left out at a time, up to 3 splits"
 
@@ -246,12 +253,12 @@ MORE = "other settings of the best, two domains left out at a time, up to 3 spli
             MORE.removesuffix(", up to 3 splits"),
         ),
         (
-            {"budget": Budget(600.0, 6, _begun=math.inf), "variants": 0},
+            {"budget": Budget(600.0, 6, _begun=math.inf), "candidates": FIXED},
             "each of 4 domains left out once within 10 minutes with at most 6 runs",
             "up to 3 splits",
         ),
         (
-            {"folds": GROUPS, "trials": 1, "variants": 0},
+            {"folds": GROUPS, "trials": 1, "candidates": FIXED},
             "each of 4 domains left out once, in 3 groups",
             "",
         ),
@@ -272,7 +279,7 @@ def test_the_plan_is_printed(
 
 
 def test_a_plan_without_networks_has_no_updates(capsys: Output) -> None:
-    print_plan(replace(PLAN, candidates=("Random forest",), networks=False))
+    print_plan(replace(PLAN, candidates=FIXED[:1], networks=False))
     assert "update" not in capsys.readouterr().out
 
 
@@ -283,6 +290,11 @@ def test_only_the_plan(capsys: Output) -> None:
     assert "t: 120 rows, 3 domains, 2 classes" in out
     assert "Comparing ERM, Fishr: each of 3 domains left out once with at most 6 runs." in out
     assert "Written" not in out
+    assert "Judged by accuracy, the mean over the domains left out." in out
+    # What the runs get, which differs from the defaults of a benchmark.
+    words = " ".join(out.split())
+    assert f"weight_decay {3 / 120:g}" in words
+    assert "lr 0.0003; lr 0.003" in words
     assert not Path("out/runs").exists() and not Path("out/fit.json").exists()
     assert main([*TABLE, "--plan-only"]) == 0  # nothing is in the way
 

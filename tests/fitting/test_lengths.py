@@ -111,8 +111,9 @@ def test_a_time_that_is_too_short_is_told(
         assert lines.lines == ["timing a few updates to choose the length of the runs"]
         plan = FitPlan(
             setup=setup,
-            candidates=("ERM", "Fishr"),
-            variants=0,
+            candidates=(),
+            metric="accuracy",
+            judge="mean",
             folds=tuple(Fold(name, (name,)) for name in "abc"),
             trials=3,
             budget=Budget(seconds),

@@ -236,7 +236,8 @@ def _run(options: argparse.Namespace) -> int:
     with process_group(device(options.device)) as on, ending_on_sigterm():
         # A plan is printed if nothing else is asked for.
         silent = rank() > 0 or (options.quiet and not options.plan_only)
-        with nullcontext(FitWatcher()) if silent else fit_progress(FitTerminal) as watcher:
+        terminal = PlanTerminal if options.plan_only else FitTerminal
+        with nullcontext(FitWatcher()) if silent else fit_progress(terminal) as watcher:
             result = fit(
                 options.data,
                 out=options.out,
@@ -292,6 +293,14 @@ class FitTerminal(FitProgressBars):
 
     def plan(self, plan: Any) -> None:
         print_plan(plan)
+
+
+class PlanTerminal(FitTerminal):
+    """Prints all settings of a plan as well."""
+
+    def plan(self, plan: Any) -> None:
+        print_plan(plan)
+        print_settings(plan)
 
 
 def print_data(data: Any) -> None:
@@ -398,10 +407,12 @@ def print_plan(plan: Any) -> None:
     if any(len(fold.domains) > 1 for fold in plan.folds):
         number = sum(len(fold.domains) for fold in plan.folds)
         left_out = f"each of {number} domains left out once, in {folds} groups"
-    print_lines(f"Comparing {', '.join(plan.candidates)}: {left_out}{within}.")
-    if plan.variants or plan.trials > 1:
-        more = ["other settings of the best"] * bool(plan.variants)
-        more += ["two domains left out at a time"] * bool(plan.variants and folds > 3)
+    names = ", ".join(one.candidate.name for one in plan.candidates)
+    print_lines(f"Comparing {names}: {left_out}{within}.")
+    variants = any(one.others for one in plan.candidates)
+    if variants or plan.trials > 1:
+        more = ["other settings of the best"] * variants
+        more += ["two domains left out at a time"] * (variants and folds > 3)
         more += [f"up to {plan.trials} splits"] * (plan.trials > 1)
         print_lines(f"If there is time: {', '.join(more)}.")
     left = budget.seconds_left
@@ -412,6 +423,35 @@ def print_plan(plan: Any) -> None:
             f"{format_duration(max(left, 0))} are left, so there may be no verdict. Use a longer "
             "--time, --train head, or fewer --steps."
         )
+
+
+def print_settings(plan: Any) -> None:
+    """Print what decides, and the settings of every candidate."""
+    from ..results.metrics import METRICS
+
+    of = {"mean": "mean over", "worst": "worst of"}[plan.judge]
+    weights = "; all classes of a domain weigh the same" if plan.setup.balanced else ""
+    title = METRICS[plan.metric].title
+    print_lines(f"Judged by {title}, the {of} the domains left out{weights}.")
+    grid = table(None, None)
+    grid.add_column("Candidate")
+    grid.add_column("Settings", overflow="fold")
+    if any(one.others for one in plan.candidates):
+        grid.add_column("Also tried, if there is time", overflow="fold")
+    for one in plan.candidates:
+        others = "; ".join(_settings_in_words(mine) for mine in one.others)
+        cells = (one.candidate.title, _settings_in_words(one.usual), others)[: len(grid.columns)]
+        grid.add_row(*map(plain, cells))
+    open_console().print(grid)
+
+
+def _settings_in_words(settings: Mapping[str, Any]) -> str:
+    values = {
+        name: f"{value:g}" if isinstance(value, float) else str(value)
+        for name, value in settings.items()
+        if value is not None
+    }
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def _round_duration(seconds: float) -> str:

@@ -102,20 +102,18 @@ def measure_adaptations(
 
 def training_shares(
     dataset: DomainDataset,
-    domain_weights: Callable[[NDArray[np.int64]], Array | None],
+    domain_weights: Callable[[NDArray[np.int64]], Array],
     balanced: bool,
 ) -> Array:
     """Return the shares of the classes that a model saw in training on these domains, ``[C]``.
 
     Args:
-        domain_weights: of domains of so many rows; None if all examples count alike.
-        balanced: whether all classes count alike, of the examples or of each domain.
+        domain_weights: how much domains of so many rows count.
+        balanced: whether all classes of a domain count alike.
     """
     classes = len(dataset.classes)
     rows = np.stack([np.bincount(one.labels, minlength=classes) for one in dataset.domains])
     weights = domain_weights(rows.sum(1))
-    if weights is None:
-        rows, weights = rows.sum(0, keepdims=True), np.ones(1)
     counted = rows > 0 if balanced else rows
     return np.asarray(weights @ (counted / counted.sum(1, keepdims=True)) / weights.sum())
 

@@ -74,10 +74,10 @@ class Baseline(Fitted):
             )
         seed = domainbed_hash("method", run.dataset, run.trial, *run.test_domains)
         settings = {name: value for name, value in run.hparams.items() if name != ROWS}
+        alike, balanced = (settings.pop(name, False) for name in (BALANCED_DOMAINS, "class_weight"))
         weights = None
-        if settings.pop(BALANCED_DOMAINS, False):
-            balanced = settings.pop("class_weight", None) is not None
-            weights = row_weights(labels.numpy(), domains.numpy(), balanced)
+        if alike or balanced:
+            weights = row_weights(labels.numpy(), domains.numpy(), bool(alike), bool(balanced))
         return cls.fit_rows(settings, inputs, labels, classes, seed, weights)
 
     @classmethod
@@ -253,12 +253,11 @@ class GradientBoosting(Baseline):
         return network
 
 
-def row_weights(labels: Array, domains: Array, balanced: bool) -> Array:
+def row_weights(labels: Array, domains: Array, alike: bool, balanced: bool) -> Array:
     """Return the weight of each row, ``[n]``; their mean is 1, so that a ridge means the same.
 
-    A domain of n rows weighs n / (n + 30), as in scores, so a few rows do not weigh like thousands.
-
     Args:
+        alike: whether domains weigh as in scores, n / (n + 30) with n rows, and not n.
         balanced: whether the classes of a domain weigh alike.
     """
     sizes = np.bincount(domains)
@@ -267,7 +266,7 @@ def row_weights(labels: Array, domains: Array, balanced: bool) -> Array:
         counts = np.zeros((len(sizes), labels.max() + 1))
         np.add.at(counts, (domains, labels), 1)
         shares = 1 / (counts[domains, labels] * (counts > 0).sum(1)[domains])
-    weights = weights_of(sizes)[domains] * shares
+    weights = (weights_of(sizes) if alike else sizes)[domains] * shares
     return np.asarray(weights / weights.mean())
 
 

@@ -1,7 +1,8 @@
 """Candidates: what a fit compares, each method with its defaults and other settings; its runs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,12 +53,12 @@ class Recipe:
     def key(self) -> str:
         return self.candidate.key
 
-    def domain_weights(self, sizes: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        """Return how much domains of so many rows count in training; None: all rows do alike."""
+    def domain_weights(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return how much domains of so many rows count in training."""
         if not self.fitted:
             return np.ones(len(sizes))
-        balanced = CLASSES[self.method].grid[self.draw].get(BALANCED_DOMAINS, False)
-        return weights_of(sizes) if balanced else None
+        alike = CLASSES[self.method].grid[self.draw].get(BALANCED_DOMAINS, False)
+        return weights_of(sizes) if alike else sizes.astype(np.float64)
 
 
 def recipes_of(methods: Mapping[str, MethodChoice], setup: FitSetup) -> tuple[Recipe, ...]:
@@ -73,6 +74,27 @@ def recipes_of(methods: Mapping[str, MethodChoice], setup: FitSetup) -> tuple[Re
         for recipe in _recipes(name, method, part, after_heads=number > 0)
     ]
     return tuple(sorted(found, key=lambda one: by_simplicity(one.candidate)))
+
+
+@dataclass(frozen=True)
+class CandidateSettings:
+    """The hyperparameters of a candidate, and what else is tried of it if there is time."""
+
+    candidate: Candidate
+    usual: Mapping[str, Any]
+    others: tuple[Mapping[str, str], ...]
+
+
+def settings_of_candidates(
+    recipes: Sequence[Recipe], methods: Mapping[str, MethodChoice]
+) -> tuple[CandidateSettings, ...]:
+    """Return the settings of every candidate, with its defaults and with others."""
+    found = []
+    for one in (recipe for recipe in recipes if recipe.key == recipe.base):
+        others = tuple(each.settings for each in recipes if each.base == one.base and each != one)
+        usual = one.setup.hparams_of(methods[one.method], one.draw)
+        found.append(CandidateSettings(one.candidate, usual, others))
+    return tuple(found)
 
 
 def _trains(method: type[Algorithm], setup: FitSetup) -> bool:

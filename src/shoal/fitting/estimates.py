@@ -141,7 +141,7 @@ class Estimates:
 
     @property
     def constant(self) -> str:
-        """What is always answered without a model: a class, or for the log-loss all their shares."""
+        """What is answered without a model: one class, or for the log-loss the shares of all."""
         return "class frequencies" if self.metric == "log-loss" else "most frequent class"
 
     def candidate(self, key: str) -> Candidate:

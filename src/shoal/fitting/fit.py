@@ -55,7 +55,7 @@ from .adaptation_estimates import measure_adaptations
 from .adaptation_record import ENTRY as ADAPTATION
 from .adaptation_record import AdaptationRecord
 from .baselines import Baseline, import_sklearn, sklearn_missing
-from .candidates import Recipe, RunMaker, recipes_of
+from .candidates import Recipe, RunMaker, recipes_of, settings_of_candidates
 from .decision import make_decision
 from .estimates import Estimates
 from .folds import Fold, folds_of
@@ -283,12 +283,12 @@ def fit(
         workspace = FitWorkspace(networks, inspected.dataset, None, machine)
         setup, shortest = choose_length(setup, workspace, budget.seconds_left, watcher)
     recipes = recipes_of(methods, setup)
-    usual = [one for one in recipes if one.key == one.base]
     watcher.plan(
         FitPlan(
             setup=setup,
-            candidates=tuple(one.candidate.title for one in usual),
-            variants=len(recipes) - len(usual),
+            candidates=settings_of_candidates(recipes, methods),
+            metric=metric,
+            judge=judge,
             folds=folds,
             trials=trials,
             budget=budget,

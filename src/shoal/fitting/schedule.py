@@ -20,7 +20,7 @@ from ..results.records import DONE, RunTiming, failure_of, read_timing
 from ..runs.run import Run
 from ..sweeps.plan import folder_of
 from ..training.watcher import Progress
-from .candidates import Recipe
+from .candidates import CandidateSettings, Recipe
 from .choice import ROUNDING, choose_candidate, judged
 from .decision import domain_weights
 from .estimates import Estimates
@@ -158,8 +158,8 @@ class FitPlan:
     """What a fit is about to do.
 
     Args:
-        candidates: titles of the candidates with their default settings.
-        variants: the number of other settings that may be tried.
+        candidates: with their default settings, and what else may be tried of them.
+        metric, judge: what decides.
         folds: each is left out in turn.
         trials: maximum number of random splits.
         shortest: seconds that the fit takes at least; 0 if unknown.
@@ -168,8 +168,9 @@ class FitPlan:
     """
 
     setup: FitSetup
-    candidates: tuple[str, ...]
-    variants: int
+    candidates: tuple[CandidateSettings, ...]
+    metric: str
+    judge: str
     folds: tuple[Fold, ...]
     trials: int
     budget: Budget

@@ -157,6 +157,23 @@ class FitSetup:
         given = {**(settings or {}), **settings_of(method, self.settings)}
         return hparams_for(method, scale, self.steps, given, self._usual(method))
 
+    def hparams_of(
+        self, method: MethodChoice, draw: int = 0, settings: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Return the hyperparameters of any method.
+
+        Args:
+            draw: the place in a baseline's grid.
+            settings: as in ``hparams``.
+        """
+        kind = method[0]
+        if not issubclass(kind, Baseline):
+            return self.hparams(method, settings)
+        found = dict(kind.grid[draw])
+        if self.frozen:  # what is put onto a network must be linear in its features
+            found.pop("ranks", None)
+        return found | ({"class_weight": "balanced"} if self.balanced else {})
+
     def run(
         self,
         dataset: DomainDataset,
@@ -179,18 +196,13 @@ class FitSetup:
                 makes no other use of them, so otherwise it is fitted to all rows.
         """
         kind, protocol = method[0], self.protocol
+        hparams = self.hparams_of(method, draw, settings)
         if issubclass(kind, Baseline):
             holdout = protocol.holdout if split else 0.0
             rows = sum(map(len, dataset.without(tests).domains))
-            hparams = dict(kind.grid[draw]) | kind.sampling(rows, *dataset.input_shape)
-            if self.frozen:  # what is put onto a network must be linear in its features
-                hparams.pop("ranks", None)
+            hparams |= kind.sampling(rows, *dataset.input_shape)
             network = kind.network_name(hparams)
             protocol = Protocol(steps=1, record_every=1, holdout=holdout, network=network)
-            if self.balanced:
-                hparams["class_weight"] = "balanced"
-        else:
-            hparams = self.hparams(method, settings)
         return Run(
             dataset=dataset.name,
             fingerprint=dataset.fingerprint,
