@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from shoal import cli
+from shoal.cli.terminal import describe_step
 from shoal.compiled_code import FOLDERS, bound_compiled_code, code_folder, keep_compiled_code
 
 
@@ -56,3 +58,20 @@ def test_the_oldest_code_goes_first() -> None:
     assert not old.exists() and new.exists() and newest.exists()
     assert bound_compiled_code(50) == 0
     assert not new.exists() and not newest.exists()
+
+
+def test_every_command_that_may_have_compiled_bounds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[None] = []
+    monkeypatch.setattr(cli, "bound_compiled_code", lambda: limits.append(None))
+    assert cli.main(["list", "datasets"]) == 0
+    assert len(limits) == 1  # these tests have imported torch
+    monkeypatch.delitem(cli.sys.modules, "torch")
+    assert cli.main(["list", "datasets"]) == 0
+    assert len(limits) == 1
+
+
+def test_a_command_says_how_updates_run_and_how_large_the_code_is() -> None:
+    write(code_folder() / "inductor" / "new", 3_000_000, 0)
+    assert describe_step("graph") == "Updates run as a CUDA graph."
+    assert describe_step("eager") == "Updates run one operation at a time."
+    assert f"(3 MB in {code_folder()})" in describe_step("compiled")

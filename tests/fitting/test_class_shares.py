@@ -9,7 +9,6 @@ from shoal.cli.fit import print_data
 from shoal.datasets import Domain, DomainDataset
 from shoal.fitting.class_shares import class_shares, describe_shares, differing_shares
 from shoal.fitting.inspection import FitData
-from shoal.fitting.page_content import _data
 
 
 def dataset(**sick: tuple[int, int]) -> DomainDataset:
@@ -54,7 +53,7 @@ def test_small_differences_and_chance_are_not_told(made: DomainDataset) -> None:
     assert describe_shares(made) == [] and not FitData(dataset=made).shares_differ
 
 
-def test_terminal_and_page_show_the_shares_only_then(
+def test_the_terminal_shows_the_shares_only_then(
     capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
@@ -62,4 +61,3 @@ def test_terminal_and_page_show_the_shares_only_then(
         data = FitData(dataset=made)
         print_data(data)
         assert ("(90 %)" in capsys.readouterr().out) is shown
-        assert _data(data)["shares_differ"] is shown

@@ -523,7 +523,9 @@ def test_pairs_only_if_those_of_all_candidates_fit(tmp_path: Path, clock: Clock)
     ):
         made = MadeUp(tmp_path / str(spare), clock, scores=BAD)
         made.begin(blocks, needed + spare)
+        assert made.schedule.nesting_seconds is None  # nobody knows
         assert short(made.rest())[2:] == trained
+        assert made.schedule.nesting_seconds == (None if spare > 0 else pytest.approx(60))
     # So it is with the number of runs: 3 of 6 pairs are worth nothing.
     made = MadeUp(tmp_path / "runs", clock, scores=BAD)
     made.begin(blocks, runs=11)
@@ -538,6 +540,7 @@ def test_pairs_are_given_up_once_not_all_of_them_fit(made: MadeUp) -> None:
     made.seconds = {"erm": 16.0}
     # Three more as slow and three of irm do not fit; a trial of irm does.
     assert short(made.rest()) == ["erm: ab", "irm #1: a b c"]
+    assert made.schedule.nesting_seconds == pytest.approx(2 * 16 + 3 * 10)
 
 
 def test_a_new_setting_does_not_undo_a_nested_expectation(tmp_path: Path, clock: Clock) -> None:

@@ -284,6 +284,17 @@ def test_what_more_time_would_buy(seconds: float, more: str) -> None:
     )
 
 
+def test_what_a_nested_choice_would_take() -> None:
+    scores = {"erm": [0.8, 0.7, 0.75], "fishr": [0.9, 0.8, 0.9]}
+    told = " ".join(decide(estimates(scores, nesting_seconds=301.0)).sentences)
+    assert "can be a little too good. About 6 minutes more, by the same command, would nest" in told
+    assert "by the same command" not in " ".join(decide(estimates(scores)).sentences)
+    short = decide(estimates({"erm": [0.8, None], "fishr": [None, None]}, more_seconds=41.0))
+    assert short.sentences[-1] == (
+        "The same command with about 45 seconds more would compare all candidates."
+    )
+
+
 def test_why_candidates_are_not_compared() -> None:
     scores = {
         "erm": [0.8, 0.7, 0.75],

@@ -90,7 +90,6 @@ def content(**changes: Any) -> dict[str, Any]:
                 {"name": name, "counts": [3, 0, *[1] * 45], "total": 1234} for name in domains
             ],
             "total": 3702,
-            "shares_differ": True,
             "notes": [f"note {EVIL}"],
             "broken": [{"path": EVIL, "why": "no image"}],
             "broken_count": 1,
@@ -208,6 +207,19 @@ def test_the_chart_has_a_mark_for_every_number() -> None:
         assert xs[1] > xs[0]
         ticks = [float(x) for x in re.findall(r'class="tick" x="([\d.]+)"', drawing)]
         assert min(b - a for a, b in pairwise(ticks)) >= 50
+
+
+def test_more_methods_than_colours_have_other_shapes() -> None:
+    made = content()
+    many = [made["methods"][k % 2] | {"name": f"method {k}"} for k in range(30)]
+    drawn = chart(made | {"methods": many})
+    legend = drawn.partition('class="legend"')[2]
+    marks = re.findall(r'<i class="(\w+)" style="background:(#\w+)"', legend)
+    assert len(set(marks)) == 30
+    drawing = re.findall(r"<svg.*?</svg>", drawn)[0]
+    assert drawing.count("<circle") == 3 * 12
+    assert drawing.count("<rect x=") == 3 * 18
+    assert drawing.count("rotate(45") == 3 * 6
 
 
 def test_many_methods_are_told_apart() -> None:

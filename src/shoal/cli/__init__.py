@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from .._version import __version__
 from ..choices import nearest
-from ..compiled_code import keep_compiled_code
+from ..compiled_code import bound_compiled_code, keep_compiled_code
 from ..escapes import printable
 from .domainbed import answers
 from .extras import missing_message
@@ -91,6 +91,8 @@ def _run(words: Sequence[str]) -> int:
             warnings.showwarning = lambda message, *_, **__: note(str(message))
             warnings.filterwarnings("ignore", r"Image size \(\d+ pixels\)", RuntimeWarning)
             status: int = options.run(options)
+        if "torch" in sys.modules:  # otherwise nothing was compiled
+            bound_compiled_code()
     except BrokenPipeError:
         raise
     except (ValueError, OSError, FloatingPointError) as error:

@@ -31,7 +31,7 @@ from .options import (
     share,
 )
 from .status import describe_time_left, show_status, status_rows, status_table
-from .terminal import QUIET
+from .terminal import QUIET, describe_step
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -162,6 +162,9 @@ def run_sweep(
         _print_plan(options, runs, plan, counts)
         if counts[RunState.DONE] < len(plan):
             _print_cost(options, plan, workspace, counts[RunState.RUNNING])
+            machine = workspace.machine() if options.engine == "local" else None
+            if machine is not None and machine.device.type == "cuda":
+                say(describe_step(machine.step))
     if options.plan_only:
         return 0
     counts = _train(options, plan, workspace)

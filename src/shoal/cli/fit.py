@@ -468,7 +468,9 @@ def print_result(result: Any) -> None:
     from ..fitting.paired import HALF
 
     verdict, out, screen = result.verdict, result.out, open_console()
-    decision = verdict.decision
+    decision, sentences = verdict.decision, list(verdict.sentences)
+    if decision.shortfalls:  # before all numbers, which may look fine
+        screen.print(plain(sentences.pop(0), "bold red"), soft_wrap=True)
     metric, guess = decision.estimates.measure, decision.guess
     title = f"{metric.title[:1].upper()}{metric.title[1:]}{' in %' if metric.percent else ''}"
     screen.print(plain(f"{title} on the held-out domain", "bold"), soft_wrap=True)
@@ -481,7 +483,7 @@ def print_result(result: Any) -> None:
         "a model.",
     ):
         screen.print(plain(f" {line}", "dim"), soft_wrap=True)
-    for sentence in verdict.sentences:
+    for sentence in sentences:
         screen.print(plain(f" {sentence}"), soft_wrap=True)
     names = ("model.safetensors", "model.json", "model.onnx", "report.html")
     files = ", ".join(name for name in names if (out / name).exists())

@@ -1,4 +1,4 @@
-"""Tables, durations and progress bars on a terminal, shared by the commands."""
+"""Tables, durations, progress bars and words on a terminal, shared by the commands."""
 
 import argparse
 import re
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..compiled_code import bound_compiled_code, code_folder
 from ..report.screen import open_console, print_lines, progress_bars, rich_table, words_column
 from .notes import progress_console, say
 
@@ -105,3 +106,15 @@ def show_and_write(
     for sheet in sheets:
         screen.print(sheet_terminal(sheet))
     print_lines(f"Written in {out}: {', '.join(write(out, command, result, sheets, figures))}")
+
+
+def describe_step(kind: str) -> str:
+    """Return a line on how updates run on a GPU."""
+    if kind != "compiled":
+        how = "as a CUDA graph" if kind == "graph" else "one operation at a time"
+        return f"Updates run {how}."
+    size = bound_compiled_code() / 1e6
+    return (
+        "Updates are compiled first, which takes a minute or two, or seconds if the code is at "
+        f"hand ({size:,.0f} MB in {code_folder()})."
+    )

@@ -18,7 +18,7 @@ from .loading import decode_with_progress, load_and_report, report_resizing
 from .notes import add_quiet, note, say
 from .options import add_run_options, averages_of, device, settings
 from .progress import RunProgressBar, run_progress
-from .terminal import table
+from .terminal import describe_step, table
 
 
 def add(commands: Any) -> None:
@@ -100,7 +100,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     )
     first = rank() == 0
     if first and on.type == "cuda":
-        say(_describe_step(machine.step))
+        say(describe_step(machine.step))
     with (
         _advise_after_interrupt(options, RunFolder(out)),
         open_run_folder(out, run) if first else nullcontext(RunFolder(out)) as folder,
@@ -195,20 +195,6 @@ def _weights(asked: str | None, pretrained: bool) -> tuple[str | Path | None, st
     if Path(asked).suffix:
         raise ValueError(f"--weights: there is no file {asked}; write imagenet, none or a file")
     return asked, asked
-
-
-def _describe_step(kind: str) -> str:
-    """Return a line on how updates run on a GPU."""
-    from ..compiled_code import bound_compiled_code, code_folder
-
-    if kind != "compiled":
-        how = "as a CUDA graph" if kind == "graph" else "one operation at a time"
-        return f"Updates run {how}."
-    size = bound_compiled_code() / 1e6
-    return (
-        "Updates are compiled first, which takes a minute or two, or seconds if the code is at "
-        f"hand ({size:,.0f} MB in {code_folder()})."
-    )
 
 
 def _folder_name(run: Any) -> str:

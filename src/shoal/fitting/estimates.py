@@ -86,6 +86,7 @@ class Estimates:
         failed: the runs that failed, as candidate and domain.
         more_seconds: the time in which the candidates that had none could be compared too; None if
             it is not known.
+        nesting_seconds: the time in which the choice could be nested; None if it is not known.
         collapsed: candidates that did not even learn their training domains; they are not compared.
         predictions: by candidate and domain; only needed for a temperature.
         pair_predictions: by candidate and two domains as in ``pairs``, a function that reads the
@@ -105,6 +106,7 @@ class Estimates:
     chance: Mapping[str, float]
     failed: frozenset[tuple[str, str]] = frozenset()
     more_seconds: float | None = None
+    nesting_seconds: float | None = None
     collapsed: frozenset[str] = frozenset()
     predictions: Mapping[str, Mapping[str, Predictions]] = field(default_factory=dict)
     pair_predictions: Mapping[str, Mapping[tuple[str, str], Callable[[], Predictions]]] = field(

@@ -367,7 +367,11 @@ def fit(
             if not schedule.counted and failed:
                 raise ValueError(f"all runs failed: {failed[0]}")
             found = results(schedule.counted, schedule.failed)
-            found = replace(found, more_seconds=schedule.more_seconds)
+            found = replace(
+                found,
+                more_seconds=schedule.more_seconds,
+                nesting_seconds=schedule.nesting_seconds,
+            )
             price = _price(schedule, results, found, flagged)
             verdict = decide(found, describe_columns(stable, policy, found, price))
         deploy = recipes[broadcast_int(lambda: _place(recipes, verdict.deploy) if verdict else 0)]

@@ -206,7 +206,6 @@ def _data(data: FitData) -> dict[str, Any]:
             for name in dataset.names
         ],
         "total": sum(map(len, dataset.domains)),
-        "shares_differ": data.shares_differ,
         "notes": data.notes,
         "broken": [{"path": str(one.path), "why": one.why} for one in data.broken[:NAMED]],
         "broken_count": len(data.broken),

@@ -297,6 +297,16 @@ class Schedule:
         slowest = max(self._times.values())
         return sum(count * (self._measured(key) or slowest) for key, count in rest.items())
 
+    @property
+    def nesting_seconds(self) -> float | None:
+        """The time in which all candidates could leave out all pairs of folds; None if unknown."""
+        complete = self._standing.complete
+        if self.budget.seconds is None or not complete or not complete <= self._pairs.keys():
+            return None
+        numbers = [self._pairs[key] for key in complete]
+        failed = any(map(self._has_failed, numbers))
+        return None if failed else self._cost(numbers)[0] or None
+
     def progress(self, run: Run, progress: Progress | None) -> FitProgress:
         """Return the progress of the fit, given that of the current run; None: it begins."""
         key = self._block[run.identity].key

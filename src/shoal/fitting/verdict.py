@@ -182,7 +182,10 @@ def _not_enough_time(decision: Decision) -> list[str]:
     return [
         f"Not enough time or runs: only {left_out} were left out, so there is no verdict.",
         deployed,
-        "The same command with more --time or --runs continues the comparison.",
+        "The same command with more --time or --runs continues the comparison."
+        if estimates.more_seconds is None
+        else f"The same command with about {_minutes(estimates.more_seconds)} more would compare "
+        "all candidates.",
     ]
 
 
@@ -338,6 +341,9 @@ def _procedure(decision: Decision, expectation: Expectation) -> list[str]:
             ". The runs behind that choice had trained on it (cross-fitted), so this can be a "
             "little too good."
         )
+        if decision.estimates.nesting_seconds is not None:
+            more = _minutes(decision.estimates.nesting_seconds)
+            how += f" About {more} more, by the same command, would nest it."
     return [
         f"Each domain was scored by the candidate that the other {_number(count - 1)} chose "
         f"({_name(decision, decision.deploy)}, {same} of {count} times){how}"

@@ -10,11 +10,12 @@ from .template import read_part, render
 # The scores of all methods, by domain.
 Lines = list[tuple[str, list[Mapping[str, Any] | None]]]
 
-# Enough for all methods that are compared by default, and a few more.
+# Enough for all methods that are compared by default, and a few more; then the shape changes.
 COLOURS = (
     *("#6b7280", "#0b5cad", "#b7472a", "#2f7d4f", "#7a4fa3", "#a3760b"),
     *("#d1679b", "#17a2a2", "#1a1d21", "#8bb33d", "#e08a2e", "#7fb2e5"),
 )
+SHAPES = ("circle", "square", "diamond")
 RIGHT, TOP = 24, 8
 # The height of a domain's line at least, and the distance of the marks of two methods in it.
 ROW, BESIDE = 34, 7
@@ -142,7 +143,20 @@ def _mark(
             f'stroke="{colour}" stroke-width="2"/>'
         )
     size = 7 if strong else 5
-    return f'{bar}<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" fill="{colour}"/>'
+    shape = _shape(k)
+    if shape == "circle":
+        return f'{bar}<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" fill="{colour}"/>'
+    turned = f' transform="rotate(45 {x:.1f} {y:.1f})"' if shape == "diamond" else ""
+    corner, side = (
+        f'x="{x - size:.1f}" y="{y - size:.1f}"',
+        f'width="{2 * size}" height="{2 * size}"',
+    )
+    return f'{bar}<rect {corner} {side}{turned} fill="{colour}"/>'
+
+
+def _shape(k: int) -> str:
+    """Return the shape of a method's mark; together with its colour it is the only one."""
+    return SHAPES[k // len(COLOURS) % len(SHAPES)]
 
 
 def _grid(frame: ChartFrame, height: float) -> list[str]:
@@ -162,7 +176,8 @@ def _grid(frame: ChartFrame, height: float) -> list[str]:
 def _legend(names: Sequence[str], strong: int | None) -> str:
     return "".join(
         f"<span{' class=strong' if k == strong else ''}>"
-        f'<i style="background:{COLOURS[k % len(COLOURS)]}"></i>{escape(name)}</span>'
+        f'<i class="{_shape(k)}" style="background:{COLOURS[k % len(COLOURS)]}"></i>'
+        f"{escape(name)}</span>"
         for k, name in enumerate(names)
     )
 
