@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from shoal.fitting.choice import choose_candidate
 from shoal.fitting.decision import word_for
+from shoal.fitting.estimates import FAMILIES
 from shoal.fitting.expectation import LEVEL, prediction_interval
 from shoal.fitting.paired import adjusted_p, effective_number, weighted_mean, weights_of
 
@@ -73,6 +74,15 @@ def scores(
     return np.asarray(np.clip(np.round(found * examples) / examples, 0, 1))
 
 
+def simplicity(others: int) -> list[int]:
+    """Return how simple candidates are, as in a fit of a table.
+
+    After logistic regression come three kinds of trees, ERM, and penalties.
+    """
+    families = ["logistic regression", *["trees"] * 3, "erm", *["penalty"] * others]
+    return [FAMILIES.index(one) for one in families[: others + 1]]
+
+
 def rates(
     random: Random, domains: int, others: int, times: int, shape: str = "normal", gain: float = 0.0
 ) -> dict[str, Any]:
@@ -83,7 +93,7 @@ def rates(
         table, weights = scores(random, examples, others, shape, gain), weights_of(examples)
         counted = round(effective_number(weights))
         words = [word_for(p, counted) for p in adjusted_p(table[1:] - table[0], weights)]
-        deploy = choose_candidate(table, weights, "mean").deploy
+        deploy = choose_candidate(table, weights, "mean", simplicity(others)).deploy
         counts["any"] += any(words)
         counts["any_clearly"] += "clearly" in words
         if deploy == others:  # the one that gains
@@ -119,15 +129,15 @@ def optimism(random: Random, domains: int, others: int, times: int) -> dict[str,
     Args:
         random: draws; differences are all noise, so that every candidate expects the same.
     """
-    own, crossed = [], []
+    own, crossed, rank = [], [], simplicity(others)
     for _ in range(times):
         examples = sizes(random, domains)
         table, weights = scores(random, examples, others, "normal", 0.0), weights_of(examples)
         gains = table - table[0]  # the base has no part in what the choice gains
-        deploy = choose_candidate(table, weights, "mean").deploy
+        deploy = choose_candidate(table, weights, "mean", rank).deploy
         own.append(weighted_mean(gains[deploy], weights))
         kept = ~np.eye(domains, dtype=bool)
-        without = [choose_candidate(table[:, k], weights[k], "mean").deploy for k in kept]
+        without = [choose_candidate(table[:, k], weights[k], "mean", rank).deploy for k in kept]
         crossed.append(weighted_mean(gains[without, np.arange(domains)], weights))
     return {
         "own_average": round(100 * float(np.mean(own)), 2),
