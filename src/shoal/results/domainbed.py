@@ -9,7 +9,7 @@ from ..catalogue import DATASETS, DOMAINBED_DATASETS, DOMAINBED_METHODS
 from ..documents import parse_json
 from ..escapes import brief
 from ..files import LIST_BYTES, read_bytes
-from .records import HELD_OUT, KEPT, Record, RunResult, folders_with
+from .records import HELD_OUT, KEPT, Record, RunResult, folders_with, is_plain
 
 RESULTS = "results.jsonl"
 SPLITS = {"in": KEPT, "out": HELD_OUT}
@@ -93,6 +93,8 @@ def _identity(args: Mapping[str, Any]) -> Identity:
 def _record(values: Mapping[str, Any]) -> Record:
     if not isinstance(values["hparams"], dict):
         raise TypeError(f"hparams must be an object, got {brief(values['hparams'])}")
+    if wrong := [name for name, value in values["hparams"].items() if not is_plain(value)]:
+        raise TypeError(f"the hyperparameter {brief(wrong[0])} is not a plain value")
     return Record(
         step=_whole(values["step"]),
         accuracy=_accuracies(values, values["args"]["dataset"]),
@@ -151,7 +153,7 @@ def _accuracies(values: Mapping[str, Any], dataset: str) -> dict[str, dict[str, 
     for key, value in values.items():
         name = re.fullmatch(r"env(\d+)_(in|out)_acc", key)
         if name:
-            if not isinstance(value, int | float) or value > 1:
+            if not isinstance(value, int | float) or value < 0 or value > 1:
                 raise ValueError(f"{key} must be a share between 0 and 1, got {brief(value)}")
             found.setdefault(_domain(dataset, int(name[1])), {})[SPLITS[name[2]]] = float(value)
     return found

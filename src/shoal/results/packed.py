@@ -9,6 +9,9 @@ from functools import cache
 from itertools import accumulate, repeat
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..documents import parse_json
 
 # Whole numbers of at most this many digits are exact as floats.
@@ -72,7 +75,7 @@ def _fill(template: Any, numbers: Iterator[float]) -> Any:
 class Shape:
     """The layouts of all records of a file, and where the numbers of each begin."""
 
-    __slots__ = ("layouts", "means", "starts", "width")
+    __slots__ = ("layouts", "means", "shares", "starts", "width")
 
     def __init__(self, layouts: tuple[Layout, ...], starts: Sequence[int] | None = None) -> None:
         *self.starts, self.width = accumulate((one.width for one in layouts), initial=0)
@@ -80,6 +83,8 @@ class Shape:
         self.layouts = layouts
         # By part, split and domains: the numbers to average, for each record.
         self.means: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
+        # By parts: the places of all their numbers.
+        self.shares: dict[tuple[str, ...], NDArray[np.int64]] = {}
 
     def numbers(self, part: str, split: str, without: Sequence[str]) -> list[tuple[int, ...]]:
         """Return the places of what ``Layout.means`` finds, for each record."""
@@ -91,6 +96,18 @@ class Shape:
                 for one, start in zip(self.layouts, self.starts, strict=True)
             ]
         return self.means[key]
+
+    def places(self, *parts: str) -> NDArray[np.int64]:
+        """Return the places of all numbers in these parts of the records."""
+        if parts not in self.shares:
+            by_layout = {
+                one: [column for place, column in one.columns.items() if place[0] in parts]
+                for one in set(self.layouts)
+            }
+            both = zip(self.layouts, self.starts, strict=True)
+            found = [start + column for one, start in both for column in by_layout[one]]
+            self.shares[parts] = np.array(found, np.int64)
+        return self.shares[parts]
 
 
 @cache
@@ -131,6 +148,11 @@ class Packed(Sequence[dict[str, Any]]):
     def only(self, places: Sequence[int]) -> "Packed":
         """Return some of the records, without a copy of their numbers."""
         return Packed(part_of(self.shape, tuple(places)), self.numbers)
+
+    def are_shares(self, *parts: str) -> bool:
+        """Return whether all numbers in these parts are shares between 0 and 1, or NaN."""
+        found = np.asarray(self.numbers)[self.shape.places(*parts)]
+        return bool(((found >= 0) & (found <= 1) | np.isnan(found)).all())
 
     def column(self, *place: str) -> list[float]:
         """Return one number of every record; NaN where a record lacks it."""

@@ -89,6 +89,11 @@ IDENTIFYING = {
 }
 # Not in the first runs.
 ALSO = {"fingerprint": str, "protocol": dict}
+# Parts of a record: shares by domain and split, and numbers by name.
+SHARES = {"accuracy": "an accuracy", "calibration_error": "a calibration error"}
+NUMBERS = ("terms", "gaps")
+# Settings of a protocol of which something is computed; the others are only shown.
+COUNTS, NAMES = ("steps", "record_every"), ("network", "weights", "precision", "start")
 # The largest whole number that every float can tell from the next.
 LARGEST = 2**53
 
@@ -392,12 +397,18 @@ def _are_records(rows: Packed, test_domains: tuple[str, ...]) -> bool:
     """Return whether rows are what ``_records`` accepts, so that it need not make all of them."""
     steps = rows.column("step")
     right = all(_is_record(layout, test_domains) for layout in set(rows.shape.layouts))
-    return right and len(set(steps)) == len(steps) and min(steps) >= 0
+    distinct = len(set(steps)) == len(steps) and min(steps) >= 0
+    return right and distinct and rows.are_shares(*SHARES)
 
 
 def _are_averages(rows: Packed) -> bool:
     layouts = set(rows.shape.layouts)
-    return all(_is_record(one, ()) and "average" in one.template for one in layouts)
+    right = all(_is_record(one, ()) and _names_average(one.template) for one in layouts)
+    return right and min(rows.column("step")) >= 0 and rows.are_shares(*SHARES)
+
+
+def _names_average(values: Any) -> bool:
+    return isinstance(values.get("average"), str)
 
 
 @cache
@@ -407,9 +418,7 @@ def _is_record(layout: Layout, test_domains: tuple[str, ...]) -> bool:
         found = Record.from_json(layout.example())
     except (KeyError, TypeError, AttributeError):
         return False
-    parts = (found.accuracy, found.calibration_error, found.terms)
-    right = type(found.step) is int and all(isinstance(part, dict) for part in parts)
-    return right and not _wrong_with(found.accuracy, test_domains)
+    return type(found.step) is int and not _wrong_with(found, test_domains)
 
 
 def folders_with(names: Sequence[str], folder: Path) -> list[Path]:
@@ -510,11 +519,13 @@ def read_timing(folder: Path) -> RunTiming | None:
 
 
 def _read_set_hparams(sweep: Path) -> Mapping[str, Any]:
-    """Return what ``sweeps.plan`` wrote; empty if it did not, or the file is damaged."""
+    """Return what ``sweeps.plan`` wrote; without what is damaged, and empty if it did not."""
     try:
-        return json_object(read_bytes(sweep / SET_HPARAMS, LIST_BYTES)) or {}
+        found = json_object(read_bytes(sweep / SET_HPARAMS, LIST_BYTES)) or {}
     except (OSError, UnfitFile):
         return {}
+    right = (one for one in found.items() if isinstance(one[1], dict))
+    return {run: given for run, given in right if all(map(is_plain, given.values()))}
 
 
 def _read(folder: Path, set_hparams: Mapping[str, Any]) -> RunResult:
@@ -558,7 +569,25 @@ def _checked_run(folder: Path, found: Mapping[str, Any]) -> Mapping[str, Any]:
             raise _damaged(path, f"has a {name} that is {brief(found[name])}")
     if not all(isinstance(name, str) for name in found["test_domains"]):
         raise _damaged(path, f"has test domains that are no names, {brief(found['test_domains'])}")
+    protocol = found.get("protocol", {})
+    for about, values in (("hyperparameter", found["hparams"]), ("setting", protocol)):
+        for name, value in values.items():
+            if not is_plain(value):
+                raise _damaged(path, f"has a {about} {name!r} that is {brief(value)}")
+    if protocol and "steps" not in protocol:
+        raise _damaged(path, "has no number of steps")
+    for name in COUNTS:
+        if type(count := protocol.get(name, 1)) is not int or not 0 < count < LARGEST:
+            raise _damaged(path, f"has a number of {name} that is {brief(count)}")
+    for name in NAMES:
+        if not isinstance(word := protocol.get(name), str | None):
+            raise _damaged(path, f"has a {name} that is {brief(word)}")
     return found
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value is a text, a number that a float can hold, true, false or null."""
+    return value is None or isinstance(value, str | bool) or _is_number(value)
 
 
 def _records(path: Path, test_domains: Sequence[str]) -> Iterator[Record]:
@@ -567,8 +596,10 @@ def _records(path: Path, test_domains: Sequence[str]) -> Iterator[Record]:
         raise _damaged(path, "is empty or does not exist")
     steps: set[int] = set()
     for number, record in enumerate(found, 1):
-        if wrong := _wrong_with(record.accuracy, test_domains):
-            raise _damaged(path, f"has {wrong} in line {number}")
+        for domain in test_domains:
+            if not record.accuracy.get(domain):
+                wrong = f"no accuracy of the test domain {domain!r}"
+                raise _damaged(path, f"has {wrong} in line {number}")
         if record.step in steps:
             raise _damaged(path, f"has the step {record.step} twice, again in line {number}")
         steps.add(record.step)
@@ -593,28 +624,38 @@ def read_records(path: Path, advice: str) -> list[Record]:
             raise ValueError(
                 f"{path} has a step that is {brief(record.step)} in line {number}; {advice}"
             )
-        for name in ("accuracy", "calibration_error", "terms"):
-            if not isinstance(part := getattr(record, name), dict):
-                raise ValueError(
-                    f"{path} has an {name} that is no object but {brief(part)} in line {number}; "
-                    f"{advice}"
-                )
+        if wrong := _wrong_with(record):
+            raise ValueError(f"{path} has {wrong} in line {number}; {advice}")
         found.append(record)
     return found
 
 
-def _wrong_with(accuracy: Mapping[str, Any], test_domains: Sequence[str]) -> str:
-    """Return what is wrong with the accuracies of a record; "" if nothing is."""
-    for domain, splits in accuracy.items():
-        if not isinstance(splits, dict):
-            return f"an accuracy of {domain!r} that is no object of splits but {brief(splits)}"
-        for value in splits.values():
-            if type(value) is not float and (type(value) is not int or abs(value) > LARGEST):
-                return f"an accuracy of {domain!r} that is no number but {brief(value)}"
+def _wrong_with(record: Record, test_domains: Sequence[str] = ()) -> str:
+    """Return what is wrong with a record besides its step; "" if nothing is."""
+    for name, words in SHARES.items():
+        part = getattr(record, name)
+        if not isinstance(part, dict):
+            return f"{words} that is no object but {brief(part)}"
+        for domain, splits in part.items():
+            if not isinstance(splits, dict):
+                return f"{words} of {domain!r} that is no object of splits but {brief(splits)}"
+            for value in splits.values():
+                if not _is_number(value) or not (0 <= value <= 1 or math.isnan(value)):
+                    return f"{words} of {domain!r} that is no number from 0 to 1: {brief(value)}"
+    for name, part in zip(NUMBERS, (record.terms, record.gaps), strict=True):
+        if not isinstance(part, dict):
+            return f"{name} that are no object but {brief(part)}"
+        for key, value in part.items():
+            if not _is_number(value):
+                return f"a value of {key!r} among its {name} that is no number but {brief(value)}"
     for domain in test_domains:
-        if not accuracy.get(domain):
+        if not record.accuracy.get(domain):
             return f"no accuracy of the test domain {domain!r}"
     return ""
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) <= LARGEST)
 
 
 def _damaged(path: Path, wrong: str) -> ValueError:
