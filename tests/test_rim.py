@@ -8,6 +8,7 @@ import resource
 import shutil
 import subprocess
 import tarfile
+import time
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -20,13 +21,21 @@ import pytest
 import torch
 from PIL import Image
 
-from shoal import storage
+import shoal
+from shoal import files, storage
 from shoal.cli import main
+from shoal.cli.listing import LISTS
+from shoal.datasets.cache import build
+from shoal.datasets.decoded import file_names
 from shoal.datasets.download import download
 from shoal.datasets.folders import image_folders
 from shoal.datasets.images import decode, find_copies, image_size, is_turned, verify
+from shoal.datasets.samples import cached_samples
+from shoal.datasets.tables import read_table, table_data
 from shoal.datasets.unpack import unpack
 from shoal.fitting.inputs import columns_of, files_in, inputs_of
+from shoal.fitting.setup import saved_setup
+from shoal.report.figures import canvas, name_in_figure, render
 from shoal.report.views import Document, Section, print_latex
 from shoal.results.records import Record, failures, read_runs
 from shoal.runs import model
@@ -36,6 +45,8 @@ from shoal.sweeps.attempt import BEGUN, DEATHS, attempt, try_again
 from shoal.sweeps.plan import folder_of, read_plan
 from shoal.sweeps.status import RunState, state_of
 from shoal.sweeps.worker import Worker
+from shoal.tensor_files import read_safetensors
+from shoal.training.checkpoints import Checkpoints
 from shoal.training.watcher import Watcher
 from tests.datasets.pictures import picture
 from tests.datasets.server import Handler, Served, serving
@@ -213,6 +224,9 @@ def pax(**headers: str) -> bytes:
 
 LONG = tarfile.TarInfo("././@LongLink")
 LONG.type, LONG.size = tarfile.GNUTYPE_LONGNAME, 2
+EVIL = b"good.png\0evil\0"
+LONG_NUL = tarfile.TarInfo("././@LongLink")
+LONG_NUL.type, LONG_NUL.size = tarfile.GNUTYPE_LONGNAME, len(EVIL)
 ARCHIVES = {
     "nested": archive_of("a/" * 600 + "b"),
     "nested zip": zip_of("a/" * 600 + "b"),
@@ -223,6 +237,9 @@ ARCHIVES = {
     "nul in size": header(set_field(124, b"1\x000000000001")),
     "negative": header(set_field(124, b"\xff" * 11 + b"\xfe")),
     "minus": header(set_field(124, b"-0000000001 ")),
+    "nul in a long name": LONG_NUL.tobuf()
+    + b"good.png\0evil\0".ljust(512, b"\0")
+    + archive_of("a"),
     "nul in name": header(set_field(0, b"good.png\0evil")),
     "sparse": header(set_field(156, tarfile.GNUTYPE_SPARSE)),
     "sparse pax": pax(**{"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}),
@@ -238,6 +255,18 @@ def test_an_odd_archive_is_refused_and_leaves_nothing(tmp_path: Path, name: str)
     with pytest.raises(ValueError, match=r"archive (holds|is damaged|has|unpacks)"):
         unpack(path, tmp_path / "target")
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_long_names_of_gnu_are_unpacked(tmp_path: Path) -> None:
+    content, names = io.BytesIO(), ("a" * 130 + "/", "a" * 130 + "/ä" + "b" * 150)
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
+            archive.addfile(info)
+    (tmp_path / "archive").write_bytes(content.getvalue())
+    unpack(tmp_path / "archive", tmp_path / "target")
+    assert all((tmp_path / "target" / name).exists() for name in names)
 
 
 def test_bytes_after_the_last_member_are_bounded(tmp_path: Path) -> None:
@@ -737,12 +766,231 @@ def test_a_damaged_count_of_deaths_is_none(tmp_path: Path, content: str) -> None
     assert attempt(run, Squares(), tmp_path, machine) is RunState.DONE
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"inputs": 5}, {"inputs": {"columns": [5]}}, {"inputs": {"columns": [], "class_column": 5}}],
+    ids=str,
+)
+def test_a_damaged_card_is_named_by_what_measures_a_model(
+    tmp_path: Path, change: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved_model(tmp_path)
+    card = tmp_path / "model.json"
+    write_json(card, json.loads(card.read_text()) | change)
+    for command in (["eval", str(tmp_path), "--dataset"], ["diagnose", str(tmp_path)]):
+        assert main([*command, str(tmp_path / "x.csv")]) == 2
+        assert f"the card of {tmp_path} is damaged" in capsys.readouterr().err
+
+
+def test_a_version_of_a_thousand_digits(tmp_path: Path) -> None:
+    from shoal.fitting.predictor import load
+
+    saved_model(tmp_path)
+    card = tmp_path / "model.json"
+    write_json(card, json.loads(card.read_text()) | {"shoal": "9" * 5000})
+    with pytest.warns(UserWarning, match="it is used, because"):
+        load(tmp_path, "cpu")
+
+
+@pytest.mark.parametrize("change", [{"steps": {"a": 1}}, {"examples": "many"}, {"version": 0}])
+def test_a_damaged_setup_of_a_fit_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    write_json(tmp_path / "fit.json", {"steps": 5, "version": 2} | change)
+    with pytest.raises(ValueError, match=r"fit\.json has a \w+ that is .* it is damaged: move it"):
+        saved_setup(tmp_path)
+
+
+def test_a_cache_that_was_cut_off_is_named(tmp_path: Path) -> None:
+    for name in ("a/x/1.png", "a/y/1.png"):
+        picture(tmp_path / "data" / name)
+    cache = tmp_path / "cache"
+    build(image_folders("mine", tmp_path / "data"), cache)
+    evaluation, _, frames = (cache / name for name in file_names(0))
+    for path in (evaluation, frames):
+        content = path.read_bytes()
+        path.write_bytes(content[:-1])
+        with pytest.raises(ValueError, match=f"{cache} is damaged .* delete it and build"):
+            cached_samples(cache, 4)
+        path.write_bytes(content)
+    assert len(cached_samples(cache, 4)["a"]) == 2
+
+
+def test_names_in_figures_are_no_formulas(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with canvas() as (figure, axes):
+        axes[0, 0].set_title(name_in_figure("$\\frac$ \udcff \ud800"))
+        assert render(figure)["png"]
+        assert axes[0, 0].get_title(loc="left") == "\\$\\frac\\$ \\xff \\ud800"
+
+
+# Files that are larger than memory
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "reference.safetensors", "checkpoint"])
+def test_a_sparse_file_of_tensors_is_refused_before_it_is_read(tmp_path: Path, name: str) -> None:
+    saved_model(tmp_path)
+    path = tmp_path / name
+    if name == "checkpoint":
+        path = tmp_path / "checkpoints" / f"step-0000001-{'0' * 16}.pt"
+        path.parent.mkdir()
+    with path.open("r+b" if path.exists() else "wb") as file:
+        file.truncate(700 * 2**20)
+    undo = fits_into(400 * 2**20)
+    try:
+        if name == "checkpoint":
+            checkpoints = Checkpoints(path.parent, "identity")
+            assert checkpoints.latest() is None
+            assert "truncated or damaged" in checkpoints.refused[0]
+        else:
+            with pytest.raises(ValueError, match=f"{name} is damaged, or"):
+                read_safetensors(path)
+        if name == "model.safetensors":
+            with pytest.raises(ValueError, match=f"{name} is damaged, or .*; copy it again"):
+                model.load(tmp_path, CPU)
+    finally:
+        undo()
+
+
+def test_too_little_memory_is_said_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_: bool) -> None:
+        raise MemoryError
+
+    monkeypatch.setitem(LISTS, "datasets", ("", full))
+    assert main(["list", "datasets"]) == 2
+    assert capsys.readouterr().err == "shoal: out of memory; give it less at once\n"
+
+
+@pytest.mark.parametrize("begin", [b"", b'a,b\n"', b"a,b\n1,2\n"])
+def test_a_table_with_an_endless_line_is_refused(tmp_path: Path, begin: bytes) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(begin)
+    with path.open("r+b") as file:
+        file.truncate(10 * 2**30)
+    with pytest.raises(ValueError, match=rf"x\.csv: line {begin.count(10) + 1} has more than 64"):
+        read_table(path)
+
+
+def test_a_file_that_grows_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path("/proc/self/maps")  # the kernel makes it up: it has no size before it is read
+    assert path.stat().st_size == 0
+    assert b"python" in files.read_bytes(path, 2**24)
+    with pytest.raises(ValueError, match="it has more than 100 bytes"):
+        files.read_bytes(path, 100)
+
+
+def test_more_columns_take_time_in_proportion(tmp_path: Path) -> None:
+    def seconds(columns: int) -> float:
+        path, draw = tmp_path / f"{columns}.csv", np.random.RandomState(0)
+        names = ["domain", "class", *(f"c{k}" for k in range(columns))]
+        rows = [
+            ",".join(["ab"[k % 2], "xy"[k // 2 % 2], *map(str, draw.rand(columns).round(4))])
+            for k in range(20)
+        ]
+        path.write_text("\n".join([",".join(names), *rows]) + "\n")
+        begin = time.process_time()
+        table_data("wide", path)
+        return time.process_time() - begin
+
+    seconds(100)
+    assert seconds(8000) < 4 * 8 * seconds(1000)  # quadratic would be 64
+
+
+# Reports on damaged runs
+
+
+# Of a run: a file, and how an object in it is changed.
+DAMAGES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    **{
+        f"{part} of {value!r}": (
+            "records.jsonl",
+            lambda one, part=part, value=value: one | {part: {"photo": {"held_out": value}}},
+        )
+        for part in ("accuracy", "calibration_error")
+        for value in ("x", None, [], 1e308, -1e308, 5, True)
+    },
+    **{
+        f"{part} of {value!r}": (
+            "records.jsonl",
+            lambda one, part=part, value=value: one | {part: value},
+        )
+        for part, one in (
+            ("accuracy", {"photo": 5}),
+            ("calibration_error", {"photo": 5}),
+            ("terms", {"a": {"b": 1}}),
+            ("gaps", {"a": {"b": 1}}),
+        )
+        for value in (5, None, {"a": None}, {"a": "x"}, one)
+    },
+    **{
+        f"{value!r} among {part}": ("run.json", lambda one, p=part, v=value: one | {p: v})
+        for part in ("hparams", "protocol")
+        for value in ({"lr": [], "steps": 1}, {"steps": None}, {"steps": []}, {"network": 5})
+    },
+    "no steps": ("run.json", lambda one: one | {"protocol": {"precision": "bf16"}}),
+    "averages of texts": ("averages.jsonl", lambda one: one | {"calibration_error": {"photo": 5}}),
+    "averages of nothing": ("averages.jsonl", lambda one: one | {"average": 5}),
+}
+HARMLESS = {"{'steps': None} among hparams", "{'network': 5} among hparams"}
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of two methods, one with averages."""
+    folder = tmp_path_factory.mktemp("sweep")
+    for name in ("erm", "irm"):
+        run = write_run(folder / "runs", make_run("pacs", name, ("photo",), 0, 0, records=3))
+    assert run.path is not None
+    lines = [json.loads(line) for line in (run.path / "records.jsonl").read_text().splitlines()]
+    with (run.path / "averages.jsonl").open("w") as file:
+        file.writelines(json.dumps(line | {"average": "sma"}) + "\n" for line in lines)
+    return folder
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_every_report_names_a_damaged_run(
+    sweep: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(sweep, tmp_path / "sweep")
+    file, change = DAMAGES[name]
+    path = next((tmp_path / "sweep" / "runs").glob(f"*irm*/{file}"))
+    lines = [change(json.loads(line)) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for words in (
+        ("report", "--format", "terminal"),
+        ("report", "--format", "json"),
+        ("report", "--format", "html", "--out", str(tmp_path / "page.html")),
+        ("select", "--rule", "test-domain", "--out", str(tmp_path / "selected")),
+    ):
+        status = main([words[0], str(tmp_path / "sweep"), *words[1:]])
+        err = capsys.readouterr().err
+        if name not in HARMLESS and (words[0] == "report" or file != "averages.jsonl"):
+            assert status == 2 and str(path.parent) in err
+
+
+def test_hyperparameters_set_by_hand_that_are_no_object_are_left_out(sweep: Path) -> None:
+    before = [run.set_hparams for run in read_runs([sweep])]
+    names = [run.path.name for run in read_runs([sweep]) if run.path]
+    content = {names[0]: 5, names[1]: {"lr": []}}
+    try:
+        (sweep / "set_hparams.json").write_text(json.dumps(content))
+        assert [run.set_hparams for run in read_runs([sweep])] == before == [None, None]
+        (sweep / "set_hparams.json").write_text(json.dumps({names[0]: {"lr": 0.1}}))
+        assert read_runs([sweep])[0].set_hparams == {"lr": 0.1}
+    finally:
+        (sweep / "set_hparams.json").unlink()
+
+
 # Arrays
 
 
 @pytest.mark.parametrize("kind", [np.complex64, np.complex128])
-def test_complex_numbers_are_refused(kind: type) -> None:
+def test_complex_numbers_are_refused(kind: type, tmp_path: Path) -> None:
     values = np.ones((4, 2), kind) * 1j
+    saved_model(tmp_path)
+    with pytest.raises(ValueError, match=r"must be real numbers, got torch\.complex"):
+        shoal.load(tmp_path, "cpu").probabilities(torch.from_numpy(values))
     for given in (values, torch.from_numpy(values)):
         with pytest.raises(ValueError, match="X must hold real numbers, got complex"):
             inputs_of(given)

@@ -118,9 +118,9 @@ def test_a_run_of_a_fit_reads_images_as_the_fit_did() -> None:
     # A data set without a flag needs no other cache than it has.
     write_images(Path("photos"), each=1)
     dataset = image_folders("photos", Path("photos"))
-    assert _reading_of(dataset, found.as_json()) == Reading(window=found.window)
+    assert _reading_of(dataset, found) == Reading(window=found.window)
     turned(Path("photos/hospital_c/dark/0.png"))
-    assert _reading_of(dataset, found.as_json()) == found
+    assert _reading_of(dataset, found) == found
 
 
 def probabilities(source: Any) -> list[float]:

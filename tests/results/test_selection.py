@@ -277,7 +277,7 @@ def test_only_finished_runs_are_read(tmp_path: Path) -> None:
         (
             "records.jsonl",
             '{"step": 0, "accuracy": {"photo": {"kept": null}}}',
-            r"records\.jsonl has an accuracy of 'photo' that is no number from 0 to 1: None in line 1",
+            r"records\.jsonl has an accuracy of 'photo' that is no number from 0 to 1: None in",
         ),
         (
             "records.jsonl",

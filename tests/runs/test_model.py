@@ -144,7 +144,7 @@ def test_a_missing_file(saved: Path, tmp_path: Path, name: str) -> None:
 def test_a_damaged_model(saved: Path, tmp_path: Path, damage: Any) -> None:
     path = copied(saved, tmp_path) / MODEL
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match=r"safetensors is damaged, or not the model of .*; copy"):
+    with pytest.raises(ValueError, match=r"or another file than its card describes; copy"):
         model.load(tmp_path, CPU)
 
 
@@ -175,7 +175,7 @@ def with_card(folder: Path, **changes: Any) -> Path:
 def test_a_file_of_another_kind(saved: Path, tmp_path: Path) -> None:
     (copied(saved, tmp_path) / MODEL).write_bytes(b"x" * 100)
     with_card(tmp_path)
-    with pytest.raises(ValueError, match=r"model.safetensors is not a safetensors file"):
+    with pytest.raises(ValueError, match=r"damaged, or not a safetensors file; copy"):
         model.load(tmp_path, CPU)
 
 

@@ -109,6 +109,8 @@ def _run(words: Sequence[str]) -> int:
             raise
         message = str(error).partition(". ")[0]
         return _fail(f"{message}; try a smaller batch, or --place host")
+    except MemoryError as error:
+        return _fail(f"out of memory{f' ({error})' if str(error) else ''}; give it less at once")
     except KeyboardInterrupt:
         _fail(f"interrupted; {options.after_interrupt}")
         return 130

@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..documents import read_object
+from ..documents import damage_named, read_object
+from ..escapes import brief
 from ..storage import cache_root
 from .notes import note
 from .progress import amounts
@@ -153,12 +154,17 @@ def load_for_model(options: argparse.Namespace, card: Mapping[str, Any]) -> Any:
     Unreadable images are skipped and printed.
     """
     from ..datasets.encoding import Encoding
+    from ..datasets.reading import Reading
     from ..datasets.tables import is_table
+    from ..fitting.predictor import FIT_AGAIN
 
     inputs = card.get("inputs") or _inputs_of_fit(options.model, card)
-    encoding = Encoding.from_card(inputs)
+    with damage_named(f"the card of {options.model}", FIT_AGAIN):
+        encoding = Encoding.from_card(inputs)
+        reading = Reading.from_json(inputs)
+        label, domain = (_columns(inputs, kind) for kind in ("class_column", "domain_column"))
     if encoding is not None:
-        return _load_table(options, inputs, encoding)
+        return _load_table(options, label, domain, encoding)
     given = [kind for kind in ("class", "domain") if getattr(options, f"{kind}_column")]
     if len(card["shape"]) == 1 and (given or is_table(Path(options.dataset))):
         raise ValueError(
@@ -168,23 +174,30 @@ def load_for_model(options: argparse.Namespace, card: Mapping[str, Any]) -> Any:
     if given:
         raise ValueError(f"--{given[0]}-column is for tables, and this model takes images")
     dataset = load_and_report(options.dataset, options.data, options.trial)
-    return _skip_broken_images(dataset, options, _reading_of(dataset, inputs))
+    return _skip_broken_images(dataset, options, _reading_of(dataset, reading))
 
 
-def _reading_of(dataset: Any, inputs: Mapping[str, Any]) -> Any:
-    """Return how the model of these inputs reads the images of a data set.
+def _columns(inputs: Mapping[str, Any], kind: str) -> Any:
+    """Return the name of a column of the fit's table, or several; raise if they are no names."""
+    found = inputs.get(kind, kind.removesuffix("_column"))
+    names = found if kind == "domain_column" and isinstance(found, list) else [found]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{kind} is {brief(found)}")
+    return found
+
+
+def _reading_of(dataset: Any, reading: Any) -> Any:
+    """Return how a model reads the images of a data set.
 
     Only images that are not stored upright make a difference, so without one the cache of the
     images as they are stored serves.
     """
     from ..datasets.images import is_turned
-    from ..datasets.reading import Reading
 
-    found = Reading.from_json(inputs)
-    if not found.upright or dataset.in_memory:
-        return found
+    if not reading.upright or dataset.in_memory:
+        return reading
     turned = any(is_turned(path) for domain in dataset.domains for path in domain.files)
-    return Reading(turned, found.window)
+    return replace(reading, upright=turned)
 
 
 def _inputs_of_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -202,7 +215,8 @@ def _inputs_of_fit(model: Path, card: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}
     if len(card["shape"]) != 1:
         known = read_object(fit / INSPECTION) if (fit / INSPECTION).exists() else {}
-        reading: Mapping[str, Any] = known.get("reading", {})
+        with damage_named(fit / INSPECTION):
+            reading: Mapping[str, Any] = dict(known.get("reading", {}))
         return {**reading, "orientation": "exif"} if reading else {}
     if read_object(fit / FIT_SETUP, ("kind",))["kind"] != "table":
         raise ValueError(
@@ -224,7 +238,9 @@ def report_unseen(unseen: Mapping[str, int]) -> None:
         note(f"{subject} of {column!r} did not occur in training and {verb} ignored")
 
 
-def _load_table(options: argparse.Namespace, inputs: Mapping[str, Any], encoding: Any) -> Any:
+def _load_table(
+    options: argparse.Namespace, class_column: str, domain_column: Any, encoding: Any
+) -> Any:
     from ..datasets.tables import SUFFIXES, encode_table, is_table
 
     path = Path(options.dataset)
@@ -236,8 +252,8 @@ def _load_table(options: argparse.Namespace, inputs: Mapping[str, Any], encoding
     dataset, unseen = encode_table(
         path,
         encoding,
-        options.class_column or inputs.get("class_column", "class"),
-        options.domain_column or inputs.get("domain_column", "domain"),
+        options.class_column or class_column,
+        options.domain_column or domain_column,
     )
     report_unseen(unseen)
     return dataset

@@ -15,6 +15,8 @@ from .manifest import DELIMITERS
 
 # Bytes of a block. Many for pyarrow, which takes a moment for each; few for memory.
 BLOCK = 2**24
+# The most bytes of a line: some 100 for each of half a million columns.
+LONGEST = 2**26
 BOM = b"\xef\xbb\xbf"
 QUOTE, NEWLINE = b'"'[0], b"\n"[0]
 # Called with the number of bytes read, and their total.
@@ -211,9 +213,8 @@ class _Lines:
 
     def first(self) -> str:
         """Return the first line, without taking it."""
-        while not self.at_end and b"\n" not in self._data:
-            self._more()
-        return self._decode(self._data[: self._data.find(b"\n") + 1 or len(self._data)])
+        end = self._end_of_line()  # may read on, which moves what was read
+        return self._decode(self._data[:end])
 
     def skip(self, count: int) -> None:
         """Take so many bytes."""
@@ -225,15 +226,25 @@ class _Lines:
         return self
 
     def __next__(self) -> str:
-        while (end := self._data.find(b"\n", self._place) + 1) == 0 and not self.at_end:
-            self._more()
-        line = self._data[self._place : end or len(self._data)]
+        end = self._end_of_line()
+        line = self._data[self._place : end]
         if not line:
             raise StopIteration
         self._place += len(line)
         self.number += 1
         self.done += len(line)
         return self._decode(line)
+
+    def _end_of_line(self) -> int:
+        """Return where the next line ends, among the bytes read; read on until it does."""
+        while (end := self._data.find(b"\n", self._place) + 1) == 0 and not self.at_end:
+            if len(self._data) - self._place > LONGEST:
+                raise ValueError(
+                    f"{self.path}: line {self.number + 1} has more than {LONGEST // 2**20} MiB; a "
+                    "table has a line for each row"
+                )
+            self._more()
+        return end or len(self._data)
 
     def _more(self) -> None:
         read = self.file.read(BLOCK)

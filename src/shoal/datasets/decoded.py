@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..documents import damage_named
 from ..files import TENSOR_BYTES, open_file
 from ..storage import write_aside
 from .base import EVALUATION_SIDE
@@ -193,13 +194,14 @@ def write_domain(
 def map_domain(folder: Path, number: int) -> CachedDomain:
     """Return the domain of these files, mapped: pixels are read when they are used."""
     evaluation, training, frames = (folder / name for name in file_names(number))
-    table = _map_file(frames).view(torch.int64).view(-1, len(Frame._fields)).clone()
-    sizes = 3 * table[:, 0] * table[:, 1]
     side = EVALUATION_SIDE
-    return CachedDomain(
-        _map_file(evaluation).view(-1, 3, side, side),
-        Ragged(_map_file(training), sizes.cumsum(0) - sizes, table),
-    )
+    with damage_named(folder, "delete it and build the cache again"):
+        table = _map_file(frames).view(torch.int64).view(-1, len(Frame._fields)).clone()
+        sizes = 3 * table[:, 0] * table[:, 1]
+        return CachedDomain(
+            _map_file(evaluation).view(-1, 3, side, side),
+            Ragged(_map_file(training), sizes.cumsum(0) - sizes, table),
+        )
 
 
 def _map_file(path: Path) -> Tensor:

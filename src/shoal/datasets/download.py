@@ -28,7 +28,7 @@ LONGEST_WAIT = 30.0
 TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 UNREACHABLE = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN}
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)")
 PAGES = (b"<!doctype html", b"<html")
 
 # Called with the number of bytes so far, and of all bytes (None if the server does not send it).
@@ -206,8 +206,8 @@ def _match_response(part: PartialFile, url: str, response: Any) -> int | None:
     """Return the size of the whole file; empty the partial file if the response starts over."""
     headers = response.headers
     if response.status != 206:
-        length = headers["Content-Length"]
-        total = int(length) if length and length.isdecimal() else None
+        length = headers["Content-Length"] or ""
+        total = int(length) if re.fullmatch(r"\d{1,18}", length, re.ASCII) else None
         part.restart(Origin(url, headers["ETag"], headers["Last-Modified"], total))
         return total
     match = RANGE.fullmatch(headers["Content-Range"] or "")

@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ..documents import DAMAGE, parse_json
+from ..escapes import brief
 from ..files import TENSOR_BYTES, open_file
 from ..storage import write_aside
 from .base import Domain, DomainDataset
@@ -43,12 +45,10 @@ def load_features(path: Path) -> DomainDataset:
     try:
         with safe_open(path, "pt") as file:
             about = parse_json((file.metadata() or {})[ABOUT], path)
-            domains = tuple(
-                Domain(
-                    name, file.get_tensor(f"labels/{k}"), file.get_tensor(f"features/{k}").float()
-                )
-                for k, name in enumerate(about["domains"])
-            )
+            texts = [about["name"], *about["classes"], *about["domains"]]
+            if wrong := [one for one in texts if not isinstance(one, str)]:
+                raise TypeError(f"a name is {brief(wrong[0])}")
+            domains = tuple(_domain(file, name, k) for k, name in enumerate(about["domains"]))
         found = DomainDataset(about["name"], tuple(about["classes"]), domains)
     except (SafetensorError, *DAMAGE) as error:
         raise ValueError(
@@ -58,3 +58,11 @@ def load_features(path: Path) -> DomainDataset:
         if not torch.isfinite(domain.tensor).all():
             raise ValueError(f"{path} has features of {domain.name!r} that are not finite numbers")
     return found
+
+
+def _domain(file: Any, name: str, place: int) -> Domain:
+    """Return a domain of an open feature file."""
+    features = file.get_tensor(f"features/{place}")
+    if not features.is_floating_point():
+        raise TypeError(f"the features of {name!r} are {features.dtype}")
+    return Domain(name, file.get_tensor(f"labels/{place}"), features.float())

@@ -137,7 +137,13 @@ def _zip_members(file: IO[bytes]) -> Iterator[Member]:
 
 
 class _Header(tarfile.TarInfo):
-    """A header of tar; tarfile would take a broken or missing one for the end, without an error."""
+    """A header of tar; tarfile would take a broken or missing one for the end, without an error.
+
+    Every archive has a subclass of its own, with the bytes that GNU's long name of the next member
+    must have: tarfile ends it at its first NUL.
+    """
+
+    long_name = 0
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
@@ -151,6 +157,8 @@ class _Header(tarfile.TarInfo):
             raise tarfile.ReadError(str(error)) from error
         if header.type in READ_WHOLE and header.size > LONGEST_HEADER:
             raise tarfile.ReadError(f"a header of {header.size:,} bytes")
+        if header.type == tarfile.GNUTYPE_LONGNAME:
+            cls.long_name = header.size - 1
         return header
 
 
@@ -178,9 +186,17 @@ def _tar_fault(info: tarfile.TarInfo) -> str | None:
 
 def _tar_members(file: IO[bytes], limit: int) -> Iterator[Member]:
     file.seek(0)
-    with tarfile.open(fileobj=file, mode="r:*", tarinfo=_Header) as archive:
+
+    class Header(_Header):
+        pass
+
+    with tarfile.open(fileobj=file, mode="r:*", tarinfo=Header) as archive:
         for info in archive:
             fault = _tar_fault(info)
+            # A folder's name has lost its slash.
+            if len(os.fsencode(info.name)) + info.isdir() < Header.long_name:
+                fault = "its name has a NUL"
+            Header.long_name = 0
             yield Member(info.name, info.isdir(), fault, partial(archive.extractfile, info))
         # To the very end, where a compressed file has its checksum.
         rest = 0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..curvature import Diagonals, chain, head_diagonals, network_diagonals, pairs
-from ..documents import read_json
+from ..documents import read_object
 from ..reference import published
 from ..report.figures import INK, Look, canvas, look_of
 from ..report.views import Sheet, power
@@ -71,7 +71,7 @@ def run(
             for restart in missing:
                 record = follow(training, restart, points_of(setup, every), progress)
                 write_json(paths[restart], {"method": name} | record)
-        found[name] = [read_json(path) for path in paths]
+        found[name] = [read_object(path) for path in paths]
     return found
 
 

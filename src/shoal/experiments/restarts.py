@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from ..choices import choose
-from ..documents import read_json
+from ..documents import damage_named, read_json, read_object
 from ..reference import published_rows
 from ..storage import write_json
 from ..tensor_files import load_tensors, save_tensors
@@ -24,6 +24,8 @@ CHECKPOINT_EVERY = 60.0
 PAPER_ROWS = {"covariance-omega-released": "covariance-omega", "covariance-omega": "none"}
 
 Record = dict[str, Any]
+# Its accuracies.
+COLUMNS = ("train", "test", "gray")
 
 
 class RestartProgress(Protocol):
@@ -62,7 +64,13 @@ class RestartFolder:
 
     def records(self, method: str, flip: float, restarts: int) -> list[Record]:
         files = [self.record(method, flip, restart) for restart in range(restarts)]
-        return [read_json(file) for file in files if file.exists()]
+        return [_read(file) for file in files if file.exists()]
+
+
+def _read(file: Path) -> Record:
+    found = read_object(file, COLUMNS)
+    with damage_named(file):
+        return found | {name: float(found[name]) for name in COLUMNS}
 
 
 def run(
@@ -125,13 +133,8 @@ def _run_together(
     for training, restart, checkpoint in zip(trainings, restarts, checkpoints, strict=True):
         training.start(restart)
         if checkpoint.exists():
-            try:
+            with damage_named(checkpoint, "delete it to start this restart again"):
                 training.resume(load_tensors(checkpoint))
-            except KeyError as error:
-                raise ValueError(
-                    f"{checkpoint} is not a checkpoint of this experiment (no {error}); "
-                    "delete it to start this restart again"
-                ) from error
     try:
         while any(training.done < setup.updates for training in trainings):
             for training, restart in zip(trainings, restarts, strict=True):
@@ -181,7 +184,7 @@ def table(label: str, restarts: int, flip: float, folder: RestartFolder) -> list
     for method in TABLES[label]:
         records = folder.records(method, flip, restarts)
         row: dict[str, Any] = {"method": method, "name": METHODS[method].name}
-        row["cells"] = {column: _cell(records, column) for column in ("train", "test", "gray")}
+        row["cells"] = {column: _cell(records, column) for column in COLUMNS}
         cell = PAPER_ROWS.get(method, method)
         if cell in paper:
             row["paper"] = paper[cell]
@@ -227,7 +230,8 @@ def train_or_load(
     training = Training(METHODS[key], setup, device)
     saved = folder.checkpoint(f"trained-{key}", setup.flip, 0)
     if saved.exists():
-        training.resume(load_tensors(saved))
+        with damage_named(saved, "delete it to start again"):
+            training.resume(load_tensors(saved))
     while training.done < setup.updates:
         training.step()
         progress(name, 0, training.done, setup.updates)

@@ -302,7 +302,8 @@ class Predictor:
         path = None if self.folder is None else self.folder / REFERENCE_FILE
         arrays = None
         if path is not None and path.exists():
-            arrays = {name: one.numpy() for name, one in read_safetensors(path).items()}
+            with damage_named(path, FIT_AGAIN):
+                arrays = {name: one.numpy() for name, one in read_safetensors(path).items()}
         found = Reference.from_json(self.card[REFERENCE], arrays)
         if found.shares.keys() != set(self.classes):
             raise ValueError(
@@ -431,6 +432,8 @@ class Predictor:
 
     def outputs(self, make: RowMaker, inputs: Tensor) -> Tensor:
         """Return what a part of ``module`` gives for inputs as in ``probabilities``."""
+        if inputs.is_complex():
+            raise ValueError(f"inputs must be real numbers, got {inputs.dtype}")
         run = partial(self._run, make)
         return torch.cat(list(in_threads(run, inputs.split(self._size), self.device)))
 
@@ -747,4 +750,4 @@ def _check_version(card: Path) -> None:
 
 def _numbers(version: str) -> list[int]:
     """Return the numbers of a version, which compare as versions do."""
-    return [int(number) for number in re.findall(r"\d+", version)]
+    return [int(number[:9]) for number in re.findall(r"\d+", version)]

@@ -16,7 +16,8 @@ from ..choices import choose
 from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache
 from ..datasets.folders import folder_name
-from ..documents import damage_named, read_object
+from ..documents import AGAIN, damage_named, read_object
+from ..escapes import brief
 from ..networks.registry import backbone_name
 from ..results.index import RUNS
 from ..results.records import FIT_SETUP as SETUP
@@ -50,6 +51,8 @@ RISING = {"warmup_steps": "300", "ramp_steps": "600", "reset": "none"}
 #    ends with the mean of its weights over the second half of the run; Fishr's λ rises. It starts
 #    with a random head: a fitted one costs points (docs/results/averages.md).
 FIRST_VERSION, VERSION = 1, 2
+# What a later command reads of the setup in a folder.
+SAVED = {"steps": int, "examples": int, "version": int, "precision": str, "trained": str}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +229,7 @@ class FitSetup:
     def save(self, out: Path) -> None:
         """Write the setup to ``out``; raise if there are runs of another one."""
         path, mine = out / SETUP, asdict(self) | {"settings": dict(self.settings)}
-        found = read_object(path) if path.exists() else {}
+        found = _checked(read_object(path), path) if path.exists() else {}
         if found:
             found = {"version": FIRST_VERSION, "balanced": False} | found
         if not found or not any((out / RUNS).glob("*")):
@@ -291,7 +294,17 @@ def saved_setup(out: Path) -> dict[str, Any] | None:
     """Return the setup of the runs in ``out``, as plain values; None if there are no runs."""
     path = out / SETUP
     begun = path.exists() and any((out / RUNS).glob("*"))
-    return read_object(path) if begun else None
+    return _checked(read_object(path), path) if begun else None
+
+
+def _checked(found: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return a saved setup; raise if something in it has another type than in a setup."""
+    for name, kind in SAVED.items():
+        value = found.get(name)
+        wrong = type(value) is not kind or (isinstance(value, int) and value < 1)
+        if name in found and wrong:
+            raise ValueError(f"{path} has a {name} that is {brief(value)}; it is damaged: {AGAIN}")
+    return found
 
 
 def version_of(out: Path) -> int:

@@ -187,6 +187,9 @@ def _read(found: Any, arrays: Mapping[str, Array] | None) -> Reference:
 
 def _features(found: Any, arrays: Mapping[str, Array]) -> KnownFeatures:
     names = tuple(map(str, found["domains"]))
+    for name in ARRAYS:
+        if arrays[name].dtype.kind != "f" or not np.isfinite(arrays[name]).all():
+            raise ValueError(f"{name} holds other values than finite numbers")
     doubles = {name: np.asarray(arrays[name], np.float64) for name in ARRAYS}
     owners = np.asarray(arrays["owners"], np.int64)
     p, d = doubles["basis"].shape

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .figures import GRID, INK, figure_style, letters_without_a_font, look_of
+from .figures import GRID, INK, figure_style, letters_without_a_font, look_of, name_in_figure
 
 Found = dict[str, Any]
 Cells = dict[tuple[str, str], float]
@@ -32,6 +32,7 @@ def draw(found: Found, folder: Path) -> list[Path]:
         "alignment": _alignment,
     }
     written = []
+    found = _with_safe_names(found)
     boxes = letters_without_a_font(found["domains"])
     if boxes:
         warnings.warn(
@@ -49,6 +50,16 @@ def draw(found: Found, folder: Path) -> list[Path]:
                 figure.savefig(path, dpi=160)
                 written.append(path)
     return written
+
+
+def _with_safe_names(found: Found) -> Found:
+    """Return a diagnosis with the names of its domains as figures show them."""
+    named = {
+        part: {name_in_figure(name): one for name, one in found[part].items()}
+        for part in ("domains", "points")
+    }
+    pairs = [one | {"domains": [*map(name_in_figure, one["domains"])]} for one in found["pairs"]]
+    return {**found, **named, "pairs": pairs}
 
 
 def _bars(axes: Any, names: list[str], values: list[float], title: str) -> None:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..escapes import printable
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -135,6 +137,11 @@ def _families() -> list[str]:
 
     there = {font.name for font in fontManager.ttflist}
     return [FONT, *(name for name in FALLBACKS if name in there)]
+
+
+def name_in_figure(name: str) -> str:
+    """Return a name as a figure shows it: no formula, and none of the signs that are not seen."""
+    return printable(name).replace("$", r"\$")
 
 
 def letters_without_a_font(texts: Iterable[str]) -> str:

@@ -20,12 +20,13 @@ from ..datasets import DomainDataset
 from ..datasets.cache import ImageCache, evaluation_images
 from ..documents import damage_named, read_json
 from ..escapes import brief
-from ..files import TENSOR_BYTES, read_bytes
+from ..files import UnfitFile
 from ..networks import FrozenCopy, for_data
 from ..randomness import domainbed_hash, stream
 from ..regularizers import Match, Warmup
 from ..results.records import CARD, MODEL, RUN, Record
 from ..storage import write_aside, write_json
+from ..tensor_files import read_safetensors
 from ..training.batches import Normalise, scaled
 from ..training.evaluation import Evaluation, EvaluationSet, SplitKey
 from ..training.step import precision_context
@@ -244,19 +245,12 @@ def _check_tensors(
 def read_tensors(folder: Path, card: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the tensors of the model with this card, on the host."""
     check_saving()
-    from safetensors import SafetensorError
-    from safetensors.torch import load as from_bytes
-
-    content = read_bytes(folder / MODEL, TENSOR_BYTES)
-    if hashlib.sha256(content).hexdigest() != card["sha256"]:
-        raise ValueError(
-            f"{folder / MODEL} is damaged, or not the model of {CARD}; {_again(folder)}"
-        )
     try:
-        tensors: dict[str, Tensor] = from_bytes(content)
-    except SafetensorError as error:
-        raise ValueError(f"{folder / MODEL} is not a safetensors file ({error})") from error
-    return tensors
+        return read_safetensors(folder / MODEL, str(card["sha256"]))
+    except UnfitFile:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{error}; {_again(folder)}") from error
 
 
 def read_card(folder: Path) -> dict[str, Any]:

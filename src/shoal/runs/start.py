@@ -9,7 +9,8 @@ import torch
 from ..algorithms.base import Algorithm
 from ..catalogue import STARTS
 from ..distributed import copy_from_first_rank, rank
-from ..results.records import HELD_OUT
+from ..documents import damage_named
+from ..results.records import HELD_OUT, again
 from ..storage import explain_write_errors, write_json
 from ..tensor_files import read_safetensors, write_safetensors
 from ..training.evaluation import head_passes
@@ -58,7 +59,8 @@ def begin(
 def load_start(algorithm: Algorithm, folder: Path) -> None:
     """Give the method the head that the run in this folder started with."""
     head, tensors = plain_head(algorithm), read_safetensors(folder / START_WEIGHTS)
-    head.load_state_dict(tensors)
+    with damage_named(folder / START_WEIGHTS, again(folder)):
+        head.load_state_dict(tensors)
 
 
 def _fit(run: Run, update: Update, placed: RunData) -> LinearProbe:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..files import TENSOR_BYTES, UnfitFile, read_bytes
+from ..files import TENSOR_BYTES, UnfitFile, open_file
 from ..storage import FolderLost, remove_asides, write_aside
 
 # The share of a run's time for checkpoints, and the fewest seconds between two of them.
@@ -122,13 +122,16 @@ class Checkpoints:
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
-            content = read_bytes(path, TENSOR_BYTES)
+            # One that is damaged can be larger than memory, so it is not read as a whole before.
+            with open_file(path, TENSOR_BYTES) as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
         except (OSError, UnfitFile) as error:
             raise ValueError(f"{path} cannot be read ({error}); it is ignored") from error
-        if hashlib.sha256(content).hexdigest()[:16] != path.stem.rpartition("-")[2]:
+        if found[:16] != path.stem.rpartition("-")[2]:
             raise ValueError(f"{path} is truncated or damaged; it is ignored")
         try:
-            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            with open_file(path, TENSOR_BYTES) as file:
+                state = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:
             raise ValueError(f"{path} is not a checkpoint of shoal; it is ignored") from error
         if not isinstance(state, dict) or state.get("schema") != SCHEMA:
