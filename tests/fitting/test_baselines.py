@@ -66,7 +66,7 @@ def sklearn_probabilities(
         mean, std = np.nanmean(X.astype(float), 0), np.nanstd(X.astype(float), 0)
         std[std < 1e-9] = np.inf
         X, T = (np.nan_to_num((one - mean) / std) for one in (X, T))
-        model: Any = LogisticRegression(max_iter=1000, **settings)
+        model: Any = LogisticRegression(max_iter=1000, tol=1e-5, **settings)
     elif name == "gradient-boosting":
         model = HistGradientBoostingClassifier(early_stopping=False, random_state=5, **settings)
     else:
@@ -137,7 +137,7 @@ def test_domains_weigh_in_a_logistic_regression_as_they_do_in_scores(balanced: b
     scores = [np.stack(list(map(normal_scores, X.T, one.T)), 1) for one in (X, T)]
     wide, unseen = np.hstack([X, scores[0]]), np.hstack([T, scores[1]])
     mean, std = wide.mean(0), wide.std(0)
-    model = LogisticRegression(max_iter=1000).fit((wide - mean) / std, y, weights)
+    model = LogisticRegression(C=0.3, max_iter=1000, tol=1e-5).fit((wide - mean) / std, y, weights)
     np.testing.assert_allclose(
         found(torch.from_numpy(T)).softmax(-1).numpy(),
         model.predict_proba((unseen - mean) / std),

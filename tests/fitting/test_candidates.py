@@ -62,8 +62,8 @@ def test_keys_and_titles() -> None:
     ]
     assert list(found("logistic-regression", "random-forest")) == [
         "logistic-regression",
-        "logistic-regression C=0.1",
-        "logistic-regression C=0.01",
+        "logistic-regression C=0.03",
+        "logistic-regression C=0.003",
         "random-forest",
         "random-forest min_samples_leaf=5",
     ]

@@ -90,8 +90,8 @@ def test_another_metric_and_another_judge(capsys: Output) -> None:
     losses = {key: row["average"]["mean"] for key, row in found["methods"].items()}  # type: ignore[attr-defined]
     assert list(losses) == [
         "logistic-regression",
-        "logistic-regression C=0.1",
-        "logistic-regression C=0.01",
+        "logistic-regression C=0.03",
+        "logistic-regression C=0.003",
     ]
     assert sorted(losses.values()) == list(losses.values())
     # They are of the same runs, whatever is measured of them.
