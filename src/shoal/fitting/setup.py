@@ -52,7 +52,13 @@ RISING = {"warmup_steps": "300", "ramp_steps": "600", "reset": "none"}
 #    with a random head: a fitted one costs points (docs/results/averages.md).
 FIRST_VERSION, VERSION = 1, 2
 # What a later command reads of the setup in a folder.
-SAVED = {"steps": int, "examples": int, "version": int, "precision": str, "trained": str}
+SAVED = {
+    "steps": (int,),
+    "examples": (int, type(None)),
+    "version": (int,),
+    "precision": (str,),
+    "trained": (str,),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,9 +305,9 @@ def saved_setup(out: Path) -> dict[str, Any] | None:
 
 def _checked(found: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return a saved setup; raise if something in it has another type than in a setup."""
-    for name, kind in SAVED.items():
+    for name, kinds in SAVED.items():
         value = found.get(name)
-        wrong = type(value) is not kind or (isinstance(value, int) and value < 1)
+        wrong = type(value) not in kinds or (isinstance(value, int) and value < 1)
         if name in found and wrong:
             raise ValueError(f"{path} has a {name} that is {brief(value)}; it is damaged: {AGAIN}")
     return found
