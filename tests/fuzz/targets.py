@@ -19,12 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from hypothesis import strategies as st
 from PIL import Image
 
 from shoal.cli import main
+from shoal.datasets import Domain, DomainDataset
 from shoal.datasets import download as downloads
 from shoal.datasets.cache import build, open_cache
+from shoal.datasets.features import load_features, write_features
 from shoal.datasets.folders import image_folders
 from shoal.datasets.images import decode, image_size, is_turned
 from shoal.datasets.manifest import image_manifest, survey_manifest
@@ -37,6 +40,7 @@ from shoal.fitting.predictor import load
 from shoal.results.records import failure_of, failures, read_runs, read_timing
 from shoal.runs.folder import RunFolder
 from tests.fuzz.mutations import NASTY, changed_bytes, json_files, line_files, tables
+from tests.report.made_up import make_run, write_run
 
 PATIENTS = Path(__file__).resolve().parent.parent / "fixtures" / "v0.1" / "patients.csv"
 # What a case may take. Most take milliseconds; a server may be waited for.
@@ -131,6 +135,9 @@ def of_a_fit(root: Path) -> Iterator[Target]:
     yield plans(out, root / "plan")
     yield records(run, root / "records")
     yield small_files(run, root / "small")
+    yield setups(out, root / "setup")
+    yield references(out, root / "reference")
+    yield measured_cards(out, root / "measured")
 
 
 ROW = {"size": [1.0], "shade": [0.5], "colour": ["red"]}
@@ -243,6 +250,123 @@ def small_files(run: Path, folder: Path) -> Target:
     return Target("small files of a run", json_files(timing) | json_files(failed), use, folder)
 
 
+def setups(out: Path, folder: Path) -> Target:
+    """Return the setup of a fit that a later command on the folder reads."""
+    (folder / "runs" / "a").mkdir(parents=True)
+    setup = json.loads((out / "fit.json").read_text())
+    options = ("--class-column", "outcome", "--domain-column", "site", "--only", "random-forest")
+
+    def use(content: bytes) -> None:
+        (folder / "fit.json").write_bytes(content)
+        command("fit", str(PATIENTS), *options, "--out", str(folder), "--plan-only", "-q")
+
+    (folder / "fit.json").touch()
+    return Target("setups of fits", json_files(setup), use, folder)
+
+
+def references(out: Path, folder: Path) -> Target:
+    folder.mkdir()
+    for name in ("model.safetensors", "model.json", "reference.safetensors"):
+        shutil.copy(out / name, folder)
+
+    def use(content: bytes) -> None:
+        (folder / "reference.safetensors").write_bytes(content)
+        use_model(folder)
+
+    whole = (out / "reference.safetensors").read_bytes()
+    return Target("references", changed_bytes(whole), use, folder)
+
+
+def measured_cards(out: Path, folder: Path) -> Target:
+    """Return the cards of models that a command measures on a table."""
+    folder.mkdir()
+    shutil.copy(out / "model.safetensors", folder)
+    card = json.loads((out / "model.json").read_text())
+    card["estimate"] = {}
+
+    def use(content: bytes) -> None:
+        (folder / "model.json").write_bytes(content)
+        command("eval", str(folder), "--dataset", str(PATIENTS), "--json", "-q")
+
+    (folder / "model.json").touch()
+    return Target("cards of measured models", json_files(card), use, folder, str(folder))
+
+
+# Sweeps that are reported
+
+
+REPORTS = (
+    ("report", "--format", "terminal"),
+    ("report", "--format", "markdown"),
+    ("report", "--format", "latex"),
+    ("report", "--format", "json"),
+    ("report", "--format", "html", "--out", "page.html"),
+    ("report", "--compare", "erm", "irm"),
+    ("select", "--rule", "test-domain", "--out", "selected.json"),
+    ("status", "--json"),
+)
+
+
+def sweeps(root: Path) -> Iterator[Target]:
+    folder = root / "sweep"
+    for name in ("erm", "irm"):
+        for test in ("photo", "sketch"):
+            run = write_run(folder / "runs", make_run("pacs", name, (test,), 0, 0, records=3))
+    assert run.path is not None
+    lines = [json.loads(line) for line in (run.path / "records.jsonl").read_text().splitlines()]
+    averages = [line | {"average": "sma"} for line in lines]
+    gaps = [line | {"gaps": {"risk": 0.1}} for line in lines]
+    by_hand = {path.name: {"lr": 0.1} for path in (folder / "runs").iterdir()}
+    about = json.loads((run.path / "run.json").read_text())
+    damaged: dict[str, tuple[Path, st.SearchStrategy[bytes]]] = {
+        "records": (run.path / "records.jsonl", line_files(gaps)),
+        "averages": (run.path / "averages.jsonl", line_files(averages)),
+        "descriptions of runs": (run.path / "run.json", json_files(about)),
+        "settings by hand": (folder / "set_hparams.json", json_files(by_hand)),
+    }
+    for name, (path, contents) in damaged.items():
+        yield Target(f"reports of {name}", *reported(folder, path, contents))
+    foreign = root / "domainbed" / "a"
+    foreign.mkdir(parents=True)
+    path = foreign / "results.jsonl"
+    yield Target("reports of DomainBed", *reported(foreign, path, line_files(of_domainbed())))
+
+
+def of_domainbed() -> list[dict[str, Any]]:
+    """Return lines as DomainBed writes them."""
+    args = {"dataset": "PACS", "algorithm": "ERM", "test_envs": [0], "trial_seed": 0}
+    shares = {f"env{k}_{split}_acc": 0.5 for k in range(4) for split in ("in", "out")}
+    hparams = {"lr": 5e-5, "batch_size": 32}
+    return [
+        {"args": args | {"hparams_seed": 0}, "hparams": hparams, "step": step, "loss": 1.0} | shares
+        for step in (0, 300)
+    ]
+
+
+def reported(
+    folder: Path, path: Path, contents: st.SearchStrategy[bytes]
+) -> tuple[st.SearchStrategy[Any], Callable[[Any], None], Path]:
+    """Return what a target has that damages a file of a sweep and reports the sweep."""
+    page = folder.parent / f"page of {path.name}"
+    page.touch()
+    before = path.read_bytes() if path.exists() else None
+    path.touch()
+
+    def use(case: tuple[bytes, tuple[str, ...]]) -> None:
+        content, (name, *options) = case
+        path.write_bytes(content)
+        try:
+            words = [
+                str(page) if word in ("page.html", "selected.json") else word for word in options
+            ]
+            command(name, str(folder), *words)
+        finally:
+            path.write_bytes(before) if before is not None else path.unlink()
+            path.touch()
+
+    return st.tuples(contents, st.sampled_from(REPORTS)), use, folder
+
+
 # Lists and tables
 
 
@@ -293,6 +417,21 @@ def lists(root: Path) -> Iterator[Target]:
         open_cache(dataset, cache)
 
     yield Target("manifests of caches", json_files(manifest), use_cache, cache, str(cache))
+
+
+def features(root: Path) -> Iterator[Target]:
+    folder = root / "features"
+    folder.mkdir()
+    path = folder / "features.safetensors"
+    domains = tuple(Domain(name, torch.tensor([0, 1]), torch.eye(2)) for name in "ab")
+    write_features(path, DomainDataset("mine", ("x", "y"), domains))
+    whole = path.read_bytes()
+
+    def use(content: bytes) -> None:
+        path.write_bytes(content)
+        load_features(path)
+
+    yield Target("features", changed_bytes(whole), use, folder, "features.safetensors")
 
 
 # Archives
@@ -456,5 +595,5 @@ def all_targets(root: Path) -> Iterator[list[Target]]:
     os.environ.setdefault("COLUMNS", "200")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        kinds = (of_a_fit, lists, archives, images, servers)
+        kinds = (of_a_fit, sweeps, lists, features, archives, images, servers)
         yield [target for kind in kinds for target in kind(root)]
