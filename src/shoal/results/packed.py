@@ -9,9 +9,6 @@ from functools import cache
 from itertools import accumulate, repeat
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..documents import parse_json
 
 # Whole numbers of at most this many digits are exact as floats.
@@ -84,7 +81,7 @@ class Shape:
         # By part, split and domains: the numbers to average, for each record.
         self.means: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
         # By parts: the places of all their numbers.
-        self.shares: dict[tuple[str, ...], NDArray[np.int64]] = {}
+        self.shares: dict[tuple[str, ...], list[int]] = {}
 
     def numbers(self, part: str, split: str, without: Sequence[str]) -> list[tuple[int, ...]]:
         """Return the places of what ``Layout.means`` finds, for each record."""
@@ -97,7 +94,7 @@ class Shape:
             ]
         return self.means[key]
 
-    def places(self, *parts: str) -> NDArray[np.int64]:
+    def places(self, *parts: str) -> list[int]:
         """Return the places of all numbers in these parts of the records."""
         if parts not in self.shares:
             by_layout = {
@@ -106,7 +103,7 @@ class Shape:
             }
             both = zip(self.layouts, self.starts, strict=True)
             found = [start + column for one, start in both for column in by_layout[one]]
-            self.shares[parts] = np.array(found, np.int64)
+            self.shares[parts] = found
         return self.shares[parts]
 
 
@@ -151,8 +148,9 @@ class Packed(Sequence[dict[str, Any]]):
 
     def are_shares(self, *parts: str) -> bool:
         """Return whether all numbers in these parts are shares between 0 and 1, or NaN."""
-        found = np.asarray(self.numbers)[self.shape.places(*parts)]
-        return bool(((found >= 0) & (found <= 1) | np.isnan(found)).all())
+        # After a 0, NaN is neither the smallest nor the largest.
+        found = [0.0, *map(self.numbers.__getitem__, self.shape.places(*parts))]
+        return min(found) >= 0 and max(found) <= 1
 
     def column(self, *place: str) -> list[float]:
         """Return one number of every record; NaN where a record lacks it."""
