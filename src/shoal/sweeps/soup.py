@@ -425,11 +425,12 @@ def _refuse_other_heads(folders: Sequence[Path]) -> None:
     first = read_safetensors(folders[0] / START_WEIGHTS)
     for folder in folders[1:]:
         mine = read_safetensors(folder / START_WEIGHTS)
-        shapes = ({name: one.shape for name, one in head.items()} for head in (first, mine))
-        alike = len({str(one) for one in shapes}) == 1
-        for name, tensor in first.items():
-            if not alike or (mine[name] - tensor).abs().max() > NEAR * tensor.abs().max():
-                raise ValueError(
-                    f"{folders[0]} and {folder} started from different linear probes, so they "
-                    "cannot be averaged; put them into sweeps of their own"
-                )
+        heads = [{name: one.shape for name, one in head.items()} for head in (first, mine)]
+        if heads[0] != heads[1] or any(
+            (mine[name] - tensor).abs().max() > NEAR * tensor.abs().max()
+            for name, tensor in first.items()
+        ):
+            raise ValueError(
+                f"{folders[0]} and {folder} started from different linear probes, so they "
+                "cannot be averaged; put them into sweeps of their own"
+            )
