@@ -188,8 +188,11 @@ def _read(found: Any, arrays: Mapping[str, Array] | None) -> Reference:
 def _features(found: Any, arrays: Mapping[str, Array]) -> KnownFeatures:
     names = tuple(map(str, found["domains"]))
     for name in ARRAYS:
-        if arrays[name].dtype.kind != "f" or not np.isfinite(arrays[name]).all():
-            raise ValueError(f"{name} holds other values than finite numbers")
+        known = arrays[name]
+        # A feature that is the same everywhere has an infinite scale.
+        right = known > 0 if name == "scale" else np.isfinite(known)
+        if known.dtype.kind != "f" or not right.all():
+            raise ValueError(f"{name} holds other values than expected numbers")
     doubles = {name: np.asarray(arrays[name], np.float64) for name in ARRAYS}
     owners = np.asarray(arrays["owners"], np.int64)
     p, d = doubles["basis"].shape
