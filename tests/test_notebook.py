@@ -207,7 +207,7 @@ def test_a_verdict_is_a_table_and_its_sentences(tmp_path: Any) -> None:
     cells = Cells(verdict._repr_html_())
     assert cells.rows[0] == ["", EVIL, "b", "average", "worst", "seen domains"]
     first, *_, last = cells.rows[1:]
-    assert first == ["logistic regression (deployed)", "70.0 %", "75.0 %", "72.5 %", "70.0 %", "–"]
+    assert first == ["Logistic regression (deployed)", "70.0 %", "75.0 %", "72.5 %", "70.0 %", "–"]
     assert last[:3] == ["most frequent class", "50.0 %", "50.0 %"]
     assert all(sentence in cells.text for sentence in verdict.sentences)
     result = FitResult(out=tmp_path, verdict=verdict, failures=("a",), seconds=1.0)

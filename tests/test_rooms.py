@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "files": set(),
     "documents": {"escapes", "files"},
     "storage": {"files"},
-    "tensor_files": {"files", "storage"},
+    "tensor_files": {"documents", "files", "storage"},
     "compiled_code": {"storage"},
     "replay": set(),
     "gradients": {"checks", "choices", "distributed", "internals", "replay", "transforms"},

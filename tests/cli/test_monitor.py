@@ -65,7 +65,8 @@ def test_a_harder_place_is_expected_to_be_harder(place: Path, capsys: Output) ->
     words = ["monitor", str(place / "model"), str(place / "new.csv"), "--json"]
     assert main([*words, "--class-column", "outcome"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["expected"] < found["usual"][0]
+    low, high = found["usual"]  # of the known domains
+    assert found["expected"] < low + (high - low) / 4
     assert found["expected"] == pytest.approx(found["measured"], abs=0.15)
     assert found["held"] is True
     assert found["unsure"] == sum(len(one) > 1 for one in found["likely"])

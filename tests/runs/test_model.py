@@ -144,7 +144,7 @@ def test_a_missing_file(saved: Path, tmp_path: Path, name: str) -> None:
 def test_a_damaged_model(saved: Path, tmp_path: Path, damage: Any) -> None:
     path = copied(saved, tmp_path) / MODEL
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match=r"or another file than its card describes; copy"):
+    with pytest.raises(ValueError, match=r"is damaged, or not a safetensors file; copy it again"):
         model.load(tmp_path, CPU)
 
 
