@@ -4,12 +4,14 @@ import copy
 import io
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import shoal
 import shoal.regularizers
@@ -852,6 +854,12 @@ def test_prepared_for_a_classifier_its_first_call_is_like_all_others(bias: bool)
         assert torch.equal(ready(*make_batch(step)), waiting(*make_batch(step)))
     assert same_state(ready.state_dict(), waiting.state_dict())
     assert ready.v_bar.data_ptr() == address
+
+
+@pytest.mark.parametrize("normed", [weight_norm, spectral_norm])
+def test_prepared_for_a_classifier_whose_weight_is_made_of_others(normed: Any) -> None:
+    ready = shoal.Fishr(E).prepare_for(normed(nn.Linear(FEATURES, CLASSES)))
+    assert ready.v_bar.shape == (E, CLASSES * (FEATURES + 1))
 
 
 def test_values_that_are_not_finite_are_not_counted_as_an_update() -> None:

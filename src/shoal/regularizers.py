@@ -343,7 +343,8 @@ class Fishr(Match):
     def prepare_for(self, head: nn.Linear) -> "Fishr":
         """Adapt to a classifier, with or without bias, allocate v̄, and return self."""
         self.bias = head.bias is not None
-        self.allocate(sum(weight.numel() for weight in head.parameters()), head.weight.dtype)
+        # Not the number of its parameters: one with weight norm has others than its weight.
+        self.allocate(head.weight.numel() + head.out_features * self.bias, head.weight.dtype)
         return self
 
     def forward(self, features: Tensor, logits: Tensor, labels: Tensor, domains: Tensor) -> Tensor:
