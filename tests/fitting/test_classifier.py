@@ -238,6 +238,16 @@ def test_a_data_set_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         model.predict([paths[0], tmp_path / "data"])
 
 
+def test_tensors_in_a_graph_or_in_bfloat16() -> None:
+    X, y, domains = arrays()
+    X, weights = torch.tensor(X).bfloat16(), torch.ones(90, requires_grad=True)
+    labels = torch.tensor(y == "yes").float().requires_grad_()
+    model = make(steps=2).fit(X, labels, domains, sample_weight=weights)
+    expected = make(steps=2).fit(X.float(), y == "yes", domains)
+    assert (model.predict_proba(X) == expected.predict_proba(X.float())).all()
+    assert 0 <= model.score(X, labels, sample_weight=weights) <= 1
+
+
 def test_images_in_memory() -> None:
     random = np.random.RandomState(0)
     y = np.arange(24) % 2
@@ -315,6 +325,8 @@ def test_wrong_arguments_and_order_of_calls() -> None:
     with pytest.raises(ValueError, match="device 'meta' cannot be used here; use cpu"):
         make(device="meta").fit(X, y, domains)
     model = make(steps=2).fit(torch.tensor(X, requires_grad=True), y, domains)
+    with pytest.raises(ValueError, match=r"y must be \[n\] with n = 90, got None"):
+        model.score(X)
     with pytest.raises(ValueError, match=r"X must be \[n, 3\] as in fit, got \[90, 2\]"):
         model.predict(X[:, :2])
 

@@ -293,6 +293,7 @@ def test_wrong_columns_are_all_named() -> None:
     ("change", "why"),
     [
         ({"age": ["x"] + [50.5 + k for k in range(89)]}, r"X: column 'age' has numbers, but 'x'"),
+        ({"dose": np.array([np.inf, *range(89)])}, r"'dose' has .* at most, but inf in row 1"),
         ({"age": [1] * 90, "dose": [1] * 90, "b": [1] * 90}, "X: there is no column to learn from"),
     ],
 )
@@ -458,3 +459,9 @@ def test_frames_are_read_without_pandas_and_polars(monkeypatch: pytest.MonkeyPat
     table = {"age": [1.0], "colour": ["red"]}
     found = of_tables().predict(pyarrow.table(table), as_frame=True)
     assert found["class"].to_pylist() == [of_tables().predict(table)[0].label]
+
+
+def test_a_lazy_frame_must_be_read_first() -> None:
+    frame = polars.DataFrame(numbers())
+    with pytest.raises(TypeError, match=r"pass X\.collect\(\)"):
+        shoal.DomainClassifier().fit(frame.lazy(), classes(numbers()))

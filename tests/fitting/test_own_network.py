@@ -189,6 +189,7 @@ def test_frozen_weights_stay() -> None:
         (nn.Sequential(perceptron(), nn.Softmax(1)), ValueError, "last layer .* must be linear"),
         (nn.Sequential(nn.ReLU(), nn.Linear(3, 2).double()), ValueError, "does not take inputs"),
         (lambda shape, classes: "net", TypeError, "it returned str"),
+        (5, TypeError, "must be a name, a torch.nn.Module or a function that returns one, got 5"),
     ],
 )
 def test_networks_that_are_refused(network: Any, error: type[Exception], why: str) -> None:

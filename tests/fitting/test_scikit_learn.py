@@ -207,6 +207,7 @@ def test_weights_of_a_data_set_come_domain_by_domain() -> None:
             {"sample_weight": np.arange(90) % 3 != 1},
             "all weights of the domain 'south' are zero.* leave out its examples",
         ),
+        ({"sample_weight": ["heavy"] * 90}, "sample_weight must be numbers .*'heavy'"),
         ({"class_weight": "even"}, "class_weight must be None, 'balanced' or a dict"),
         ({"class_weight": {"yes": -1}}, "class_weight must be finite numbers, 0 or more, got -1"),
         ({"class_weight": {"yse": 2}}, r"names 'yse', but the classes of y are \['no', 'yes'\]"),

@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+)
 
 import shoal
 from tests.fitting.test_classifier import arrays, make
@@ -114,6 +121,8 @@ def test_pictures(mode: str) -> None:
             r"must have one shape, got \[2\] and \[3\]; resize them",
         ),
         ([(torch.full((1, 28, 28), torch.nan), 0, 0)], "NaN or infinity in an image"),
+        ([{"x": 1, "y": 0}], r"must be \(input, label\) or .*, got a dict"),
+        ([(torch.zeros(2), torch.eye(2)[0])], r"must be one value each, got \[2\]"),
     ],
 )
 def test_data_sets_that_are_refused(items: list[Any], why: str) -> None:
@@ -124,3 +133,11 @@ def test_data_sets_that_are_refused(items: list[Any], why: str) -> None:
 def test_an_iterable_has_no_numbered_examples() -> None:
     with pytest.raises(TypeError, match=r"must be a map-style data set.* got the iterable Endless"):
         shoal.DomainClassifier().fit(Endless())
+
+
+def test_batches_and_lists_of_data_sets_are_refused() -> None:
+    data = TensorDataset(torch.zeros(4, 2), torch.arange(4) % 2)
+    with pytest.raises(TypeError, match=r"got a DataLoader; pass its \.dataset"):
+        shoal.DomainClassifier().fit(DataLoader(data))
+    with pytest.raises(TypeError, match=r"join them by torch\.utils\.data\.ConcatDataset"):
+        shoal.DomainClassifier().fit([data, data])

@@ -79,7 +79,7 @@ def test_other_shapes(shape: tuple[int, ...]) -> None:
         ((3, 28, 28), {"name": "mnist_cnn"}, "did you mean 'mnist-cnn'.*torchvision:…"),
         ((3, 28, 28), {"name": "mlp"}, r"mlp takes inputs of shape \[d\], got \[3, 28, 28\]"),
         ((9,), {"name": "resnet18"}, r"resnet18 takes inputs of shape \[channels, height, width\]"),
-        ((9,), {"extra_channels": 1}, "0 for vectors, got 1"),
+        ((9,), {"extra_channels": 1}, "0 for vectors, got 1; .* such as ARM, takes only images"),
         ((3, 28, 28), {"extra_channels": -1}, "extra_channels must be 0 or more"),
         ((3, 28, 28), {"name": "wide-resnet"}, "wide-resnet takes 32 × 32 images, got 28 × 28"),
         ((3, 96, 96), {"name": "efficientnet-lite0"}, "takes 224 × 224 images, got 96 × 96"),

@@ -483,6 +483,7 @@ def _check_texts(name: str, given: Distinct) -> None:
     texts = [value for value, text in zip(values, is_text, strict=True) if text]
     numbers = {value for value, number in kinds if number}
     row, value = int(rows[0]) + 1, values[given.places[rows[0]]]
+    value = value.item() if isinstance(value, np.generic) else value
     if all(isinstance(v, str) and re.fullmatch(r"[-+]?\d+,\d+", v) for v in texts):
         raise ValueError(
             f"column {name!r}, row {row} has a comma in its number, {value!r}; write it with a "

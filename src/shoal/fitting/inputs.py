@@ -96,7 +96,9 @@ def _number(what: str, given: Any, n: int) -> tuple[Array, Array]:
 
 def values_of(what: str, given: Any, n: int) -> Array:
     """Return one value for each of n examples, ``[n]``; raise if any is missing."""
-    values = np.asarray(given)
+    if given is None:
+        raise ValueError(f"{what} must be [n] with n = {n}, got None")
+    values = as_array(given)
     _check_real(what, values)
     if values.shape == (n, 1):
         warnings.warn(
@@ -116,6 +118,15 @@ def values_of(what: str, given: Any, n: int) -> Array:
     if values.dtype == object and all(isinstance(one, Number) for one in values):
         values = np.array(values.tolist())  # whole numbers or truth values, as pandas stores them
     return values
+
+
+def as_array(given: Any) -> Array:
+    """Return what was given as an array; a tensor may be on a GPU, in bfloat16, or in a graph."""
+    if isinstance(given, Tensor):
+        given = given.detach().cpu()
+        given = given.float() if given.dtype == torch.bfloat16 else given  # NumPy has no such type
+    found: Array = np.asarray(given)
+    return found
 
 
 def _is_missing(value: Any) -> bool:
@@ -138,7 +149,9 @@ def inputs_of(X: Any) -> Tensor:
     """Return vectors as float32 ``[n, d]``, or images as uint8 or float32 ``[n, C, H, W]``."""
     if hasattr(X, "toarray"):
         raise ValueError("X is sparse, expected a dense array; pass X.toarray()")
-    array = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
+    if hasattr(X, "collect_schema") and hasattr(X, "collect"):  # polars.LazyFrame
+        raise TypeError("X is not read yet, expected a data frame; pass X.collect()")
+    array = as_array(X)
     _check_real("X", array)
     if array.ndim == 4 and (array.dtype == np.uint8 or array.dtype.kind == "f"):
         if array.shape[3] in CHANNELS and array.shape[1] not in CHANNELS:
@@ -292,7 +305,7 @@ def picture_of(source: Any, reading: Reading = AS_STORED) -> Tensor:
 def has_columns(source: Any) -> bool:
     """Return whether this is a mapping from columns, or a pandas, polars or pyarrow table."""
     return isinstance(source, Mapping) or (
-        hasattr(source, "columns") and (hasattr(source, "to_dict") or hasattr(source, "to_pydict"))
+        (hasattr(source, "to_dict") or hasattr(source, "to_pydict")) and hasattr(source, "columns")
     )
 
 
@@ -336,7 +349,7 @@ def named_columns(X: Any) -> dict[str, Values] | None:
 
 def columns_by_position(X: Any, names: Sequence[str]) -> dict[str, Values]:
     """Return the columns of an array ``[n, d]`` that are in the order of these names."""
-    array = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
+    array = as_array(X)
     _check_real("X", array)
     if array.ndim != 2 or array.shape[1] != len(names):
         raise ValueError(wrong_shape(array.shape, [len(names)]))

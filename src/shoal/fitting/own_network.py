@@ -31,6 +31,11 @@ def build_own(given: OwnNetwork, inputs: Tensor, classes: int, seed: int) -> nn.
     """
     if isinstance(given, nn.Module):
         module = copy.deepcopy(given).cpu().train()
+    elif not callable(given):
+        raise TypeError(
+            "network must be a name, a torch.nn.Module or a function that returns one, got "
+            f"{given!r}"
+        )
     else:
         shape = tuple(inputs.shape[1:])
         module = build_seeded(lambda: given(shape, classes), stream("own network", seed))

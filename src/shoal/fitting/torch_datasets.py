@@ -1,11 +1,11 @@
 """Torch data sets: map-style ones, read once into inputs, labels and domains."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ..datasets.encoding import Array
 
@@ -19,6 +19,13 @@ def is_torch_dataset(X: Any) -> bool:
         raise TypeError(
             f"X must be a map-style data set, with a length and numbered examples, got the "
             f"iterable {type(X).__name__}; read its examples into a list first"
+        )
+    if isinstance(X, DataLoader):
+        raise TypeError("X must be a data set, got a DataLoader; pass its .dataset")
+    if isinstance(X, (list, tuple)) and any(isinstance(one, Dataset) for one in X):
+        raise TypeError(
+            "X must be one data set, got several; join them by torch.utils.data.ConcatDataset, and "
+            "pass the domain of every example"
         )
     return isinstance(X, Dataset)
 
@@ -36,12 +43,19 @@ def read_dataset(data: Any) -> tuple[Array, list[Any] | None, list[Any] | None]:
     if counts[0] < 1 or counts[-1] > 3 or len(counts) > 1:
         raise ValueError(f"every example of X must be {PARTS}, got {counts} parts")
     inputs, *columns = zip(*parts, strict=True)
+    if isinstance(inputs[0], Mapping):
+        raise ValueError(f"every example of X must be {PARTS}, got a {type(inputs[0]).__name__}")
     labels, domains = (*map(_plain, columns), None, None)[:2]
     return _stack(inputs), labels, domains
 
 
 def _plain(values: Sequence[Any]) -> list[Any]:
     """Return tensors of one value as numbers, and other values as they are."""
+    for one in values:
+        if isinstance(one, Tensor) and one.numel() != 1:
+            raise ValueError(
+                f"the label and domain of an example must be one value each, got {list(one.shape)}"
+            )
     return [one.item() if isinstance(one, (Tensor, np.generic)) else one for one in values]
 
 

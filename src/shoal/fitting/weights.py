@@ -11,7 +11,7 @@ from torch import Tensor
 from ..datasets import Domain
 from ..datasets.encoding import Array
 from ..training.placement import Sampling
-from .inputs import Examples
+from .inputs import Examples, as_array
 
 # The class weight that makes all classes of a domain equally likely.
 BALANCED = "balanced"
@@ -57,7 +57,10 @@ def example_weights(given: Any, n: int) -> Array:
     """Return the weight of each of n examples, float64 ``[n]``; 1 for each if None."""
     if given is None:
         return np.ones(n)
-    weights = np.array(given, dtype=np.float64)
+    try:
+        weights = np.array(as_array(given), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"sample_weight must be numbers ({error})") from error
     if weights.shape != (n,):
         raise ValueError(f"sample_weight must be [n] with n = {n}, got {list(weights.shape)}")
     _check("sample_weight", weights)

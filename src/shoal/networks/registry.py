@@ -163,7 +163,8 @@ def _check_inputs(name: str, shape: Sequence[int], extra_channels: int) -> None:
         raise ValueError(f"{name} takes inputs of shape {wanted}, got {list(shape)}")
     if extra_channels < 0 or (extra_channels and not images):
         raise ValueError(
-            f"extra_channels must be 0 or more, and 0 for vectors, got {extra_channels}"
+            f"extra_channels must be 0 or more, and 0 for vectors, got {extra_channels}; a method "
+            "that adds channels, such as ARM, takes only images"
         )
     if name == "wide-resnet" and tuple(shape[1:]) != (32, 32):
         raise ValueError(f"wide-resnet takes 32 × 32 images, got {shape[1]} × {shape[2]}")
