@@ -88,6 +88,20 @@ def test_the_reference_survives_json_and_arrays() -> None:
         assert one == pytest.approx(other, rel=1e-5, abs=1e-5), name
 
 
+def test_a_constant_feature_and_a_class_of_no_domain_are_no_damage() -> None:
+    """Their scale is infinite, their means are NaN; a few images have many constant features."""
+    labels = {name: y for name, (_, y) in KNOWN.items()}
+    rows = {name: np.insert(features(0, y), 2, 7.0, axis=1) for name, y in labels.items()}
+    known = learn_known(rows, labels, 4, np.random.default_rng(0))
+    assert np.isinf(known.scale[2]) and np.isnan(known.means[:, 3]).all()
+    learned = replace(REFERENCE, features=replace(FEATURES, domains=known))
+    read = Reference.from_json(json.loads(json.dumps(learned.as_json())), as_arrays(known))
+    assert read.features is not None
+    for name in ("scale", "means"):
+        one, other = getattr(read.features.domains, name), getattr(known, name)
+        assert one == pytest.approx(other, rel=1e-5, abs=1e-5, nan_ok=True)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -103,6 +117,12 @@ def test_the_reference_survives_json_and_arrays() -> None:
         lambda card, file: card["features"]["drift"].update(thresholds=[1.0]),
         lambda card, file: card["features"]["domains"].pop(),
         lambda card, file: file.pop("basis"),
+        lambda card, file: file["basis"].fill(np.nan),
+        lambda card, file: file["centre"].fill(np.inf),
+        lambda card, file: file["scale"].fill(np.nan),
+        lambda card, file: file["scale"].fill(-np.inf),
+        lambda card, file: file["means"].fill(np.inf),
+        lambda card, file: file.update(columns=file["columns"].astype(int)),
         lambda card, file: file.update(means=file["means"][:, :, :1]),
         lambda card, file: file.update(owners=file["owners"] + 9),
         lambda card, file: file.update(vectors=np.tile(file["vectors"], (9, 1))),

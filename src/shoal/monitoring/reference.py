@@ -188,11 +188,10 @@ def _read(found: Any, arrays: Mapping[str, Array] | None) -> Reference:
 def _features(found: Any, arrays: Mapping[str, Array]) -> KnownFeatures:
     names = tuple(map(str, found["domains"]))
     for name in ARRAYS:
-        known = arrays[name]
-        # A feature that is the same everywhere has an infinite scale.
-        right = known > 0 if name == "scale" else np.isfinite(known)
-        if known.dtype.kind != "f" or not right.all():
-            raise ValueError(f"{name} holds other values than expected numbers")
+        if arrays[name].dtype.kind != "f":
+            raise ValueError(f"{name} holds {arrays[name].dtype}")
+        if not _are_possible(name, arrays[name]):
+            raise ValueError(f"{name} holds values that are not possible")
     doubles = {name: np.asarray(arrays[name], np.float64) for name in ARRAYS}
     owners = np.asarray(arrays["owners"], np.int64)
     p, d = doubles["basis"].shape
@@ -218,6 +217,15 @@ def _features(found: Any, arrays: Mapping[str, Array]) -> KnownFeatures:
         drift=DriftRule(thresholds=thresholds),
         usual=_finite(found["usual"]),
     )
+
+
+def _are_possible(name: str, values: Array) -> bool:
+    """Return whether an array of ``KnownDomains`` can hold these values."""
+    if name == "scale":  # infinite for a constant feature
+        return bool((values >= 0).all())
+    if name == "means":  # NaN for a class that no domain has
+        return not np.isinf(values).any()
+    return bool(np.isfinite(values).all())
 
 
 def _finite(value: Any) -> float:
