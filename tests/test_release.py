@@ -246,3 +246,5 @@ def test_the_workflow_runs_targets_that_exist() -> None:
         assert target in targets
     for path in re.findall(r"\btests/[\w/.]+", text):
         assert (ROOT / path).exists(), path
+    # Without quotes, the shell on Windows takes a comma for the end of an argument.
+    assert all(f"'{one}'" in text for one in re.findall(r"\.\[[\w,]+\]", text))
