@@ -230,12 +230,20 @@ def test_a_data_set_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     expected = np.mean(model.predict(data) == [path.parent.name for path in paths])
     assert model.score(data) == expected
     # It begins with weights of ImageNet, as a fit does.
-    protocol = model._run(data, find_method(model.algorithm), 0).protocol
+    protocol = model._run(data, find_method(model.algorithm), 0, 3).protocol
     assert (protocol.network, protocol.weights) == ("efficientnet-lite0", "imagenet")
     with pytest.raises(ValueError, match="there is no file"):
         model.predict([tmp_path / "gone.png"])
     with pytest.raises(ValueError, match="one file for each example, got the folder"):
         model.predict([paths[0], tmp_path / "data"])
+
+
+def test_numbers_as_a_search_draws_them() -> None:
+    X, y, domains = arrays()
+    drawn = make(steps=np.int64(2), hparams={"lr": np.float64(0.01)}, random_state=np.int64(1))
+    plain = make(steps=2, hparams={"lr": 0.01}, random_state=1).fit(X, y, domains)
+    assert (drawn.fit(X, y, domains).predict_proba(X) == plain.predict_proba(X)).all()
+    assert drawn.history_ == plain.history_
 
 
 def test_tensors_in_a_graph_or_in_bfloat16() -> None:
@@ -320,6 +328,13 @@ def test_wrong_arguments_and_order_of_calls() -> None:
     for state in (-1, 0.5, np.random.default_rng(0)):
         with pytest.raises(ValueError, match="random_state must be a whole number, 0 or more"):
             make(random_state=state).fit(X, y, domains)
+    for steps in (0, 1.5, "10", True):
+        with pytest.raises(ValueError, match="steps must be a whole number, 1 or more, got"):
+            make(steps=steps).fit(X, y, domains)
+    with pytest.raises(TypeError, match=r"must be a name, or FILE\.py:Class"):
+        make(algorithm=None).fit(X, y, domains)
+    with pytest.raises(TypeError, match=r"hparams must be a dict of values by name, got \['lr'\]"):
+        make(hparams=["lr"]).fit(X, y, domains)
     with pytest.raises(ValueError, match="unknown device 'gpu'; one of: cpu, cuda"):
         make(device="gpu").fit(X, y, domains)
     with pytest.raises(ValueError, match="device 'meta' cannot be used here; use cpu"):

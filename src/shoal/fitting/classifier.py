@@ -186,6 +186,7 @@ class DomainClassifier:
             cache: of a data set of files, from ``shoal.datasets.cache.build``; by default the
                 images are decoded once, into the cache folder of ``shoal fit``.
         """
+        steps = self._checked_steps()
         table = named_columns(X)
         encoding = None if table is None else frame_encoding(table, X)
         if isinstance(X, DomainDataset):
@@ -203,7 +204,7 @@ class DomainClassifier:
             self._warn_of_one_domain(name, domains is None and dataset is not X)
         sampling = sampling_of(examples, sample_weight, self.class_weight)
         seed = _seed(self.random_state)
-        run = self._run(dataset, method, seed)
+        run = self._run(dataset, method, seed, steps)
         on = device_of(self.device)
         kind: StepKind = "graph" if on.type == "cuda" else "eager"
         network = None
@@ -216,7 +217,7 @@ class DomainClassifier:
         no_evaluation = Evaluation(
             update.algorithm, {}, lambda x: x, lambda: precision_context("float32", on)
         )
-        schedule = Schedule(self.steps, run.protocol.record_every)
+        schedule = Schedule(steps, run.protocol.record_every)
         watcher = training_watcher(title_of(name), self.verbose)
         with _seeded(seed, on) if network is not None else nullcontext():
             records, _ = train(update, no_evaluation, schedule, kind, watcher=watcher)
@@ -359,6 +360,21 @@ class DomainClassifier:
         """Request weights for ``score``: True, another name for them, or None (the default)."""
         return cast(DomainClassifier, request(self, "score", sample_weight=sample_weight))
 
+    def _checked_steps(self) -> int:
+        """Return the number of updates; raise if it, the method or its settings are no such."""
+        steps, hparams = self.steps, self.hparams
+        if not isinstance(self.algorithm, str):
+            raise TypeError(
+                "algorithm must be a name, or FILE.py:Class for a method of your own, got "
+                f"{self.algorithm!r}"
+            )
+        if hparams is not None and not isinstance(hparams, Mapping):
+            raise TypeError(f"hparams must be a dict of values by name, got {hparams!r}")
+        # A search draws NumPy's whole numbers.
+        if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
+            raise ValueError(f"steps must be a whole number, 1 or more, got {steps!r}")
+        return int(steps)
+
     def _warn_of_one_domain(self, algorithm: str, without: bool) -> None:
         """Warn of a single domain; for ERM, only if it is because fit was ``without`` domains."""
         reasons = []
@@ -416,7 +432,7 @@ class DomainClassifier:
                 raise ValueError(one.error)
         return np.array([list(one.probabilities.values()) for one in found], dtype=np.float32)
 
-    def _run(self, dataset: DomainDataset, method: MethodChoice, seed: int) -> Run:
+    def _run(self, dataset: DomainDataset, method: MethodChoice, seed: int, steps: int) -> Run:
         network, weights = self.network, self.weights
         if network is not None and not isinstance(network, str):
             if weights is not None:
@@ -434,8 +450,8 @@ class DomainClassifier:
         small = dataset.kind == "vectors" or dataset.input_shape[-1] < 64
         given = {key: str(value) for key, value in (self.hparams or {}).items()}
         protocol = Protocol(
-            steps=self.steps,
-            record_every=max(1, self.steps // 10),
+            steps=steps,
+            record_every=max(1, steps // 10),
             holdout=0.0,
             network=network,
             weights=weights,
@@ -449,7 +465,7 @@ class DomainClassifier:
             test_domains=(),
             trial=seed,
             draw=0,
-            hparams=hparams_for(method, "small" if small else "large", self.steps, given),
+            hparams=hparams_for(method, "small" if small else "large", steps, given),
             protocol=protocol,
         )
 
