@@ -1,6 +1,7 @@
 """The public names: imported on first use, the same in every list, and documented."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,16 @@ def test_the_lists_of_public_names_agree() -> None:
 def test_every_public_name_is_there_and_says_what_it_is(name: str) -> None:
     found = getattr(shoal, name)
     assert name == "__version__" or (found.__doc__ and found.__name__ == name)
+
+
+def test_public_modules_need_no_import_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = Path(__file__).parents[1].joinpath("docs", "api").glob("*.md")
+    text = "".join(page.read_text("utf-8") for page in pages)
+    named = re.findall(r"currentmodule:: shoal\.(\w+)$", text, re.MULTILINE)
+    assert set(named) == set(shoal._MODULES) <= set(dir(shoal))
+    for name in named:
+        monkeypatch.delattr(shoal, name)
+        assert getattr(shoal, name) is sys.modules[f"shoal.{name}"]
 
 
 def test_an_unknown_name_is_an_error() -> None:

@@ -1,6 +1,7 @@
 """shoal: train image and table classifiers that hold up at sites they have never seen.
 
-The public names are imported on first use, so that reading records and printing help load no torch.
+Public names and modules are imported on first use, so that reading records and printing help load
+no torch.
 """
 
 from importlib import import_module
@@ -64,14 +65,30 @@ _HOMES = {
     "spread": "penalties",
 }
 
+# The public modules, so that ``import shoal`` is enough for ``shoal.networks.Standardise``.
+_MODULES = (
+    "algorithms",
+    "curvature",
+    "datasets",
+    "fitting",
+    "networks",
+    "penalties",
+    "randomness",
+    "reference",
+    "regularizers",
+    "statistics",
+    "vision",
+)
+
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOMES and name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    value: Any = import_module(f".{_HOMES.get(name, name)}", __name__)
+    value = getattr(value, name) if name in _HOMES else value
     globals()[name] = value  # found directly from now on
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted({*globals(), *_HOMES, *_MODULES})
