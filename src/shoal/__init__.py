@@ -11,6 +11,7 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .fitting import DomainClassifier, load
+    from .fitting.fit import fit
     from .micro_batches import in_micro_batches
     from .penalties import spread
     from .regularizers import Fishr
@@ -34,6 +35,7 @@ __all__ = [
     "__version__",
     "covariance_spread",
     "fisher_diagonal",
+    "fit",
     "gradient_mean",
     "gradient_noise_scale",
     "gradient_norms",
@@ -52,6 +54,7 @@ _HOMES = {
     "Fishr": "regularizers",
     "covariance_spread": "statistics",
     "fisher_diagonal": "statistics",
+    "fit": "fitting.fit",
     "gradient_mean": "statistics",
     "gradient_noise_scale": "statistics",
     "gradient_norms": "statistics",
