@@ -222,7 +222,7 @@ def _features(found: Any, arrays: Mapping[str, Array]) -> KnownFeatures:
 def _are_possible(name: str, values: Array) -> bool:
     """Return whether an array of ``KnownDomains`` can hold these values."""
     if name == "scale":  # infinite for a constant feature
-        return bool((values >= 0).all())
+        return bool((values > 0).all())
     if name == "means":  # NaN for a class that no domain has
         return not np.isinf(values).any()
     return bool(np.isfinite(values).all())
