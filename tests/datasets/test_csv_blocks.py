@@ -255,3 +255,19 @@ def test_no_file_is_left_open(tmp_path: Path) -> None:
         next(iter(read_blocks(path)))
     after = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     assert before == after
+
+
+def test_pyarrow_gets_bytes_of_its_own(tmp_path: Path) -> None:
+    """Its threads let go of them when Python may be ending; Python's own would then abort it."""
+    pyarrow, arrow_csv = map(pytest.importorskip, ("pyarrow", "pyarrow.csv"))
+    path, read, allocated = tmp_path / "t.csv", arrow_csv.read_csv, list[int]()
+    path.write_text("a,b\n" + "1,2\n" * 100_000)
+    begin = pyarrow.total_allocated_bytes()
+
+    def watched(*given: Any) -> Any:
+        allocated.append(pyarrow.total_allocated_bytes() - begin)
+        return read(*given)
+
+    with patch.object(arrow_csv, "read_csv", watched):
+        assert len(read_table(path)["a"]) == 100_000
+    assert allocated[0] >= 4 * 100_000

@@ -89,9 +89,13 @@ class CsvBlocks:
         if not end:
             return None
         text = pyarrow.string()
+        # pyarrow's threads may let go of the bytes when Python is already ending, where it aborts
+        # if they are Python's.
+        own = pyarrow.allocate_buffer(end)
+        pyarrow.FixedSizeBufferWriter(own).write(memoryview(data)[:end])
         try:
             found = pyarrow.csv.read_csv(
-                pyarrow.BufferReader(memoryview(data)[:end]),
+                pyarrow.BufferReader(own),
                 pyarrow.csv.ReadOptions(column_names=self.names, block_size=end + 1),
                 pyarrow.csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
                 pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(self.names, text)),
