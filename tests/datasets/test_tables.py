@@ -276,8 +276,11 @@ def test_nothing_is_learned_from_names_of_images(tmp_path: Path, options: dict[s
     told = (
         r"'file' names images\. A list .* the columns path, class, domain, and this file has file, "
     )
-    with pytest.raises(ValueError, match=told + r"label, site, age; rename .* --leave-out file"):
+    with pytest.raises(ValueError, match=told + r"label, site, age; rename .* --leave-out file$"):
         table_data("t", listed, **options)
+    apart = write(tmp_path / "apart.csv", listed.read_text().replace("file,", "the file,", 1))
+    with pytest.raises(ValueError, match=r"use --leave-out 'the file'$"):
+        table_data("t", apart, **options)
     found = table_data("t", listed, "label", "site", ["file"])
     assert [column.name for column in found.encoding.columns] == ["age"]
 

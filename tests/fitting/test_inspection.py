@@ -283,12 +283,12 @@ def test_columns_that_repeat_class_or_domain_are_told(tmp_path: Path) -> None:
         f"{'abc'[k % 3]},{k * k % 7},{'no' if k % 2 else 'yes'},{k % 3},{k % 2},{k % 3 > 0}"
         for k in range(60)
     )
-    (tmp_path / "t.csv").write_text("\n".join(["domain,x,class,site,answer,flag", *rows]))
+    (tmp_path / "t.csv").write_text("\n".join(["domain,x,class,site,the answer,flag", *rows]))
     *told, shift = inspect_data(tmp_path / "t.csv").notes
     assert shift.startswith("the domain can be told from the columns with ")
     assert told == [
         "the column 'site' determines the domain; it cannot help on a new domain, so leave it out: "
         "--leave-out site",
-        "the column 'answer' determines the class; if it is not known at prediction time, leave it "
-        "out: --leave-out answer",
+        "the column 'the answer' determines the class; if it is not known at prediction time, "
+        "leave it out: --leave-out 'the answer'",
     ]

@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
+from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -493,7 +494,7 @@ def _check_texts(name: str, given: Distinct) -> None:
     if too_large or (len(numbers) > NUMBERS and STRAY * len(rows) < len(given.places)):
         raise ValueError(
             f"column {name!r} has numbers{_limit(value)}, but {value!r} in row {row}; correct it, "
-            f"leave it empty, or leave out the column (shoal fit: --leave-out {name})"
+            f"leave it empty, or leave out the column (shoal fit: --leave-out {quote(name)})"
         )
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any
 
 import numpy as np
@@ -291,7 +292,8 @@ def _check_columns(
             raise ValueError(
                 f"{path}: the column {column!r} names images. A list of images is a .csv, .tsv or "
                 f".json file with the columns {', '.join(COLUMNS)}, and this file has "
-                f"{', '.join(table)}; rename them, or if it is a table, use --leave-out {column}"
+                f"{', '.join(table)}; rename them, or if it is a table, use --leave-out "
+                f"{quote(column)}"
             )
     _check_answers(path, table, class_column, domain_column)
     for column in leave_out:

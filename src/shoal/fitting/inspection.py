@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 
 from ..datasets import DomainDataset, image_folders, image_manifest, splits
 from ..datasets.domain_columns import DomainColumns
@@ -148,7 +149,7 @@ def notes_on(
     if empty:
         notes.append(f"empty folders, skipped: {first_few(empty)}")
     return notes + [
-        f"the column {column!r} determines the {kind}; {REPEATS[kind]}: --leave-out {column}"
+        f"the column {column!r} determines the {kind}; {REPEATS[kind]}: --leave-out {quote(column)}"
         for column, kind in repeats.items()
     ]
 
