@@ -17,9 +17,11 @@ from shoal.fitting.stable_columns import (
     Price,
     StableColumns,
     _price_sentence,
+    _reason,
     describe_columns,
     without_columns,
 )
+from shoal.fitting.unstable_columns import GroupEffects
 from shoal.results.metrics import METRICS
 
 SITES = ("a", "b", "c", "d")
@@ -144,8 +146,8 @@ def test_sentences(path: Path) -> None:
         "Unstable column: x1 (its effect has the other sign on 'd'). A new domain may differ again."
     )
     assert told == (
-        "Without x1, ERM would have: -7.0 points on 2 domains, +35.0 points on 'd'. --judge worst "
-        "leaves such columns out."
+        "Without x1, ERM would have: -7.0 points on 2 domains, +35.0 points on 'd', no difference "
+        "on 'c'. --judge worst leaves such columns out."
     )
     assert describe_columns(found, True, made("worst"), None)[1] == (
         "The model does not use it, because the worst domain judges."
@@ -155,7 +157,25 @@ def test_sentences(path: Path) -> None:
     )
     assert describe_columns(None, False, made(), None) == []
     less = _price_sentence(replace(price, differences={"a": -0.1, "b": 0.02}), METRICS["log-loss"])
-    assert "+0.020 on 'b', -0.100 on 'a'" in less  # of a loss, less is better: the cost is first
+    assert "+0.020 on 'b', -0.100 on 'a'." in less  # of a loss, less is better: the cost is first
+    none = _price_sentence(replace(price, differences={"a": 0.0, "b": 0.0}), METRICS["accuracy"])
+    assert "ERM would have: no difference. --judge" in none
+
+
+def test_a_sign_is_told_only_of_effects_that_are_sure_of_it() -> None:
+    group = GroupEffects(
+        names=("x1",),
+        p=0.0,
+        effects={0: -2.0, 1: -1.9, 2: 0.1},
+        errors=dict.fromkeys(range(3), 0.2),
+        mean=-1.3,
+        spread=1.0,
+        turns=False,
+        flagged=True,
+    )
+    assert _reason(group, SITES) == "x1 (its effect is between -0.1 and 2.0, by domain)"
+    turned = replace(group, effects={0: -2.0, 1: -1.9, 2: 0.5}, turns=True)
+    assert _reason(turned, SITES) == "x1 (its effect has the other sign on 'c')"
 
 
 @pytest.mark.parametrize("judge", ["mean", "worst"])

@@ -15,7 +15,7 @@ from ..datasets.encoding import Encoding
 from ..results.metrics import Metric
 from .estimates import Estimates
 from .inspection import FitData
-from .unstable_columns import ColumnStability, GroupEffects, unstable_columns
+from .unstable_columns import ERRORS, ColumnStability, GroupEffects, unstable_columns
 
 # Columns that are named in one sentence.
 NAMED = 5
@@ -136,36 +136,46 @@ def describe_columns(
 
 
 def _reason(group: GroupEffects, domains: Sequence[str]) -> str:
-    """Return the columns and how their effect differs, in a few words."""
+    """Return the columns and how their effect differs, in a few words.
+
+    A sign is that of an effect which is sure of it; one of nearly zero has none.
+    """
     names = " and ".join(group.names[:2])
     if len(group.names) > 2:
         names = f"{group.names[0]} and {len(group.names) - 1} like it"
-    effects = {domains[k]: effect for k, effect in group.effects.items()}
-    positive = [name for name, effect in effects.items() if effect > 0]
-    negative = [name for name, effect in effects.items() if effect < 0]
+    sure = {k: effect / group.errors[k] for k, effect in group.effects.items()}
+    positive = [domains[k] for k, value in sure.items() if value > ERRORS]
+    negative = [domains[k] for k, value in sure.items() if value < -ERRORS]
     fewer = min(positive, negative, key=len)
     if fewer:
         return f"{names} (its effect has the other sign on {', '.join(map(repr, fewer[:3]))})"
-    sizes = [abs(effect) for effect in effects.values()]
-    return f"{names} (its effect is between {min(sizes):.1f} and {max(sizes):.1f}, by domain)"
+    sign = -1 if group.mean < 0 else 1
+    sizes = [sign * effect for effect in group.effects.values()]
+    low, high = (f"{size:z.1f}" for size in (min(sizes), max(sizes)))
+    return f"{names} (its effect is between {low} and {high}, by domain)"
 
 
 def _price_sentence(price: Price, metric: Metric) -> str:
     """Return what leaving the columns out costs and gains, on the domains left out."""
     better = {d: v for d, v in price.differences.items() if metric.sign * v > 0}
     worse = {d: v for d, v in price.differences.items() if metric.sign * v < 0}
+    equal = [d for d, v in price.differences.items() if v == 0]
     parts = []
     for some in (worse, better):
         if not some:
             continue
         mean = metric.scale * fmean(some.values())
         unit = " points" if metric.percent else ""
-        where = f"on {next(iter(some))!r}" if len(some) == 1 else f"on {len(some)} domains"
-        parts.append(f"{mean:+.{metric.digits}f}{unit} {where}")
+        parts.append(f"{mean:+.{metric.digits}f}{unit}{_on(list(some))}")
+    if equal:  # as where the column is found only with the domain that was left out
+        parts.append(f"no difference{_on(equal) if parts else ''}")
     names = ", ".join(price.columns[:NAMED])
     names += f" and {len(price.columns) - NAMED} more" if len(price.columns) > NAMED else ""
-    changes = ", ".join(parts) or "no difference"
     return (
-        f"Without {names}, {price.name} would have: {changes}. --judge worst leaves such columns "
-        "out."
+        f"Without {names}, {price.name} would have: {', '.join(parts)}. --judge worst leaves such "
+        "columns out."
     )
+
+
+def _on(domains: Sequence[str]) -> str:
+    return f" on {domains[0]!r}" if len(domains) == 1 else f" on {len(domains)} domains"
