@@ -1,5 +1,6 @@
-"""The tables that a fit prints, on terminals of every width."""
+"""The tables that a fit prints, on terminals of every width, and what its page says of runs."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,8 @@ import pytest
 from shoal.catalogue import ON_TABLES, title_of
 from shoal.cli.fit import print_data, print_result
 from shoal.fitting.estimates import Candidate, Estimates
+from shoal.fitting.page_content import _how, _measured
+from shoal.fitting.setup import FitSetup
 from shoal.fitting.verdict import decide
 
 CLASSES = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]
@@ -94,3 +97,45 @@ def test_every_method_is_shown_on_any_terminal(
         cells = next(line for line in lines if line.startswith("Extra trees")).split()[2:]
         assert cells[:3] == ["88.3", "86.8", "95.0"]
         assert (cells[3:] == ["89.8", "88.8", "87.8", "86.8"]) is (width == 120)
+
+
+SETUP = FitSetup(
+    dataset="t",
+    fingerprint="",
+    kind="table",
+    trained="all",
+    backbone=None,
+    steps=200,
+    precision="float32",
+    settings={},
+)
+IMAGES = replace(SETUP, kind="images", trained="both", backbone="resnet18")
+
+
+@pytest.mark.parametrize(
+    ("setup", "told"),
+    [
+        (SETUP, "networks with the weights that are best on held-out examples"),
+        (replace(IMAGES, trained="head"), "networks after the last update"),
+        (IMAGES, "whole networks with the mean of their weights over the second half of a run"),
+    ],
+)
+def test_the_page_tells_which_weights_of_networks_are_measured(setup: FitSetup, told: str) -> None:
+    decision = decide(estimates()).decision
+    assert told in _measured(setup, decision)
+    assert dict(_how(setup, decision, []))["Updates per run"] == "200"
+
+
+def test_the_page_has_no_network_if_none_was_trained() -> None:
+    """Other settings of a baseline are a baseline, too."""
+    base = Candidate("logistic-regression", "Logistic regression", "logistic regression")
+    other = Candidate("logistic-regression C=1", "Logistic regression (C 1)", base.family, True)
+    scores = {one.key: {name: [0.9] for name in DOMAINS} for one in (base, other)}
+    found = replace(estimates(), candidates=(base, other), scores=scores, inside={})
+    assert _measured(SETUP, decide(found).decision) == ""
+    told = dict(_how(SETUP, decide(found).decision, []))
+    assert told.keys() == {"Fitted by scikit-learn", "Runs", "Time for these runs"}
+    assert told["Runs"] == "0: each method with each domain held out, 1 split"
+    pairs = {base.key: {("photo", "sketch"): 0.9}}
+    nested = decide(replace(found, pairs=pairs)).decision
+    assert dict(_how(SETUP, nested, []))["Runs"].endswith("1 split; then with two at a time")

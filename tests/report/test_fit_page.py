@@ -107,7 +107,7 @@ def content(**changes: Any) -> dict[str, Any]:
             }
             for name in ("erm", "fishr")
         ],
-        "measured": ", after the last update",
+        "measured": " (networks after the last update)",
         "how": [("Network", EVIL)],
         "failures": [f"fishr: {EVIL}"],
         "onnx": True,

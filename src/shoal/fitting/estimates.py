@@ -22,8 +22,8 @@ Labels = NDArray[np.int64]
 # From the simplest to the least simple. A "head" is trained on frozen features; a "penalty" is any
 # method that adds something to plain training.
 FAMILIES = ("logistic regression", "trees", "head", "erm", "penalty")
-# Their titles are words, and not names.
-COMMON_NOUNS = FAMILIES[:2]
+# The baselines, which train no network. Their titles are words, and not names.
+BASELINE_FAMILIES = FAMILIES[:2]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Candidate:
     @property
     def name(self) -> str:
         """Its name inside a sentence: "logistic regression", but "ERM"."""
-        if self.family not in COMMON_NOUNS:
+        if self.family not in BASELINE_FAMILIES:
             return self.title
         return self.title[:1].lower() + self.title[1:]
 

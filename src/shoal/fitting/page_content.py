@@ -23,6 +23,7 @@ from ..results.records import RunResult, timing_of
 from ..runs.folder import PREDICTIONS
 from .adaptation_record import AdaptationRecord
 from .decision import CandidateRow, Decision
+from .estimates import BASELINE_FAMILIES
 from .folds import Fold
 from .inspection import FitData
 from .paired import HALF
@@ -35,9 +36,11 @@ from .verdict import Verdict
 NAMED = 50
 # Which weights of a network are measured, by the run's ``stop``.
 MEASURED = {
-    "last": ", after the last update",
-    "held-out": ", with the weights that are best on held-out examples of the training domains",
+    "last": " (networks after the last update)",
+    "held-out": " (networks with the weights that are best on held-out examples of the training "
+    "domains)",
 }
+AVERAGED = " (whole networks with the mean of their weights over the second half of a run)"
 
 
 def build_page_content(
@@ -92,7 +95,7 @@ def build_page_content(
         "mistakes": find_mistakes(
             [(deployed, run) for key, run in runs if key == verdict.deploy], folds, data
         ),
-        "measured": MEASURED[setup.protocol.stop],
+        "measured": _measured(setup, decision),
         "how": _how(setup, decision, [run for _, run in runs]),
         "failures": list(failures),
         "onnx": onnx,
@@ -220,6 +223,18 @@ def _column(one: Mapping[str, Any]) -> str:
     return f"{one['name']} ({len(one['values'])} categories)"
 
 
+def _networks(decision: Decision) -> bool:
+    """Return whether networks were trained, and not only baselines fitted."""
+    families = (decision.estimates.candidate(row.key).family for row in decision.rows)
+    return not all(family in BASELINE_FAMILIES for family in families)
+
+
+def _measured(setup: FitSetup, decision: Decision) -> str:
+    if not _networks(decision):
+        return ""
+    return AVERAGED if setup.average else MEASURED[setup.protocol.stop]
+
+
 def _how(setup: FitSetup, decision: Decision, runs: Sequence[RunResult]) -> list[tuple[str, str]]:
     timings = [timing for timing in map(timing_of, runs) if timing is not None]
     seconds = sum(timing.seconds for timing in timings)
@@ -230,15 +245,15 @@ def _how(setup: FitSetup, decision: Decision, runs: Sequence[RunResult]) -> list
     splits = (
         "1 split" if most == 1 else f"{most if fewest == most else f'{fewest} to {most}'} splits"
     )
-    names = [row.key for row in decision.rows]
-    baselines = [title_of(name) for name in names if name in BASELINES]
+    baselines = [title_of(row.key) for row in decision.rows if row.key in BASELINES]
     found = []
     if baselines:
         found.append(("Fitted by scikit-learn", ", ".join(baselines)))
-    if len(names) > len(baselines):
+    if _networks(decision):
         found += [("Network", network), ("Updates per run", f"{setup.steps:,}")]
+    pairs = "; then with two at a time" if decision.estimates.pairs else ""
     found += [
-        ("Runs compared", f"{len(runs)}: each method with each domain held out, {splits}"),
+        ("Runs", f"{len(runs)}: each method with each domain held out, {splits}{pairs}"),
         ("Time for these runs", f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.0f} s"),
     ]
     machines = list(dict.fromkeys(timing.machine for timing in timings if timing.machine))
