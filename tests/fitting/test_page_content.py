@@ -99,6 +99,14 @@ def test_every_method_is_shown_on_any_terminal(
         assert (cells[3:] == ["89.8", "88.8", "87.8", "86.8"]) is (width == 120)
 
 
+def test_without_any_score_there_is_no_table(capsys: Any) -> None:
+    nothing = replace(estimates(), scores={}, inside={})
+    print_result(SimpleNamespace(verdict=decide(nothing), out=Path("out"), seconds=3.0))
+    out = capsys.readouterr().out
+    assert out.startswith(" Not enough time or runs: only 0 of 4 domains were left out")
+    assert "most frequent class" not in out
+
+
 SETUP = FitSetup(
     dataset="t",
     fingerprint="",

@@ -465,12 +465,28 @@ def _round_duration(seconds: float) -> str:
 
 def print_result(result: Any) -> None:
     """Print the estimates, the verdict and the files."""
-    from ..fitting.paired import HALF
-
     verdict, out, screen = result.verdict, result.out, open_console()
     decision, sentences = verdict.decision, list(verdict.sentences)
     if decision.shortfalls:  # before all numbers, which may look fine
         screen.print(plain(sentences.pop(0), "bold red"), soft_wrap=True)
+    if decision.rows:
+        _print_scores(decision, screen)
+    for sentence in sentences:
+        screen.print(plain(f" {sentence}"), soft_wrap=True)
+    names = ("model.safetensors", "model.json", "model.onnx", "report.html")
+    files = ", ".join(name for name in names if (out / name).exists())
+    written = f" Written to {out} in {format_duration(result.seconds)}: {files}"
+    screen.print(plain(written), soft_wrap=True)
+    folder = shlex.quote(str(out))
+    predict = f"shoal predict {folder} FILES..., shoal monitor {folder} FILES..."
+    look = f"look at the errors in {out / 'report.html'}, then fit again with another --out"
+    screen.print(plain(f" Next: {predict if verdict.useful else look}"), soft_wrap=True)
+
+
+def _print_scores(decision: Any, screen: Any) -> None:
+    """Print the scores on the domains left out, and what their names mean."""
+    from ..fitting.paired import HALF
+
     metric, guess = decision.estimates.measure, decision.guess
     title = f"{metric.title[:1].upper()}{metric.title[1:]}{' in %' if metric.percent else ''}"
     screen.print(plain(f"{title} on the held-out domain", "bold"), soft_wrap=True)
@@ -483,16 +499,6 @@ def print_result(result: Any) -> None:
         "a model.",
     ):
         screen.print(plain(f" {line}", "dim"), soft_wrap=True)
-    for sentence in sentences:
-        screen.print(plain(f" {sentence}"), soft_wrap=True)
-    names = ("model.safetensors", "model.json", "model.onnx", "report.html")
-    files = ", ".join(name for name in names if (out / name).exists())
-    written = f" Written to {out} in {format_duration(result.seconds)}: {files}"
-    screen.print(plain(written), soft_wrap=True)
-    folder = shlex.quote(str(out))
-    predict = f"shoal predict {folder} FILES..., shoal monitor {folder} FILES..."
-    look = f"look at the errors in {out / 'report.html'}, then fit again with another --out"
-    screen.print(plain(f" Next: {predict if verdict.useful else look}"), soft_wrap=True)
 
 
 # Names with their cells, one for each method; and methods with their styles.
