@@ -175,6 +175,8 @@ def test_numbers_far_from_all_in_training() -> None:
     assert column.unusual(values) == {
         2: f"x is {far:.6g}, in training it was 100 to 300",
         4: f"x is {99.9 - (high - low):.6g}, in training it was 100 to 300",
+        5: "x is missing, in training it never was",
+        6: "x is missing, in training it never was",
     }
     # Where nearly all are equal, the whole range counts.
     rare = infer_column("x", [0] * 300 + [4])
@@ -182,12 +184,14 @@ def test_numbers_far_from_all_in_training() -> None:
     assert list(rare.unusual([8, 8.1, -4, -4.1])) == [1, 3]
     one = infer_column("x", ["7", "", "7"])
     assert one is not None
-    assert list(one.unusual([7, 8])) == [1]
+    assert list(one.unusual([7, 8, None])) == [1]
     # It survives JSON; older cards have no ranges.
     assert Column.from_json(column.as_json()) == column
     older = Column.from_json({"name": "x", "kind": "number", "gaps": False})
-    assert older.unusual([1e30]) == {}
-    assert Column("c", ("a", "b")).unusual(["z"]) == {}
+    assert older.unusual([1e30, None]) == {}
+    category = Column("c", ("a", "b"))
+    assert category.unusual(["z", "?", "a"]) == {1: "c is missing, in training it never was"}
+    assert Column("c", ("", "b")).unusual([""]) == {}
 
 
 def numbered(change: dict[int, str] | None = None, head: str = "x") -> str:

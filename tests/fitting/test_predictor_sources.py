@@ -185,6 +185,8 @@ def test_the_command_counts_what_was_never_seen(
     path.write_text("age\tcolour\n1\tred\n2\tblue\n3\t\n4\tpink\n")
     assert main(["predict", str(tmp_path), str(path)]) == 0
     assert capsys.readouterr().err == (
+        f"shoal: {path}: row 3 is unlike all in training: colour is missing, in training it never "
+        "was\n"
         "shoal: 2 values of 'colour' did not occur in training and are ignored\n"
     )
     path.write_text("age\tcolour\n1\tred\n1e39\tred\n2\n")

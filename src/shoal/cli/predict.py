@@ -27,7 +27,8 @@ def add(commands: Any) -> None:
         help="classify new images or rows with a trained model",
         description="Prints the class and its probability for every image or row. Unreadable "
         "inputs are reported on stderr and skipped; the exit status is then 1. Rows with numbers "
-        "far from all in training are reported, too, because their probability means little.",
+        "far from all in training, or without a value that no row in training lacked, are "
+        "reported, too, because their probability means little.",
         examples="""
             shoal predict out/photos-fit new-photos
             shoal predict out/photos-fit new-photos --csv -q > classes.csv

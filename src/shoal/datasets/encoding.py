@@ -141,15 +141,29 @@ class Column:
         return found
 
     def unusual(self, column: Values) -> dict[int, str]:
-        """Return the rows whose number is far from all in training, and a few words about it."""
+        """Return the rows that are unlike all in training, and a few words about each.
+
+        Their number is far from all, or they lack a value and no row in training did. A number
+        that is no number is an error elsewhere.
+        """
+        if self.values is not None:
+            return {} if "" in self.values else self._lacking(_is_empty(column))
         if self.seen is None:
             return {}
-        numbers, _ = _read_numbers(column)
+        numbers, texts = _read_numbers(column)
         rows: list[int] = np.flatnonzero(self.seen.far(numbers)).tolist()
-        return {
+        found = {
             row: f"{self.name} is {numbers[row]:.6g}, in training it was {self.seen}"
             for row in rows
         }
+        if self.gaps:
+            return found
+        numbers[texts] = 0.0
+        return found | self._lacking(np.isnan(numbers))
+
+    def _lacking(self, empty: Array) -> dict[int, str]:
+        rows: list[int] = np.flatnonzero(empty).tolist()
+        return dict.fromkeys(rows, f"{self.name} is missing, in training it never was")
 
     def as_json(self) -> dict[str, Any]:
         """Return the column as plain values."""
@@ -304,7 +318,7 @@ class Encoding:
         return found
 
     def unusual(self, table: Mapping[str, Values]) -> dict[int, tuple[str, ...]]:
-        """Return a few words about each number far from all in training, by row."""
+        """Return a few words about each value unlike all in training, by row."""
         found = dict[int, tuple[str, ...]]()
         for column in self.columns:
             for row, words in column.unusual(table[column.name]).items():
@@ -518,6 +532,13 @@ def _as_float(value: Any) -> float | None:
         return math.inf
     except (TypeError, ValueError):
         return None
+
+
+def _is_empty(column: Values) -> Array:
+    """Return which values of a column are missing."""
+    different, places = distinct(column)
+    empty: Array = np.array([not _text(value) for value in different], dtype=bool)[places]
+    return empty
 
 
 def _text(value: Any) -> str:

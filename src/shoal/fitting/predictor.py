@@ -92,8 +92,8 @@ class Prediction:
         probabilities: of all classes, by name.
         error: why there is no label, for example because the file cannot be read.
         unseen: columns whose category did not occur in training, and is therefore ignored.
-        unusual: a few words about each number that is far from all in training, so that the
-            probability means little.
+        unusual: a few words about each number that is far from all in training, and each value
+            that is missing and never was there, so that the probability means little.
         features, energy: what ``monitor`` looks at: the inputs of the network's head, or the
             columns of a table, and −log Σ exp(logits).
     """
