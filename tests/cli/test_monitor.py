@@ -169,14 +169,14 @@ def test_rows_unlike_all_in_training_are_counted(
     place: Path, tmp_path: Path, capsys: Output
 ) -> None:
     lines = (place / "new.csv").read_text().splitlines()
-    lines[3] = "x,6300,0,0"
+    lines[3:5] = "x,6300,0,0", "x,,0,0"
     (tmp_path / "new.csv").write_text("\n".join(lines))
     capsys.readouterr()
     words = ["monitor", str(place / "model"), str(tmp_path / "new.csv")]
     assert main(words) == 0
-    assert "1 row has numbers far from all in training" in capsys.readouterr().out
+    assert "2 rows are unlike all in training" in capsys.readouterr().out
     assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["unusual"] == 1
+    assert json.loads(capsys.readouterr().out)["unusual"] == 2
 
 
 def test_folders_with_the_names_of_classes_are_labels(capsys: Output) -> None:
