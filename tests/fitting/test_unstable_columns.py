@@ -1,6 +1,8 @@
 """Unstable columns: the score test against slow loops, its size and power, and what is flagged."""
 
 import math
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -469,3 +471,20 @@ def test_too_many_columns_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "MOST_POSITIONS", vectors.shape[1] - 1)
     found = unstable_columns(vectors, labels, domains, columns)
     assert not found.groups and "more than 29 columns" in found.note
+
+
+def test_the_first_step_of_the_optimiser_imports_nothing_more() -> None:
+    code = """
+import sys, torch
+from shoal.fitting.pooled_regression import import_optimiser
+import_optimiser()
+known, x = set(sys.modules), torch.zeros(1, requires_grad=True)
+optimiser = torch.optim.LBFGS([x])
+optimiser.zero_grad()
+optimiser.step(lambda: (x - 1).square().sum())
+print(len(set(sys.modules) - known))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert int(done.stdout) < 5

@@ -77,6 +77,7 @@ from .leave_one_out import (
 )
 from .onnx_export import ONNX, describe_onnx, onnx_missing, write_onnx
 from .page_content import build_page_content
+from .pooled_regression import import_optimiser
 from .predictor import Predictor, device_of, load
 from .progress import fit_watcher
 from .reference import ReferenceData, make_reference
@@ -320,6 +321,7 @@ def fit(
 
     stable = None
     if inspected.table is not None:
+        import_optimiser()
         stable = StableColumns(workspace.dataset, inspected.table.encoding)
         workspace = replace(workspace, others=stable.datasets)
 

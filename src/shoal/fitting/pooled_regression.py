@@ -222,6 +222,14 @@ def eye(size: int) -> Tensor:
     return torch.eye(size, dtype=torch.float64)
 
 
+def import_optimiser() -> None:
+    """Import what torch's optimisers import at their first step, so that no test is charged for it.
+
+    That takes seconds, and how long a test takes decides how many there are time for.
+    """
+    torch.compiler.disable(lambda: None)
+
+
 def contrasts(number: int) -> Tensor:
     """Return an orthonormal basis of the vectors that sum to zero, ``[number, number − 1]``."""
     found = torch.zeros(number, number - 1, dtype=torch.float64)
