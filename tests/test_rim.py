@@ -279,6 +279,22 @@ def test_bytes_after_the_last_member_are_bounded(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("way", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_file_that_grows_in_one_step_is_refused(tmp_path: Path, way: int) -> None:
+    path = tmp_path / "archive"
+    with zipfile.ZipFile(path, "w", way) as archive, archive.open("a", "w") as member:
+        for _ in range(256):
+            member.write(bytes(2**20))
+    assert path.stat().st_size < 2**18
+    free = fits_into(2**27)
+    try:
+        with pytest.raises(ValueError, match="neither stored nor deflated"):
+            unpack(path, tmp_path / "target", limit=2**20)
+    finally:
+        free()
+    assert list(tmp_path.iterdir()) == [path]
+
+
 # A folder that is lost
 
 

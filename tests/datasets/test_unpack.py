@@ -65,7 +65,6 @@ def refused(folder: Path, content: bytes, limit: int | None = None) -> str:
 GOOD: dict[str, Callable[[], bytes]] = {
     "stored.zip": lambda: zipped(FILES, zipfile.ZIP_STORED),
     "deflated.zip": lambda: zipped(FILES),
-    "lzma.zip": lambda: zipped(FILES, zipfile.ZIP_LZMA),
     **{
         f"plain.tar{suffix}": lambda compress=compress: compress(tarred(FILES))
         for suffix, compress in COMPRESSIONS.items()

@@ -40,6 +40,8 @@ DISK = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.EMFILE, errno.ENFILE),
 }
+# Python's zipfile takes what it reads of other compressions apart at once: 4 KiB can become a GiB.
+COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # Characters of a name in a message.
 SHOWN = 200
 DRIVE = re.compile(r"[A-Za-z]:")
@@ -64,9 +66,10 @@ def unpack(
     limit: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> None:
-    """Unpack a zip or tar file (plain, gzip, bzip2 or xz) to the new folder ``target``.
+    """Unpack a zip file (stored or deflated) or a tar file (plain, gzip, bzip2 or xz).
 
-    The folder appears when all files are unpacked; after an error nothing is left behind.
+    The new folder ``target`` appears when all files are unpacked; after an error nothing is left
+    behind.
 
     Args:
         limit: the most bytes to write; by default eight times the archive's, and at least a GiB.
@@ -129,6 +132,8 @@ def _zip_members(file: IO[bytes]) -> Iterator[Member]:
             fault = None
             if info.flag_bits & 1:
                 fault = "it is encrypted"
+            elif info.compress_type not in COMPRESSIONS:
+                fault = "it is neither stored nor deflated; pack it again as usual"
             elif "\0" in info.orig_filename:
                 fault = "its name has a NUL"
             elif mode not in (0, stat.S_IFREG, stat.S_IFDIR):
