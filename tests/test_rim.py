@@ -25,6 +25,7 @@ import shoal
 from shoal import files, storage
 from shoal.cli import main
 from shoal.cli.listing import LISTS
+from shoal.datasets import tables
 from shoal.datasets.cache import build
 from shoal.datasets.decoded import file_names
 from shoal.datasets.download import download
@@ -911,6 +912,74 @@ def test_more_columns_take_time_in_proportion(tmp_path: Path) -> None:
 
     seconds(100)
     assert seconds(8000) < 4 * 8 * seconds(1000)  # quadratic would be 64
+
+
+PARQUET: dict[str, tuple[Any, str]] = {
+    "a far date": (("date32", 2**30), "'x' has a date or time that Python cannot hold"),
+    "a far time": (("timestamp", 2**52), "'x' has a date or time that Python cannot hold"),
+    "a long time": (("duration", 2**52), "'x' has a date or time that Python cannot hold"),
+    "not UTF-8": (None, "Invalid UTF8"),
+}
+
+
+def parquet(path: Path, **columns: Any) -> Path:
+    import pyarrow
+    import pyarrow.parquet
+
+    table = {"domain": list("abab"), "class": list("xxyy"), "number": [1.0, 3.0, 2.0, 7.0]}
+    pyarrow.parquet.write_table(pyarrow.table(table | columns), path)
+    return path
+
+
+@pytest.mark.parametrize("name", PARQUET)
+def test_values_of_parquet_that_cannot_be_read_are_named(tmp_path: Path, name: str) -> None:
+    import pyarrow
+
+    made, why = PARQUET[name]
+    if made is None:
+        parts = [np.arange(5, dtype=np.int32).tobytes(), b"\xff" * 4]
+        column = pyarrow.Array.from_buffers(
+            pyarrow.string(), 4, [None, *map(pyarrow.py_buffer, parts)]
+        )
+    else:
+        kind, first = made
+        of = getattr(pyarrow, kind)
+        column = pyarrow.array([first + k for k in range(4)], of() if kind == "date32" else of("s"))
+    path = parquet(tmp_path / "t.parquet", x=column)
+    with pytest.raises(ValueError, match=rf"t\.parquet cannot be read as Parquet: .*{why}"):
+        table_data("mine", path)
+
+
+def test_lists_in_a_table_are_one_value_each(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "t.parquet", lists=[[k] for k in range(4)], parts=[{"a": 1}] * 4)
+    found = table_data("mine", path).encoding
+    assert [column.name for column in found.columns] == ["number", "lists"]
+
+
+def test_two_columns_of_one_name_in_parquet(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = [pyarrow.array(list("abab"))] * 2
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_arrays(columns, names=["x", "x"]), tmp_path / "t.parquet"
+    )
+    with pytest.raises(ValueError, match=r"t\.parquet has two columns 'x'; rename"):
+        read_table(tmp_path / "t.parquet")
+
+
+def test_a_small_file_of_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal values take no room in a Parquet file, and memory when they are read."""
+    path = tmp_path / "t.parquet"
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table({"x": np.zeros(2_000_000)}), path)
+    assert path.stat().st_size < 2**20
+    assert len(read_table(path)["x"]) == 2_000_000
+    monkeypatch.setattr(tables, "TABLE_BYTES", 2**20)
+    with pytest.raises(ValueError, match=r"more than [\d,]+ rows of 1 columns are too many"):
+        read_table(path)
 
 
 # Reports on damaged runs

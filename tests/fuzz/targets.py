@@ -396,16 +396,22 @@ def lists(root: Path) -> Iterator[Target]:
 
     table = root / "table"
     table.mkdir()
-    (table / "table.csv").touch()
 
-    def use_table(content: bytes) -> None:
-        path = table / "table.csv"
-        path.write_bytes(content)
-        with contextlib.suppress(ValueError):
-            read_table(path, {})
-        table_data("mine", path, "outcome", "site")
+    def use_table_as(suffix: str) -> Callable[[bytes], None]:
+        path = table / f"table{suffix}"
+        path.touch()
 
-    yield Target("tables", tables(PATIENTS.read_bytes()), use_table, table)
+        def use(content: bytes) -> None:
+            path.write_bytes(content)
+            with contextlib.suppress(ValueError):
+                read_table(path, {})
+            table_data("mine", path, "outcome", "site")
+
+        return use
+
+    yield Target("tables", tables(PATIENTS.read_bytes()), use_table_as(".csv"), table)
+    kinds = st.one_of(*(changed_bytes(one) for one in seeds_of_parquet()), parquet_files())
+    yield Target("tables, Parquet", kinds, use_table_as(".parquet"), table, "table.parquet")
 
     dataset = image_folders("mine", folder, domains=["a", "b"])
     cache = root / "cache"
@@ -432,6 +438,57 @@ def features(root: Path) -> Iterator[Target]:
         load_features(path)
 
     yield Target("features", changed_bytes(whole), use, folder, "features.safetensors")
+
+
+def in_parquet(table: Any, **options: Any) -> bytes:
+    import pyarrow.parquet
+
+    content = io.BytesIO()
+    pyarrow.parquet.write_table(table, content, **options)
+    return content.getvalue()
+
+
+def seeds_of_parquet() -> list[bytes]:
+    import pyarrow.csv
+
+    table = pyarrow.csv.read_csv(PATIENTS).slice(0, 60)
+    return [in_parquet(table), in_parquet(table, compression="none", use_dictionary=False)]
+
+
+@st.composite
+def parquet_files(draw: st.DrawFn) -> bytes:
+    """Draw a whole Parquet file with columns of any kind."""
+    import pyarrow
+
+    rows = draw(st.integers(0, 12))
+    kinds: dict[Any, st.SearchStrategy[Any]] = {
+        pyarrow.string(): st.text(max_size=5),
+        pyarrow.binary(): st.binary(max_size=5),
+        pyarrow.float64(): st.floats(),
+        pyarrow.float16(): st.floats(width=16).map(np.float16),
+        pyarrow.bool_(): st.booleans(),
+        pyarrow.uint64(): st.integers(0, 2**64 - 1),
+        pyarrow.date32(): st.integers(-(2**31), 2**31 - 1),
+        pyarrow.timestamp("s", "UTC"): st.integers(-(2**52), 2**52),
+        pyarrow.timestamp("ns"): st.integers(-(2**63), 2**63 - 1),
+        pyarrow.duration("us"): st.integers(-(2**63), 2**63 - 1),
+        pyarrow.time32("s"): st.integers(0, 86_399),
+        pyarrow.decimal128(38, 2): st.decimals(-(10**30), 10**30, places=2),
+        pyarrow.null(): st.none(),
+        pyarrow.list_(pyarrow.int8()): st.lists(st.integers(-9, 9), max_size=2),
+        pyarrow.struct({"a": pyarrow.date32()}): st.fixed_dictionaries(
+            {"a": st.integers(-(2**31), 2**31 - 1)}
+        ),
+    }
+    names = draw(st.lists(st.sampled_from(("x", "y", "", "\x1b", "outcome")), max_size=4))
+    names = [*(("outcome", "site") if draw(st.integers(0, 4)) else ()), *names]
+    columns = []
+    for _ in names:
+        kind = draw(st.sampled_from(list(kinds)))
+        values = st.none() | kinds[kind] if draw(st.booleans()) else kinds[kind]
+        few = draw(st.lists(values, min_size=1, max_size=4))
+        columns.append(pyarrow.array([few[k % len(few)] for k in range(rows)], kind))
+    return in_parquet(pyarrow.Table.from_arrays(columns, names=names))
 
 
 # Archives

@@ -58,10 +58,10 @@ class ArrowColumn(Sequence[Any]):
         """
         import pyarrow
 
-        try:
-            encoded = self.as_numbered().chunks.unify_dictionaries()
-        except pyarrow.ArrowNotImplementedError:
-            return self.chunks.to_pylist(), np.arange(len(self))
+        encoded = self.as_numbered().chunks
+        if not pyarrow.types.is_dictionary(encoded.type):
+            return encoded.to_pylist(), np.arange(len(self))
+        encoded = encoded.unify_dictionaries()
         if not encoded.num_chunks:
             return [], np.zeros(0, dtype=np.int64)
         values = encoded.chunk(0).dictionary.to_pylist()
@@ -70,8 +70,13 @@ class ArrowColumn(Sequence[Any]):
         return [*values, None] if encoded.null_count else values, places
 
     def as_numbered(self) -> "ArrowColumn":
-        """Return the same column, each of its different values held once."""
-        return ArrowColumn(self.chunks.dictionary_encode())
+        """Return the same column, each of its different values held once, if they can be told."""
+        import pyarrow
+
+        try:
+            return ArrowColumn(self.chunks.dictionary_encode())
+        except pyarrow.ArrowNotImplementedError:
+            return self
 
     def plain_numbers(self, missing: Sequence[str], largest: float) -> Array | None:
         """Return float64 with NaN for missing values; None if that takes more than pyarrow.

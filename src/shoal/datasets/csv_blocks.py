@@ -33,6 +33,13 @@ def arrow_missing() -> bool:
     return find_spec("pyarrow") is None
 
 
+def check_names(path: Path, names: Sequence[str]) -> None:
+    """Raise if two columns of a table have one name."""
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise ValueError(f"{path} has two columns {twice[0]!r}; rename or remove one of them")
+
+
 class CsvBlocks:
     """The rows of a CSV file in blocks, each a mapping from columns to their texts.
 
@@ -63,9 +70,7 @@ class CsvBlocks:
         self._rows = 0
         header = self._parse(lambda reader: next(reader, []))
         self.names = [name.strip() for name in header]
-        twice = sorted(name for name, count in Counter(self.names).items() if count > 1)
-        if twice:
-            raise ValueError(f"{path} has two columns {twice[0]!r}; rename or remove one of them")
+        check_names(path, self.names)
 
     def __iter__(self) -> Iterator[dict[str, Sequence[Any]]]:
         """Yield the blocks that have rows."""

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from ..choices import choose
+from ..documents import DAMAGE
+from ..files import TABLE_BYTES
 from .arrow_columns import Array, ArrowColumn
 from .base import Domain, DomainDataset
-from .csv_blocks import CsvBlocks, ReadProgress, open_table
+from .csv_blocks import CsvBlocks, ReadProgress, check_names, open_table
 from .domain_columns import DomainColumns, as_list, domain_names, split_unit, texts_of
 from .encoding import Column, Encoding, Values, encoding_of, infer_column, value_or_none
 from .folders import is_image
@@ -22,8 +24,8 @@ from .groups import Groups
 from .manifest import COLUMNS
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
-# Rows of a Parquet file that are read at a time.
-BATCH = 65_536
+# Rows of a Parquet file that are read at a time, and the bytes of a number in memory.
+BATCH, NUMBER = 65_536, 8
 
 
 def is_table(path: Path) -> bool:
@@ -107,21 +109,38 @@ def _parquet_blocks(
     size, done = path.stat().st_size, 0
     try:
         found = pyarrow.parquet.ParquetFile(file)
+        names = found.schema_arrow.names
+        check_names(path, names)
         for batch in found.iter_batches(BATCH):
-            columns = zip(batch.schema.names, batch.columns, strict=True)
-            yield {name: _plain_column(values) for name, values in columns}
+            batch.validate(full=True)  # texts that are not UTF-8, for example
             done += len(batch)
+            # A thousand million equal rows fit into a few bytes.
+            if NUMBER * done * len(names) > TABLE_BYTES:
+                raise ValueError(f"more than {done:,} rows of {len(names):,} columns are too many")
+            columns = zip(names, batch.columns, strict=True)
+            yield {name: _plain_column(name, values) for name, values in columns}
             if progress is not None:
-                progress(size * done // found.metadata.num_rows, size)
-    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
+                progress(size * done // max(found.metadata.num_rows, done), size)
+    except (OSError, *DAMAGE) as error:
+        if str(path) in str(error):
+            raise
         raise ValueError(f"{path} cannot be read as Parquet: {error}") from error
 
 
-def _plain_column(values: Any) -> ArrowColumn:
+def _plain_column(name: str, values: Any) -> ArrowColumn:
     import pyarrow
 
-    if pyarrow.types.is_dictionary(values.type):
+    types = pyarrow.types
+    if types.is_dictionary(values.type):
         values = values.dictionary_decode()
+    if types.is_temporal(values.type) or types.is_nested(values.type):
+        try:
+            (values if types.is_nested(values.type) else values.unique()).to_pylist()
+        except (ArithmeticError, LookupError, ValueError) as error:
+            raise ValueError(
+                f"the column {name!r} has a date or time that Python cannot hold ({error}); write "
+                "it as text, or the table without it"
+            ) from error
     return ArrowColumn(pyarrow.chunked_array([values]))
 
 
