@@ -30,6 +30,7 @@ NAMES = (
     "lists of images, CSV",
     "lists of images, JSON",
     "tables",
+    "tables, Parquet",
     "manifests of caches",
     "features",
     "archives",
@@ -68,7 +69,7 @@ def test_what_is_wrong_is_found(tmp_path: Path) -> None:
     """The fuzzer itself: a traceback, a silent error and a leftover are failures."""
 
     def target(use: object) -> Target:
-        return Target("x", None, use, tmp_path, "file")  # type: ignore[arg-type]
+        return Target("x", None, use, tmp_path, ("file",))  # type: ignore[arg-type]
 
     def trace(_: bytes) -> None:
         raise KeyError("a")
