@@ -28,6 +28,7 @@ CALLS: dict[str, set[str]] = {
     ".write_text": set(),
     ".write_bytes": set(),
     ".rglob": {"compiled_code.py", "datasets/terra_incognita.py"},  # folders that shoal made
+    "os.walk": {FILES},
     # read JSON
     "json.load": set(),
     "json.loads": {"reference/tables.py"},
@@ -120,6 +121,7 @@ def test_the_lists_name_files_that_use_them() -> None:
         ("results/records.py", "values = json.loads(line)"),
         ("results/records.py", "from json import loads"),
         ("results/records.py", "sorted(folder.rglob('run.json'))"),
+        ("fitting/inputs.py", "for place, folders, files in os.walk(root): pass"),
         ("fitting/inputs.py", "image = Image.open(path)"),
         ("datasets/images.py", "image = Image.open(file)"),
         ("datasets/cache.py", "os.replace(aside, path)"),

@@ -158,6 +158,30 @@ def test_a_link_to_itself_among_images(tmp_path: Path) -> None:
     assert broken.path == loop and "it links to" in broken.why
 
 
+def test_folders_that_are_nested_without_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture(tmp_path / "a.png")
+    run = write_run(tmp_path / "runs", make_run("pacs", "erm", ("photo",), 0, 0))
+    here = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1200):  # longer than any path
+        os.mkdir("nested", dir_fd=here)
+        above, here = here, os.open("nested", os.O_RDONLY, dir_fd=here)
+        os.close(above)
+    os.close(here)
+    try:
+        begin = time.monotonic()
+        found, _ = files_in(tmp_path, rows=False)
+        assert tmp_path / "a.png" in found and any("nested/nested" in str(one) for one in found)
+        with pytest.warns(UserWarning, match="nested.* is more than 100 folders deep"):
+            assert [one.path for one in read_runs([tmp_path])] == [run.path]
+        assert main(["report", str(tmp_path)]) == 0
+        assert "cannot be opened (it is more than 100" in capsys.readouterr().err.replace("\n", "")
+        assert time.monotonic() - begin < 10
+    finally:
+        subprocess.run(["rm", "-r", tmp_path / "nested"], check=True)
+
+
 def test_postscript_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pillow would give it to Ghostscript, a whole programming language."""
     from PIL import EpsImagePlugin

@@ -7,6 +7,7 @@ import errno
 import io
 import os
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +22,9 @@ TENSOR_BYTES = 64 * GIB
 ARCHIVE_BYTES = 64 * GIB
 
 CHUNK = 1 << 18
+# The folders above a file that is looked for, from where it is looked for: Python recurses into
+# them.
+DEEPEST = 100
 KINDS = {
     stat.S_IFIFO: "a named pipe (FIFO)",
     stat.S_IFSOCK: "a socket",
@@ -106,3 +110,21 @@ def open_to_append(path: str | Path) -> IO[bytes]:
     except BaseException:
         os.close(handle)
         raise
+
+
+def walk(
+    folder: Path, closed: Callable[[OSError], object], follow_links: bool = False
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield a folder and those below it, each with its folders and its files, as ``os.walk`` does.
+
+    Args:
+        closed: called with the error of each folder that cannot be opened, or is too deep.
+    """
+    above = str(folder)
+    for place, folders, files in os.walk(folder, onerror=closed, followlinks=follow_links):
+        if place.count(os.sep, len(above)) >= DEEPEST:
+            for name in folders:
+                why = f"it is more than {DEEPEST} folders deep"
+                closed(OSError(errno.ELOOP, why, os.path.join(place, name)))
+            folders.clear()
+        yield place, folders, files

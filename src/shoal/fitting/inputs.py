@@ -22,6 +22,7 @@ from ..datasets.folders import is_litter, may_be_image
 from ..datasets.images import planes
 from ..datasets.reading import AS_STORED, Reading
 from ..datasets.tables import is_table
+from ..files import walk
 from ..networks.registry import BY_SIZE
 from ..training.pillow import SIZE
 
@@ -272,7 +273,7 @@ def files_in(folder: Path, rows: bool) -> tuple[list[Path], int]:
     def keep(error: OSError) -> None:
         found.append(Path(error.filename))
 
-    for place, folders, files in os.walk(folder, onerror=keep, followlinks=True):
+    for place, folders, files in walk(folder, keep, follow_links=True):
         here = Path(place)
         folders[:] = [one for one in sorted(folders) if not is_litter(one) and is_new(here / one)]
         there = [here / name for name in files if not is_litter(name)]

@@ -25,6 +25,7 @@ from ..datasets.encoding import Array, Encoding
 from ..datasets.reading import Reading
 from ..datasets.tables import read_blocks
 from ..documents import damage_named, read_object
+from ..files import DEEPEST
 from ..monitoring.place import Observed, PlaceReport, report_place
 from ..monitoring.reference import ENTRY as REFERENCE
 from ..monitoring.reference import FILE as REFERENCE_FILE
@@ -589,7 +590,7 @@ def _rows_of_table(encoding: Encoding, source: Any) -> Iterator[EncodedRows]:
     try:
         if file and Path(source).is_dir():
             next(os.scandir(source), None)  # raises the better reason if it cannot be opened
-            raise ValueError(f"there are no tables in {where}")
+            raise ValueError(f"there are no tables in {where}, {DEEPEST} folders deep at most")
         for table in read_blocks(Path(source), unread) if file else [columns_of(source)]:
             if not first and (refused := encoding.mismatch(table, where)):
                 raise ValueError(refused)

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..documents import json_object, parse_json, read_object
 from ..escapes import brief
-from ..files import JSON_BYTES, LIST_BYTES, UnfitFile, read_bytes
+from ..files import JSON_BYTES, LIST_BYTES, UnfitFile, read_bytes, walk
 from .index import (
     Entry,
     Files,
@@ -428,7 +428,7 @@ def folders_with(names: Sequence[str], folder: Path) -> list[Path]:
     """
     found: list[Path] = []
     closed: list[OSError] = []
-    for place, _, files in os.walk(folder, onerror=closed.append):
+    for place, _, files in walk(folder, closed.append):
         if set(names) <= set(files):
             # A folder can be listed and still not be entered.
             if os.access(place, os.X_OK):
