@@ -22,6 +22,7 @@ CALLS: dict[str, set[str]] = {
     "open": set(),
     "os.open": {FILES, STORAGE, "cli/__init__.py"},
     "os.fdopen": {FILES},
+    "io.BufferedReader": {FILES},
     "io.open": set(),
     ".read_text": PACKAGE,
     ".read_bytes": set(),

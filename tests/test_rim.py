@@ -1,6 +1,7 @@
 """The rim: hostile files, names and file systems meet an error with a name, and leave nothing."""
 
 import fcntl
+import hashlib
 import io
 import json
 import os
@@ -156,6 +157,28 @@ def test_a_link_to_itself_among_images(tmp_path: Path) -> None:
     (tmp_path / "one" / "stray").symlink_to(tmp_path / "one" / "stray")
     (broken,) = verify(image_folders("mine", tmp_path)).broken
     assert broken.path == loop and "it links to" in broken.why
+
+
+def test_a_file_whose_content_has_still_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some files of the kernel are regular ones by their state, and would make a reader wait."""
+    path = tmp_path / "a.png"
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR)
+    monkeypatch.setattr(files, "_check", lambda *_: None)  # so that it passes as one of them
+    try:
+        for _ in range(2):
+            with pytest.raises(ValueError, match=r"a\.png: its content has still to come"):
+                files.read_bytes(path, 100)
+            with (
+                files.open_file(path, 100) as file,
+                pytest.raises(ValueError, match="still to come"),
+            ):
+                hashlib.file_digest(file, "sha256")
+            os.write(writer, b"begin")
+    finally:
+        os.close(writer)
 
 
 def test_folders_that_are_nested_without_end(

@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 MIB, GIB = 2**20, 2**30
 # The most bytes of a file, by what it holds.
@@ -44,6 +44,31 @@ class UnfitFile(ValueError):
         super().__init__(f"cannot read {path}: {why}")
 
 
+class _Raw(io.FileIO):
+    """An open file that ends in an error where its reader would have to wait.
+
+    Some files of the kernel, such as ``/proc/kmsg``, look like regular ones and are not.
+    """
+
+    def __init__(self, handle: int, path: str | Path) -> None:
+        super().__init__(handle)
+        self.path = path
+
+    def readinto(self, buffer: Any) -> int:
+        if (count := super().readinto(buffer)) is None:
+            raise self._waits()
+        return count
+
+    def readall(self) -> bytes:
+        content: bytes | None = super().readall()
+        if content is None:
+            raise self._waits()
+        return content
+
+    def _waits(self) -> UnfitFile:
+        return UnfitFile(self.path, "its content has still to come, expected a regular file")
+
+
 def open_file(path: str | Path, most: int) -> io.BufferedReader:
     """Return a regular file of at most ``most`` bytes, open to be read.
 
@@ -53,7 +78,7 @@ def open_file(path: str | Path, most: int) -> io.BufferedReader:
     handle = os.open(path, FLAGS | os.O_RDONLY)
     try:
         _check(path, os.fstat(handle), most)
-        return os.fdopen(handle, "rb")
+        return io.BufferedReader(_Raw(handle, path))
     except BaseException:
         os.close(handle)
         raise
