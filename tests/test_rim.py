@@ -35,6 +35,7 @@ from shoal.datasets.images import decode, find_copies, image_size, is_turned, ve
 from shoal.datasets.samples import cached_samples
 from shoal.datasets.tables import read_table, table_data
 from shoal.datasets.unpack import unpack
+from shoal.fitting.fit import _Results
 from shoal.fitting.inputs import columns_of, files_in, inputs_of
 from shoal.fitting.setup import saved_setup
 from shoal.report.figures import canvas, name_in_figure, render
@@ -407,6 +408,20 @@ def test_a_run_that_is_done_without_its_description_is_not_done(tmp_path: Path) 
     assert "or delete it" in reason
     shutil.rmtree(path)  # as it says
     assert worker.attempt(run) is RunState.DONE
+
+
+def test_a_run_of_a_fit_that_is_done_and_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """As a folder in place of a file, or a folder that may be entered and not listed."""
+    planned(tmp_path)
+    run = read_plan(tmp_path)[0]
+    path = folder_of(tmp_path, run)
+    Worker(tmp_path, Squares()).attempt(run)
+    (path / "run.json").unlink()
+    (path / "run.json").mkdir()
+    assert state_of(path) is RunState.DONE
+    results = _Results(tmp_path, None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=rf"{path.name} is done, but cannot be read; delete"):
+        results.known([("erm", run)])
 
 
 # Locks

@@ -39,7 +39,7 @@ from ..networks.registry import backbone_name, check_network
 from ..notebook import html_lines
 from ..results.averages import average_folder
 from ..results.metrics import METRICS
-from ..results.records import CARD, MODEL, Record, RunResult
+from ..results.records import CARD, MODEL, Record, RunResult, again
 from ..runs import model as models
 from ..runs.machine import Machine, one_thread
 from ..runs.model import check_saving
@@ -481,6 +481,10 @@ class _Results:
         """Return the results of finished runs, each with the key of its candidate."""
         new = [run for _, run in runs if run.identity not in self._known]
         self._known |= finished_runs(self.out, new)
+        for run in new:
+            if run.identity not in self._known:
+                folder = folder_of(self.out, run)
+                raise ValueError(f"{folder} is done, but cannot be read; {again(folder)}")
         return [(key, self._known[run.identity]) for key, run in runs]
 
     def __call__(
