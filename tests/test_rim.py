@@ -12,6 +12,7 @@ import tarfile
 import time
 import warnings
 import zipfile
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,8 @@ import shoal
 from shoal import files, storage
 from shoal.cli import main
 from shoal.cli.listing import LISTS
+from shoal.cli.loading import load_for_model
+from shoal.cli.samples import samples_of
 from shoal.datasets import tables
 from shoal.datasets.cache import build
 from shoal.datasets.decoded import file_names
@@ -639,6 +642,24 @@ def test_markup_in_a_name_is_text(capsys: pytest.CaptureFixture[str]) -> None:
         assert words in told
 
 
+@pytest.mark.parametrize("fingerprint", ["", "f" * 64])
+@pytest.mark.parametrize("name", ["{}", "../private", "", "..", "./private", "private/"])
+def test_a_data_set_that_is_named_like_a_path_brings_no_images(
+    tmp_path: Path, name: str, fingerprint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The images of a page come from the data sets of this machine, by a name from others."""
+    for place in ("private", "data/private"):
+        for domain in ("one", "two"):
+            picture(tmp_path / place / domain / "cat" / "a.png")
+    run = make_run("pacs", "erm", ("photo",), 0, 0)
+    run = replace(run, dataset=name.format(tmp_path / "private"), fingerprint=fingerprint)
+    where = Namespace(data=tmp_path / "data", cache=tmp_path / "cache")
+    assert samples_of([run], where) == {}
+    assert "its name is a path" in capsys.readouterr().err
+    own = replace(run, dataset="private", fingerprint="")
+    assert list(samples_of([own], where)["private"]) == ["one", "two"]
+
+
 def test_a_newline_does_not_end_a_comment_of_latex() -> None:
     file = io.StringIO()
     lines = ["a note on mine\n\\input{/etc/passwd}", "another\r\\x", "and \u2028\\y"]
@@ -859,6 +880,13 @@ def test_a_damaged_card_is_named_by_what_measures_a_model(
     for command in (["eval", str(tmp_path), "--dataset"], ["diagnose", str(tmp_path)]):
         assert main([*command, str(tmp_path / "x.csv")]) == 2
         assert f"the card of {tmp_path} is damaged" in capsys.readouterr().err
+
+
+def test_a_card_whose_columns_are_not_those_of_the_model_is_named(tmp_path: Path) -> None:
+    column = {"name": "size", "kind": "number", "gaps": False}
+    card = {"inputs": {"kind": "table", "columns": [column]}, "shape": [5]}
+    with pytest.raises(ValueError, match=rf"{tmp_path} is damaged \(columns of 1 numbers for the"):
+        load_for_model(Namespace(model=tmp_path), card)
 
 
 def test_a_version_of_a_thousand_digits(tmp_path: Path) -> None:

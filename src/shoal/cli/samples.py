@@ -3,6 +3,7 @@
 import argparse
 import base64
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from .notes import note
@@ -36,6 +37,8 @@ def _samples(run: Any, options: argparse.Namespace, most: int) -> Any:
     from ..datasets.cache import find_caches
     from ..datasets.samples import cached_samples, samples
 
+    if run.dataset in ("", "..") or Path(run.dataset).name != run.dataset:
+        raise ValueError("its name is a path, which could lead to any folder")
     try:
         dataset = _dataset(run, options)
     except (ValueError, OSError) as error:
