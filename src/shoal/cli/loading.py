@@ -160,7 +160,8 @@ def load_for_model(options: argparse.Namespace, card: Mapping[str, Any]) -> Any:
 
     inputs = card.get("inputs") or _inputs_of_fit(options.model, card)
     with damage_named(f"the card of {options.model}", FIT_AGAIN):
-        encoding = Encoding.from_card(inputs)
+        # The columns of a fit are not always all those of its runs.
+        encoding = Encoding.from_card(inputs, card["shape"] if card.get("inputs") else None)
         reading = Reading.from_json(inputs)
         label, domain = (_columns(inputs, kind) for kind in ("class_column", "domain_column"))
     if encoding is not None:

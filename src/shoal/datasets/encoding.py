@@ -343,12 +343,22 @@ class Encoding:
         return {"kind": "table", "columns": self.as_json(), **known}
 
     @staticmethod
-    def from_card(inputs: Mapping[str, Any]) -> "Encoding | None":
-        """Return the encoding of a card's inputs; None if they are not rows of a table."""
+    def from_card(
+        inputs: Mapping[str, Any], shape: Sequence[int] | None = None
+    ) -> "Encoding | None":
+        """Return the encoding of a card's inputs; None if they are not rows of a table.
+
+        Args:
+            shape: what the model takes, which the columns must become.
+        """
         if not inputs.get("columns"):
             return None
         ignored = tuple(map(str, inputs["ignored"])) if "ignored" in inputs else None
-        return replace(Encoding.from_json(inputs["columns"]), ignored=ignored)
+        found = replace(Encoding.from_json(inputs["columns"]), ignored=ignored)
+        width = sum(column.width for column in found.columns)
+        if shape is not None and [width] != list(shape):
+            raise ValueError(f"columns of {width} numbers for the shape {brief(shape)}")
+        return found
 
 
 def infer_encoding(

@@ -188,11 +188,7 @@ class Predictor:
         alone = BATCH[self.device.type] if self._images else VECTORS
         self._size = TOGETHER if model.algorithm.predicts_batchwise else alone
         self._fast: Probabilities | None = None
-        self.encoding = Encoding.from_card(self.card.get("inputs", {}))
-        if self.encoding is not None:
-            width = sum(column.width for column in self.encoding.columns)
-            if [width] != list(self.card["shape"]):
-                raise ValueError(f"columns of {width} numbers for the shape {self.card['shape']}")
+        self.encoding = Encoding.from_card(self.card.get("inputs", {}), self.card["shape"])
         self.reading = Reading.from_json(self.card.get("inputs", {}))
 
     def _repr_html_(self) -> str:
