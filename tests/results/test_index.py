@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import math
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -165,9 +167,23 @@ def edited(**changes: Any) -> Any:
     return edit
 
 
+def first_step(value: float) -> Any:
+    """Return a function that replaces the first number of an index, the step of a record."""
+
+    def edit(content: bytes) -> bytes:
+        start = len(index.MAGIC) + index.DIGEST
+        place = start + 8 + int.from_bytes(content[start : start + 8], "little")
+        return sealed(content[:place] + struct.pack("d", value) + content[place + 8 :])
+
+    return edit
+
+
 @pytest.mark.parametrize(
     "damage",
     [
+        first_step(math.inf),
+        first_step(2.5),
+        first_step(1e30),
         lambda content: b"",
         lambda content: content[:40],
         lambda content: content[:-8],

@@ -20,11 +20,12 @@ Place = tuple[str, ...]
 class Layout:
     """A record without its numbers: in ``text``, null stands for a float and 0 for an integer."""
 
-    __slots__ = ("columns", "template", "text", "width")
+    __slots__ = ("columns", "template", "text", "whole", "width")
 
     def __init__(self, text: str) -> None:
         self.text, self.template = text, parse_json(text, "a layout")
         self.columns: dict[Place, int] = {}
+        self.whole: list[int] = []  # the columns of integers
         self.width = 0
         self._number(self.template, ())
 
@@ -39,6 +40,8 @@ class Layout:
         elif _is_number(template):
             if place:
                 self.columns[place] = self.width
+            if template is not None:
+                self.whole.append(self.width)
             self.width += 1
 
     def example(self) -> Any:
@@ -72,12 +75,14 @@ def _fill(template: Any, numbers: Iterator[float]) -> Any:
 class Shape:
     """The layouts of all records of a file, and where the numbers of each begin."""
 
-    __slots__ = ("layouts", "means", "shares", "starts", "width")
+    __slots__ = ("layouts", "means", "shares", "starts", "whole", "width")
 
     def __init__(self, layouts: tuple[Layout, ...], starts: Sequence[int] | None = None) -> None:
         *self.starts, self.width = accumulate((one.width for one in layouts), initial=0)
         self.starts = list(starts) if starts is not None else self.starts
         self.layouts = layouts
+        both = zip(layouts, self.starts, strict=True)
+        self.whole = np.array([start + k for one, start in both for k in one.whole], np.int64)
         # By part, split and domains: the numbers to average, for each record.
         self.means: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
         # By parts: the places of all their numbers.
@@ -151,6 +156,11 @@ class Packed(Sequence[dict[str, Any]]):
         # After a 0, NaN is neither the smallest nor the largest.
         found = [0.0, *map(self.numbers.__getitem__, self.shape.places(*parts))]
         return min(found) >= 0 and max(found) <= 1
+
+    def are_whole(self) -> bool:
+        """Return whether all numbers that stand for integers are such ones."""
+        found = np.asarray(self.numbers)[self.shape.whole]
+        return bool(((found == np.trunc(found)) & (np.abs(found) < 10**EXACT)).all())
 
     def column(self, *place: str) -> list[float]:
         """Return one number of every record; NaN where a record lacks it."""

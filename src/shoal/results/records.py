@@ -398,13 +398,14 @@ def _are_records(rows: Packed, test_domains: tuple[str, ...]) -> bool:
     steps = rows.column("step")
     right = all(_is_record(layout, test_domains) for layout in set(rows.shape.layouts))
     distinct = len(set(steps)) == len(steps) and min(steps) >= 0
-    return right and distinct and rows.are_shares(*SHARES)
+    return right and distinct and rows.are_whole() and rows.are_shares(*SHARES)
 
 
 def _are_averages(rows: Packed) -> bool:
     layouts = set(rows.shape.layouts)
     right = all(_is_record(one, ()) and _names_average(one.template) for one in layouts)
-    return right and min(rows.column("step")) >= 0 and rows.are_shares(*SHARES)
+    right = right and rows.are_whole() and rows.are_shares(*SHARES)
+    return right and min(rows.column("step")) >= 0
 
 
 def _names_average(values: Any) -> bool:
