@@ -28,6 +28,7 @@ Published = Mapping[str, int] | int
 # The formats that are decoded, by their names in Pillow. It knows others, and gives some of them to
 # programs such as Ghostscript.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+NO_MEMORY = "there is too little memory to decode it"
 # Images that wait for a thread at a time: a million futures at once take a gigabyte.
 WAITING = 1024
 
@@ -62,6 +63,8 @@ def load_image(path: Path) -> "Image":
         raise ValueError(
             f"cannot read {path}: not an image file, or its header is damaged"
         ) from error
+    except MemoryError as error:
+        raise ValueError(f"cannot read {path}: {NO_MEMORY}") from error
     except Exception as error:  # Pillow raises all kinds of errors on damaged files
         raise ValueError(f"cannot read {path}: damaged or truncated ({error})") from error
     return image
@@ -71,6 +74,8 @@ def render_image(image: "Image", path: Path, reading: Reading) -> "Image":
     """Return a loaded image in RGB; ``path`` is for the error."""
     try:
         found = reading.render(image)
+    except MemoryError as error:
+        raise ValueError(f"cannot read {path}: {NO_MEMORY}") from error
     except Exception as error:  # some modes cannot be converted
         raise ValueError(f"cannot read {path}: {error}") from error
     if found is None:
