@@ -82,7 +82,7 @@ class Shape:
         self.starts = list(starts) if starts is not None else self.starts
         self.layouts = layouts
         both = zip(layouts, self.starts, strict=True)
-        self.whole = np.array([start + k for one, start in both for k in one.whole], np.int64)
+        self.whole = [start + column for one, start in both for column in one.whole]
         # By part, split and domains: the numbers to average, for each record.
         self.means: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
         # By parts: the places of all their numbers.
@@ -159,8 +159,8 @@ class Packed(Sequence[dict[str, Any]]):
 
     def are_whole(self) -> bool:
         """Return whether all numbers that stand for integers are such ones."""
-        found = np.asarray(self.numbers)[self.shape.whole]
-        return bool(((found == np.trunc(found)) & (np.abs(found) < 10**EXACT)).all())
+        found = map(self.numbers.__getitem__, self.shape.whole)
+        return all(number.is_integer() and abs(number) < 10**EXACT for number in found)
 
     def column(self, *place: str) -> list[float]:
         """Return one number of every record; NaN where a record lacks it."""
