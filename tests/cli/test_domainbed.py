@@ -160,7 +160,7 @@ def test_the_classifier_takes_its_names() -> None:
         for name, hparams in (("irm", {"penalty_weight": 3}), ("IRM", {"irm_lambda": 3}))
     )
     dataset = squares((4, 4), "tiny", side=28)
-    first, second = (one._run(dataset, find_method(one.algorithm), 0) for one in (ours, theirs))
+    first, second = (one._run(dataset, find_method(one.algorithm), 0, 10) for one in (ours, theirs))
     assert first.identity == second.identity and second.algorithm == "irm"
 
 

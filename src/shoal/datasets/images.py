@@ -121,7 +121,11 @@ def planes(image: "Image") -> Tensor:
 
 def decode(path: Path, reading: Reading = AS_STORED) -> Tensor:
     """Return the image as uint8 RGB ``[3, H, W]``; raise as ``read_image`` does."""
-    return planes(read_image(path, reading))
+    image = read_image(path, reading)
+    try:
+        return planes(image)
+    except MemoryError as error:
+        raise ValueError(f"cannot read {path}: {NO_MEMORY}") from error
 
 
 class Broken(NamedTuple):

@@ -585,8 +585,9 @@ def _rows_of_table(encoding: Encoding, source: Any) -> Iterator[EncodedRows]:
     where, unread, first = str(source) if file else TABLE, dict[int, str](), 0
     try:
         if file and Path(source).is_dir():
-            next(os.scandir(source), None)  # raises the better reason if it cannot be opened
-            raise ValueError(f"there are no tables in {where}, {DEEPEST} folders deep at most")
+            # Raises the better reason if it cannot be opened.
+            deep = f", {DEEPEST} folders deep at most" if any(os.scandir(source)) else ""
+            raise ValueError(f"there are no tables in {where}{deep}")
         for table in read_blocks(Path(source), unread) if file else [columns_of(source)]:
             if not first and (refused := encoding.mismatch(table, where)):
                 raise ValueError(refused)
