@@ -280,10 +280,10 @@ def sharded(model: nn.Module, parts: tuple[type[nn.Module], ...] = (nn.Linear,))
     """Return the model under FSDP2 in a process group: these layers alone, then the rest."""
     if dist.is_initialized():
         mesh = init_device_mesh("cpu", (WORLD,))
-        for module in list(model.modules()):
-            if isinstance(module, parts):
-                fully_shard(module, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+        for module in [*(one for one in model.modules() if isinstance(one, parts)), model]:
+            fully_shard(module, mesh=mesh)
+            # Else torch 2.8 adds up float32 gradients over Gloo instead of averaging them.
+            module.set_force_sum_reduction_for_comms(True)
     return model
 
 
