@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn import config_context
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
@@ -232,6 +233,10 @@ def test_a_data_set_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     # It begins with weights of ImageNet, as a fit does.
     protocol = model._run(data, find_method(model.algorithm), 0, 3).protocol
     assert (protocol.network, protocol.weights) == ("efficientnet-lite0", "imagenet")
+    empty = tmp_path / "empty.png"
+    Image.new("RGB", (50, 50)).save(empty)
+    with pytest.warns(UserWarning, match="^1 image is unlike all in training, such as .*empty.png"):
+        model.predict([paths[0], empty])
     with pytest.raises(ValueError, match="there is no file"):
         model.predict([tmp_path / "gone.png"])
     with pytest.raises(ValueError, match="one file for each example, got the folder"):

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import shoal
 from shoal.cli import main
@@ -543,6 +544,10 @@ def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> Non
     assert "there is no file none.png" in err
     assert rows[-1]["source"].endswith("3.png")
 
+    # An image that shows nothing is told of, classified all the same.
+    Image.new("RGB", (60, 50), (120, 120, 120)).save("empty.png")
+    check_unlike_images(capsys, "data/hospital_a/dark/0.png", "empty.png")
+
     # What is damaged is told; nothing is lost by it.
     weights = Path("out/model.safetensors").read_bytes()
     Path("out/model.safetensors").write_bytes(weights[:-7])
@@ -551,6 +556,36 @@ def test_images_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> Non
     assert "there is no model.safetensors in out" in refused(capsys, "predict", "out", files[0])
     assert main(list(IMAGES)) == 0  # and is made again from the runs
     assert Path("out/model.safetensors").read_bytes() == weights
+
+
+def check_unlike_images(capsys: Output, usual: str, empty: str) -> None:
+    """Check what the model in ``out`` says of an image like those in training and an empty one."""
+    predictor = shoal.load("out", "cpu")
+    found = predictor.predict([usual, empty, np.full((9, 9, 3), 7, np.uint8)])
+    assert found[0].unusual == () and found[1].label is not None
+    assert [words.partition(" is ")[0] for words in found[1].unusual] == ["contrast", "colour"]
+    assert found[1].unusual[0].startswith("contrast is 0, in training it was ")
+    assert found[2].unusual == found[1].unusual
+    with pytest.warns(UserWarning, match=f"^1 image is unlike all in training, such as {empty}: c"):
+        assert predictor.predict_proba([usual, empty]).shape == (2, 2)
+    assert main(["predict", "out", usual, empty, "--csv"]) == 0
+    out, err = capsys.readouterr()
+    words = "; ".join(found[1].unusual)
+    assert err == f"shoal: {empty} is unlike all in training: {words}\n"
+    assert [row["unusual"] for row in csv.DictReader(io.StringIO(out))] == ["", words]
+    assert main(["monitor", "out", usual, empty]) == 0
+    assert "1 image is unlike all in training; 'shoal predict' says" in capsys.readouterr().out
+    # An older model says nothing of it; one whose card was changed is refused.
+    path = Path("out/model.json")
+    before = path.read_bytes()
+    card = json.loads(before)
+    seen = card["inputs"].pop("appearance")
+    write_json(path, card)
+    assert shoal.load("out").predict(empty)[0].unusual == ()
+    card["inputs"]["appearance"] = {**seen, "colour": None}
+    write_json(path, card)
+    assert "model.json is damaged" in refused(capsys, "predict", "out", usual)
+    path.write_bytes(before)
 
 
 def test_features_are_computed_once(tmp_path: Path) -> None:

@@ -122,8 +122,8 @@ def _run(options: argparse.Namespace) -> int:
     kind = "rows" if model.takes_rows else "images"
     said = sentences(report, kind, model.reference.shares)
     if unusual:
-        rows = "1 row is" if unusual == 1 else f"{unusual:,} rows are"
-        said.append(f"{rows} unlike all in training; 'shoal predict' says why.")
+        count = f"1 {kind[:-1]} is" if unusual == 1 else f"{unusual:,} {kind} are"
+        said.append(f"{count} unlike all in training; 'shoal predict' says why.")
     if model.card.get(ADAPTATION) and (offered := model.adaptation.offered):
         gain = model.adaptation.gain(offered)
         said.append(f"'shoal predict --adapt' can adapt to these {kind} ({offered}): {gain}.")

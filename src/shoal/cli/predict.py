@@ -14,7 +14,7 @@ from .loading import report_unseen
 from .notes import add_quiet, note, report_error
 from .options import add_device, device
 
-# Rows unlike all in training that are listed on stderr; the others are counted.
+# Inputs unlike all in training that are listed on stderr; the others are counted.
 NAMED = 10
 # What only ``shoal monitor`` looks at.
 OBSERVED = ("features", "energy")
@@ -28,7 +28,8 @@ def add(commands: Any) -> None:
         description="Prints the class and its probability for every image or row. Unreadable "
         "inputs are reported on stderr and skipped; the exit status is then 1. Rows with numbers "
         "far from all in training, or without a value that no row in training lacked, are "
-        "reported, too, because their probability means little.",
+        "reported, too, because their probability means little; so are images with much less or "
+        "more contrast, sharpness or colour than all in training.",
         examples="""
             shoal predict out/photos-fit new-photos
             shoal predict out/photos-fit new-photos --csv -q > classes.csv
@@ -99,7 +100,8 @@ def _run(options: argparse.Namespace) -> int:
                 note(_caution(found))
         show(found)
     if unusual > NAMED:
-        note(f"{unusual:,} rows are unlike all in training; --csv and --json mark them")
+        kind = "rows" if model.takes_rows else "images"
+        note(f"{unusual:,} {kind} are unlike all in training; --csv and --json mark them")
     report_unseen(unseen)
     return 1 if failed else 0
 

@@ -58,6 +58,11 @@ class SeenRange:
         found: Array = (numbers < self.min - margin) | (numbers > self.max + margin)
         return found
 
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> "SeenRange":
+        """Return the range of these plain values."""
+        return SeenRange(**{key: float(one) for key, one in values.items()})
+
     def __str__(self) -> str:
         return f"{self.min:.6g} to {self.max:.6g}"
 
@@ -189,7 +194,7 @@ class Column:
             raise ValueError(f"the gaps of {name!r} must be true or false")
         seen = None
         if "seen" in values:
-            seen = SeenRange(**{key: float(one) for key, one in values["seen"].items()})
+            seen = SeenRange.from_json(values["seen"])
         return Column(name, None, values["gaps"], seen)
 
 

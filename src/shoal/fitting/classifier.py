@@ -15,6 +15,7 @@ from .._version import __version__
 from ..algorithms import find
 from ..catalogue import StepKind, own_method, title_of
 from ..datasets import DomainDataset
+from ..datasets.appearance import Appearance
 from ..datasets.cache import ImageCache, open_or_build_cache
 from ..datasets.encoding import Array
 from ..notebook import html_table
@@ -226,7 +227,10 @@ class DomainClassifier:
         self._set_features(placed.shape, table)
         if len(placed.shape) == 1:
             encoding = encoding or unnamed_encoding(placed.shape[0])
-        images = {"kind": "images", **({} if dataset.in_memory else dataset.reading.as_json())}
+        images: dict[str, Any] = {"kind": "images"}
+        if cache is not None:
+            seen = Appearance.of(cache[name].evaluation for name in dataset.names)
+            images |= {**dataset.reading.as_json(), "appearance": seen.as_json()}
         card = {
             "shape": list(placed.shape),
             "classes": _texts(classes),
@@ -426,11 +430,7 @@ class DomainClassifier:
     def _predict_files(self, files: list[Path]) -> Array:
         if folders := [path for path in files if path.is_dir()]:
             raise ValueError(f"X must name one file for each example, got the folder {folders[0]}")
-        found = self.predictor_.predict(files)
-        for one in found:
-            if one.error is not None:
-                raise ValueError(one.error)
-        return np.array([list(one.probabilities.values()) for one in found], dtype=np.float32)
+        return self.predictor_.predict_proba(files)
 
     def _run(self, dataset: DomainDataset, method: MethodChoice, seed: int, steps: int) -> Run:
         network, weights = self.network, self.weights

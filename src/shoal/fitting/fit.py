@@ -28,6 +28,7 @@ from ..catalogue import (
 )
 from ..choices import choose
 from ..datasets import DomainDataset
+from ..datasets.appearance import Appearance
 from ..datasets.cache import ImageCache, build, cache_folder
 from ..datasets.domain_columns import DomainColumns, as_list
 from ..distributed import first_rank_first, processes, rank
@@ -413,7 +414,21 @@ def fit(
             workspace,
             metric,
         )
-        write_model(out, final, method, deploy.setup, deployed, verdict, reference, adaptation)
+        appearance = None
+        if not table:
+            decoded = build(inspected.dataset, folder)
+            appearance = Appearance.of(decoded[name].evaluation for name in deployed.dataset.names)
+        write_model(
+            out,
+            final,
+            method,
+            deploy.setup,
+            deployed,
+            verdict,
+            reference,
+            adaptation,
+            appearance,
+        )
         if adaptation is not None and adaptation.offered is not None:
             gain = adaptation.gain(adaptation.offered)
             watcher.note(f"'shoal predict --adapt' uses {adaptation.offered}: {gain}")
@@ -626,12 +641,14 @@ def write_model(
     verdict: Verdict,
     reference: Reference | None,
     adaptation: AdaptationRecord | None,
+    appearance: Appearance | None,
 ) -> None:
     """Write the model of ``run``, which was trained on all domains, and its card to ``out``.
 
     Args:
         reference: what ``monitor`` needs.
         adaptation: what adaptations did on the domains left out.
+        appearance: of all images; None for rows.
     """
     average, folder = setup.average, folder_of(out, run)
     if not (average_folder(folder, average) / MODEL).exists():
@@ -650,7 +667,7 @@ def write_model(
     about: dict[str, Any] = {
         "shoal": __version__,
         "trained": setup.trained,
-        "inputs": _inputs(data),
+        "inputs": _inputs(data, appearance),
         "notes": data.notes,
         "estimate": verdict.as_json(),
     }
@@ -728,13 +745,20 @@ def examples_of(predictor: Predictor, dataset: DomainDataset) -> Tensor:
     return torch.stack(found)
 
 
-def _inputs(data: FitData) -> Mapping[str, Any]:
+def _inputs(data: FitData, appearance: Appearance | None) -> Mapping[str, Any]:
     groups = data.dataset.groups
     grouped = {} if groups is None else {"group_column": groups.column}
     if data.table is None:
         # New images are turned upright also if none of these had to be.
         reading = replace(data.dataset.reading, upright=True).as_json()
-        return {"kind": "images", "size": "any; resized to 224 × 224", **reading, **grouped}
+        seen = {} if appearance is None else {"appearance": appearance.as_json()}
+        return {
+            "kind": "images",
+            "size": "any; resized to 224 × 224",
+            **reading,
+            **seen,
+            **grouped,
+        }
     class_column, domain_column = data.table.answers
     return {
         **data.table.encoding.as_card(),

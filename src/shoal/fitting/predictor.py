@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from .._version import __version__
 from ..algorithms.base import Algorithm
+from ..datasets.appearance import Appearance
 from ..datasets.domain_columns import texts_of
 from ..datasets.encoding import Array, Encoding
 from ..datasets.reading import Reading
@@ -65,6 +66,7 @@ from .inputs import (
     is_unnamed,
     picture_of,
     warn_of_unlike,
+    warn_of_unusual,
 )
 from .temperature import scaled as at_temperature
 
@@ -94,7 +96,8 @@ class Prediction:
         error: why there is no label, for example because the file cannot be read.
         unseen: columns whose category did not occur in training, and is therefore ignored.
         unusual: a few words about each number that is far from all in training, and each value
-            that is missing and never was there, so that the probability means little.
+            that is missing and never was there; of an image, its contrast, sharpness and amount of
+            colour are such numbers. The probability means little then.
         features, energy: what ``monitor`` looks at: the inputs of the network's head, or the
             columns of a table, and −log Σ exp(logits).
     """
@@ -190,6 +193,8 @@ class Predictor:
         self._fast: Probabilities | None = None
         self.encoding = Encoding.from_card(self.card.get("inputs", {}), self.card["shape"])
         self.reading = Reading.from_json(self.card.get("inputs", {}))
+        seen = self.card.get("inputs", {}).get("appearance")
+        self._appearance = None if seen is None else Appearance.from_json(seen)
 
     def _repr_html_(self) -> str:
         card = self.card
@@ -252,6 +257,8 @@ class Predictor:
             for one in found:
                 if one.error is not None:
                     raise ValueError(one.error)
+            kind = "image" if self._images else "row"
+            warn_of_unusual(kind, {one.source: one.unusual for one in found if one.unusual})
             rows = [[one.probabilities[name] for name in self.classes] for one in found]
             return np.array(rows, dtype=np.float32).reshape(len(rows), len(self.classes))
         if has_columns(X):
@@ -509,12 +516,19 @@ class Predictor:
         read = [_read(name, one, self.reading) for name, one in sources]
         good = [image for image in read if isinstance(image, Tensor)]
         rows = iter(self._run(make, torch.stack(good)) if good else ())
+        unusual = iter(self._unusual(good))
         return [
-            (Prediction(source=name), next(rows))
+            (Prediction(source=name, unusual=next(unusual)), next(rows))
             if isinstance(image, Tensor)
             else (Prediction(source=name, error=image), None)
             for (name, _), image in zip(sources, read, strict=True)
         ]
+
+    def _unusual(self, images: list[Tensor]) -> list[tuple[str, ...]]:
+        """Return in what each image is unlike all in training; older cards do not know."""
+        if self._appearance is None or not images:
+            return [()] * len(images)
+        return self._appearance.unusual(torch.stack(images))
 
     def _table_rows(
         self, encoding: Encoding, sources: Any, make: RowMaker
