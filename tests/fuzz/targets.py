@@ -26,6 +26,7 @@ from PIL import Image
 from shoal.cli import main
 from shoal.datasets import Domain, DomainDataset
 from shoal.datasets import download as downloads
+from shoal.datasets.appearance import Appearance
 from shoal.datasets.cache import build, open_cache
 from shoal.datasets.features import load_features, write_features
 from shoal.datasets.folders import image_folders
@@ -160,6 +161,9 @@ def cards(out: Path, folder: Path) -> Target:
     card = json.loads((out / "model.json").read_text())
     # The estimate of all methods is most of the file, and only people read it.
     card["estimate"] = {}
+    # What a card of images has besides.
+    pixels = torch.arange(3 * 16 * 16).remainder(251).byte().reshape(1, 3, 16, 16)
+    card["inputs"]["appearance"] = Appearance.of([pixels]).as_json()
 
     def use(content: bytes) -> None:
         (folder / "model.json").write_bytes(content)

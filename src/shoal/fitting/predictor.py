@@ -515,20 +515,16 @@ class Predictor:
     ) -> list[tuple[Prediction, Tensor | None]]:
         read = [_read(name, one, self.reading) for name, one in sources]
         good = [image for image in read if isinstance(image, Tensor)]
-        rows = iter(self._run(make, torch.stack(good)) if good else ())
-        unusual = iter(self._unusual(good))
+        images = torch.stack(good) if good else torch.empty(0)
+        rows = iter(self._run(make, images) if good else ())
+        seen = self._appearance
+        unusual = iter([()] * len(good) if seen is None or not good else seen.unusual(images))
         return [
             (Prediction(source=name, unusual=next(unusual)), next(rows))
             if isinstance(image, Tensor)
             else (Prediction(source=name, error=image), None)
             for (name, _), image in zip(sources, read, strict=True)
         ]
-
-    def _unusual(self, images: list[Tensor]) -> list[tuple[str, ...]]:
-        """Return in what each image is unlike all in training; older cards do not know."""
-        if self._appearance is None or not images:
-            return [()] * len(images)
-        return self._appearance.unusual(torch.stack(images))
 
     def _table_rows(
         self, encoding: Encoding, sources: Any, make: RowMaker
