@@ -575,11 +575,14 @@ def check_unlike_images(capsys: Output, usual: str, empty: str) -> None:
     assert [row["unusual"] for row in csv.DictReader(io.StringIO(out))] == ["", words]
     assert main(["monitor", "out", usual, empty]) == 0
     assert "1 image is unlike all in training; 'shoal predict' says" in capsys.readouterr().out
+    # It was found out once, and is known as long as the images are the same.
+    seen = predictor.card["inputs"]["appearance"]
+    assert json.loads(Path("out/inspection.json").read_text())["appearance"] == seen
     # An older model says nothing of it; one whose card was changed is refused.
     path = Path("out/model.json")
     before = path.read_bytes()
     card = json.loads(before)
-    seen = card["inputs"].pop("appearance")
+    del card["inputs"]["appearance"]
     write_json(path, card)
     assert shoal.load("out").predict(empty)[0].unusual == ()
     card["inputs"]["appearance"] = {**seen, "colour": None}

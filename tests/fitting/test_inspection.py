@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from shoal.fitting.inspection import inspect_data, names_look_swapped
+from shoal.datasets.appearance import Appearance
+from shoal.datasets.cache import ImageCache, build, cache_folder
+from shoal.fitting.inspection import (
+    inspect_data,
+    names_look_swapped,
+    record_notes,
+    recorded_appearance,
+)
 from tests.fitting.made import write_images, write_table
 
 
@@ -57,6 +64,37 @@ def test_images_are_read_once_and_known_the_next_time(tmp_path: Path) -> None:
     inspect_data(root, progress=progress, record=record)
     assert len(read) == 12 + 11
     assert json.loads(record.read_text())["broken"] == []
+
+
+def test_what_images_look_like_is_found_out_once(tmp_path: Path) -> None:
+    root, record = write_images(tmp_path / "data", each=2), tmp_path / "inspection.json"
+    (root / "hospital_a/dark/0.png").write_bytes(b"no image")
+
+    def learn() -> tuple[Appearance, list[ImageCache]]:
+        built = list[ImageCache]()
+        data = inspect_data(root, record=record)
+        record_notes(record, data)
+
+        def decode() -> ImageCache:
+            built.append(build(data.dataset, cache_folder(data.dataset, tmp_path / "cache")))
+            return built[-1]
+
+        return recorded_appearance(record, data.dataset, decode), built
+
+    first, (cache,) = learn()
+    assert first == Appearance.of(one.evaluation for one in cache.domains.values())
+    second, built = learn()
+    assert second == first and not built
+    written = json.loads(record.read_text())
+    assert len(written["broken"]) == 1 and written["notes"]  # kept beside it
+    record.write_text(json.dumps({**written, "appearance": {"contrast": 3}}))
+    with pytest.raises(ValueError, match=r"inspection\.json is damaged"):
+        learn()
+    # Other images look otherwise.
+    (root / "hospital_a/dark/0.png").unlink()
+    Image.new("RGB", (48, 40)).save(root / "hospital_b/dark/0.png")
+    third, (cache,) = learn()
+    assert third.ranges[0].min == 0 < first.ranges[0].min
 
 
 def test_imbalance_and_missing_classes_are_told(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ method with each domain held out in turn, decide, train the chosen method on all
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -67,7 +68,14 @@ from .frozen_features import (
     frozen_features,
     whole_network,
 )
-from .inspection import FitData, check_kind, inspect_data, is_table, record_notes
+from .inspection import (
+    FitData,
+    check_kind,
+    inspect_data,
+    is_table,
+    record_notes,
+    recorded_appearance,
+)
 from .leave_one_out import (
     FitWatcher,
     broadcast_int,
@@ -307,16 +315,24 @@ def fit(
         if rank() == 0:
             setup.save(out)
             record_notes(out / INSPECTION, inspected)
-        folder = cache_folder(inspected.dataset, cache or cache_root())
+        decode = partial(
+            build,
+            inspected.dataset,
+            cache_folder(inspected.dataset, cache or cache_root()),
+            lambda *at: watcher.amount("decoding", *at),
+        )
         workspace = _prepare_workspace(
             inspected,
             setup,
             methods=methods,
             out=out,
             machine=machine,
-            decoded=folder,
+            decode=decode,
             watcher=watcher,
         )
+        appearance = None
+        if inspected.table is None:
+            appearance = recorded_appearance(out / INSPECTION, inspected.dataset, decode)
     if any(issubclass(kind, Baseline) for kind, _ in methods.values()):
         import_sklearn()
 
@@ -414,10 +430,6 @@ def fit(
             workspace,
             metric,
         )
-        appearance = None
-        if not table:
-            decoded = build(inspected.dataset, folder)
-            appearance = Appearance.of(decoded[name].evaluation for name in deployed.dataset.names)
         write_model(
             out,
             final,
@@ -593,14 +605,10 @@ def _prepare_workspace(
     methods: Mapping[str, MethodChoice],
     out: Path,
     machine: Machine,
-    decoded: Path,
+    decode: Callable[[], ImageCache],
     watcher: FitWatcher,
 ) -> FitWorkspace:
     """Return the workspace of the runs: a table's rows, decoded images, or their features."""
-
-    def decode() -> ImageCache:
-        return build(data.dataset, decoded, lambda *at: watcher.amount("decoding", *at))
-
     if setup.kind == "table":
         return FitWorkspace(methods, data.dataset, None, machine)
     found = FitWorkspace(methods, data.dataset, None, machine)

@@ -9,13 +9,15 @@ from pathlib import Path
 from shlex import quote
 
 from ..datasets import DomainDataset, image_folders, image_manifest, splits
+from ..datasets.appearance import Appearance
+from ..datasets.cache import ImageCache
 from ..datasets.domain_columns import DomainColumns
 from ..datasets.folders import dataset_of_files, empty_folders, first_few, folder_name
 from ..datasets.images import Broken, Copies, find_copies, image_size
 from ..datasets.manifest import COLUMNS, MANIFESTS
 from ..datasets.tables import TableData, column_names, table_data
 from ..datasets.verification import find_unusual
-from ..documents import read_object
+from ..documents import damage_named, read_object
 from ..storage import write_json
 from .class_shares import describe_shares, differing_shares
 from .image_survey import survey_images
@@ -301,6 +303,24 @@ def record_notes(record: Path, data: FitData) -> None:
     mine = {**(known if data.table is None else table), "notes": data.notes}
     if mine != known:
         write_json(record, mine)
+
+
+def recorded_appearance(
+    record: Path, dataset: DomainDataset, decode: Callable[[], ImageCache]
+) -> Appearance:
+    """Return what the images look like; it is added to the record, so it is found out once.
+
+    Args:
+        record: of the inspection of these images.
+    """
+    known = read_object(record)
+    if "appearance" in known:
+        with damage_named(record):
+            return Appearance.from_json(known["appearance"])
+    cache = decode()
+    found = Appearance.of(cache[name].evaluation for name in dataset.names)
+    write_json(record, {**known, "appearance": found.as_json()})
+    return found
 
 
 def _inspect_images(

@@ -13,7 +13,7 @@ Lines = list[tuple[str, list[Mapping[str, Any] | None]]]
 # Enough for all methods that are compared by default, and a few more; then the shape changes.
 COLOURS = (
     *("#6b7280", "#0b5cad", "#b7472a", "#2f7d4f", "#7a4fa3", "#a3760b"),
-    *("#d1679b", "#17a2a2", "#1a1d21", "#8bb33d", "#e08a2e", "#7fb2e5"),
+    *("#d1679b", "#17a2a2", "#e08a2e", "#8bb33d", "#7fb2e5", "#1a1d21"),
 )
 SHAPES = ("circle", "square", "diamond")
 RIGHT, TOP = 24, 8
