@@ -34,6 +34,7 @@ ARCHIVES = ("docs/results/averages/pacs-efficientnet-lite0.tar.gz",)
 DATASET, RULE = "pacs", "training-domain"
 # Methods of the league, in its order; those without records are named as not run.
 LEAGUE = ("erm", "fishr", "coral", "vrex", "mixup", "sd", "sagm", "miro")
+TRIALS = 3
 LAST = ""
 WEIGHTS = (LAST, *AVERAGES)
 BASELINE = "erm"
@@ -68,7 +69,8 @@ class LeagueRow:
 
     @property
     def title(self) -> str:
-        return title_of(row_name(self.method, self.weights))
+        title, trials = title_of(row_name(self.method, self.weights)), self.average.trials
+        return title if trials == TRIALS else f"{title} ({trials} of {TRIALS} trials)"
 
 
 def row_name(method: str, weights: str) -> str:
@@ -95,9 +97,18 @@ def seconds_of(runs: Sequence[RunResult]) -> dict[str, float]:
     return {method: fmean(mine) for method, mine in times.items()}
 
 
+def in_whole_trials(runs: Sequence[RunResult]) -> list[RunResult]:
+    """Return the runs of trials in which the method has left out every domain."""
+    left_out: dict[tuple[str, int], set[tuple[str, ...]]] = {}
+    for run in runs:
+        left_out.setdefault((run.algorithm, run.trial), set()).add(tuple(run.test_domains))
+    every = {(name,) for name in DATASETS[DATASET].domains}
+    return [run for run in runs if left_out[run.algorithm, run.trial] >= every]
+
+
 def league(runs: Sequence[RunResult], seconds: dict[str, float]) -> list[LeagueRow]:
-    """Return all rows with records of every domain in every trial."""
-    choices = choose_runs(runs, RULE)
+    """Return all rows with a whole trial; differences are over the trials that both have."""
+    choices = choose_runs(in_whole_trials(runs), RULE)
     found = {row.algorithm: row for row in rows_of(choices, {DATASET: DATASETS[DATASET].domains})}
     whole = {name: 100 * row.average.mean for name, row in found.items() if row.average}
     places = ranks(whole)
@@ -182,10 +193,11 @@ HEADER = (
 def cells(row: LeagueRow) -> list[str]:
     """Return the cells of a row as text."""
     domains = [row.found.domains[name].mean for name in DATASETS[DATASET].domains]
+    error = f" ± {100 * row.average.error:.1f}" if row.average.trials > 1 else ""
     return [
         row.title,
         str(row.place),
-        f"{100 * row.average.mean:.1f} ± {100 * row.average.error:.1f}",
+        f"{100 * row.average.mean:.1f}{error}",
         points(row.gap),
         points(row.gained),
         f"{100 * row.worst.mean:.1f}",

@@ -40,3 +40,27 @@ def test_rows_agree_with_the_records_and_each_other(league: ModuleType) -> None:
     assert best.place == 1 and best.title in league.answers(rows)[0]
     assert "CORAL" in league.not_run(rows)
     assert all(name in league.answers(rows)[-1] for name in league.not_run(rows))
+
+
+def test_unfinished_trials_do_not_count(league: ModuleType) -> None:
+    runs, seconds = league.read_archives(ROOT / name for name in league.ARCHIVES)
+    whole = {row.title: row for row in league.league(runs, seconds)}
+    # Of Fishr there is trial 0, and three domains of trial 1.
+    some = [
+        run
+        for run in runs
+        if not run.algorithm.startswith("fishr")
+        or run.trial == 0
+        or (run.trial == 1 and run.test_domains != ("sketch",))
+    ]
+    found = {row.title: row for row in league.league(some, seconds)}
+    row = found["Fishr + SMA (1 of 3 trials)"]
+    first = [run for run in runs if run.trial == 0]
+    assert row.average.mean == pytest.approx(
+        {one.title: one for one in league.league(first, seconds)}[row.title].average.mean
+    )
+    assert row.average.mean != whole["Fishr + SMA"].average.mean
+    title, _, average, *_ = league.cells(row)
+    assert title == row.title and average == f"{100 * row.average.mean:.1f}"
+    assert "±" in league.cells(found["ERM"])[2]
+    assert found["ERM"].average == whole["ERM"].average
