@@ -179,7 +179,9 @@ def test_rows_unlike_all_in_training_are_counted(
     assert json.loads(capsys.readouterr().out)["unusual"] == 2
 
 
-def test_folders_with_the_names_of_classes_are_labels(capsys: Output) -> None:
+def test_folders_with_the_names_of_classes_are_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
     model: Any = SimpleNamespace(takes_rows=False, classes=("cat", "dog"))
     files = [Path("new/cat/1.png"), Path("new/dog/2.png")]
     assert _labels(model, files, [], None) == ["cat", "dog"]
@@ -190,6 +192,9 @@ def test_folders_with_the_names_of_classes_are_labels(capsys: Output) -> None:
     )
     assert _labels(model, [Path("new/3.png")], [], None) is None
     assert not capsys.readouterr().err  # without any label there is nothing to say
+    (tmp_path / "cat").mkdir()
+    monkeypatch.chdir(tmp_path / "cat")
+    assert _labels(model, [Path("1.png"), Path("../dog/2.png")], [], None) == ["cat", "dog"]
 
 
 def test_what_is_refused(place: Path, tmp_path: Path, capsys: Output) -> None:

@@ -211,6 +211,13 @@ def test_a_report_with_features() -> None:
     assert "unlike every known domain; the nearest is site" in said
     assert "Columns outside all known domains" in said
     assert "like those of site" in " ".join(sentences(at_home, "rows", SHARES))
+    assert away.drift is not None
+    for auroc, told in (
+        (0.87, "tells them from it with an AUROC of 0.87 (0.50 is chance)"),
+        (0.11, "cannot tell them from it (AUROC 0.11, 0.50 is chance)"),
+    ):
+        one = replace(away, drift=replace(away.drift, auroc=auroc))
+        assert f"A classifier {told}." in " ".join(sentences(one, "rows", SHARES))
     plain = json.loads(json.dumps(away.as_json()))
     assert plain["drift"]["alarm"] is True and len(plain["drift"]["distances"]) == 120
 

@@ -168,7 +168,7 @@ def _labels(
         if len(found) != len(predictions):  # a whole file was refused
             raise ValueError(next(one.error for one in predictions if one.error) or "")
         return found
-    folders = [path.parent.name for path in files]
+    folders = [path.absolute().parent.name for path in files]
     others = sorted(set(folders) - set(model.classes))
     if others and len(others) < len(set(folders)):
         note(

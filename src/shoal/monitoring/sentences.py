@@ -55,10 +55,11 @@ def _distance(report: PlaceReport, kind: str) -> Iterator[str]:
         yield f"{few} too few to say how far this place is from the known domains."
     else:
         what = "unlike every known domain; the nearest is" if drift.alarm else "like those of"
-        yield (
-            f"These {kind} are {what} {drift.nearest}. A classifier tells them from it with an "
-            f"AUROC of {drift.auroc:.2f} (0.50 is chance)."
-        )
+        if drift.auroc > 0.5:
+            told = f"tells them from it with an AUROC of {drift.auroc:.2f} (0.50 is chance)"
+        else:
+            told = f"cannot tell them from it (AUROC {drift.auroc:.2f}, 0.50 is chance)"
+        yield f"These {kind} are {what} {drift.nearest}. A classifier {told}."
     if report.beyond:
         yield (
             "They are much further from the known domains than any domain that was left out was "
