@@ -152,8 +152,8 @@ def answers(rows: Sequence[LeagueRow]) -> list[str]:
     best = min(rows, key=lambda row: row.place)
     plain = [row for row in rows if row.method == BASELINE and row.gained is not None]
     gain = max(plain, key=lambda row: row.gained.difference if row.gained else 0.0)
-    others = [row for row in rows if row.gap is not None]
-    rival = max(others, key=lambda row: row.average.mean)
+    others = [(row, row.gap) for row in rows if row.gap is not None]
+    rival, apart = max(others, key=lambda one: one[0].average.mean)
     calm = min(rows, key=lambda row: row.calibration_error.mean)
     dear = max(rows, key=lambda row: row.seconds)
     cheap = next(row.seconds for row in rows if row.method == BASELINE)
@@ -161,8 +161,8 @@ def answers(rows: Sequence[LeagueRow]) -> list[str]:
     return [
         f"{best.title} is best on average, with {100 * best.average.mean:.1f} %.",
         f"Averaging weights gains ERM {points(gain.gained)} points ({gain.title}).",
-        f"The best row of another method is {rival.title}; minus ERM with the same weights, it has "
-        f"{points(rival.gap)} points.",
+        f"The best row of another method is {rival.title}, {distance(apart)} ERM with the same "
+        "weights.",
         f"{calm.title} has the lowest calibration error: "
         f"{100 * calm.calibration_error.mean:.1f} %.",
         f"{title_of(dear.method)} takes longest, {dear.seconds / cheap:.2f} times as long as ERM. "
@@ -175,6 +175,12 @@ def points(gap: Comparison | None) -> str:
     if gap is None:
         return "–"
     return f"{100 * gap.difference:+z.1f} ± {100 * gap.error:.1f}".replace("-", "−")
+
+
+def distance(gap: Comparison) -> str:
+    """Return in words how far one row is from another."""
+    side = "ahead of" if gap.difference > 0 else "behind"
+    return f"{100 * abs(gap.difference):.1f} ± {100 * gap.error:.1f} points {side}"
 
 
 HEADER = (

@@ -115,6 +115,20 @@ def test_the_limit_is_half_the_width_of_the_middle_beyond_it() -> None:
         assert seen.unusual(grey(outside))[0][0].startswith(f"contrast is {outside}, ")
 
 
+def test_images_that_are_much_alike_leave_room_for_others() -> None:
+    """Contrasts of 40 to 44: the width counts as 1, so the limits are 40 / √e and 44 · √e."""
+    seen = Appearance.of([grey(deviation) for deviation in range(40, 45)])
+    assert [bool(seen.unusual(grey(c))[0]) for c in (23, 26, 69, 76)] == [True, False, False, True]
+
+
+def test_the_sharpest_image_can_be_in_training() -> None:
+    stripes = torch.tensor([0, 255], dtype=torch.uint8).repeat(16).expand(1, 3, 32, 32)
+    board = torch.where(torch.arange(32)[:, None] % 2 == 0, stripes, 255 - stripes)
+    seen = Appearance.of([board])
+    assert Appearance.from_json(seen.as_json()) == seen
+    np.testing.assert_allclose(look(board), [[127.5, 255, 0]], rtol=1e-5, atol=1e-4)
+
+
 def test_a_card_keeps_it() -> None:
     seen = Appearance.of([noise(10, 0, 256)])
     card = json.loads(json.dumps(seen.as_json()))

@@ -66,7 +66,7 @@ def test_its_outputs_are_those_of_one_run_from_top_to_bottom(path: Path) -> None
     assert "image/png" in shown
     assert path.stat().st_size < 250_000
     text = json.dumps(outputs)
-    assert not re.search(r"/tmp/|/home/|/root/", text), "a path of the machine that ran it"
+    assert not re.search(r"/(tmp|home|root)/", text), "a path of the machine that ran it"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -568,6 +568,8 @@ def check_unlike_images(capsys: Output, usual: str, empty: str) -> None:
     assert found[2].unusual == found[1].unusual
     with pytest.warns(UserWarning, match=f"^1 image is unlike all in training, such as {empty}: c"):
         assert predictor.predict_proba([usual, empty]).shape == (2, 2)
+    with pytest.warns(UserWarning, match="^2 images are unlike"):  # the same one counts twice
+        predictor.predict_proba([empty, empty])
     assert main(["predict", "out", usual, empty, "--csv"]) == 0
     out, err = capsys.readouterr()
     words = "; ".join(found[1].unusual)

@@ -1,8 +1,9 @@
 """Appearance: contrast, sharpness and colour of the images that a model has seen, and of others.
 
-An image far beyond all in training shows little of what the model has learned to tell: it is empty,
-out of focus, full of noise. Images of another place are within the range nearly always, although
-they can be brighter or darker, which is why brightness is not looked at.
+It is that of images as networks see them, all of one size; ``properties`` is about files. An image
+far beyond all in training shows little of what the model has learned to tell: it is empty, out of
+focus, full of noise. Images of another place are within the range nearly always, although they can
+be brighter or darker, which is why brightness is not looked at.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,8 +27,8 @@ LEAST = (1.0, 1.0, 4.0)
 # Every so many rows and columns are looked at; so many images together stay in a core's cache.
 STRIDE, TOGETHER = 4, 4
 GREY = (0.299, 0.587, 0.114)
-# Sharpness is 510 at the most.
-MOST = float(np.log1p(511))
+# None is above 255, but for rounding.
+MOST = float(np.log1p(256))
 
 
 @dataclass(frozen=True)

@@ -401,19 +401,21 @@ def warn_of_unlike(encoding: Encoding, table: Mapping[str, Values]) -> None:
         warnings.warn(
             f"{what} of {column!r} did not occur in training and {verb} ignored", stacklevel=4
         )
-    warn_of_unusual("row", {f"row {row + 1}": words for row, words in unusual.items()}, 5)
+    warn_of_unusual("row", [(f"row {row + 1}", words) for row, words in unusual.items()], 5)
 
 
-def warn_of_unusual(kind: str, unusual: Mapping[str, Sequence[str]], stacklevel: int = 3) -> None:
+def warn_of_unusual(
+    kind: str, unusual: Sequence[tuple[str, Sequence[str]]], stacklevel: int = 3
+) -> None:
     """Warn of inputs that are unlike all in training, if there are any.
 
     Args:
         kind: of the inputs, "row" or "image".
-        unusual: a few words about each, by its name.
+        unusual: the name of each, and a few words about it.
     """
     if unusual:
         count = f"1 {kind} is" if len(unusual) == 1 else f"{len(unusual):,} {kind}s are"
-        first, words = next(iter(unusual.items()))
+        first, words = unusual[0]
         warnings.warn(
             f"{count} unlike all in training, such as {first}: {'; '.join(words)}",
             stacklevel=stacklevel,

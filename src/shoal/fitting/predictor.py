@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain, groupby, islice
+from itertools import chain, groupby, islice, repeat
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, overload
 
@@ -258,7 +258,7 @@ class Predictor:
                 if one.error is not None:
                     raise ValueError(one.error)
             kind = "image" if self._images else "row"
-            warn_of_unusual(kind, {one.source: one.unusual for one in found if one.unusual})
+            warn_of_unusual(kind, [(one.source, one.unusual) for one in found if one.unusual])
             rows = [[one.probabilities[name] for name in self.classes] for one in found]
             return np.array(rows, dtype=np.float32).reshape(len(rows), len(self.classes))
         if has_columns(X):
@@ -515,10 +515,13 @@ class Predictor:
     ) -> list[tuple[Prediction, Tensor | None]]:
         read = [_read(name, one, self.reading) for name, one in sources]
         good = [image for image in read if isinstance(image, Tensor)]
-        images = torch.stack(good) if good else torch.empty(0)
-        rows = iter(self._run(make, images) if good else ())
-        seen = self._appearance
-        unusual = iter([()] * len(good) if seen is None or not good else seen.unusual(images))
+        rows: Iterator[Tensor] = iter(())
+        unusual: Iterator[tuple[str, ...]] = repeat(())
+        if good:
+            images = torch.stack(good)
+            rows = iter(self._run(make, images))
+            if self._appearance is not None:  # cards of older versions have none
+                unusual = iter(self._appearance.unusual(images))
         return [
             (Prediction(source=name, unusual=next(unusual)), next(rows))
             if isinstance(image, Tensor)
