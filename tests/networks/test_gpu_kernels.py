@@ -7,21 +7,28 @@ import torch
 from torch import Tensor, nn
 
 from shoal.gradients.double_backward import twice_differentiable
-from shoal.networks import efficientnet_lite0, resnet
-from shoal.networks.gpu_kernels import norm_activation, padded_depthwise, relu_group_norm
+from shoal.networks import efficientnet_lite0, mobilenet_v2, resnet
+from shoal.networks.gpu_kernels import depthwise, norm_activation, relu_group_norm
 from shoal.randomness import stream
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
-# Side of the filter, padding (left, right, top, bottom), channels, height and width: one tile and
-# several, with channels and columns that do not fill them.
+# Side of the filter, padding (left, right, top, bottom; None where the convolution pads), channels,
+# height and width: one tile and several, with channels and columns that do not fill them.
 CONVOLUTIONS = [
     (3, (0, 1, 0, 1), 96, 12, 14),
     (5, (1, 2, 1, 2), 144, 35, 70),
     (3, (2, 1, 0, 1), 33, 9, 8),
+    (3, None, 24, 17, 19),
+    (5, None, 16, 7, 40),
 ]
 ACTIVATIONS = [nn.ReLU6(), nn.ReLU(), None]
-KERNELS = ("_NormActivationBackward", "_PaddedDepthwiseBackward", "_ReLUGroupNormBackward")
+KERNELS = (
+    "_NormActivationBackward",
+    "_ReLUGroupNormBackward",
+    "_StridedDepthwiseBackward",
+    "_WholeDepthwiseBackward",
+)
 
 
 def images(*shape: int) -> Tensor:
@@ -63,16 +70,49 @@ def compare(ours: Tensor, plain: Tensor, weights: list[Tensor]) -> None:
 
 @needs_gpu
 @pytest.mark.parametrize(("side", "padding", "channels", "height", "width"), CONVOLUTIONS)
-def test_a_padded_depthwise_convolution(
-    side: int, padding: tuple[int, ...], channels: int, height: int, width: int
+def test_a_strided_depthwise_convolution(
+    side: int, padding: tuple[int, ...] | None, channels: int, height: int, width: int
 ) -> None:
-    x, layers = images(3, channels, height, width), padded(side, padding, channels)
-    ours = padded_depthwise(layers, x)
+    x, around = images(3, channels, height, width), side // 2
+    layer: nn.Module
+    if padding is None:
+        layer = nn.Conv2d(channels, channels, side, 2, around, groups=channels, bias=False).cuda()
+        weight, padding = layer.weight, (around,) * 4
+    else:
+        layer = padded(side, padding, channels)
+        weight = layer[1].weight
+    ours = depthwise(layer, x)
     assert kernel_of(ours) and ours.is_contiguous(memory_format=torch.channels_last)
-    weight = layers[1].weight
     pad = torch.nn.functional.pad(x.double(), padding)
     plain = torch.nn.functional.conv2d(pad, weight.double(), stride=2, groups=channels)
     compare(ours, plain, [x, weight])
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+@pytest.mark.parametrize("side", [3, 5])
+def test_a_depthwise_convolution_with_a_stride_of_one(
+    side: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bf16, with numbers so small and whole that nothing is rounded."""
+    if device == "cpu":
+        monkeypatch.setattr("shoal.networks.gpu_kernels._apply_to", lambda *_: True)
+
+    def whole(*shape: int) -> Tensor:
+        return torch.randint(-2, 3, shape, generator=stream("whole", *shape)).float().to(device)
+
+    layer = nn.Conv2d(12, 12, side, padding=side // 2, groups=12, bias=False).to(device)
+    with torch.no_grad():
+        layer.weight.copy_(whole(12, 1, side, side))
+    x = whole(1, 12, 6, 9).to(torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    x.requires_grad_()
+    ours = depthwise(layer, x)
+    assert kernel_of(ours)
+    weight, slopes = layer.weight, whole(1, 12, 6, 9)
+    plain = torch.nn.functional.conv2d(x.double(), weight.double(), padding=side // 2, groups=12)
+    assert torch.equal(ours.double(), plain)
+    found = torch.autograd.grad(ours, [x, weight], slopes.to(ours.dtype))
+    truth = torch.autograd.grad(plain, [x, weight], slopes.double())
+    assert all(map(torch.equal, found, truth))
 
 
 @needs_gpu
@@ -123,7 +163,7 @@ def test_where_they_do_not_apply_the_layers_run_themselves() -> None:
     x, norm, layers = images(2, 8, 6, 6), random_norm(8), padded(3, (0, 1, 0, 1), 8)
 
     def used(inputs: Tensor = x) -> list[bool]:
-        found = norm_activation(norm, nn.ReLU6(), inputs), padded_depthwise(layers, inputs)
+        found = norm_activation(norm, nn.ReLU6(), inputs), depthwise(layers, inputs)
         return [kernel_of(output) for output in found]
 
     assert used() == [True, True]
@@ -165,16 +205,19 @@ def distance(found: list[Tensor], truth: list[Tensor]) -> float:
 
 
 @needs_gpu
-@pytest.mark.parametrize("name", ["efficientnet-lite0", "resnet50"])
+@pytest.mark.parametrize("name", ["efficientnet-lite0", "mobilenet-v2", "resnet50"])
 def test_a_whole_network(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In float32 and in bf16 as near to float64 on a CPU as the layers of torch are."""
+    draws = stream("whole")
     if name == "resnet50":
-        network = resnet(50, 3, 5, generator=stream("whole"))
+        network = resnet(50, 3, 5, generator=draws)
+    elif name == "mobilenet-v2":
+        network = mobilenet_v2(3, 5, generator=draws)
     else:
-        network = efficientnet_lite0(5, pretrained=False, generator=stream("whole"))
-        for part in network.modules():
-            if isinstance(part, nn.BatchNorm2d):
-                part.running_var.fill_(0.35)  # smaller ones amplify every rounding
+        network = efficientnet_lite0(5, pretrained=False, generator=draws)
+    for part in network.modules():
+        if isinstance(part, nn.BatchNorm2d) and name != "resnet50":
+            part.running_var.fill_(0.35)  # smaller ones amplify every rounding
     inputs = torch.randn(6, 3, 64, 64, generator=stream("inputs"))
     truth = gradients_of(deepcopy(network).double(), inputs.double())
     network = network.cuda().to(memory_format=torch.channels_last)
@@ -194,10 +237,12 @@ def test_a_whole_network(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_gpu
 def test_the_same_bits_every_time() -> None:
     x, norm, layers = images(64, 32, 56, 56), random_norm(32), padded(3, (0, 1, 0, 1), 32)
+    last = nn.Conv2d(32, 32, 5, padding=2, groups=32, bias=False).cuda()
 
     def gradients() -> list[Tensor]:
-        out = padded_depthwise(layers, norm_activation(norm, nn.ReLU6(), x))
-        weights = [x, norm.weight, norm.bias, layers[1].weight]
+        out = depthwise(layers, norm_activation(norm, nn.ReLU6(), x))
+        out = depthwise(last, out.bfloat16())
+        weights = [x, norm.weight, norm.bias, layers[1].weight, last.weight]
         return list(torch.autograd.grad(out.square().sum(), weights))
 
     first = gradients()

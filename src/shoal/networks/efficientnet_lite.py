@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from .backbones import adapt_channels, importing_extra, with_head
 from .base import Network, Preprocessing, build_seeded
-from .gpu_kernels import norm_activation, padded_depthwise
+from .gpu_kernels import depthwise, norm_activation
 from .weights import check_sha256, load_weights
 
 # (x − 127) / 128 for x in 0 … 255.
@@ -134,17 +134,10 @@ class InvertedResidual(nn.Module):
         found = inputs
         if self._expands:
             found = norm_activation(self._bn0, self._swish, self._expand_conv(found))
-        found = self._depthwise(found)
+        found = depthwise(self._depthwise_conv, found)
         found = norm_activation(self._bn1, self._swish, found)
         added = inputs if self._adds else None
         return norm_activation(self._bn2, None, self._project_conv(found), added)
-
-    def _depthwise(self, inputs: Tensor) -> Tensor:
-        layer = self._depthwise_conv
-        if isinstance(layer, nn.Sequential):
-            return padded_depthwise(layer, inputs)
-        found: Tensor = layer(inputs)
-        return found
 
 
 def norm(channels: int) -> nn.BatchNorm2d:

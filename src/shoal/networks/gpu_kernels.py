@@ -1,17 +1,19 @@
-"""GPU kernels: strided depthwise convolutions, and norms with their activations, in Triton.
+"""GPU kernels: depthwise convolutions, and norms with their activations, in Triton.
 
 Torch copies images to pad one side more than the other, runs norm and activation one after the
 other, and is slow in their gradients. These kernels read every operand once or little more, add up
 in float32, and give the same bits in every run.
 
-``padded_depthwise``, ``norm_activation`` and ``relu_group_norm`` take layers. Where the kernels do
+``depthwise``, ``norm_activation`` and ``relu_group_norm`` take layers. Where the kernels do
 not apply, the layers run as they are: on a CPU, in another memory layout, with hooks, under
 ``vmap``, in a forward that is differentiated twice, and in compiled code.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import has_torch_function
@@ -24,29 +26,44 @@ try:
 except ImportError:  # torch brings it along for GPUs on Linux
     triton = None
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-# Pixels and channels of a tile, of a norm and of a convolution (a part of one row of an image).
-PIXELS, CHANNELS = 32, 32
-COLUMNS, WIDE = 16, 128
+HALVES = (torch.bfloat16, torch.float16)
+DTYPES = (torch.float32, *HALVES)
+# Pixels and channels of a tile; a norm's output takes more of them.
+PIXELS, CHANNELS, WIDE = 32, 32, 64
+# Columns of an image that a tile goes through from top to bottom, at most.
+STRIP = 16
 # Elements of one group of channels that a program can hold.
 LARGEST = 16_384
 # Programs that share a sum over all pixels: enough to fill a large GPU, few enough to add up.
 PROGRAMS = 1024
 
 
-def padded_depthwise(layers: nn.Sequential, inputs: Tensor) -> Tensor:
-    """Return the output of ``nn.ZeroPad2d`` and a depthwise ``nn.Conv2d`` without a bias."""
+def depthwise(layer: nn.Module, inputs: Tensor) -> Tensor:
+    """Return the output of a depthwise convolution.
+
+    Args:
+        layer: ``nn.Conv2d`` with a filter of 3 × 3 or 5 × 5 and without a bias; or ``nn.ZeroPad2d``
+            and one that does not pad.
+    """
     padding: Any
     convolution: Any
-    padding, convolution = layers
-    if not _apply_to(inputs, layers, padding, convolution):
-        found: Tensor = layers(inputs)
-        return found
+    padding, convolution = layer if isinstance(layer, nn.Sequential) else (None, layer)
+    if not _apply_to(inputs, layer, padding, convolution):
+        return _run(layer, inputs)
     device = inputs.device.type
     if torch.is_autocast_enabled(device):
         inputs = inputs.to(torch.get_autocast_dtype(device))
-    shape = DepthwiseShape.of(inputs, padding, convolution)
-    found = _PaddedDepthwise.apply(inputs, convolution.weight, shape)
+    if convolution.stride != (1, 1):
+        shape = DepthwiseShape.of(inputs, padding, convolution)
+        return _run(_StridedDepthwise.apply, inputs, convolution.weight, shape)
+    if inputs.dtype in HALVES:  # else torch's own gradient is as fast
+        return _run(_WholeDepthwise.apply, inputs, convolution.weight)
+    return _run(layer, inputs)
+
+
+def _run(function: Callable[..., Any], *arguments: object) -> Tensor:
+    """Call what torch gives no type."""
+    found: Tensor = function(*arguments)
     return found
 
 
@@ -119,7 +136,7 @@ def _limit(activation: nn.Module | None) -> float | None:
 
 
 class DepthwiseShape(NamedTuple):
-    """The sizes of a padded depthwise convolution."""
+    """The sizes of a strided depthwise convolution."""
 
     images: int
     channels: int
@@ -133,10 +150,14 @@ class DepthwiseShape(NamedTuple):
     stride: int
 
     @staticmethod
-    def of(inputs: Tensor, padding: nn.ZeroPad2d, convolution: nn.Conv2d) -> "DepthwiseShape":
+    def of(
+        inputs: Tensor, padding: nn.ZeroPad2d | None, convolution: nn.Conv2d
+    ) -> "DepthwiseShape":
         """Return the sizes for these inputs and layers."""
         images, channels, height, width = inputs.shape
-        left, right, top, bottom = padding.padding
+        before: Any = convolution.padding
+        down, across = before
+        left, right, top, bottom = padding.padding if padding else (across, across, down, down)
         taps, stride = convolution.kernel_size[0], convolution.stride[0]
         return DepthwiseShape(
             images=images,
@@ -152,43 +173,90 @@ class DepthwiseShape(NamedTuple):
         )
 
 
-class _PaddedDepthwise(torch.autograd.Function):
+class Strips(NamedTuple):
+    """The pixels of images in strips of a few columns, each from top to bottom.
+
+    Filters at pixels that follow each other so read the same few rows, which stay in the cache.
+    """
+
+    pixels: int
+    strip: int  # columns of one
+    strips: int  # of an image
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, shape: DepthwiseShape) -> Tensor:
+    def of(images: int, height: int, width: int) -> "Strips":
+        """Return the strips of images of this height and width."""
+        strips = triton.cdiv(width, STRIP)
+        strip = triton.cdiv(width, strips)
+        return Strips(images * height * strips * strip, strip, strips)
+
+
+class _WholeDepthwise(torch.autograd.Function):
+    """With a stride of 1 the gradient of the inputs is a convolution with the filter turned."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.dtype, w = w.dtype, w.to(x.dtype)
         ctx.save_for_backward(x, w)
-        ctx.shape = s = shape
-        sides = s.images, s.channels, s.out_height, s.out_width
-        y = torch.empty(sides, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-        grid = _grid(s.images * s.out_height, s.out_width, s.channels)
-        _depthwise[grid](x, w, y, *s[1:], COLUMNS=COLUMNS, CHANNELS=WIDE)
-        return y
+        return F.conv2d(x, w, padding=w.shape[-1] // 2, groups=len(w))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
+        dy = dy.contiguous(memory_format=torch.channels_last)
+        around, groups = w.shape[-1] // 2, len(w)
+        dx = dw = None
+        if ctx.needs_input_grad[0]:
+            dx = F.conv2d(dy, w.flip(2, 3), padding=around, groups=groups)
+        if ctx.needs_input_grad[1]:
+            pair = [1, 1], [around, around], [1, 1], False, [0, 0]
+            _, dw, _ = torch.ops.aten.convolution_backward(
+                dy, x, w, None, *pair, groups, [False, True, False]
+            )
+            dw = dw.to(ctx.dtype)
+        return dx, dw
+
+
+class _StridedDepthwise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, shape: DepthwiseShape) -> Tensor:
+        # Channels last, as the images have them.
+        taps = w.flatten(1).T.contiguous()
+        ctx.save_for_backward(x, taps)
+        ctx.shape, ctx.filters, ctx.dtype = shape, w.shape, w.dtype
+        s = shape
+        sides = s.images, s.channels, s.out_height, s.out_width
+        y = torch.empty(sides, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+        strips = Strips.of(s.images, s.out_height, s.out_width)
+        _depthwise[_tiles(strips, s.channels)](
+            x, taps, y, *strips, *s[1:], PIXELS=PIXELS, CHANNELS=CHANNELS, num_warps=2
+        )
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, taps = ctx.saved_tensors
         s: DepthwiseShape = ctx.shape
         dy = dy.contiguous(memory_format=torch.channels_last)
         dx = dw = None
         if ctx.needs_input_grad[0]:
             dx = torch.empty_like(x)
-            grid = _grid(s.images * s.height, s.width, s.channels)
-            _depthwise_input_gradient[grid](dy, w, dx, *s[1:], COLUMNS=COLUMNS, CHANNELS=WIDE)
+            sides = triton.cdiv(s.height, s.stride), triton.cdiv(s.width, s.stride)
+            strips = Strips.of(s.images, *sides)
+            _depthwise_input_gradient[*_tiles(strips, s.channels), s.stride**2](
+                dy, taps, dx, *strips, *s[1:], PIXELS=PIXELS, CHANNELS=CHANNELS, num_warps=2
+            )
         if ctx.needs_input_grad[1]:
-            blocks, lines = triton.cdiv(s.channels, CHANNELS), s.images * s.out_height
-            shares = min(max(PROGRAMS // (blocks * s.taps), 1), lines)
+            strips = Strips.of(s.images, s.out_height, s.out_width)
+            tiles, blocks = _tiles(strips, s.channels)
+            shares = min(max(PROGRAMS // (blocks * s.taps), 1), tiles)
             parts = torch.empty(shares, s.taps**2, s.channels, device=x.device)
             _depthwise_weight_gradient[shares, blocks, s.taps](
-                x,
-                dy,
-                parts,
-                lines,
-                *s[1:],
-                TAPS=triton.next_power_of_2(s.taps),
-                COLUMNS=COLUMNS,
-                CHANNELS=CHANNELS,
+                x, dy, parts, *strips, *s[1:], PIXELS=PIXELS, CHANNELS=CHANNELS
             )
-            dw = parts.sum(0).T.reshape(w.shape).to(w.dtype)
+            dw = parts.sum(0).T.reshape(ctx.filters).to(ctx.dtype)
         return dx, dw, None
 
 
@@ -210,8 +278,7 @@ class _NormActivation(torch.autograd.Function):
         shown = y if added is not None and limit is not None else None
         ctx.save_for_backward(x, shown, weight, bias, mean, var)
         ctx.eps, ctx.limit, ctx.adds = eps, limit, added is not None
-        shares, blocks = _shares(x)
-        _norm_activation[shares, blocks](
+        _norm_activation[_shares(x, WIDE)](
             x,
             x if added is None else added,
             y,
@@ -226,7 +293,7 @@ class _NormActivation(torch.autograd.Function):
             ADDED=added is not None,
             ACTIVE=limit is not None,
             PIXELS=PIXELS,
-            CHANNELS=CHANNELS,
+            CHANNELS=WIDE,
         )
         return y
 
@@ -238,7 +305,7 @@ class _NormActivation(torch.autograd.Function):
         dx = torch.empty_like(x)
         # Without an activation, what comes back to the added tensor is dy itself.
         d_added = torch.empty_like(dy) if shown is not None else dy
-        shares, blocks = _shares(x)
+        shares, blocks = _shares(x, CHANNELS)
         parts = torch.empty(shares, 2, x.shape[1], device=x.device)
         _norm_activation_gradient[shares, blocks](
             x,
@@ -316,14 +383,14 @@ def _group_tile(channels: int, pixels: int) -> dict[str, int]:
     return {"CHANNELS": sizes[0], "PIXELS": sizes[1], "num_warps": warps}
 
 
-def _grid(lines: int, columns: int, channels: int) -> tuple[int, int, int]:
-    """Return the programs of a convolution: rows of images, parts of a row, groups of channels."""
-    return lines, triton.cdiv(columns, COLUMNS), triton.cdiv(channels, WIDE)
+def _tiles(strips: Strips, channels: int) -> tuple[int, int]:
+    """Return the tiles of a convolution: of the pixels, and of the channels."""
+    return triton.cdiv(strips.pixels, PIXELS), triton.cdiv(channels, CHANNELS)
 
 
-def _shares(x: Tensor) -> tuple[int, int]:
-    """Return the programs of a norm: shares of the pixels, and groups of channels."""
-    blocks = triton.cdiv(x.shape[1], CHANNELS)
+def _shares(x: Tensor, channels: int) -> tuple[int, int]:
+    """Return the programs of a norm: shares of the pixels, and groups of so many channels."""
+    blocks = triton.cdiv(x.shape[1], channels)
     pixels = triton.cdiv(x.numel() // x.shape[1], PIXELS)
     return min(max(PROGRAMS // blocks, 1), pixels), blocks
 
@@ -331,13 +398,25 @@ def _shares(x: Tensor) -> tuple[int, int]:
 if triton is not None:
     # Triton compiles a kernel anew for every number that is 1 or a multiple of 16. Only channels
     # gain by it, because rows of memory then begin at even places; sides and counts cost seconds.
-    _SIDES = ["height", "width", "out_height", "out_width", "top", "left"]
+    _SIDES = ["pixels", "strip", "strips", "height", "width", "out_height", "out_width"]
+    _SIDES += ["top", "left"]
+
+    @triton.jit
+    def _pixel(number, strip, strips, height):
+        """Return image, row and column of a pixel, by its number in the order of the strips."""
+        line = number // strip
+        part = line // height
+        column = number % strip + part % strips * strip
+        return (part // strips).to(tl.int64), line % height, column
 
     @triton.jit(do_not_specialize=_SIDES)
     def _depthwise(
         x,
         w,
         y,
+        pixels,
+        strip,
+        strips,
         channels,
         height,
         width,
@@ -347,36 +426,36 @@ if triton is not None:
         left,
         taps: tl.constexpr,
         stride: tl.constexpr,
-        COLUMNS: tl.constexpr,
+        PIXELS: tl.constexpr,
         CHANNELS: tl.constexpr,
     ):
-        """y[n, i, j, c] = Σ_km x[n, i s + k − top, j s + m − left, c] w[c, k, m]."""
-        line = tl.program_id(0)
-        image, row = (line // out_height).to(tl.int64), line % out_height
-        column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-        channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
-        inside, there = channel < channels, column < out_width
-        total = tl.zeros((COLUMNS, CHANNELS), tl.float32)
+        """y[n, i, j, c] = Σ_km x[n, i s + k − top, j s + m − left, c] w[km, c]."""
+        number = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+        channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+        image, i, j = _pixel(number, strip, strips, out_height)
+        there, inside = (number < pixels) & (j < out_width), channel < channels
+        row, column = i * stride - top, j * stride - left
+        begin = ((image * height + row) * width + column) * channels
+        total = tl.zeros((PIXELS, CHANNELS), tl.float32)
         for k in tl.static_range(taps):
-            i = row * stride + k - top
-            if (i >= 0) & (i < height):
-                begin = x + (image * height + i) * width * channels
-                for m in tl.static_range(taps):
-                    j = column * stride + m - left
-                    mask = (there & (j >= 0) & (j < width))[:, None] & inside[None, :]
-                    value = tl.load(begin + (j * channels)[:, None] + channel[None, :], mask, 0.0)
-                    tap = tl.load(w + channel * (taps * taps) + (k * taps + m), inside, 0.0)
-                    total += value.to(tl.float32) * tap.to(tl.float32)[None, :]
-        begin = y + line.to(tl.int64) * out_width * channels
-        mask = there[:, None] & inside[None, :]
-        place = begin + (column * channels)[:, None] + channel[None, :]
-        tl.store(place, total.to(y.dtype.element_ty), mask)
+            for m in tl.static_range(taps):
+                seen = there & (row + k >= 0) & (row + k < height)
+                seen = seen & (column + m >= 0) & (column + m < width)
+                place = (begin + (k * width + m) * channels)[:, None] + channel[None, :]
+                value = tl.load(x + place, seen[:, None] & inside[None, :], 0.0)
+                tap = tl.load(w + (k * taps + m) * channels + channel, inside, 0.0)
+                total += value.to(tl.float32) * tap.to(tl.float32)[None, :]
+        place = (((image * out_height + i) * out_width + j) * channels)[:, None] + channel[None, :]
+        tl.store(y + place, total.to(y.dtype.element_ty), there[:, None] & inside[None, :])
 
     @triton.jit(do_not_specialize=_SIDES)
     def _depthwise_input_gradient(
         dy,
         w,
         dx,
+        pixels,
+        strip,
+        strips,
         channels,
         height,
         width,
@@ -386,39 +465,53 @@ if triton is not None:
         left,
         taps: tl.constexpr,
         stride: tl.constexpr,
-        COLUMNS: tl.constexpr,
+        PIXELS: tl.constexpr,
         CHANNELS: tl.constexpr,
     ):
-        """dx[n, i, j, c] = Σ_km dy[n, (i + top − k) / s, (j + left − m) / s, c] w[c, k, m]."""
-        line = tl.program_id(0)
-        image, row = (line // height).to(tl.int64), line % height
-        column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-        channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
-        inside, there = channel < channels, column < width
-        total = tl.zeros((COLUMNS, CHANNELS), tl.float32)
-        for k in tl.static_range(taps):
-            i = row + top - k
-            if (i >= 0) & (i % stride == 0) & (i // stride < out_height):
-                begin = dy + (image * out_height + i // stride) * out_width * channels
-                for m in tl.static_range(taps):
-                    j = column + left - m
-                    seen = there & (j >= 0) & (j % stride == 0) & (j // stride < out_width)
-                    mask = seen[:, None] & inside[None, :]
-                    place = begin + (j // stride * channels)[:, None] + channel[None, :]
-                    value = tl.load(place, mask, 0.0)
-                    tap = tl.load(w + channel * (taps * taps) + (k * taps + m), inside, 0.0)
-                    total += value.to(tl.float32) * tap.to(tl.float32)[None, :]
-        begin = dx + line.to(tl.int64) * width * channels
-        mask = there[:, None] & inside[None, :]
-        place = begin + (column * channels)[:, None] + channel[None, :]
-        tl.store(place, total.to(dx.dtype.element_ty), mask)
+        """dx[n, i, j, c] = Σ_km dy[n, (i + top − k) / s, (j + left − m) / s, c] w[km, c].
 
-    @triton.jit(do_not_specialize=["lines", *_SIDES])
+        The pixels of a program have one remainder of i and one of j by s, so the same taps play a
+        part in all: k = first + t s.
+        """
+        number = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+        channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+        down, across = tl.program_id(2) // stride, tl.program_id(2) % stride
+        image, i, j = _pixel(number, strip, strips, (height + stride - 1) // stride)
+        i, j = i * stride + down, j * stride + across
+        there, inside = (number < pixels) & (i < height) & (j < width), channel < channels
+        first_row, first_column = (down + top) % stride, (across + left) % stride
+        row, column = (i + top - first_row) // stride, (j + left - first_column) // stride
+        begin = ((image * out_height + row) * out_width + column) * channels
+        total = tl.zeros((PIXELS, CHANNELS), tl.float32)
+        for t in tl.static_range((taps + stride - 1) // stride):
+            for u in tl.static_range((taps + stride - 1) // stride):
+                k, m = first_row + t * stride, first_column + u * stride
+                if (k < taps) & (m < taps):
+                    seen = there & (row >= t) & (row - t < out_height)
+                    seen = seen & (column >= u) & (column - u < out_width)
+                    place = (begin - (t * out_width + u) * channels)[:, None] + channel[None, :]
+                    value = tl.load(dy + place, seen[:, None] & inside[None, :], 0.0)
+                    tap = tl.load(w + (k * taps + m) * channels + channel, inside, 0.0)
+                    total += value.to(tl.float32) * tap.to(tl.float32)[None, :]
+        place = (((image * height + i) * width + j) * channels)[:, None] + channel[None, :]
+        tl.store(dx + place, total.to(dx.dtype.element_ty), there[:, None] & inside[None, :])
+
+    @triton.jit
+    def _product(x, begin, seen, column, m, width, channels, channel, slope):
+        """Return the inputs below one tap of a row of the filter, times the output's gradient."""
+        there = (seen & (column + m >= 0) & (column + m < width))[:, None]
+        place = (begin + m * channels)[:, None] + channel[None, :]
+        value = tl.load(x + place, there & (channel < channels)[None, :], 0.0)
+        return value.to(tl.float32) * slope
+
+    @triton.jit(do_not_specialize=_SIDES)
     def _depthwise_weight_gradient(
         x,
         dy,
         parts,
-        lines,
+        pixels,
+        strip,
+        strips,
         channels,
         height,
         width,
@@ -428,37 +521,41 @@ if triton is not None:
         left,
         taps: tl.constexpr,
         stride: tl.constexpr,
-        TAPS: tl.constexpr,
-        COLUMNS: tl.constexpr,
+        PIXELS: tl.constexpr,
         CHANNELS: tl.constexpr,
     ):
         """parts[p, km, c] = Σ_nij x[n, i s + k − top, j s + m − left, c] dy[n, i, j, c], a share.
 
-        A program has one row k of the filter and all its columns m, padded to TAPS.
+        A program has one row k of the filter, and a sum for each of its 3 or 5 columns m.
         """
         share, shares = tl.program_id(0), tl.num_programs(0)
         channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-        k, tap = tl.program_id(2), tl.arange(0, TAPS)
-        inside, used = channel < channels, (tap < taps)[:, None]
-        total = tl.zeros((TAPS, COLUMNS, CHANNELS), tl.float32)
-        for line in range(share, lines, shares):
-            image, row = tl.cast(line // out_height, tl.int64), line % out_height
-            i = row * stride + k - top
-            if (i >= 0) & (i < height):
-                slopes = dy + tl.cast(line, tl.int64) * out_width * channels
-                begin = x + (image * height + i) * width * channels
-                for start in range(0, out_width, COLUMNS):
-                    column = start + tl.arange(0, COLUMNS)
-                    there = column < out_width
-                    place = slopes + (column * channels)[:, None] + channel[None, :]
-                    slope = tl.load(place, there[:, None] & inside[None, :], 0.0)
-                    j = (column * stride - left)[None, :] + tap[:, None]
-                    seen = used & there[None, :] & (j >= 0) & (j < width)
-                    place = begin + (j * channels)[:, :, None] + channel[None, None, :]
-                    value = tl.load(place, seen[:, :, None] & inside[None, None, :], 0.0)
-                    total += value.to(tl.float32) * slope.to(tl.float32)[None, :, :]
-        place = ((share * taps + k) * taps + tap)[:, None] * channels + channel[None, :]
-        tl.store(parts + place, tl.sum(total, 1), used & inside[None, :])
+        k, inside = tl.program_id(2), channel < channels
+        zeros = tl.zeros((PIXELS, CHANNELS), tl.float32)
+        first, second, third, fourth, fifth = zeros, zeros, zeros, zeros, zeros
+        for start in range(share * PIXELS, pixels, shares * PIXELS):
+            number = start + tl.arange(0, PIXELS)
+            image, i, j = _pixel(number, strip, strips, out_height)
+            there = (number < pixels) & (j < out_width)
+            place = ((image * out_height + i) * out_width + j) * channels
+            place = place[:, None] + channel[None, :]
+            slope = tl.load(dy + place, there[:, None] & inside[None, :], 0.0).to(tl.float32)
+            row, column = i * stride + k - top, j * stride - left
+            begin = ((image * height + row) * width + column) * channels
+            seen = there & (row >= 0) & (row < height)
+            first += _product(x, begin, seen, column, 0, width, channels, channel, slope)
+            second += _product(x, begin, seen, column, 1, width, channels, channel, slope)
+            third += _product(x, begin, seen, column, 2, width, channels, channel, slope)
+            if taps == 5:
+                fourth += _product(x, begin, seen, column, 3, width, channels, channel, slope)
+                fifth += _product(x, begin, seen, column, 4, width, channels, channel, slope)
+        begin = parts + (share * taps + k) * taps * channels + channel
+        tl.store(begin, tl.sum(first, 0), inside)
+        tl.store(begin + channels, tl.sum(second, 0), inside)
+        tl.store(begin + 2 * channels, tl.sum(third, 0), inside)
+        if taps == 5:
+            tl.store(begin + 3 * channels, tl.sum(fourth, 0), inside)
+            tl.store(begin + 4 * channels, tl.sum(fifth, 0), inside)
 
     @triton.jit(do_not_specialize=["pixels"])
     def _norm_activation(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .backbones import adapt_channels, with_head
 from .base import IMAGENET, Network, build_seeded
-from .gpu_kernels import norm_activation
+from .gpu_kernels import depthwise, norm_activation
 from .weights import FIRST, check_sha256, load_weights, weights_file
 
 STEM, WIDTH = 32, 1280
@@ -126,7 +126,9 @@ class ConvNorm(nn.Sequential):
 
     def forward(self, inputs: Tensor) -> Tensor:
         convolution, norm, activation = self
-        return norm_activation(norm, activation, convolution(inputs))  # type: ignore[arg-type]
+        alone = convolution.groups > 1  # type: ignore[operator]
+        found = depthwise(convolution, inputs) if alone else convolution(inputs)
+        return norm_activation(norm, activation, found)  # type: ignore[arg-type]
 
 
 class InvertedResidual(nn.Module):
