@@ -30,7 +30,10 @@ from shoal.results.selection import choose_runs
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGE, HTML = REPOSITORY / "docs" / "league.md", REPOSITORY / "docs" / "league.html"
-ARCHIVES = ("docs/results/averages/pacs-efficientnet-lite0.tar.gz",)
+ARCHIVES = (
+    "docs/results/averages/pacs-efficientnet-lite0.tar.gz",
+    "docs/results/averages/pacs-league.tar.gz",
+)
 DATASET, RULE = "pacs", "training-domain"
 # Methods of the league, in its order; those without records are named as not run.
 LEAGUE = ("erm", "fishr", "coral", "vrex", "mixup", "sd", "sagm", "miro")
@@ -158,6 +161,7 @@ def answers(rows: Sequence[LeagueRow]) -> list[str]:
     dear = max(rows, key=lambda row: row.seconds)
     cheap = next(row.seconds for row in rows if row.method == BASELINE)
     missing = not_run(rows)
+    open_yet = f" Not run yet: {', '.join(missing)}." if missing else ""
     return [
         f"{best.title} is best on average, with {100 * best.average.mean:.1f} %.",
         f"Averaging weights gains ERM {points(gain.gained)} points ({gain.title}).",
@@ -165,8 +169,8 @@ def answers(rows: Sequence[LeagueRow]) -> list[str]:
         "weights.",
         f"{calm.title} has the lowest calibration error: "
         f"{100 * calm.calibration_error.mean:.1f} %.",
-        f"{title_of(dear.method)} takes longest, {dear.seconds / cheap:.2f} times as long as ERM. "
-        f"Not run yet: {', '.join(missing) if missing else 'none'}.",
+        f"{title_of(dear.method)} takes longest, {dear.seconds / cheap:.2f} times as long as ERM."
+        + open_yet,
     ]
 
 
@@ -217,8 +221,9 @@ NOTE = """\
 Accuracy in %; ± is the standard error over trials, and over the means of the four domains in the
 columns *minus*: trials of a domain are no new domains. *Place*: among all rows that were run.
 *Worst domain*: the mean over trials of the lowest. *Calibration error*: in %, the mean over
-domains. *GPU seconds*: updates and evaluations of a run, one H200 shared by three to five workers,
-averages included."""
+domains. *GPU seconds*: updates and evaluations of a run, averages included, on one H200 that three
+to five workers shared; those of SD, which came last, had it nearly to themselves towards the end.
+λ and variances of MIRO are those that its authors chose for a ResNet-50."""
 
 
 def write_page(rows: Sequence[LeagueRow]) -> str:
