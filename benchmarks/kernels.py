@@ -50,17 +50,22 @@ def write_images(folder: Path, each: int = 12) -> None:
 
 
 def measure(
-    dataset: DomainDataset, cache: ImageCache, network: str, precision: str, device: torch.device
+    dataset: DomainDataset,
+    cache: ImageCache,
+    network: str,
+    precision: str,
+    device: torch.device,
+    algorithm: str = "erm",
 ) -> dict[str, Any]:
     """Return the times of an update and the memory that it takes."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    method = find("erm")
+    method = find(algorithm)
     run = Run(
         dataset=dataset.name,
         fingerprint="",
-        algorithm="erm",
+        algorithm=algorithm,
         test_domains=(TEST,),
         hparams=asdict(defaults(method.Hparams, "large")),
         protocol=Protocol(network=network, precision=precision),
