@@ -8,13 +8,14 @@ import argparse
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
-from shoal.catalogue import AVERAGES, DATASETS, METHODS, title_of
+from shoal.catalogue import AVERAGES, DATASETS, title_of
 from shoal.report.template import read_part
 from shoal.results.aggregation import (
     Comparison,
@@ -30,13 +31,26 @@ from shoal.results.selection import choose_runs
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGE, HTML = REPOSITORY / "docs" / "league.md", REPOSITORY / "docs" / "league.html"
-ARCHIVES = (
-    "docs/results/averages/pacs-efficientnet-lite0.tar.gz",
-    "docs/results/averages/pacs-league.tar.gz",
+AVERAGED = "docs/results/averages"
+RISING = "Fishr, λ rises"
+
+
+class Source(NamedTuple):
+    """A folder of an archive with runs of the league, and names of methods that differ there."""
+
+    archive: str
+    folder: str
+    named: Mapping[str, str] = {}
+
+
+SOURCES = (
+    Source(f"{AVERAGED}/pacs-efficientnet-lite0.tar.gz", "pacs-averages"),
+    Source(f"{AVERAGED}/pacs-starts.tar.gz", "pacs-5001-ramp600", {"fishr": RISING}),
+    Source(f"{AVERAGED}/pacs-league.tar.gz", "pacs-league"),
 )
 DATASET, RULE = "pacs", "training-domain"
 # Methods of the league, in its order; those without records are named as not run.
-LEAGUE = ("erm", "fishr", "coral", "vrex", "mixup", "sd", "sagm", "miro")
+LEAGUE = ("erm", "fishr", RISING, "coral", "vrex", "mixup", "sd", "sagm", "miro")
 TRIALS = 3
 LAST = ""
 WEIGHTS = (LAST, *AVERAGES)
@@ -45,7 +59,8 @@ INTRODUCTION = """\
 Which method should I use? PACS, EfficientNet-Lite0 with ImageNet weights, default hyperparameters,
 5,001 updates, 3 trials, each of the four domains left out in turn; the record is chosen on
 held-out images of the training domains. Every method has four rows of the same runs: its own
-weights, and three averages of the weights along the run."""
+weights, and three averages of the weights along the run. Fishr is there twice: as published, and
+with a λ that rises from update 300 to 900, as `shoal fit` trains it."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +95,22 @@ def row_name(method: str, weights: str) -> str:
     return f"{method}+{weights}" if weights else method
 
 
-def read_archives(archives: Iterable[Path]) -> tuple[list[RunResult], dict[str, float]]:
-    """Return the runs of archives with their averages, and the seconds of a run by method."""
-    with tempfile.TemporaryDirectory() as scratch:
-        for archive in archives:
-            with tarfile.open(archive) as tar:
+def read_sources(sources: Iterable[Source]) -> tuple[list[RunResult], dict[str, float]]:
+    """Return the runs of these folders with their averages, and the seconds of a run by method."""
+    runs: list[RunResult] = []
+    seconds: dict[str, float] = {}
+    for source in sources:
+        with tempfile.TemporaryDirectory() as scratch:
+            with tarfile.open(REPOSITORY / source.archive) as tar:
                 tar.extractall(scratch, filter="data")
-        runs = with_averages(read_runs(sorted(Path(scratch).iterdir())))
-        return [run for run in runs if run.dataset == DATASET], seconds_of(runs)
+            found = [
+                replace(run, algorithm=source.named.get(run.algorithm, run.algorithm))
+                for run in read_runs([Path(scratch) / source.folder])
+                if run.dataset == DATASET
+            ]
+            runs += with_averages(found)
+            seconds |= seconds_of(found)
+    return runs, seconds
 
 
 def seconds_of(runs: Sequence[RunResult]) -> dict[str, float]:
@@ -95,7 +118,7 @@ def seconds_of(runs: Sequence[RunResult]) -> dict[str, float]:
     times: dict[str, list[float]] = {}
     for run in runs:
         timing = timing_of(run)
-        if timing is not None and run.algorithm in METHODS:
+        if timing is not None:
             times.setdefault(run.algorithm, []).append(timing.updating + timing.evaluating)
     return {method: fmean(mine) for method, mine in times.items()}
 
@@ -150,20 +173,29 @@ def not_run(rows: Sequence[LeagueRow]) -> list[str]:
     return [title_of(method) for method in LEAGUE if method not in there]
 
 
+def best_of(rows: Sequence[LeagueRow]) -> LeagueRow:
+    """Return the best row with all trials."""
+    return min((row for row in rows if row.average.trials == TRIALS), key=lambda row: row.place)
+
+
 def answers(rows: Sequence[LeagueRow]) -> list[str]:
-    """Return what the numbers say, in five sentences."""
-    best = min(rows, key=lambda row: row.place)
-    plain = [row for row in rows if row.method == BASELINE and row.gained is not None]
+    """Return what the rows with all trials say, in five sentences."""
+    whole = [row for row in rows if row.average.trials == TRIALS]
+    best, leader = best_of(rows), min(rows, key=lambda row: row.place)
+    first = f"{best.title} is best on average, with {100 * best.average.mean:.1f} %"
+    if leader is not best:
+        first += f"; {leader.title} leads with {100 * leader.average.mean:.1f} %"
+    plain = [row for row in whole if row.method == BASELINE and row.gained is not None]
     gain = max(plain, key=lambda row: row.gained.difference if row.gained else 0.0)
-    others = [(row, row.gap) for row in rows if row.gap is not None]
+    others = [(row, row.gap) for row in whole if row.gap is not None]
     rival, apart = max(others, key=lambda one: one[0].average.mean)
-    calm = min(rows, key=lambda row: row.calibration_error.mean)
+    calm = min(whole, key=lambda row: row.calibration_error.mean)
     dear = max(rows, key=lambda row: row.seconds)
     cheap = next(row.seconds for row in rows if row.method == BASELINE)
     missing = not_run(rows)
     open_yet = f" Not run yet: {', '.join(missing)}." if missing else ""
     return [
-        f"{best.title} is best on average, with {100 * best.average.mean:.1f} %.",
+        f"{first}.",
         f"Averaging weights gains ERM {points(gain.gained)} points ({gain.title}).",
         f"The best row of another method is {rival.title}, {distance(apart)} ERM with the same "
         "weights.",
@@ -233,7 +265,9 @@ def write_page(rows: Sequence[LeagueRow]) -> str:
     lines += ["", "## PACS", "", "| " + " | ".join(HEADER) + " |"]
     lines += ["| --- |" + " --: |" * (len(HEADER) - 1)]
     lines += ["| " + " | ".join(cells(row)) + " |" for row in rows]
-    sources = ", ".join(f"[{Path(name).name}]({name.removeprefix('docs/')})" for name in ARCHIVES)
+    sources = ", ".join(
+        f"[{Path(archive).name}]({archive.removeprefix('docs/')})" for archive, *_ in SOURCES
+    )
     lines += [
         "",
         NOTE,
@@ -247,9 +281,11 @@ def write_page(rows: Sequence[LeagueRow]) -> str:
 def write_html(rows: Sequence[LeagueRow]) -> str:
     """Return the page: one file that opens offline, without a script."""
 
+    best = best_of(rows)
+
     def line(row: LeagueRow) -> str:
         first, *others = map(escape, cells(row))
-        kind = ' class="deploy"' if row.place == 1 else ""
+        kind = ' class="deploy"' if row is best else ""
         return f"<tr{kind}><th>{first}</th>{''.join(f'<td>{one}</td>' for one in others)}</tr>"
 
     head = "".join(f"<th>{escape(one)}</th>" for one in HEADER)
@@ -285,7 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--check", action="store_true", help="write nothing; exit with 1 if a file is out of date"
     )
     options = parser.parse_args(arguments)
-    rows = league(*read_archives(REPOSITORY / name for name in ARCHIVES))
+    rows = league(*read_sources(SOURCES))
     status = 0
     for path, content in ((PAGE, write_page(rows)), (HTML, write_html(rows))):
         current = path.read_text("utf-8") if path.exists() else None

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -25,7 +26,7 @@ def test_both_pages_are_up_to_date(league: ModuleType, capsys: pytest.CaptureFix
 
 
 def test_rows_agree_with_the_records_and_each_other(league: ModuleType) -> None:
-    rows = league.league(*league.read_archives(ROOT / name for name in league.ARCHIVES))
+    rows = league.league(*league.read_sources(league.SOURCES))
     titles = {row.title: row for row in rows}
     assert {"ERM", "ERM + second half", "Fishr", "Fishr + SWAD"} <= set(titles)
     half = titles["ERM + second half"]
@@ -36,20 +37,20 @@ def test_rows_agree_with_the_records_and_each_other(league: ModuleType) -> None:
     assert half.gained.difference == pytest.approx(sum(gains) / 4)
     assert half.gap is None and titles["ERM"].gained is None
     assert sorted(row.place for row in rows)[0] == 1
-    best = max(rows, key=lambda row: round(100 * row.average.mean, 1))
-    assert best.place == 1 and best.title in league.answers(rows)[0]
+    leader = max(rows, key=lambda row: round(100 * row.average.mean, 1))
+    assert leader.place == 1 and leader.title in league.answers(rows)[0]
     assert league.not_run(rows) == []
 
 
 def test_methods_without_a_run_are_named(league: ModuleType) -> None:
-    runs, seconds = league.read_archives(ROOT / name for name in league.ARCHIVES)
+    runs, seconds = league.read_sources(league.SOURCES)
     rows = league.league([run for run in runs if not run.algorithm.startswith("coral")], seconds)
     assert league.not_run(rows) == ["CORAL"]
     assert league.answers(rows)[-1].endswith("Not run yet: CORAL.")
 
 
 def test_unfinished_trials_do_not_count(league: ModuleType) -> None:
-    runs, seconds = league.read_archives(ROOT / name for name in league.ARCHIVES)
+    runs, seconds = league.read_sources(league.SOURCES)
     whole = {row.title: row for row in league.league(runs, seconds)}
     # Of Fishr there is trial 0, and three domains of trial 1.
     some = [
@@ -70,3 +71,15 @@ def test_unfinished_trials_do_not_count(league: ModuleType) -> None:
     assert title == row.title and average == f"{100 * row.average.mean:.1f}"
     assert "±" in league.cells(found["ERM"])[2]
     assert found["ERM"].average == whole["ERM"].average
+
+
+def test_rows_with_all_trials_answer_and_the_leader_is_named(league: ModuleType) -> None:
+    runs, seconds = league.read_sources(league.SOURCES)
+    half = "erm+half"
+    rows = league.league([run for run in runs if run.algorithm != half or run.trial == 0], seconds)
+    (part,) = (row for row in rows if (row.method, row.weights) == ("erm", "half"))
+    assert part.average.trials == 1 and league.best_of(rows).average.trials == 3
+    raised = [replace(row, place=1) if row is part else row for row in rows]
+    first, *others = league.answers(raised)
+    assert f"; {part.title} leads with {100 * part.average.mean:.1f} %." in first
+    assert all("trials)" not in line for line in others)
