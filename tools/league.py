@@ -32,7 +32,7 @@ from shoal.results.selection import choose_runs
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGE, HTML = REPOSITORY / "docs" / "league.md", REPOSITORY / "docs" / "league.html"
 AVERAGED = "docs/results/averages"
-RISING = "Fishr, λ rises"
+RISING = "Fishr with rising λ"
 
 
 class Source(NamedTuple):
@@ -223,8 +223,8 @@ HEADER = (
     "row",
     "place",
     "average",
-    "minus ERM with the same weights",
-    "minus its own weights",
+    "minus ERM",
+    "minus its last",
     "worst domain",
     "calibration error",
     "GPU seconds a run",
@@ -251,7 +251,8 @@ def cells(row: LeagueRow) -> list[str]:
 
 NOTE = """\
 Accuracy in %; ± is the standard error over trials, and over the means of the four domains in the
-columns *minus*: trials of a domain are no new domains. *Place*: among all rows that were run.
+columns *minus*: trials of a domain are no new domains. *Minus ERM*: ERM with the same kind of
+weights. *Minus its last*: the method's own weights, not averaged. *Place*: among all rows.
 *Worst domain*: the mean over trials of the lowest. *Calibration error*: in %, the mean over
 domains. *GPU seconds*: updates and evaluations of a run, averages included, on one H200 that three
 to five workers shared; those of SD, which came last, had it nearly to themselves towards the end.
@@ -298,10 +299,12 @@ def write_html(rows: Sequence[LeagueRow]) -> str:
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>The league</title>
 <style>
-{read_part("fit.css")}</style>
+{read_part("fit.css")}
+tbody th {{ min-width: 9em; }}
+</style>
 </head>
 <body>
-<header><h1>The league</h1><p class="soft">{escape(INTRODUCTION)}</p></header>
+<header><h1>The league</h1><p class="soft">{escape(INTRODUCTION.replace("`", ""))}</p></header>
 <section class="verdict">{said}</section>
 <section><h2>PACS</h2>
 <div class="scroll"><table><thead><tr>{head}</tr></thead>
