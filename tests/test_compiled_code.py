@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shoal import cli
-from shoal.cli.terminal import describe_step
+from shoal.cli.terminal import describe_steps
 from shoal.compiled_code import FOLDERS, bound_compiled_code, code_folder, keep_compiled_code
 
 
@@ -72,6 +72,9 @@ def test_every_command_that_may_have_compiled_bounds_it(monkeypatch: pytest.Monk
 
 def test_a_command_says_how_updates_run_and_how_large_the_code_is() -> None:
     write(code_folder() / "inductor" / "new", 3_000_000, 0)
-    assert describe_step("graph") == "Updates run as a CUDA graph."
-    assert describe_step("eager") == "Updates run one operation at a time."
-    assert f"(3 MB in {code_folder()})" in describe_step("compiled")
+    assert describe_steps({"URM": "graph"}) == ["Updates run as a CUDA graph."]
+    assert describe_steps({"URM": "eager"}) == ["Updates run one operation at a time."]
+    first, second = describe_steps({"ERM": "compiled", "URM": "graph", "IRM": "compiled"})
+    assert first.startswith("Updates of ERM, IRM are compiled first, which takes a minute")
+    assert first.endswith(f"(3 MB in {code_folder()}).")
+    assert second == "Updates of URM run as a CUDA graph."

@@ -795,3 +795,17 @@ def _half() -> nn.Module:
 def test_an_unknown_method_gets_the_nearest() -> None:
     with pytest.raises(ValueError, match="unknown algorithm 'fisher'; did you mean 'fishr'"):
         find("fisher")
+
+
+class FlattensFirst(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.flatten(1))
+
+
+@pytest.mark.parametrize("name", ["cad", "condcad", "ib-erm", "selfreg", "urm"])
+def test_features_that_are_no_vectors_are_named(name: str) -> None:
+    network = Network(nn.Unflatten(1, (2, 2)), FlattensFirst(4, 3))
+    method = ALGORITHMS[name](network, 2)
+    batches = [(torch.ones(5, 4), torch.tensor([0, 0, 1, 2, 1])) for _ in range(2)]
+    with pytest.raises(ValueError, match=r"features must be \[n, p\].* got shape \[10, 2, 2\]"):
+        method.update(batches)

@@ -595,6 +595,22 @@ def test_a_small_value_that_makes_sense_is_allowed() -> None:
     Hparams(lr=np.float64(0.1), batch_size=np.int64(3))
 
 
+@pytest.mark.parametrize(
+    ("method", "name"), [("urm", "output"), ("fishr", "reset"), ("iga", "parameters")]
+)
+def test_a_text_that_has_no_meaning_is_refused(
+    method: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is planned, with the texts that have one."""
+    command = ["hparams", method, "--dataset", "pacs", "--set", f"{name}=sigmoid"]
+    assert main(command) == 2
+    told = capsys.readouterr().err
+    assert f"unknown {name} 'sigmoid'" in told
+    field = next(f for f in fields(ALGORITHMS[method].Hparams) if f.name == name)
+    assert field.default in field.metadata["allowed"]
+    assert all(text in told for text in field.metadata["allowed"])
+
+
 def test_a_method_of_ones_own_says_what_is_allowed() -> None:
     @dataclass(frozen=True)
     class Own(Hparams):

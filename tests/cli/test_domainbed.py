@@ -18,13 +18,23 @@ from shoal.catalogue import (
     own_dataset,
     own_method,
 )
-from shoal.cli import build_parser, main
-from shoal.cli.domainbed import ACTIONS, OPTIONS, SETTINGS, THEIRS, answers, dataset_name
+from shoal.cli import COMMANDS, build_parser, main
+from shoal.cli.domainbed import (
+    ACTIONS,
+    OPTIONS,
+    RULES,
+    SCRIPTS,
+    SETTINGS,
+    THEIRS,
+    answers,
+    dataset_name,
+)
 from shoal.datasets import SOURCES, load_dataset
 from shoal.datasets import find as find_dataset
 from shoal.fitting.candidates import _grid
 from shoal.fitting.classifier import DomainClassifier
 from shoal.fitting.setup import check_settings, find_method, hparams_for, settings_of
+from shoal.results.selection import ALL_RULES
 from shoal.sweeps.plan import read_plan
 from tests.fitting.made import write_images
 from tests.report.made_up import make_run, write_run
@@ -211,19 +221,53 @@ def test_the_nearest_name_in_any_case(capsys: Output) -> None:
             ["env 0 of OfficeHome is Art, env 3 of OfficeHome is Real World; use --test-domain Art "
              "'Real World'"],
         ),
-        ("train --dataset PACS --test_envs=9", ["use --test-domain with some of: art_painting, "]),
+        (
+            "train --dataset PACS --test_envs=9",
+            ["9 is not one of the envs 0 to 3; use --test-domain with some of: art_painting, "],
+        ),
+        (
+            "train --data-dir /d --dataset PACS --test-envs 1",
+            ["--data_dir: use --data DIR", "env 1 of PACS is cartoon"],
+        ),
+        (
+            """train --dataset PACS --hparams '{"irm_lambda": 10, "lr": 1e-4}'""",
+            ["--hparams: use --set irm_lambda=10 lr=0.0001"],
+        ),
+        ("train --dataset PACS --hparams x", ["--hparams: use --set NAME=VALUE"]),
         ("train --dataset mine --test_envs 0", ["some of: the names of the folders"]),
         (
             "sweep launch --n_hparams 5 --test_envs 0",
             [f"launch: {ACTIONS['launch']}", "--n_hparams: use --draws N", "left out in turn"],
         ),
-        ("report --input_dir out --latex", ["'shoal report DIR'", "--latex: use --format latex"]),
+        (
+            "report --input_dir out --latex",
+            ["--input_dir: give the folder alone", "--latex: use --format latex"],
+        ),
     ],
 )  # fmt: skip
 def test_its_options_are_answered(command: str, lines: list[str], capsys: Output) -> None:
     told = refused(capsys, command)
     for line in lines:
         assert line in told
+
+
+def test_environments_of_a_folder_are_its_folders(capsys: Output) -> None:
+    for name in ("c", "a", "b"):
+        Path("PACS", name).mkdir(parents=True)
+    told = refused(capsys, "train --dataset PACS --test_envs 2 0")
+    assert "env 2 of PACS is c, env 0 of PACS is a; use --test-domain c a" in told
+
+
+def test_its_scripts_and_rules_are_answered(capsys: Output) -> None:
+    told = refused(capsys, "collect_results --input_dir out")
+    assert "collect_results of DomainBed is 'shoal report DIR' here" in told
+    told = refused(capsys, "report out --rule oracle")
+    assert "oracle of DomainBed is test-domain here" in told
+
+
+def test_every_script_and_rule_here_exists() -> None:
+    assert {told.split()[1] for told in SCRIPTS.values()} <= set(COMMANDS)
+    assert set(RULES.values()) <= set(ALL_RULES)
 
 
 def test_other_options_are_refused_as_before(capsys: Output) -> None:

@@ -77,6 +77,19 @@ def test_a_sweep_trains_linear_heads(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert main(["report", "out", "--rule", "test-domain"]) == 0
 
 
+@pytest.mark.parametrize("method", ["ARM", "URM", "mtl"])
+def test_a_method_that_trains_no_head_is_refused_before_all_work(
+    method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.cli.test_sweep import of_images
+
+    command = [method if word == "erm" else word for word in of_images(tmp_path)]
+    assert main([*command, "--train", "head", "--plan-only"]) == 2
+    told = capsys.readouterr().err
+    assert f"{method.upper()} does not work on frozen features" in told
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.usefixtures("no_probe")
 def test_heads_on_images_share_one_feature_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -329,6 +329,15 @@ def test_notes() -> None:
     ]
 
 
+def test_a_note_on_miro_from_random_weights() -> None:
+    dataset, run = tiny(), replace(tiny_run("miro"), protocol=tiny_run().protocol)
+    method = find("miro")(Network(nn.Flatten(), nn.Linear(2, 2)), 2)
+    (note,) = cautions_for(run, dataset, method)
+    assert "MIRO keeps it near them" in note
+    trained = replace(run, protocol=replace(run.protocol, weights="imagenet"))
+    assert cautions_for(trained, dataset, method) == []
+
+
 def test_a_note_on_holding_nothing_out() -> None:
     protocol = replace(tiny_run().protocol, holdout=0.0)
     assert told(with_domain(tiny(), 3), protocol=protocol, test_domains=("few",)) == [

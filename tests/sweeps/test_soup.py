@@ -25,7 +25,7 @@ from shoal.runs.model import load, prediction_tensors
 from shoal.runs.run import Run
 from shoal.sweeps import soup as soups
 from shoal.sweeps.members import group_of, grouped
-from shoal.sweeps.soup import make_soup, read_soup, write_soup
+from shoal.sweeps.soup import _layers, make_soup, read_soup, write_soup
 from shoal.sweeps.soup_weights import ALPHAS, best_first, greedy, interpolate
 from tests.runs.small import CPU, carry_out, small_run, squares
 
@@ -425,6 +425,23 @@ def test_weights_of_different_shapes_are_refused(tmp_path: Path) -> None:
     train(tmp_path, *widths)
     with pytest.raises(ValueError, match=r"change the shape of discriminator.*--search mild"):
         soup_of(tmp_path)
+
+
+def test_weights_of_different_layers_are_refused(tmp_path: Path) -> None:
+    """URM's bound has no weights, and one network with both kinds is neither."""
+    bounds = [
+        tiny_run("urm", draw=draw, steps=1, output=output)
+        for draw, output in enumerate(("tanh", "relu"))
+    ]
+    train(tmp_path, *bounds)
+    with pytest.raises(ValueError, match=r"urm .* change its layers \(Tanh and ReLU\); .* --set"):
+        soup_of(tmp_path)
+
+
+def test_dropout_does_not_keep_runs_apart(tmp_path: Path) -> None:
+    assert _layers(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1))) == _layers(
+        nn.Sequential(nn.Linear(2, 2), nn.Identity())
+    )
 
 
 def test_batch_norm_that_follows_the_data_is_refused() -> None:

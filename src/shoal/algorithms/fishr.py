@@ -6,7 +6,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from .. import regularizers
-from ..choices import choose
 from .base import Capture, Penalised
 from .forward import Forward
 from .hparams import Hparams, fixed, hparam, later, power, uniform, whole
@@ -27,7 +26,9 @@ class FishrHparams(Hparams):
     parameters: str = fixed("classifier", key="parameters", help="weights: all, or names")
     average: bool = later(True, key="average", help="false: λ/(1 − γ) in place of an average by γ")
     ramp_steps: int = later(0, key="ramp_steps", help="updates over which λ rises; 0 for a jump")
-    reset: str = later("all", key="reset", help="new optimiser at λ's start: all, mean or none")
+    reset: str = later(
+        "all", RESETS, key="reset", help="new optimiser at λ's start: all, mean or none"
+    )
     gradient_share: float = later(
         0.0, key="gradient_share", help="λ in units of ‖∇R‖/‖∇penalty‖; 0: λ as given"
     )
@@ -45,7 +46,7 @@ class Fishr(Penalised):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         h = self.hparams
-        if choose("reset", h.reset, RESETS) != "none":
+        if h.reset != "none":
             self.reset_step = h.warmup_steps
             self.reset_state = "mean" if h.reset == "mean" else "all"
         decay = h.ema_decay

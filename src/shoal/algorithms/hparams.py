@@ -8,7 +8,7 @@ Values and searches can be given as text, a search in the notation in which it i
 value is checked, from any source.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, TypeVar
@@ -77,7 +77,7 @@ class Search:
 def hparam(
     default: Any,
     distribution: Distribution,
-    allowed: str | None = None,
+    allowed: str | Sequence[str] | None = None,
     *,
     key: str,
     help: str,
@@ -90,7 +90,7 @@ def hparam(
     Args:
         default, distribution: for small images (28 × 28), and for others unless given below.
         allowed: the interval of a number; by default ``[0, ∞)``, or ``(-∞, ∞)`` if a default or a
-            search goes below 0.
+            search goes below 0. Or the values of a text; by default any.
         key: its name in DomainBed, which seeds its stream.
         help: one line of documentation.
         large: default and distribution for large images (224 × 224).
@@ -112,18 +112,18 @@ def hparam(
         below = drawn or min(numbers, default=0) < 0
         allowed = "(-∞, ∞)" if below else "[0, ∞)"
     for number in numbers:
-        if not holds(allowed, number):
+        if not isinstance(allowed, str) or not holds(allowed, number):
             raise ValueError(f"the default of {key} is {number}, which is not in {allowed}")
     metadata = {"key": key, "help": help, "searches": searches, "datasets": own, "allowed": allowed}
     return field(default=default, metadata=metadata)
 
 
-def fixed(value: Any, allowed: str | None = None, *, key: str, help: str) -> Any:
+def fixed(value: Any, allowed: str | Sequence[str] | None = None, *, key: str, help: str) -> Any:
     """Declare an option that no search changes."""
     return hparam(value, constant(value), allowed, key=key, help=help)
 
 
-def later(value: Any, allowed: str | None = None, *, key: str, help: str) -> Any:
+def later(value: Any, allowed: str | Sequence[str] | None = None, *, key: str, help: str) -> Any:
     """Declare an option added later: at its default it is not part of a run, whose name stays."""
     metadata = fixed(value, allowed, key=key, help=help).metadata
     return field(default=value, metadata={**metadata, "later": True})
@@ -322,6 +322,8 @@ def _check(f: Field[Any], value: Any) -> None:
         right = right and holds(f.metadata["allowed"], value)
     if not right:
         raise ValueError(f"{f.name} must be {wanted}, got {value!r}")
+    if kind is str and not isinstance(f.metadata["allowed"], str):
+        choose(f.name, value, f.metadata["allowed"])
 
 
 def _parse_setting(f: Field[Any], default: Any, text: str) -> Search:

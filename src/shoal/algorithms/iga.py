@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..choices import choose
 from ..regularizers import Match
 from .base import Penalised
 from .forward import Forward
@@ -18,7 +17,9 @@ class IGAHparams(Hparams):
     """λ, and the options of the paper's table:igacmnist."""
 
     penalty_weight: float = hparam(1e3, power(10, 1, 5), key="penalty", help="λ of the means")
-    parameters: str = fixed("all", key="parameters", help="weights: all, or classifier")
+    parameters: str = fixed(
+        "all", ("all", "classifier"), key="parameters", help="weights: all, or classifier"
+    )
     normalise: bool = fixed(
         False, key="normalise", help="mean over domains and weights, as in Fishr; not the sum"
     )
@@ -40,7 +41,6 @@ class IGA(Penalised):
         super().__init__(*args, **kwargs)
         h = self.hparams
         self.reset_step = h.warmup_steps
-        choose("parameters", h.parameters, ("all", "classifier"))
         self.separate_passes = h.parameters == "all" and h.penalty_weight > 0
         self.match = Match(
             num_domains=self.num_domains,

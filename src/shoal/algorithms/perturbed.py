@@ -55,8 +55,9 @@ class Perturbed(UpdateAlgorithm):
     def update(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Make one step from θ with both gradients.
 
-        The second pass has the dropout masks of the first, because both are of one function, and it
-        leaves no trace: running statistics move in the first pass alone.
+        The second pass has the dropout masks of the first, because both are of one function
+        (``nn.Dropout`` draws others), and it leaves no trace: running statistics move in the first
+        pass alone.
         """
         self.check_batches(batches)
         weights: list[Tensor] = list(self.optimiser.weights)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..choices import choose
+from ..checks import check_features
 from ..gradients.precision import precise
 from ..networks import Network, draw_weights, head_sizes
 from ..randomness import Draws, stream
@@ -35,7 +35,8 @@ class URMHparams(Hparams):
     )
     output: str = hparam(
         "tanh",
-        choice("tanh", "relu"),
+        choice(*OUTPUTS),
+        tuple(OUTPUTS),
         key="urm_generator_output",
         help="what the features go through: tanh or relu",
     )
@@ -82,7 +83,7 @@ class URM(Algorithm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         h = self.hparams
-        bound, self.least = OUTPUTS[choose("output", h.output, OUTPUTS)]
+        bound, self.least = OUTPUTS[h.output]
         width, _ = head_sizes(self.model.classifier)
         self.discriminator = draw_weights(
             lambda: discriminator(width, h.discriminator_layers),
@@ -110,6 +111,7 @@ class URM(Algorithm):
         weight = self.hparams.penalty_weight
         forward = Forward.of(self.model, batches)
         features = forward.features
+        check_features(features)
         noise = self.draws.uniform(features.numel()).view_as(features)
         noise = (self.least + (1 - self.least) * noise).to(features.dtype)
 

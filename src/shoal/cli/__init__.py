@@ -16,7 +16,7 @@ from .._version import __version__
 from ..choices import nearest
 from ..compiled_code import bound_compiled_code, keep_compiled_code
 from ..escapes import printable
-from .domainbed import answers
+from .domainbed import answers, name_here
 from .extras import missing_message
 from .notes import note, quietly, report_error
 
@@ -171,6 +171,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
+            if told := name_here(action.dest, str(value)):
+                raise argparse.ArgumentError(action, f"{value} of DomainBed is {told} here")
             near = nearest(str(value), map(str, action.choices))
             if near:
                 message = f"unknown {value!r}; did you mean {near!r}?"

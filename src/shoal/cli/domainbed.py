@@ -1,7 +1,9 @@
 """DomainBed's words on the command line: data sets taken by its names, options answered by ours."""
 
+import json
 import shlex
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ..catalogue import DATASETS, own_dataset
@@ -10,7 +12,7 @@ from ..catalogue import DATASETS, own_dataset
 OPTIONS = {
     "--data_dir": "use --data DIR",
     "--output_dir": "use --out DIR",
-    "--input_dir": "give the folder alone, as in 'shoal report DIR'",
+    "--input_dir": "give the folder alone, without an option",
     "--trial_seed": "use --trial T",
     "--hparams_seed": "use --draw K",
     "--hparams": "use --set NAME=VALUE",
@@ -35,6 +37,15 @@ ACTIONS = {
     "launch": "leave it out: the command trains what is not done",
     "delete_incomplete": "leave it out: what was interrupted resumes",
 }
+# What does the work of its scripts.
+SCRIPTS = {
+    "collect_results": "shoal report DIR",
+    "list_top_hparams": "shoal report DIR --format json",
+    "download": "shoal data download NAME",
+    "save_images": "shoal report DIR --format html",
+}
+# Its names of selection rules.
+RULES = {"IID": "training-domain", "oracle": "test-domain"}
 # Options that are followed by indices of test domains: DomainBed's, and ours by mistake.
 THEIRS = ("--test_envs", "--test_env")
 TEST_DOMAINS = (*THEIRS, "--test-domains")
@@ -47,12 +58,24 @@ SETTINGS = {
     "resnet50_augmix": "off is the default; use --weights FILE for AugMix weights",
     "vit": "use --network timm:NAME",
     "dinov2": "use --network timm:NAME",
+    "vit_dropout": "use dropout",
+    "nonlinear_classifier": "leave it out: every head is linear",
+    "linear_steps": "leave it out: ERM++ is not among the methods",
+    "linear_lr": "leave it out: ERM++ is not among the methods",
+    "lars": "leave it out: the optimiser is Adam",
 }
 
 
 def dataset_name(text: str) -> str:
     """Return the name here of a data set that DomainBed names, unless a folder has the name."""
     return text if Path(text).is_dir() else own_dataset(text)
+
+
+def name_here(option: str, value: str) -> str:
+    """Return what a script or a selection rule of DomainBed is called here; empty if it is none."""
+    if option == "rule":
+        return RULES.get(value, "")
+    return SCRIPTS.get(value, "") and f"'{SCRIPTS[value]}'"
 
 
 def refuse_setting(name: str) -> None:
@@ -75,15 +98,29 @@ def answers(words: Sequence[str], known: Collection[str], action: bool) -> list[
         option, equals, value = word.partition("=")
         if option in known:
             continue
+        given = [value] if equals else _values(words[place + 1 :])
+        spelled = f"--{option[2:].replace('-', '_')}"
+        if spelled in (*OPTIONS, *THEIRS):
+            option = spelled
         if option in OPTIONS:
-            found.append(f"{option}: {OPTIONS[option]}")
+            found.append(f"{option}: {_set_of(given) or OPTIONS[option]}")
         elif option in TEST_DOMAINS:
-            given = [value] if equals else _values(words[place + 1 :])
             if option not in THEIRS and not all(text.isdecimal() for text in given):
                 continue  # the name of a domain, after an option of another command
             what = _test_domains(given, _dataset(words), "--test-domain" in known)
             found.append(f"{' '.join([option, *given])}: {what}")
     return found
+
+
+def _set_of(given: Sequence[str]) -> str:
+    """Return what sets the hyperparameters of a JSON object; empty for anything else."""
+    try:
+        found = json.loads(given[0]) if given else None
+    except ValueError:
+        return ""
+    if not isinstance(found, dict) or not found:
+        return ""
+    return f"use --set {shlex.join(f'{name}={value}' for name, value in found.items())}"
 
 
 def _values(words: Sequence[str]) -> list[str]:
@@ -101,6 +138,13 @@ def _dataset(words: Sequence[str]) -> str:
     return ""
 
 
+def _folders(dataset: str) -> tuple[str, ...]:
+    """Return the domains of a folder of images, in the order in which DomainBed numbers them."""
+    with suppress(OSError):
+        return tuple(sorted(one.name for one in Path(dataset).iterdir() if one.is_dir()))
+    return ()
+
+
 def _test_domains(given: Sequence[str], dataset: str, named: bool) -> str:
     """Return what to write instead of these indices.
 
@@ -109,11 +153,13 @@ def _test_domains(given: Sequence[str], dataset: str, named: bool) -> str:
     """
     if not named:
         return "leave it out: every domain is left out in turn; 'shoal train' leaves out one"
-    facts = DATASETS.get(own_dataset(dataset))
-    names = facts.domains if facts else ()
+    facts = DATASETS.get(dataset_name(dataset))
+    names = facts.domains if facts else _folders(dataset)
     if not given or not all(text.isdecimal() and int(text) < len(names) for text in given):
         which = ", ".join(names) or "the names of the folders"
-        return f"domains have names here: use --test-domain with some of: {which}"
+        known = f"of the envs 0 to {len(names) - 1}; " if names and given else ""
+        none = f"{', '.join(given)} is not one {known}" if known else ""
+        return f"domains have names here: {none}use --test-domain with some of: {which}"
     found = {text: names[int(text)] for text in given}
     told = ", ".join(f"env {index} of {dataset} is {name}" for index, name in found.items())
     return f"domains have names here: {told}; use --test-domain {shlex.join(found.values())}"

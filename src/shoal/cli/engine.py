@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..catalogue import STEP_KINDS, scale_of
+from ..catalogue import STEP_KINDS, scale_of, title_of
 from ..results.records import DONE
 from ..runs.machine import COMPILING_PAYS, Machine, choose_step, hardware_for
 from ..runs.run import Run
@@ -31,7 +31,7 @@ from .options import (
     share,
 )
 from .status import describe_time_left, show_status, status_rows, status_table
-from .terminal import QUIET, describe_step
+from .terminal import QUIET, describe_steps
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -162,14 +162,31 @@ def run_sweep(
         _print_plan(options, runs, plan, counts)
         if counts[RunState.DONE] < len(plan):
             _print_cost(options, plan, workspace, counts[RunState.RUNNING])
-            machine = workspace.machine() if options.engine == "local" else None
-            if machine is not None and machine.device.type == "cuda":
-                say(describe_step(machine.step))
+            say(*_steps_here(options, plan, workspace))
     if options.plan_only:
         return 0
     counts = _train(options, plan, workspace)
     show_status(options.out, plan)
     return 0 if counts[RunState.DONE] == len(plan) else 1
+
+
+def _steps_here(
+    options: argparse.Namespace, plan: Sequence[Run], workspace: "CommandWorkspace"
+) -> list[str]:
+    """Return lines on how updates run on this machine, where there is something to say."""
+    from ..training.step import step_kind
+
+    if options.engine != "local":
+        return []
+    machine = workspace.machine()
+    kinds = {
+        title_of(name): step_kind(
+            machine.step, workspace.method(name)[0].capture, machine.device, machine.micro_batch
+        )
+        for name in dict.fromkeys(run.algorithm for run in plan)
+    }
+    told = machine.device.type == "cuda" or "compiled" in kinds.values()
+    return describe_steps(kinds) if told else []
 
 
 def _train(

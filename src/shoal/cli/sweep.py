@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from ..catalogue import FIT_BACKBONE, TEST_DOMAINS, own_method
+from ..catalogue import FIT_BACKBONE, TEST_DOMAINS, own_method, title_of
 from .engine import add_engine_options, check_engine, run_sweep, workspace_of
 from .extras import for_images, for_weights
 from .loading import add_places
@@ -123,6 +123,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
+    from ..fitting.frozen_features import check_frozen
     from ..networks.registry import DRAWN, check_name
     from ..runs.run import Protocol
     from ..sweeps.plan import Sweep
@@ -132,6 +133,9 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, Any]:
     if options.network is not None:
         check_name(options.network)
     methods = {name_of(asked, with_settings(asked)[0]): asked for asked in options.algorithms}
+    if options.train == "head":
+        for name, asked in methods.items():
+            check_frozen(title_of(name), with_settings(asked)[0])
     names: dict[str, str] = {}
     for asked in dict.fromkeys(options.datasets):
         dataset = load_and_report(asked, options.data)

@@ -108,13 +108,25 @@ def show_and_write(
     print_lines(f"Written in {out}: {', '.join(write(out, command, result, sheets, figures))}")
 
 
-def describe_step(kind: str) -> str:
-    """Return a line on how updates run on a GPU."""
+def describe_steps(kinds: Mapping[str, str]) -> list[str]:
+    """Return a line for each way in which updates run, by the kind of step of every method.
+
+    The methods are named if there are several ways.
+    """
+    found: dict[str, list[str]] = {}
+    for method, kind in kinds.items():
+        found.setdefault(kind, []).append(method)
+    whose = {kind: f" of {', '.join(methods)}" for kind, methods in found.items()}
+    return [
+        f"Updates{whose[kind] if len(found) > 1 else ''} {_describe_step(kind)}." for kind in found
+    ]
+
+
+def _describe_step(kind: str) -> str:
     if kind != "compiled":
-        how = "as a CUDA graph" if kind == "graph" else "one operation at a time"
-        return f"Updates run {how}."
+        return f"run {'as a CUDA graph' if kind == 'graph' else 'one operation at a time'}"
     size = bound_compiled_code() / 1e6
     return (
-        "Updates are compiled first, which takes a minute or two, or seconds if the code is at "
-        f"hand ({size:,.0f} MB in {code_folder()})."
+        "are compiled first, which takes a minute or two, or seconds if the code is at hand "
+        f"({size:,.0f} MB in {code_folder()})"
     )

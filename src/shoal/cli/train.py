@@ -18,7 +18,7 @@ from .loading import decode_with_progress, load_and_report, report_resizing
 from .notes import add_quiet, note, say
 from .options import add_run_options, averages_of, device, settings
 from .progress import RunProgressBar, run_progress
-from .terminal import describe_step, table
+from .terminal import describe_steps, table
 
 
 def add(commands: Any) -> None:
@@ -61,6 +61,7 @@ def _train(options: argparse.Namespace, on: Any) -> int:
     from ..runs.run import Run
     from ..runs.start import check_start
     from ..sweeps.plan import check_classes
+    from ..training.step import step_kind
     from .methods import name_of, with_settings
 
     if options.deterministic:
@@ -99,8 +100,9 @@ def _train(options: argparse.Namespace, on: Any) -> int:
         micro_batch=options.micro_batch,
     )
     first = rank() == 0
-    if first and on.type == "cuda":
-        say(describe_step(machine.step))
+    kind = step_kind(machine.step, method.capture, on, machine.micro_batch)
+    if first and (on.type == "cuda" or kind == "compiled"):
+        say(*describe_steps({title_of(run.algorithm): kind}))
     with (
         _advise_after_interrupt(options, RunFolder(out)),
         open_run_folder(out, run) if first else nullcontext(RunFolder(out)) as folder,

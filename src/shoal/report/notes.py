@@ -223,7 +223,8 @@ def no_average_lines(rows: Sequence[MethodRow]) -> Iterable[str]:
             yield (
                 f"{dataset}: {_titles_with_averages(without)} {'lacks' if few else 'lack'} test "
                 "domains in some trials, so there is no average over trials, worst domain or "
-                "calibration error. In the table by test domain, Avg is the mean of the row"
+                "calibration error. In the table by test domain, Avg is the mean of the row, if no "
+                "domain is missing"
             )
 
 

@@ -8,6 +8,7 @@ have started from the same weights, head included, and not have moved too far ap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
 
@@ -166,6 +167,12 @@ def _interpolations(
     return [saved if row is best else row for row in rows]
 
 
+def _layers(network: nn.Module) -> list[str]:
+    """Return the kinds of a network's layers, without dropout, which predictions do not need."""
+    kinds = (type(part).__name__ for part in network.modules())
+    return [kind for kind in kinds if "Dropout" not in kind and kind != "Identity"]
+
+
 def _mean_of(rows: Sequence[SoupRow]) -> SoupRow:
     """Return the mean numbers of members, which are no model."""
     return SoupRow(
@@ -204,6 +211,7 @@ class _GroupModels:
         self._parts = place_parts(dataset, parts, cache, self._places, device)
         self.first = model.load(group.members[0].weights, device, method)
         self._shapes = {name: w.shape for name, w in self.first.algorithm.named_parameters()}
+        self._layers = _layers(self.first.algorithm.model)
         _refuse_moving_statistics(self.first.algorithm)
         self.start, self.why = self._find_start()
         self._stayed = WeightSum()
@@ -231,6 +239,12 @@ class _GroupModels:
                 f"hyperparameters change the shape of {names[0]}; train with --search mild, or fix "
                 "them with --set"
             )
+        for one, other in zip_longest(self._layers, _layers(algorithm.model)):
+            if one != other:
+                raise ValueError(
+                    f"the runs of {self.group.first.algorithm} cannot be averaged, because their "
+                    f"hyperparameters change its layers ({one} and {other}); fix them with --set"
+                )
         return found
 
     def _read(self, number: int) -> dict[str, Tensor]:

@@ -1,8 +1,8 @@
 """Linear probe: a head fitted to frozen features, with which a training can start (LP-FT).
 
 A random head sends large gradients into pretrained features and distorts them in the first updates
-(Kumar et al., 2022). The probe depends on data, split and network alone, and on none of a run's
-hyperparameters, so all draws of a trial start from the same weights.
+(Kumar et al., 2022). The probe depends on data, split and network alone, so all draws of a trial
+start from the same weights. Of all hyperparameters only URM's ``output`` is part of the network.
 """
 
 import math

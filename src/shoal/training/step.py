@@ -9,7 +9,7 @@ from types import MethodType
 import torch
 from torch import Tensor, nn
 
-from ..algorithms.base import Algorithm
+from ..algorithms.base import Algorithm, Capture
 from ..catalogue import PRECISIONS, STEP_KINDS, StepKind
 from ..choices import choose
 from ..distributed import alone, processes, run_shared
@@ -157,6 +157,22 @@ def _group_norm(norm: nn.GroupNorm, inputs: Tensor) -> Tensor:
     return found if cast else found.to(inputs.dtype)
 
 
+def step_kind(
+    asked: StepKind, capture: Capture, device: torch.device, micro_batch: int | None = None
+) -> StepKind:
+    """Return the kind of step that runs where ``asked`` was asked for.
+
+    Args:
+        capture: how far the method's step can be captured.
+    """
+    if processes() > 1:
+        return "eager"
+    kind: StepKind = min(asked, capture, key=lambda k: -STEP_KINDS.index(k))
+    if kind == "compiled" and micro_batch is not None:
+        kind = "graph"
+    return "eager" if kind == "graph" and device.type != "cuda" else kind
+
+
 # The most terms that a method can report.
 TERMS = 16
 # Compiled versions of one function in a process; torch gives up after them.
@@ -257,12 +273,7 @@ class Step:
     def kind(self) -> StepKind:
         """The kind of step that runs."""
         algorithm = self.update.algorithm
-        if processes() > 1:
-            return "eager"
-        kind: StepKind = min(self._asked, algorithm.capture, key=lambda k: -STEP_KINDS.index(k))
-        if kind == "compiled" and algorithm.micro_batch is not None:
-            kind = "graph"
-        return "eager" if kind == "graph" and algorithm.device.type != "cuda" else kind
+        return step_kind(self._asked, algorithm.capture, algorithm.device, algorithm.micro_batch)
 
     def _capture(self) -> CapturedStep:
         algorithm, device = self.update.algorithm, self.update.algorithm.device
