@@ -205,6 +205,11 @@ def test_labels_that_are_noise(monkeypatch: pytest.MonkeyPatch, capsys: Output) 
             "--class-column is for tables, but photos",
         ),
         ("m.csv", ("--class-column", "b"), r"--class-column is for tables, but m\.csv is a mani"),
+        (
+            "t.txt",
+            ("--class-column", "b"),
+            r"t\.txt is neither a table nor a list of images: .*csv",
+        ),
         ("t.csv", ("--layout", "class/domain"), r"--layout is for images, but t\.csv is a table"),
         ("t.csv", ("--train", "head"), r"--train is for images, but t\.csv is a table"),
         ("t.csv", ("--backbone", "resnet50"), r"--backbone is for images, but t\.csv is a table"),
@@ -215,6 +220,7 @@ def test_an_option_of_the_other_kind_of_data_is_refused(
 ) -> None:
     Path("photos").mkdir()
     Path("t.csv").write_text("domain,class,a\nx,y,1\n")
+    Path("t.txt").write_text("domain,class,a\nx,y,1\n")
     Path("m.csv").write_text("path,domain,class\nx.png,x,y\n")
     assert main(["fit", data, *option]) == 2
     assert re.search(wrong, capsys.readouterr().err)

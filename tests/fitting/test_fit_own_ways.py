@@ -199,3 +199,15 @@ def test_turned_scans_of_16_bits(capsys: Output, monkeypatch: pytest.MonkeyPatch
     turned(Path("flagged.png"))
     Image.open("plain.png").transpose(Image.Transpose.ROTATE_90).save("plain.png")
     assert probabilities("flagged.png") == probabilities("plain.png")
+
+
+@pytest.mark.parametrize(
+    ("data", "time", "told"),
+    [
+        (object(), None, r"data must be the path .* got object; shoal\.DomainClassifier takes"),
+        ("photos", "20s", "time must be a number of seconds, got '20s'"),
+    ],
+)
+def test_frames_and_times_in_words_are_for_others(data: Any, time: Any, told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        shoal.fit(data, time=time)

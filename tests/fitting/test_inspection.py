@@ -35,6 +35,22 @@ def test_broken_files_and_copies_are_found_and_the_rest_is_used(tmp_path: Path) 
     assert note in inspect_data(root).notes
 
 
+def test_columns_that_name_things_and_domains_of_an_example_or_two(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    rows = (f"s{k % 3},{k},p{k // 4},{'xyz'[k % 3]},{k % 2}" for k in range(240))
+    table.write_text("\n".join(["domain,x,patient,code,class", *rows]))
+    (note,) = (one for one in inspect_data(table).notes if "categories" in one)
+    assert note == (
+        "the column 'patient' has 60 categories in 240 rows; if it names people, things or days, a "
+        "new domain has others: --leave-out patient, or --group-column if examples of one belong "
+        "together"
+    )
+    few = (f"s{k // 2},{k * k % 7},{k % 2}" for k in range(40))
+    table.write_text("\n".join(["domain,x,class", *few]))
+    told = "20 of 20 domains have fewer than 3 examples, which say little about a domain"
+    assert any(told in one for one in inspect_data(table).notes)
+
+
 def test_links_that_lead_nowhere_are_named_and_left_out(tmp_path: Path) -> None:
     root, record = write_images(tmp_path / "data", each=2), tmp_path / "inspection.json"
     whole = inspect_data(root).dataset.fingerprint

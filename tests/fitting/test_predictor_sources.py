@@ -17,6 +17,7 @@ from torch import nn
 
 from shoal.algorithms import find
 from shoal.cli import main
+from shoal.cli.predict import NAMED
 from shoal.fitting import predictor
 from shoal.fitting.predictor import Predictor
 from shoal.networks import Network, Standardise
@@ -194,6 +195,19 @@ def test_the_command_counts_what_was_never_seen(
     found = capsys.readouterr()
     assert len(found.out.splitlines()) == 4
     assert f"shoal: {path}: row 3: line 4 must have 2 fields, got 1\n" in found.err
+
+
+def test_the_command_names_a_few_rows_that_it_cannot_classify(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shoal.fitting.predictor.load", lambda *_: of_tables())
+    path = tmp_path / "t.tsv"
+    path.write_text("age\tcolour\n" + "1,5\tred\n" * 30)
+    assert main(["predict", str(tmp_path), str(path)]) == 1
+    *named, last = capsys.readouterr().err.splitlines()
+    assert len(named) == NAMED
+    assert named[0].endswith("must hold numbers, got '1,5'; write it with a point")
+    assert last == ("shoal: 30 rows in all cannot be classified; --csv and --json say why for each")
 
 
 def test_numbers_unlike_all_in_training_are_marked() -> None:

@@ -171,6 +171,14 @@ def test_a_report_with_labels(held: bool) -> None:
     assert sum(found.shares.values()) == pytest.approx(1.0)
     assert found.shares["dog"] == pytest.approx((logs.argmax(1) == 1).mean())
     assert found.drift is None and found.least_like(3) == [] and not found.moved
+    said = " ".join(sentences(found, "rows", SHARES))
+    told = (
+        "as expected" if held else f"{'more' if right > found.expected else 'less'} than expected"
+    )
+    assert f"by the labels: {100 * right:.0f} %, {told}." in said
+    blurred = replace(found, interval=(0.004, 0.996))
+    vague = " ".join(sentences(blurred, "rows", SHARES))
+    assert "They are too few to say how far off that may be." in vague and "nine in" not in vague
     sets = reference.sets(logs, found.expected)
     assert found.unsure == (sets.sum(1) > 1).sum() > 0
     for row, mine, likely in zip(logs, sets, found.likely, strict=True):

@@ -73,7 +73,9 @@ def _run(options: argparse.Namespace) -> int:
     from ..catalogue import title_of
     from .terminal import table
 
-    grid = table(f"{title_of(model.row)}: {options.model} on {dataset.name}", None)
+    # A fitted model says what was deployed: a head that was fitted is stored as one of ERM.
+    deployed = (model.card.get("estimate") or {}).get("deploy", model.row)
+    grid = table(f"{title_of(deployed)}: {options.model} on {dataset.name}", None)
     examples = "images" if len(model.card["shape"]) == 3 else "rows"
     for head in ("Domain", examples, "accuracy %", "calibration error"):
         grid.add_column(head, justify="left" if head == "Domain" else "right")

@@ -329,7 +329,7 @@ def print_data(data: Any) -> None:
             screen.print(plain(f"   {line.path}: {line.why}", style="red"), soft_wrap=True)
     if data.table is not None and data.table.encoding.left_out:
         names = ", ".join(data.table.encoding.left_out)
-        why = "constant, or different in nearly every row"
+        why = "constant, or different in most rows"
         screen.print(plain(f" Ignored columns ({why}): {names}"), soft_wrap=True)
     for note in data.notes:
         screen.print(plain(f" Note: {note}"), soft_wrap=True)

@@ -93,14 +93,17 @@ def _run(options: argparse.Namespace) -> int:
         unseen.update(found.unseen)
         if found.error is not None:
             failed += 1
-            report_error(found.error)
+            if failed <= NAMED:
+                report_error(found.error)
         if found.unusual:
             unusual += 1
             if unusual <= NAMED:
                 note(_caution(found))
         show(found)
+    kind = "rows" if model.takes_rows else "images"
+    if failed > NAMED:
+        note(f"{failed:,} {kind} in all cannot be classified; --csv and --json say why for each")
     if unusual > NAMED:
-        kind = "rows" if model.takes_rows else "images"
         note(f"{unusual:,} {kind} are unlike all in training; --csv and --json mark them")
     report_unseen(unseen)
     return 1 if failed else 0

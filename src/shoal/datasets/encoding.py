@@ -133,7 +133,8 @@ class Column:
 
     def _refusal(self, given: Any) -> str:
         value = value_or_none(given)
-        return f"column {self.name!r} must hold numbers{_limit(value)}, got {value!r}"
+        point = "; write it with a point" if _has_comma(value) else ""
+        return f"column {self.name!r} must hold numbers{_limit(value)}, got {value!r}{point}"
 
     def unseen(self, column: Values) -> list[int]:
         """Return the rows whose category is unknown; a missing value is not counted."""
@@ -514,7 +515,7 @@ def _check_texts(name: str, given: Distinct) -> None:
     numbers = {value for value, number in kinds if number}
     row, value = int(rows[0]) + 1, values[given.places[rows[0]]]
     value = value.item() if isinstance(value, np.generic) else value
-    if all(isinstance(v, str) and re.fullmatch(r"[-+]?\d+,\d+", v) for v in texts):
+    if all(map(_has_comma, texts)):
         raise ValueError(
             f"column {name!r}, row {row} has a comma in its number, {value!r}; write it with a "
             "point"
@@ -525,6 +526,11 @@ def _check_texts(name: str, given: Distinct) -> None:
             f"column {name!r} has numbers{_limit(value)}, but {value!r} in row {row}; correct it, "
             f"leave it empty, or leave out the column (shoal fit: --leave-out {quote(name)})"
         )
+
+
+def _has_comma(value: Any) -> bool:
+    """Return whether a text is a number with a comma in place of its point."""
+    return isinstance(value, str) and re.fullmatch(r"[-+]?\d+,\d+", value) is not None
 
 
 def _number(value: Any) -> float | None:

@@ -220,6 +220,13 @@ def fit(
     from ..report.fit_page import check_drawing
 
     begin = monotonic() if begun is None else begun
+    if not isinstance(data, (str, Path)):
+        raise TypeError(
+            f"data must be the path of a folder or a file, got {type(data).__name__}; "
+            "shoal.DomainClassifier takes arrays and data frames"
+        )
+    if time is not None and not isinstance(time, (int, float)):
+        raise TypeError(f"time must be a number of seconds, got {time!r}")
     data = Path(data)
     out = default_folder(data) if out is None else Path(out)
     watcher = watcher or fit_watcher()

@@ -375,7 +375,7 @@ def frame_encoding(table: Mapping[str, Values], X: Any) -> Encoding:
         raise ValueError(f"X: {error}") from error
     if found.left_out:
         warnings.warn(
-            "ignored columns, because they are constant or differ in nearly every row: "
+            "ignored columns, because they are constant or differ in most rows: "
             f"{', '.join(found.left_out)}",
             stacklevel=3,
         )

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
@@ -12,6 +12,7 @@ from ..datasets import DomainDataset, image_folders, image_manifest, splits
 from ..datasets.appearance import Appearance
 from ..datasets.cache import ImageCache
 from ..datasets.domain_columns import DomainColumns
+from ..datasets.encoding import Encoding
 from ..datasets.folders import dataset_of_files, empty_folders, first_few, folder_name
 from ..datasets.images import Broken, Copies, find_copies, image_size
 from ..datasets.manifest import COLUMNS, MANIFESTS
@@ -124,6 +125,10 @@ def swap_domains_and_classes(dataset: DomainDataset) -> DomainDataset:
     return dataset_of_files(dataset.name, list(files), files)
 
 
+# A domain of fewer examples says little.
+TINY = 3
+# A note is printed if a column has so many categories and this many rows or fewer for each.
+MANY, ROWS = 50, 10
 # A note is printed if one class or domain is this many times larger than another.
 UNEVEN = 10
 # Why to leave out a column that determines the class or the domain.
@@ -158,11 +163,32 @@ def notes_on(
 
 def _few_domains(dataset: DomainDataset) -> list[str]:
     if len(dataset.names) > 2:
-        return []
+        tiny = [domain.name for domain in dataset.domains if len(domain) < TINY]
+        if 2 * len(tiny) <= len(dataset.names):
+            return []
+        return [
+            f"{len(tiny):,} of {len(dataset.names):,} domains have fewer than {TINY} examples, "
+            "which say little about a domain; is this the right column or folder?"
+        ]
     return [
         "there are two domains, so each estimate comes from a model trained on one, and methods "
         "that compare domains have nothing to compare; three or more domains are better"
     ]
+
+
+def _many_categories(
+    dataset: DomainDataset, encoding: Encoding, known: Collection[str]
+) -> Iterator[str]:
+    """Yield notes on columns of texts with few rows for each, but those ``known``."""
+    rows = sum(map(len, dataset.domains))
+    for column in encoding.columns:
+        count = len(column.values or ())
+        if column.name not in known and count > MANY and rows <= ROWS * count:
+            yield (
+                f"the column {column.name!r} has {count:,} categories in {rows:,} rows; if it "
+                "names people, things or days, a new domain has others: --leave-out "
+                f"{quote(column.name)}, or --group-column if examples of one belong together"
+            )
 
 
 def _uneven(dataset: DomainDataset) -> list[str]:
@@ -253,7 +279,10 @@ class FitData:
     def notes(self) -> list[str]:
         """Oddities that can be intended, a line each."""
         repeats = self.table.repeats if self.table is not None else {}
-        return [*notes_on(self.dataset, self.copies, self.empty, repeats), *self.findings]
+        notes = notes_on(self.dataset, self.copies, self.empty, repeats)
+        if self.table is not None:
+            notes += _many_categories(self.dataset, self.table.encoding, repeats)
+        return [*notes, *self.findings]
 
     @property
     def shares_differ(self) -> bool:
@@ -368,6 +397,11 @@ def check_kind(
         return  # reading it raises a better error
     elif is_table(data):
         useless, kind, what = for_images, "images", "a table"
+    elif data.suffix.lower() not in SUFFIXES:
+        raise ValueError(
+            f"{data} is neither a table nor a list of images: these are files with one of the "
+            f"suffixes {', '.join(SUFFIXES)}; save it as one"
+        )
     else:
         useless, kind, what = for_tables, "tables", "a manifest of images"
     for name, given in useless.items():

@@ -6,6 +6,7 @@ the known domains nearly always prefers to keep them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from shlex import quote
 from statistics import fmean
 
 import torch
@@ -167,14 +168,17 @@ def _price_sentence(price: Price, metric: Metric) -> str:
         mean = metric.scale * fmean(some.values())
         unit = " points" if metric.percent else ""
         parts.append(f"{mean:+.{metric.digits}f}{unit}{_on(list(some))}")
-    if equal:  # as where the column is found only with the domain that was left out
-        parts.append(f"no difference{_on(equal) if parts else ''}")
     names = ", ".join(price.columns[:NAMED])
     names += f" and {len(price.columns) - NAMED} more" if len(price.columns) > NAMED else ""
-    return (
-        f"Without {names}, {price.name} would have: {', '.join(parts)}. --judge worst leaves such "
-        "columns out."
-    )
+    without = f"Without {names}, {price.name} would have: {', '.join(parts)}. " if parts else ""
+    same = ""
+    if equal:
+        option = " ".join(map(quote, price.columns))
+        same = (
+            f" It changes nothing{_on(equal)}, where the other domains do not show it; with "
+            f"--leave-out {option} no model sees it anywhere."
+        )
+    return f"{without}--judge worst leaves such columns out.{same}"
 
 
 def _on(domains: Sequence[str]) -> str:

@@ -303,11 +303,14 @@ def _expectation(decision: Decision) -> list[str]:
     low, high = ((name, expectation.scores[name]) for name in (ordered[0], ordered[-1]))
     worst = low if metric.larger_is_better else high
     found, seen = [], ""
+    # The table has the scores of the deployed candidate alone.
+    alike = set(expectation.chosen.values()) <= {decision.deploy}
+    out = "Left out," if alike else "Left out also when the candidate was chosen,"
     if count < FEW:
         found.append(
-            f"Left out, the {_number(count)} domains score between {metric.show(low[1])} "
-            f"({low[0]!r}) and {metric.show(high[1])} ({high[0]!r}); {_number(count)} places "
-            f"cannot bound a {ORDINALS[count]}."
+            f"{out} the {_number(count)} domains score between "
+            f"{metric.show(low[1])} ({low[0]!r}) and {metric.show(high[1])} ({high[0]!r}); "
+            f"{_number(count)} places cannot bound a {ORDINALS[count]}."
         )
     else:
         seen = (
@@ -343,7 +346,7 @@ def _procedure(decision: Decision, expectation: Expectation) -> list[str]:
         )
         if decision.estimates.nesting_seconds is not None:
             more = _minutes(decision.estimates.nesting_seconds)
-            how += f" About {more} more, by the same command, would nest it."
+            how += f" About {more} more (--time) would nest it."
     return [
         f"Each domain was scored by the candidate that the other {_number(count - 1)} chose "
         f"({_name(decision, decision.deploy)}, {same} of {count} times){how}"

@@ -32,7 +32,10 @@ def _expected(report: PlaceReport, kind: str) -> Iterator[str]:
         yield f"{found}. Two domains are too few to say how far off that may be."
     else:
         low, high = (f"{100 * one:.0f}" for one in report.interval)
-        yield f"{found}; nine in ten such places are between {low} and {high} %."
+        if (low, high) == ("0", "100"):
+            yield f"{found}. They are too few to say how far off that may be."
+        else:
+            yield f"{found}; nine in ten such places are between {low} and {high} %."
     yield (
         f"On the domains that were left out, accuracies were {_range(report.usual)}, and such "
         f"estimates were off by {100 * report.error:.1f} points on average."
@@ -42,7 +45,8 @@ def _expected(report: PlaceReport, kind: str) -> Iterator[str]:
 def _measured(report: PlaceReport) -> Iterator[str]:
     if report.measured is None:
         return
-    held = {True: ", as expected", False: ", which is not what was expected", None: ""}
+    beside = "less" if report.measured < report.expected else "more"
+    held = {True: ", as expected", False: f", {beside} than expected", None: ""}
     yield f"Measured accuracy, by the labels: {percent(report.measured)}{held[report.held]}."
 
 
@@ -106,8 +110,7 @@ def _unsure(report: PlaceReport, kind: str) -> Iterator[str]:
     yield (
         f"{lists}."
         if report.trust >= report.level
-        else f"{lists}, with a probability of {percent(report.trust)}: {few} domains guarantee "
-        "nothing."
+        else f"{lists}. With {few} domains that is likely ({percent(report.trust)}), not certain."
     )
 
 
