@@ -70,6 +70,11 @@ def check_count(name: str, number: int, least: int) -> None:
 def check_features(features: Tensor) -> None:
     """Raise unless ``features`` is ``[n, p]``."""
     check_floating("features", features)
+    check_vectors(features)
+
+
+def check_vectors(features: Tensor) -> None:
+    """Raise unless ``features`` has the shape ``[n, p]``, whatever its values."""
     if features.ndim != 2:
         raise ValueError(
             f"features must be [n, p], one vector per example, got shape {list(features.shape)}"

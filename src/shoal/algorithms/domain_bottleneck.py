@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..checks import check_features
+from ..checks import check_vectors
 from ..gradients.precision import precise
 from ..regularizers import Warmup
 from ..scalars import Scalars
@@ -61,7 +61,7 @@ def bottleneck(
         labels, domains: ``[n]``, on the device of the features.
         conditional: whether every j, also in the softmax, has the label of i.
     """
-    check_features(features)
+    check_vectors(features)
     # A product in half precision would lose the differences of similar examples.
     with torch.autocast(features.device.type, enabled=False):
         z = precise(features)

@@ -5,7 +5,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import check_features
+from ..checks import check_vectors
 from ..gradients.precision import precise
 from ..networks import draw_weights, head_sizes
 from ..randomness import Draws, stream
@@ -62,7 +62,7 @@ class SelfReg(Objective):
                 "SelfReg needs two examples or more in an update, because its projection has "
                 f"batch norm, got {n}; raise batch_size"
             )
-        check_features(forward.features)
+        check_vectors(forward.features)
         logits, features = forward.logits, precise(forward.features)
         projected = precise(self.projection(forward.features))
         share = self.draws.beta(ALPHA, 1).to(features.dtype)

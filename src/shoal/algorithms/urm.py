@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import check_features
+from ..checks import check_vectors
 from ..gradients.precision import precise
 from ..networks import Network, draw_weights, head_sizes
 from ..randomness import Draws, stream
@@ -111,7 +111,7 @@ class URM(Algorithm):
         weight = self.hparams.penalty_weight
         forward = Forward.of(self.model, batches)
         features = forward.features
-        check_features(features)
+        check_vectors(features)
         noise = self.draws.uniform(features.numel()).view_as(features)
         noise = (self.least + (1 - self.least) * noise).to(features.dtype)
 

@@ -1,12 +1,12 @@
 """DomainBed's words on the command line: data sets taken by its names, options answered by ours."""
 
-import json
 import shlex
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from ..catalogue import DATASETS, own_dataset
+from ..documents import parse_json
 
 # What to write instead of an option of its scripts.
 OPTIONS = {
@@ -115,7 +115,7 @@ def answers(words: Sequence[str], known: Collection[str], action: bool) -> list[
 def _set_of(given: Sequence[str]) -> str:
     """Return what sets the hyperparameters of a JSON object; empty for anything else."""
     try:
-        found = json.loads(given[0]) if given else None
+        found = parse_json(given[0], "--hparams") if given else None
     except ValueError:
         return ""
     if not isinstance(found, dict) or not found:
