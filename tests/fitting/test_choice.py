@@ -55,6 +55,15 @@ def test_the_worst_domain_judges() -> None:
     assert judged(np.array([turning]), ALIKE, "worst") == [0.44]
 
 
+def test_domains_of_a_few_rows_choose_the_simplest() -> None:
+    """Of 1, 2, 4 and 5 rows, say; with the rows of 30 more, the best is chosen again."""
+    base, ahead = [0.70, 0.72, 0.74, 0.76], [0.80, 0.82, 0.84, 0.86]
+    rows = np.array([1, 2, 4, 5])
+    assert chosen([base, ahead], rows / (rows + 30)) == (0, 1)
+    assert chosen([base, ahead], rows / (rows + 30), judge="worst") == (0, 1)
+    assert chosen([base, ahead], (rows + 30) / (rows + 60)) == (1, 1)
+
+
 def test_five_rows_decide_neither_the_mean_nor_the_worst() -> None:
     weights = np.array([1, 1, 1, 5 / 35])
     good, lucky = [0.80, 0.81, 0.82, 0.2], [0.77, 0.78, 0.79, 0.4]

@@ -523,3 +523,15 @@ def test_estimates_that_make_no_sense(change: dict[str, object], wrong: str) -> 
     }
     with pytest.raises(ValueError, match=wrong):
         Estimates(**(given | change))  # type: ignore[arg-type]
+
+
+def test_a_few_rows_choose_nothing() -> None:
+    scores = {"erm": [0.8, 0.8, 0.8, 0.8], "fishr": [0.8, 0.99, 0.98, 0.99]}
+    found = decide(estimates(scores, examples=[1, 2, 4, 5]))
+    told = " ".join(found.sentences)
+    assert found.deploy == "erm"
+    assert (
+        "points), but there are too few examples to choose by, so the simplest candidate is "
+        "deployed." in told
+    )
+    assert "not by more than" not in told and "'a' (1 example) counts 0.03" in told

@@ -11,6 +11,8 @@ from .paired import standard_error, weighted_mean
 Array = NDArray[np.float64]
 # Scores are means of examples in float64; closer than this, they are equal.
 ROUNDING = 1e-9
+# Domains whose weights add up to less choose nothing: this is the weight of 30 examples in one.
+ENOUGH = 0.5
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,11 @@ def judged(gains: Array, weights: Array, judge: str) -> Array:
     return np.asarray(counted_as(gains, weights).min(1))
 
 
+def counts_too_little(weights: Array) -> bool:
+    """Return whether domains have so few examples that they cannot choose a candidate."""
+    return bool(weights.sum() < ENOUGH)
+
+
 def counted_as(scores: Array, weights: Array) -> Array:
     """Return what each domain's score counts as for the worst domain, ``[M, K]``.
 
@@ -51,6 +58,8 @@ def choose_candidate(
 
     Of equally simple ones it is the best. The error is that of the mean difference over domains,
     for both judges. One domain has no error to be within, so there the best candidate is chosen.
+    Domains of so few examples that they count too little choose nothing: then the simplest is
+    taken.
     Errors differ from candidate to candidate, so one within its error can be worse than a simpler
     one outside; it is passed over.
 
@@ -66,6 +75,7 @@ def choose_candidate(
     best = int(next(k for k in order if values[k] >= values.max() - ROUNDING))
     error = standard_error(gains[best] - gains, weights)
     near = values[best] - values <= np.where(np.isfinite(error), error, 0) + ROUNDING
+    near |= counts_too_little(weights)
     near &= [
         value > values[rank < mine].max(initial=-np.inf)
         for value, mine in zip(values, rank, strict=True)

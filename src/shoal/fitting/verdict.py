@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..notebook import html_lines, html_table
-from .choice import ROUNDING, counted_as
+from .choice import ROUNDING, counted_as, counts_too_little
 from .decision import CandidateRow, Decision, Difference, domain_weights, make_decision
 from .estimates import Estimates
 from .expectation import LEVEL, Expectation
@@ -217,11 +217,12 @@ def _simplest_deployed(decision: Decision) -> list[str]:
     if best is None or best == decision.deploy:
         found = [f"It is the simplest of the {_number(count)} candidates and has the best average."]
     else:
-        ahead = decision.differences[best]
+        ahead, why = decision.differences[best], "not by more than the standard error"
+        if counts_too_little(domain_weights(estimates)):
+            why = "there are too few examples to choose by"
         found = [
             f"{_capital(_name(decision, best))} does better on average "
-            f"({_points(estimates, ahead)}), but not by more than the standard error, so the "
-            "simplest candidate is deployed."
+            f"({_points(estimates, ahead)}), but {why}, so the simplest candidate is deployed."
         ]
     better = [key for key, one in decision.differences.items() if one.word]
     for key in better:
@@ -289,7 +290,7 @@ def _worst(decision: Decision, key: str) -> str:
     why = ""
     if weights[worst] < SMALL:
         rated = measure.show_roughly(float(counted[worst]))
-        why = f", counted as {rated} because it has {estimates.examples[place]} examples"
+        why = f", counted as {rated} because it has {_examples(estimates.examples[place])}"
     return f"{_name(decision, key)} {measure.show(float(scores[0, worst]))} ({place!r}{why})"
 
 
@@ -381,7 +382,7 @@ def _notes(decision: Decision) -> list[str]:
         )
     found += _temperature(decision)
     small = [
-        f"{name!r} ({estimates.examples[name]} examples) counts {weight:.2f}"
+        f"{name!r} ({_examples(estimates.examples[name])}) counts {weight:.2f}"
         for name, weight in zip(estimates.domains, domain_weights(estimates), strict=True)
         if weight < 0.5
     ]
@@ -392,6 +393,10 @@ def _notes(decision: Decision) -> list[str]:
         names = ", ".join(map(repr, estimates.unscored))
         found.append(f"No {estimates.measure.title} on {names}, so it does not count.")
     return found
+
+
+def _examples(count: int) -> str:
+    return "1 example" if count == 1 else f"{count} examples"
 
 
 def _not_compared(estimates: Estimates) -> list[str]:
