@@ -44,6 +44,7 @@ trainer = lightning.Trainer(
     accelerator="auto",
     devices=1,
     logger=False,
+    enable_checkpointing=False,
     enable_progress_bar=False,
     enable_model_summary=False,
     # No accumulate_grad_batches: it would add up penalties of small batches. Use
