@@ -282,7 +282,7 @@ def test_what_more_time_would_buy(seconds: float, more: str) -> None:
     )
     assert found.sentences[-1] == (
         "Not enough time or runs to compare Fishr, CORAL. The same command with about "
-        f"{more} more would compare them."
+        f"{more} more would be enough."
     )
 
 
