@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -448,3 +449,42 @@ def test_the_rate_is_of_updates_and_the_time_left_of_everything(
         (4, 0.0),
     ]
     assert (timing.updating, timing.evaluating) == (8.0, 50.0)
+
+
+def test_the_time_left_counts_averages_before_the_first_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An evaluation takes 10 s, what else a record has 1 s, an update 2 s; of two averages."""
+    now = [0.0]
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
+    update, evaluate = training(size=5)
+    run, say = Update.forward, type(evaluate).__call__
+
+    def passes(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(Update, "forward", lambda self: (passes(2.0), run(self))[1])
+    monkeypatch.setattr(type(evaluate), "__call__", lambda self: (passes(10.0), say(self))[1])
+    averaging = SimpleNamespace(
+        names=["sma", "half"],
+        begin=lambda _: None,
+        after_update=lambda *_: None,
+        record=lambda _: passes(20.0),
+    )
+    told: list[Progress] = []
+    train(
+        update,
+        evaluate,
+        Schedule(4, 2),
+        "eager",
+        watcher=watching(progress=told.append),
+        extra_metrics=lambda: (passes(1.0), {})[1],
+        averaging=averaging,  # type: ignore[arg-type]
+    )
+    assert [(one.done, one.seconds_left) for one in told] == [
+        (0, None),
+        (1, 3 * 2.0 + 2 * (11.0 + 20.0)),
+        (2, 2 * 2.0 + 2 * (11.0 + 20.0)),
+        (3, 2.0 + 11.0 + 20.0),
+        (4, 0.0),
+    ]

@@ -418,9 +418,7 @@ def _not_compared(estimates: Estimates) -> list[str]:
     if late := [one.name for one in rest if one.key not in failed]:
         names, more = ", ".join(late), estimates.more_seconds
         hint = (
-            f" The same command with about {_minutes(more)} more would be enough."
-            if more
-            else ""
+            f" The same command with about {_minutes(more)} more would be enough." if more else ""
         )
         found.append(f"Not enough time or runs to compare {names}.{hint}")
     return found

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 from typing import Any
 
@@ -39,12 +40,21 @@ class Schedule:
 
     def averages_after(self, step: int) -> bool:
         """Return whether the record after ``step`` measures averages; the last one does."""
-        every = ceil(self.records_left(0) / AVERAGED)
-        return step == self.steps - 1 or step // self.record_every % every == 0
+        return step == self.steps - 1 or step // self.record_every % self._averaged == 0
+
+    @cached_property
+    def _averaged(self) -> int:
+        """Every so many records measure averages."""
+        return ceil(self.records_left(0) / AVERAGED)
 
     def records_left(self, done: int) -> int:
         """Return how many records follow after ``done`` updates."""
         return sum(map(self.records_after, range(done, self.steps)))
+
+    def averages_left(self, done: int) -> int:
+        """Return how many of these records measure averages."""
+        steps = range(done, self.steps)
+        return sum(self.records_after(step) and self.averages_after(step) for step in steps)
 
     def since_record(self, step: int) -> int:
         """Return the number of updates that the record after ``step`` averages."""
@@ -95,7 +105,10 @@ def train(
     run = Step(update, kind, watcher.note)
     evaluate.warm_up()
     started = time.perf_counter()
-    first, looked, evaluating, newest = done, started, 0.0, 0.0
+    first, looked, evaluating = done, started, 0.0
+    # Seconds of the newest record without averages, and of its evaluation, as one average has it.
+    alone = once = 0.0
+    averages = 0 if averaging is None else len(averaging.names)
 
     def report_progress() -> None:
         made, left = done - first, schedule.steps - done
@@ -103,7 +116,8 @@ def train(
         rate = made * update.images / updating if made else 0.0
         seconds = None
         if made:  # the newest evaluation, because the first one has more to do
-            seconds = left * updating / made + schedule.records_left(done) * newest
+            seconds = left * updating / made + schedule.records_left(done) * alone
+            seconds += schedule.averages_left(done) * averages * once
         watcher.progress(
             Progress(
                 done=done,
@@ -130,15 +144,17 @@ def train(
                 extra = extra_metrics()
                 if stopping is not None:
                     extra = {**extra, **stopping.measure()}
+                begun = time.perf_counter()
                 records.append(record_of(done - 1, terms, evaluate(), extra))
+                once = time.perf_counter() - begun
                 if stopping is not None:
                     stopping.follow(records[-1])
+                alone = time.perf_counter() - before
                 if averaging is not None and schedule.averages_after(done - 1):
                     averaging.record(done - 1)
                 watcher.records(records)
                 run.follow()  # both can give the method other weights for a while
-                newest = time.perf_counter() - before
-                evaluating += newest
+                evaluating += time.perf_counter() - before
                 report_progress()
             elif time.perf_counter() - looked > LOOK:
                 run.wait()
