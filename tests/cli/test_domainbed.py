@@ -223,7 +223,7 @@ def test_the_nearest_name_in_any_case(capsys: Output) -> None:
         ),
         (
             "train --dataset PACS --test_envs=9",
-            ["9 is not one of the envs 0 to 3; use --test-domain with some of: art_painting, "],
+            ["the envs are 0 to 3; use --test-domain with some of: art_painting, "],
         ),
         (
             "train --data-dir /d --dataset PACS --test-envs 1",
@@ -262,7 +262,7 @@ def test_its_scripts_and_rules_are_answered(capsys: Output) -> None:
     told = refused(capsys, "collect_results --input_dir out")
     assert "collect_results of DomainBed is 'shoal report DIR' here" in told
     told = refused(capsys, "report out --rule oracle")
-    assert "oracle of DomainBed is test-domain here" in told
+    assert "oracle of DomainBed is 'test-domain' here" in told
 
 
 def test_every_script_and_rule_here_exists() -> None:
@@ -274,6 +274,8 @@ def test_other_options_are_refused_as_before(capsys: Output) -> None:
     told = refused(capsys, "train --dataset pacs --test-domains photo")
     assert "unrecognized arguments: --test-domains photo; did you mean '--test-domain'?" in told
     assert answers(["launch", "--out", "x"], {"--out"}, action=False) == []
+    # Values whose ends are names of its options.
+    assert answers(["--out", "myseed", "autask"], {"--out"}, action=False) == []
 
 
 def options_of(command: str) -> set[str]:

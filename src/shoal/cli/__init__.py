@@ -172,7 +172,7 @@ class CommandParser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             if told := name_here(action.dest, str(value)):
-                raise argparse.ArgumentError(action, f"{value} of DomainBed is {told} here")
+                raise argparse.ArgumentError(action, f"{value} of DomainBed is {told!r} here")
             near = nearest(str(value), map(str, action.choices))
             if near:
                 message = f"unknown {value!r}; did you mean {near!r}?"

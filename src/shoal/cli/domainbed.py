@@ -72,10 +72,8 @@ def dataset_name(text: str) -> str:
 
 
 def name_here(option: str, value: str) -> str:
-    """Return what a script or a selection rule of DomainBed is called here; empty if it is none."""
-    if option == "rule":
-        return RULES.get(value, "")
-    return SCRIPTS.get(value, "") and f"'{SCRIPTS[value]}'"
+    """Return what a rule of DomainBed, or else a script, is called here; empty if it is none."""
+    return (RULES if option == "rule" else SCRIPTS).get(value, "")
 
 
 def refuse_setting(name: str) -> None:
@@ -99,9 +97,8 @@ def answers(words: Sequence[str], known: Collection[str], action: bool) -> list[
         if option in known:
             continue
         given = [value] if equals else _values(words[place + 1 :])
-        spelled = f"--{option[2:].replace('-', '_')}"
-        if spelled in (*OPTIONS, *THEIRS):
-            option = spelled
+        if option.startswith("--") and option not in TEST_DOMAINS:
+            option = f"--{option[2:].replace('-', '_')}"
         if option in OPTIONS:
             found.append(f"{option}: {_set_of(given) or OPTIONS[option]}")
         elif option in TEST_DOMAINS:
@@ -157,9 +154,8 @@ def _test_domains(given: Sequence[str], dataset: str, named: bool) -> str:
     names = facts.domains if facts else _folders(dataset)
     if not given or not all(text.isdecimal() and int(text) < len(names) for text in given):
         which = ", ".join(names) or "the names of the folders"
-        known = f"of the envs 0 to {len(names) - 1}; " if names and given else ""
-        none = f"{', '.join(given)} is not one {known}" if known else ""
-        return f"domains have names here: {none}use --test-domain with some of: {which}"
+        envs = f"the envs are 0 to {len(names) - 1}; " if names else ""
+        return f"domains have names here: {envs}use --test-domain with some of: {which}"
     found = {text: names[int(text)] for text in given}
     told = ", ".join(f"env {index} of {dataset} is {name}" for index, name in found.items())
     return f"domains have names here: {told}; use --test-domain {shlex.join(found.values())}"
