@@ -208,7 +208,7 @@ def test_labels_that_are_noise(monkeypatch: pytest.MonkeyPatch, capsys: Output) 
         (
             "t.txt",
             ("--class-column", "b"),
-            r"t\.txt is neither a table nor a list of images: .*csv",
+            r"t\.txt must be .* or a file with one of the suffixes \.csv",
         ),
         ("t.csv", ("--layout", "class/domain"), r"--layout is for images, but t\.csv is a table"),
         ("t.csv", ("--train", "head"), r"--train is for images, but t\.csv is a table"),

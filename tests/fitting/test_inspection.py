@@ -41,9 +41,9 @@ def test_columns_that_name_things_and_domains_of_an_example_or_two(tmp_path: Pat
     table.write_text("\n".join(["domain,x,patient,code,class", *rows]))
     (note,) = (one for one in inspect_data(table).notes if "categories" in one)
     assert note == (
-        "the column 'patient' has 60 categories in 240 rows; if it names people, things or days, a "
-        "new domain has others: --leave-out patient, or --group-column if examples of one belong "
-        "together"
+        "the column 'patient' has 60 categories in 240 rows; if they are people, things or days, a "
+        "new domain has others, so leave it out (--leave-out patient), or give it as "
+        "--group-column if rows of one belong together"
     )
     few = (f"s{k // 2},{k * k % 7},{k % 2}" for k in range(40))
     table.write_text("\n".join(["domain,x,class", *few]))

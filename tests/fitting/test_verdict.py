@@ -65,7 +65,7 @@ def test_a_close_race_of_three_domains() -> None:
         "Random forest does better on average (+1.0 ± 1.2 points), but not by more than the "
         "standard error, so the simplest candidate is deployed.",
         "No other candidate is shown to be better. That does not mean that all are equally good.",
-        "Left out also when the candidate was chosen, the three domains score between 70.0 % ('a') "
+        "With no part in training or in the choice, the three domains score between 70.0 % ('a') "
         "and 80.0 % ('c'); three places "
         "cannot bound a fourth.",
         "Expected accuracy on a new domain: about 75 %; nine in ten new domains like these should "
@@ -96,7 +96,7 @@ def test_a_clear_winner_of_four_domains_and_one_that_is_within_an_error_of_it() 
         "domains.",
         "Fishr has the best average, but random forest is simpler and within one standard error "
         "of it (-0.3 ± 0.4 points).",
-        "Left out also when the candidate was chosen, the four domains score between 70.0 % ('d') "
+        "With no part in training or in the choice, the four domains score between 70.0 % ('d') "
         "and 86.0 % ('c'); four places "
         "cannot bound a fifth.",
         "Expected accuracy on a new domain: about 78 %; nine in ten new domains like these should "
@@ -534,4 +534,8 @@ def test_a_few_rows_choose_nothing() -> None:
         "points), but there are too few examples to choose by, so the simplest candidate is "
         "deployed." in told
     )
+    assert "So few examples cannot show that a candidate is better." in told
+    assert found.decision.sure == "untested" and "better than" not in told
     assert "not by more than" not in told and "'a' (1 example) counts 0.03" in told
+    worst = " ".join(decide(estimates(scores, examples=[1, 2, 4, 5], judge="worst")).sentences)
+    assert "by this judge, but there are too few examples to choose by, so the simpler" in worst

@@ -11,7 +11,7 @@ from .paired import standard_error, weighted_mean
 Array = NDArray[np.float64]
 # Scores are means of examples in float64; closer than this, they are equal.
 ROUNDING = 1e-9
-# Domains whose weights add up to less choose nothing: this is the weight of 30 examples in one.
+# Domains choose nothing if their weights add up to less, which is the weight of 30 examples in one.
 ENOUGH = 0.5
 
 
@@ -58,8 +58,7 @@ def choose_candidate(
 
     Of equally simple ones it is the best. The error is that of the mean difference over domains,
     for both judges. One domain has no error to be within, so there the best candidate is chosen.
-    Domains of so few examples that they count too little choose nothing: then the simplest is
-    taken.
+    If all domains together have too few examples (``counts_too_little``), the simplest is taken.
     Errors differ from candidate to candidate, so one within its error can be worse than a simpler
     one outside; it is passed over.
 

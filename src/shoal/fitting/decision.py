@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..results.aggregation import TrialMean
-from .choice import ROUNDING, choose_candidate
+from .choice import ROUNDING, choose_candidate, counts_too_little
 from .estimates import Candidate, Estimates
 from .expectation import Expectation, expect
 from .paired import adjusted_p, effective_number, standard_error, weighted_mean, weights_of
@@ -155,7 +155,13 @@ class Decision:
     @property
     def testable(self) -> bool:
         """Whether there can be words: not for a worst domain, which is one, nor for two domains."""
-        return self.estimates.judge == "mean" and self.counted >= WORDS[-1][-1]
+        enough = self.counted >= WORDS[-1][-1] and not self.too_little
+        return self.estimates.judge == "mean" and enough
+
+    @property
+    def too_little(self) -> bool:
+        """Whether the domains have too few examples to choose a candidate."""
+        return counts_too_little(domain_weights(self.estimates))
 
     @cached_property
     def counted(self) -> int:
@@ -237,6 +243,7 @@ def _compare(estimates: Estimates, differences: Array) -> list[Difference]:
     """Return the comparison of each row ``[M, K]``; p-values are adjusted for all rows."""
     weights, sign = domain_weights(estimates), estimates.measure.sign
     counted = round(effective_number(weights))
+    tested = estimates.judge == "mean" and not counts_too_little(weights)
     means, errors = weighted_mean(differences, weights), standard_error(differences, weights)
     found = []
     for row, mean, error, p in zip(
@@ -250,7 +257,7 @@ def _compare(estimates: Estimates, differences: Array) -> list[Difference]:
                 losses=int((row < -ROUNDING).sum()),
                 pairs=len(row),
                 p=float(p),
-                word=word_for(float(p), counted) if estimates.judge == "mean" else "",
+                word=word_for(float(p), counted) if tested else "",
             )
         )
     return found

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -225,7 +226,7 @@ def fit(
             f"data must be the path of a folder or a file, got {type(data).__name__}; "
             "shoal.DomainClassifier takes arrays and data frames"
         )
-    if time is not None and not isinstance(time, (int, float)):
+    if time is not None and not isinstance(time, Real):
         raise TypeError(f"time must be a number of seconds, got {time!r}")
     data = Path(data)
     out = default_folder(data) if out is None else Path(out)
@@ -398,7 +399,7 @@ def fit(
                 more_seconds=schedule.more_seconds,
                 nesting_seconds=schedule.nesting_seconds,
             )
-            price = _price(schedule, results, found, flagged)
+            price = _price(schedule, results, found, stable)
             verdict = decide(found, describe_columns(stable, policy, found, price))
         deploy = recipes[broadcast_int(lambda: _place(recipes, verdict.deploy) if verdict else 0)]
         final = make.run(deploy, (), 0)
@@ -528,20 +529,26 @@ class _Results:
 
 
 def _price(
-    schedule: Schedule, results: _Results, estimates: Estimates, columns: tuple[str, ...]
+    schedule: Schedule, results: _Results, estimates: Estimates, stable: StableColumns | None
 ) -> Price | None:
     """Return what leaving out unstable columns changes for the candidate to deploy, if known."""
     deploy = make_decision(estimates).deploy
     runs = schedule.price_runs(deploy)
-    if not runs or not columns:
+    if not runs or stable is None or not stable.flagged():
         return None
     without = results([(deploy, run) for run in runs])
     domains = estimates.left_out(deploy)
     first = {domain: estimates.scores[deploy][domain][0] for domain in domains}
     return Price(
         name=estimates.candidate(deploy).name,
-        columns=columns,
+        columns=stable.flagged(),
         differences={one: without.mean(deploy, one) - first[one] for one in domains},
+        unseen=tuple(
+            name
+            for run in runs
+            for name in run.test_domains
+            if not stable.flagged(run.test_domains)
+        ),
     )
 
 

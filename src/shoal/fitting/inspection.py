@@ -150,7 +150,7 @@ def notes_on(
         empty: names of empty folders.
         repeats: columns of a table, as in ``TableData``.
     """
-    notes = _few_domains(dataset) + find_unusual(dataset)
+    notes = _few_domains(dataset) + _tiny_domains(dataset) + find_unusual(dataset)
     notes += [*_uneven(dataset), *describe_shares(dataset), *_duplicates(copies)]
     notes += _groups(dataset)
     if empty:
@@ -163,16 +163,20 @@ def notes_on(
 
 def _few_domains(dataset: DomainDataset) -> list[str]:
     if len(dataset.names) > 2:
-        tiny = [domain.name for domain in dataset.domains if len(domain) < TINY]
-        if 2 * len(tiny) <= len(dataset.names):
-            return []
-        return [
-            f"{len(tiny):,} of {len(dataset.names):,} domains have fewer than {TINY} examples, "
-            "which say little about a domain; is this the right column or folder?"
-        ]
+        return []
     return [
         "there are two domains, so each estimate comes from a model trained on one, and methods "
         "that compare domains have nothing to compare; three or more domains are better"
+    ]
+
+
+def _tiny_domains(dataset: DomainDataset) -> list[str]:
+    tiny = sum(len(domain) < TINY for domain in dataset.domains)
+    if 2 * tiny <= len(dataset.names):
+        return []
+    return [
+        f"{tiny:,} of {len(dataset.names):,} domains have fewer than {TINY} examples, which say "
+        "little about a domain; is this the right column or folder?"
     ]
 
 
@@ -185,9 +189,10 @@ def _many_categories(
         count = len(column.values or ())
         if column.name not in known and count > MANY and rows <= ROWS * count:
             yield (
-                f"the column {column.name!r} has {count:,} categories in {rows:,} rows; if it "
-                "names people, things or days, a new domain has others: --leave-out "
-                f"{quote(column.name)}, or --group-column if examples of one belong together"
+                f"the column {column.name!r} has {count:,} categories in {rows:,} rows; if they "
+                "are people, things or days, a new domain has others, so leave it out "
+                f"(--leave-out {quote(column.name)}), or give it as --group-column if rows of one "
+                "belong together"
             )
 
 
@@ -398,10 +403,7 @@ def check_kind(
     elif is_table(data):
         useless, kind, what = for_images, "images", "a table"
     elif data.suffix.lower() not in SUFFIXES:
-        raise ValueError(
-            f"{data} is neither a table nor a list of images: these are files with one of the "
-            f"suffixes {', '.join(SUFFIXES)}; save it as one"
-        )
+        return  # likewise
     else:
         useless, kind, what = for_tables, "tables", "a manifest of images"
     for name, given in useless.items():

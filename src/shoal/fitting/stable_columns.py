@@ -4,7 +4,7 @@ Leaving unstable columns out is a policy that is fixed beforehand. It is no cand
 the known domains nearly always prefers to keep them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from shlex import quote
 from statistics import fmean
@@ -79,11 +79,13 @@ class Price:
         columns: those that all domains together find unstable.
         differences: by domain, the score without them minus the score with all columns. The
             columns were found without the domain.
+        unseen: domains without which no column is unstable, so that none was left out there.
     """
 
     name: str
     columns: tuple[str, ...]
     differences: Mapping[str, float]
+    unseen: Collection[str] = ()
 
 
 def without_columns(data: FitData, stable: StableColumns) -> FitData:
@@ -158,9 +160,10 @@ def _reason(group: GroupEffects, domains: Sequence[str]) -> str:
 
 def _price_sentence(price: Price, metric: Metric) -> str:
     """Return what leaving the columns out costs and gains, on the domains left out."""
-    better = {d: v for d, v in price.differences.items() if metric.sign * v > 0}
-    worse = {d: v for d, v in price.differences.items() if metric.sign * v < 0}
-    equal = [d for d, v in price.differences.items() if v == 0]
+    seen = {d: v for d, v in price.differences.items() if d not in price.unseen}
+    better = {d: v for d, v in seen.items() if metric.sign * v > 0}
+    worse = {d: v for d, v in seen.items() if metric.sign * v < 0}
+    equal = [d for d, v in seen.items() if v == 0]
     parts = []
     for some in (worse, better):
         if not some:
@@ -168,17 +171,20 @@ def _price_sentence(price: Price, metric: Metric) -> str:
         mean = metric.scale * fmean(some.values())
         unit = " points" if metric.percent else ""
         parts.append(f"{mean:+.{metric.digits}f}{unit}{_on(list(some))}")
+    if equal:
+        parts.append(f"no difference{_on(equal) if parts or price.unseen else ''}")
     names = ", ".join(price.columns[:NAMED])
     names += f" and {len(price.columns) - NAMED} more" if len(price.columns) > NAMED else ""
     without = f"Without {names}, {price.name} would have: {', '.join(parts)}. " if parts else ""
-    same = ""
-    if equal:
-        option = " ".join(map(quote, price.columns))
-        same = (
-            f" It changes nothing{_on(equal)}, where the other domains do not show it; with "
-            f"--leave-out {option} no model sees it anywhere."
+    unseen = ""
+    if price.unseen:
+        them = "it" if len(price.columns) == 1 else "them"
+        unseen = (
+            f" That changes nothing{_on(list(price.unseen))}: the other domains alone give no "
+            f"reason to leave a column out. --leave-out {' '.join(map(quote, price.columns))} "
+            f"leaves {them} out everywhere."
         )
-    return f"{without}--judge worst leaves such columns out.{same}"
+    return f"{without}--judge worst leaves such columns out.{unseen}"
 
 
 def _on(domains: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..notebook import html_lines, html_table
-from .choice import ROUNDING, counted_as, counts_too_little
+from .choice import ROUNDING, counted_as
 from .decision import CandidateRow, Decision, Difference, domain_weights, make_decision
 from .estimates import Estimates
 from .expectation import LEVEL, Expectation
@@ -217,12 +217,11 @@ def _simplest_deployed(decision: Decision) -> list[str]:
     if best is None or best == decision.deploy:
         found = [f"It is the simplest of the {_number(count)} candidates and has the best average."]
     else:
-        ahead, why = decision.differences[best], "not by more than the standard error"
-        if counts_too_little(domain_weights(estimates)):
-            why = "there are too few examples to choose by"
+        ahead = decision.differences[best]
         found = [
             f"{_capital(_name(decision, best))} does better on average "
-            f"({_points(estimates, ahead)}), but {why}, so the simplest candidate is deployed."
+            f"({_points(estimates, ahead)}), but {_why_simplest(decision)}, so the simplest "
+            "candidate is deployed."
         ]
     better = [key for key, one in decision.differences.items() if one.word]
     for key in better:
@@ -239,6 +238,13 @@ def _simplest_deployed(decision: Decision) -> list[str]:
             "good."
         )
     return found
+
+
+def _why_simplest(decision: Decision) -> str:
+    """Return why the best candidate is not the one that is deployed."""
+    if decision.too_little:
+        return "there are too few examples to choose by"
+    return "not by more than the standard error"
 
 
 def _better(decision: Decision, other: str, one: Difference) -> str:
@@ -262,6 +268,8 @@ def _better(decision: Decision, other: str, one: Difference) -> str:
 
 
 def _too_few(decision: Decision, what: str) -> str:
+    if decision.too_little:
+        return f"So few examples cannot show that {what} is better."
     return f"{_number(decision.counted).capitalize()} domains cannot show that {what} is better."
 
 
@@ -273,8 +281,8 @@ def _by_worst(decision: Decision) -> list[str]:
     found = [f"Judged by the worst domain: {told}."]
     if decision.best != decision.deploy:
         found.append(
-            f"{_capital(_name(decision, str(decision.best)))} is best by this judge, but not by "
-            "more than the standard error, so the simpler candidate is deployed."
+            f"{_capital(_name(decision, str(decision.best)))} is best by this judge, but "
+            f"{_why_simplest(decision)}, so the simpler candidate is deployed."
         )
     return [*found, "One worst domain cannot show that a candidate is better elsewhere."]
 
@@ -306,12 +314,12 @@ def _expectation(decision: Decision) -> list[str]:
     found, seen = [], ""
     # The table has the scores of the deployed candidate alone.
     alike = set(expectation.chosen.values()) <= {decision.deploy}
-    out = "Left out," if alike else "Left out also when the candidate was chosen,"
+    without = "Left out," if alike else "With no part in training or in the choice,"
     if count < FEW:
         found.append(
-            f"{out} the {_number(count)} domains score between "
-            f"{metric.show(low[1])} ({low[0]!r}) and {metric.show(high[1])} ({high[0]!r}); "
-            f"{_number(count)} places cannot bound a {ORDINALS[count]}."
+            f"{without} the {_number(count)} domains score between {metric.show(low[1])} "
+            f"({low[0]!r}) and {metric.show(high[1])} ({high[0]!r}); {_number(count)} places "
+            f"cannot bound a {ORDINALS[count]}."
         )
     else:
         seen = (

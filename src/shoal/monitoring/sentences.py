@@ -33,7 +33,7 @@ def _expected(report: PlaceReport, kind: str) -> Iterator[str]:
     else:
         low, high = (f"{100 * one:.0f}" for one in report.interval)
         if (low, high) == ("0", "100"):
-            yield f"{found}. They are too few to say how far off that may be."
+            yield f"{found}. How far off that may be cannot be said."
         else:
             yield f"{found}; nine in ten such places are between {low} and {high} %."
     yield (
@@ -110,7 +110,8 @@ def _unsure(report: PlaceReport, kind: str) -> Iterator[str]:
     yield (
         f"{lists}."
         if report.trust >= report.level
-        else f"{lists}. With {few} domains that is likely ({percent(report.trust)}), not certain."
+        else f"{lists}. With {few} known domains, the probability of that is "
+        f"{percent(report.trust)}."
     )
 
 
