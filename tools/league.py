@@ -5,6 +5,7 @@ python tools/league.py --check   # exits with 1 if they are out of date
 """
 
 import argparse
+import json
 import sys
 import tarfile
 import tempfile
@@ -32,6 +33,8 @@ from shoal.results.selection import choose_runs
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGE, HTML = REPOSITORY / "docs" / "league.md", REPOSITORY / "docs" / "league.html"
 AVERAGED = "docs/results/averages"
+# The times of updates, side by side: on two CPU cores, until all are measured on a GPU.
+COSTS, COST_CASE = REPOSITORY / "benchmarks" / "results" / "algorithms_cpu.json", "resnet-50"
 RISING = "Fishr with rising λ"
 
 
@@ -86,9 +89,14 @@ class LeagueRow:
     seconds: float
 
     @property
+    def whole(self) -> bool:
+        """Whether it has all trials."""
+        return self.average.trials == TRIALS
+
+    @property
     def title(self) -> str:
-        title, trials = title_of(row_name(self.method, self.weights)), self.average.trials
-        return title if trials == TRIALS else f"{title} ({trials} of {TRIALS} trials)"
+        title = title_of(row_name(self.method, self.weights))
+        return title if self.whole else f"{title} ({self.average.trials} of {TRIALS} trials)"
 
 
 def row_name(method: str, weights: str) -> str:
@@ -175,23 +183,25 @@ def not_run(rows: Sequence[LeagueRow]) -> list[str]:
 
 def best_of(rows: Sequence[LeagueRow]) -> LeagueRow:
     """Return the best row with all trials."""
-    return min((row for row in rows if row.average.trials == TRIALS), key=lambda row: row.place)
+    return min((row for row in rows if row.whole), key=lambda row: row.place)
 
 
 def answers(rows: Sequence[LeagueRow]) -> list[str]:
     """Return what the rows with all trials say, in five sentences."""
-    whole = [row for row in rows if row.average.trials == TRIALS]
+    whole = [row for row in rows if row.whole]
     best, leader = best_of(rows), min(rows, key=lambda row: row.place)
     first = f"{best.title} is best on average, with {100 * best.average.mean:.1f} %"
     if leader is not best:
-        first += f"; {leader.title} leads with {100 * leader.average.mean:.1f} %"
+        first = (
+            f"Of the rows with {TRIALS} trials {first}; so far {leader.title} has "
+            f"{100 * leader.average.mean:.1f} %"
+        )
     plain = [row for row in whole if row.method == BASELINE and row.gained is not None]
     gain = max(plain, key=lambda row: row.gained.difference if row.gained else 0.0)
     others = [(row, row.gap) for row in whole if row.gap is not None]
     rival, apart = max(others, key=lambda one: one[0].average.mean)
     calm = min(whole, key=lambda row: row.calibration_error.mean)
-    dear = max(rows, key=lambda row: row.seconds)
-    cheap = next(row.seconds for row in rows if row.method == BASELINE)
+    dear = max({row.method for row in rows}, key=update_cost)
     missing = not_run(rows)
     open_yet = f" Not run yet: {', '.join(missing)}." if missing else ""
     return [
@@ -201,9 +211,15 @@ def answers(rows: Sequence[LeagueRow]) -> list[str]:
         "weights.",
         f"{calm.title} has the lowest calibration error: "
         f"{100 * calm.calibration_error.mean:.1f} %.",
-        f"{title_of(dear.method)} takes longest, {dear.seconds / cheap:.2f} times as long as ERM."
-        + open_yet,
+        f"An update of {title_of(dear)} takes longest, {update_cost(dear):.1f} times as long as "
+        f"ERM's.{open_yet}",
     ]
+
+
+def update_cost(method: str) -> float:
+    """Return the time of an update in times of ERM's, measured side by side."""
+    measured = json.loads(COSTS.read_text("utf-8"))[COST_CASE]
+    return float(measured["fishr" if method == RISING else method]["ratio"])
 
 
 def points(gap: Comparison | None) -> str:
@@ -227,7 +243,8 @@ HEADER = (
     "minus its last",
     "worst domain",
     "calibration error",
-    "GPU seconds a run",
+    "seconds, shared GPU",
+    "update, in ERM's",
     *DATASETS[DATASET].domains,
 )
 
@@ -245,6 +262,7 @@ def cells(row: LeagueRow) -> list[str]:
         f"{100 * row.worst.mean:.1f}",
         f"{100 * row.calibration_error.mean:.1f}",
         f"{row.seconds:.0f}",
+        f"{update_cost(row.method):.1f}",
         *(f"{100 * one:.1f}" for one in domains),
     ]
 
@@ -254,9 +272,11 @@ Accuracy in %; ± is the standard error over trials, and over the means of the f
 columns *minus*: trials of a domain are no new domains. *Minus ERM*: ERM with the same kind of
 weights. *Minus its last*: the method's own weights, not averaged. *Place*: among all rows.
 *Worst domain*: the mean over trials of the lowest. *Calibration error*: in %, the mean over
-domains. *GPU seconds*: updates and evaluations of a run, averages included, on one H200 that three
-to five workers shared; those of SD, which came last, had it nearly to themselves towards the end.
-λ and variances of MIRO are those that its authors chose for a ResNet-50."""
+domains. *Seconds, shared GPU*: of a run, averages included, while three to five workers shared one
+H200. A run alone takes less, and this column does not compare methods: the last runs, those of SD,
+had the GPU nearly to themselves. *Update, in ERM's*: its time side by side with ERM's, of a
+ResNet-50 on two CPU cores, from benchmarks/results/algorithms_cpu.json. MIRO's λ and first
+variances are those that its authors chose for a ResNet-50."""
 
 
 def write_page(rows: Sequence[LeagueRow]) -> str:

@@ -1,12 +1,14 @@
 """The league: up to date with the committed records, and its numbers by hand."""
 
 import importlib.util
+import json
 import sys
 from dataclasses import replace
 from types import ModuleType
 
 import pytest
 
+from shoal.catalogue import title_of
 from tests.docs.test_documents import ROOT
 
 
@@ -40,6 +42,11 @@ def test_rows_agree_with_the_records_and_each_other(league: ModuleType) -> None:
     leader = max(rows, key=lambda row: round(100 * row.average.mean, 1))
     assert leader.place == 1 and leader.title in league.answers(rows)[0]
     assert league.not_run(rows) == []
+    costs = json.loads((ROOT / "benchmarks/results/algorithms_cpu.json").read_text())["resnet-50"]
+    dear = max(("erm", "fishr", "coral", "sagm", "miro"), key=lambda name: costs[name]["ratio"])
+    told = f"An update of {title_of(dear)} takes longest, {costs[dear]['ratio']:.1f} times"
+    assert league.answers(rows)[-1].startswith(told)
+    assert league.update_cost(league.RISING) == costs["fishr"]["ratio"]
 
 
 def test_methods_without_a_run_are_named(league: ModuleType) -> None:
@@ -81,5 +88,6 @@ def test_rows_with_all_trials_answer_and_the_leader_is_named(league: ModuleType)
     assert part.average.trials == 1 and league.best_of(rows).average.trials == 3
     raised = [replace(row, place=1) if row is part else row for row in rows]
     first, *others = league.answers(raised)
-    assert f"; {part.title} leads with {100 * part.average.mean:.1f} %." in first
+    assert first.startswith("Of the rows with 3 trials ")
+    assert f"; so far {part.title} has {100 * part.average.mean:.1f} %." in first
     assert all("trials)" not in line for line in others)
