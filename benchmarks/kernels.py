@@ -9,6 +9,8 @@ kind includes everything that has to be loaded, compiled and captured.
 import gc
 import statistics
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,6 +49,15 @@ def write_images(folder: Path, each: int = 12) -> None:
             for number in range(each):
                 small = random.randint(0, 255, (32, 32, 3), dtype=np.uint8)
                 Image.fromarray(small).resize((SIDE, SIDE)).save(place / f"{number}.jpg")
+
+
+@contextmanager
+def random_images() -> Iterator[tuple[DomainDataset, ImageCache]]:
+    """Yield a data set of random images and its cache."""
+    with TemporaryDirectory() as scratch:
+        write_images(Path(scratch) / "images")
+        dataset = load_dataset(str(Path(scratch) / "images"), Path(scratch), 0)
+        yield dataset, build(dataset, Path(scratch) / "cache")
 
 
 def measure(
@@ -101,10 +112,7 @@ def main() -> None:
     asked = parser.parse_args()
     device = torch.device("cuda")
     rows = []
-    with TemporaryDirectory() as scratch:
-        write_images(Path(scratch) / "images")
-        dataset = load_dataset(str(Path(scratch) / "images"), Path(scratch), 0)
-        cache = build(dataset, Path(scratch) / "cache")
+    with random_images() as (dataset, cache):
         for network in asked.networks:
             found: dict[str, Any] = {}
             for name in ("with", "without"):

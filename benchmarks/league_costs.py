@@ -5,16 +5,11 @@ measured before all others and after them, to show how much the clock varies. A 
 updates; averages and evaluations, which cost every method the same, are left out.
 """
 
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
-from shoal.datasets import load_dataset
-from shoal.datasets.cache import build
-
-from .kernels import measure, write_images
+from .kernels import measure, random_images
 from .recording import options, write
 
 METHODS = ("erm", "fishr", "coral", "vrex", "mixup", "sd", "sagm", "miro")
@@ -28,10 +23,7 @@ def main() -> None:
     asked = parser.parse_args()
     device = torch.device("cuda")
     rows: list[dict[str, Any]] = []
-    with TemporaryDirectory() as scratch:
-        write_images(Path(scratch) / "images")
-        dataset = load_dataset(str(Path(scratch) / "images"), Path(scratch), 0)
-        cache = build(dataset, Path(scratch) / "cache")
+    with random_images() as (dataset, cache):
         for name in ("erm", *(name for name in asked.methods if name != "erm"), "erm"):
             found = measure(dataset, cache, "efficientnet-lite0", asked.precision, device, name)
             first = rows[0]["update_ms"] if rows else found["update_ms"]

@@ -434,11 +434,13 @@ def test_weights_of_different_layers_are_refused(tmp_path: Path) -> None:
         for draw, output in enumerate(("tanh", "relu"))
     ]
     train(tmp_path, *bounds)
-    with pytest.raises(ValueError, match=r"urm .* change its layers \(Tanh and ReLU\); .* --set"):
+    with pytest.raises(
+        ValueError, match=r"urm .* change the network's layers \(Tanh and ReLU\); .* --set"
+    ):
         soup_of(tmp_path)
 
 
-def test_dropout_does_not_keep_runs_apart(tmp_path: Path) -> None:
+def test_dropout_does_not_keep_runs_apart() -> None:
     assert _layers(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1))) == _layers(
         nn.Sequential(nn.Linear(2, 2), nn.Identity())
     )

@@ -417,24 +417,34 @@ def test_it_looks_only_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [one.done for one in told] == [0, 1, 5, 9, 11]
 
 
-def test_the_rate_is_of_updates_and_the_time_left_of_everything(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """By a clock on which an update takes 2 s, an evaluation 10, and the first one 30."""
-    now = [0.0]
-    monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
-    update, evaluate = training(size=5)
-    run, say = Update.forward, type(evaluate).__call__
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """A clock that only a call of this moves, and every update, by 2 s."""
+    now, run = [0.0], Update.forward
+
+    def passes(seconds: float) -> None:
+        now[0] += seconds
 
     def slow(self: Update) -> None:
-        now[0] += 2.0
+        passes(2.0)
         run(self)
 
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(Update, "forward", slow)
+    return passes
+
+
+def test_the_rate_is_of_updates_and_the_time_left_of_everything(
+    passes: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An evaluation takes 10 s, and the first one 30."""
+    update, evaluate = training(size=5)
+    say = type(evaluate).__call__
+
     def slower(self: Any) -> Any:
-        now[0] += 10.0 if told[-1].done else 30.0
+        passes(10.0 if told[-1].done else 30.0)
         return say(self)
 
-    monkeypatch.setattr(Update, "forward", slow)
     monkeypatch.setattr(type(evaluate), "__call__", slower)
     told: list[Progress] = []
     _, timing = train(
@@ -452,18 +462,11 @@ def test_the_rate_is_of_updates_and_the_time_left_of_everything(
 
 
 def test_the_time_left_counts_averages_before_the_first_is_measured(
-    monkeypatch: pytest.MonkeyPatch,
+    passes: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An evaluation takes 10 s, what else a record has 1 s, an update 2 s; of two averages."""
-    now = [0.0]
-    monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
+    """An evaluation takes 10 s, and what else a record has 1 s; there are two averages."""
     update, evaluate = training(size=5)
-    run, say = Update.forward, type(evaluate).__call__
-
-    def passes(seconds: float) -> None:
-        now[0] += seconds
-
-    monkeypatch.setattr(Update, "forward", lambda self: (passes(2.0), run(self))[1])
+    say = type(evaluate).__call__
     monkeypatch.setattr(type(evaluate), "__call__", lambda self: (passes(10.0), say(self))[1])
     averaging = SimpleNamespace(
         names=["sma", "half"],

@@ -76,6 +76,8 @@ class Algorithm(nn.Module, ABC):
     extra_channels: ClassVar[int] = 0
     # Whether ``predict`` looks at a batch as a whole: its size and its other images then matter.
     predicts_batchwise: ClassVar[bool] = False
+    # Whether it keeps the network near the weights that it has at the start.
+    stays_near_start: ClassVar[bool] = False
 
     # Images that go through the network at a time; None for a whole batch. Changes no result.
     micro_batch: int | None = None

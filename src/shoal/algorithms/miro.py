@@ -49,6 +49,7 @@ class MIRO(UpdateAlgorithm):
     paper = "Domain Generalization by Mutual-Information Regularization (Cha et al.)"
     year = 2022
     capture = "compiled"
+    stays_near_start = True
     Hparams = MIROHparams
     hparams: MIROHparams
 

@@ -56,7 +56,7 @@ def depthwise(layer: nn.Module, inputs: Tensor) -> Tensor:
     if convolution.stride != (1, 1):
         shape = DepthwiseShape.of(inputs, padding, convolution)
         return _run(_StridedDepthwise.apply, inputs, convolution.weight, shape)
-    if inputs.dtype in HALVES:  # else torch's own gradient is as fast
+    if inputs.dtype in HALVES:  # float32 has other kernels in torch, which were not compared
         return _run(_WholeDepthwise.apply, inputs, convolution.weight)
     return _run(layer, inputs)
 
@@ -210,9 +210,18 @@ class _WholeDepthwise(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             dx = F.conv2d(dy, w.flip(2, 3), padding=around, groups=groups)
         if ctx.needs_input_grad[1]:
-            pair = [1, 1], [around, around], [1, 1], False, [0, 0]
             _, dw, _ = torch.ops.aten.convolution_backward(
-                dy, x, w, None, *pair, groups, [False, True, False]
+                dy,
+                x,
+                w,
+                None,
+                stride=[1, 1],
+                padding=[around, around],
+                dilation=[1, 1],
+                transposed=False,
+                output_padding=[0, 0],
+                groups=groups,
+                output_mask=[False, True, False],
             )
             dw = dw.to(ctx.dtype)
         return dx, dw

@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 from ..algorithms.base import Algorithm
-from ..algorithms.miro import MIRO
-from ..catalogue import STARTS, StepKind
+from ..catalogue import STARTS, StepKind, title_of
 from ..datasets import DomainDataset, splits
 from ..datasets.cache import ImageCache
 from ..distributed import processes
@@ -107,10 +106,10 @@ def cautions_for(run: Run, dataset: DomainDataset, algorithm: Algorithm) -> list
             "the network starts from random weights: a linear probe fits the little by which such "
             "features vary, and the first updates undo it; use --start network, or initial weights"
         )
-    if run.protocol.weights is None and isinstance(algorithm, MIRO):
+    if run.protocol.weights is None and algorithm.stays_near_start:
         found.append(
-            "the network starts from random weights, and MIRO keeps it near them; use initial "
-            "weights, or another method"
+            f"the network starts from random weights, and {title_of(run.algorithm)} keeps it near "
+            "them; use initial weights, or another method"
         )
     for name, classes in dataset.missing_classes().items():
         found.append(f"the domain {name!r} has no images of {', '.join(classes)}")

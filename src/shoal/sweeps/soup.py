@@ -228,7 +228,10 @@ class _GroupModels:
         return model.load(self.group.members[number].weights, self.device, self._method).algorithm
 
     def weights_of(self, algorithm: Algorithm) -> dict[str, Tensor]:
-        """Return copies of a member's weights, on the host; raise if the first has others."""
+        """Return copies of a member's weights, on the host.
+
+        Raise if the first has weights of other shapes, or other layers.
+        """
         found = {name: w.detach().cpu().clone() for name, w in algorithm.named_parameters()}
         if {name: w.shape for name, w in found.items()} != self._shapes:
             names = sorted(self._shapes.keys() ^ found.keys()) or [
@@ -243,7 +246,8 @@ class _GroupModels:
             if one != other:
                 raise ValueError(
                     f"the runs of {self.group.first.algorithm} cannot be averaged, because their "
-                    f"hyperparameters change its layers ({one} and {other}); fix them with --set"
+                    f"hyperparameters change the network's layers ({one} and {other}); fix them "
+                    "with --set"
                 )
         return found
 
