@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from .backbones import adapt_channels, importing_extra, with_head
 from .base import Network, Preprocessing, build_seeded
-from .gpu_kernels import depthwise, norm_activation
+from .gpu_kernels import depthwise, first_convolution, norm_activation
 from .weights import check_sha256, load_weights
 
 # (x − 127) / 128 for x in 0 … 255.
@@ -92,7 +92,7 @@ class EfficientNetLite0(nn.Module):
         self._swish = nn.ReLU6()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        found = norm_activation(self._bn0, self._swish, self._conv_stem(inputs))
+        found = norm_activation(self._bn0, self._swish, first_convolution(self._conv_stem, inputs))
         for block in self._blocks:
             found = block(found)
         found = norm_activation(self._bn1, self._swish, self._conv_head(found))
@@ -103,7 +103,7 @@ class EfficientNetLite0(nn.Module):
 
         ``stage_widths`` has the channels of all but the features.
         """
-        found = norm_activation(self._bn0, self._swish, self._conv_stem(inputs))
+        found = norm_activation(self._bn0, self._swish, first_convolution(self._conv_stem, inputs))
         outputs = [found]
         for number, block in enumerate(self._blocks):
             found = block(found)

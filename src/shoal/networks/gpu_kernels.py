@@ -1,12 +1,12 @@
-"""GPU kernels: depthwise convolutions, and norms with their activations, in Triton.
+"""GPU kernels: convolutions of few channels, and norms with their activations, in Triton.
 
-Torch copies images to pad one side more than the other, runs norm and activation one after the
-other, and is slow in their gradients. These kernels read every operand once or little more, add up
-in float32, and give the same bits in every run.
+Torch copies images to pad one side more than the other, has slow convolutions for three channels,
+runs norm and activation one after the other, and is slow in their gradients. These kernels read
+every operand once or little more, add up in float32, and give the same bits in every run.
 
-``depthwise``, ``norm_activation`` and ``relu_group_norm`` take layers. Where the kernels do
-not apply, the layers run as they are: on a CPU, in another memory layout, with hooks, under
-``vmap``, in a forward that is differentiated twice, and in compiled code.
+``depthwise``, ``first_convolution``, ``norm_activation`` and ``relu_group_norm`` take layers. Where
+the kernels do not apply, the layers run as they are: on a CPU, in another memory layout, with
+hooks, under ``vmap``, in a forward that is differentiated twice, and in compiled code.
 """
 
 from collections.abc import Callable
@@ -28,14 +28,21 @@ except ImportError:  # torch brings it along for GPUs on Linux
 
 HALVES = (torch.bfloat16, torch.float16)
 DTYPES = (torch.float32, *HALVES)
-# Pixels and channels of a tile; a norm's output takes more of them.
-PIXELS, CHANNELS, WIDE = 32, 32, 64
-# Columns of an image that a tile goes through from top to bottom, at most.
-STRIP = 16
+# Pixels and channels of a tile.
+PIXELS, CHANNELS = 32, 32
+# Rows and columns of a norm's tile: a row holds the channels of one pixel, or of several.
+ROWS, COLUMNS = 16, 128
+# Images with as many pixels in all; a norm's gradient takes rows of one pixel for fewer.
+MANY = 200_000
+# Columns of an image in a tile of a depthwise convolution, and in one of the first convolution.
+STRIP, ACROSS = 16, 128
 # Elements of one group of channels that a program can hold.
 LARGEST = 16_384
 # Programs that share a sum over all pixels: enough to fill a large GPU, few enough to add up.
 PROGRAMS = 1024
+# The most weights in a row of the first convolution's filter, over all channels of an image, and
+# the outputs that it can have.
+ROW, OUTPUTS = 32, (16, 32, 64)
 
 
 def depthwise(layer: nn.Module, inputs: Tensor) -> Tensor:
@@ -53,12 +60,34 @@ def depthwise(layer: nn.Module, inputs: Tensor) -> Tensor:
     device = inputs.device.type
     if torch.is_autocast_enabled(device):
         inputs = inputs.to(torch.get_autocast_dtype(device))
-    if convolution.stride != (1, 1):
-        shape = DepthwiseShape.of(inputs, padding, convolution)
+    if convolution.stride == (2, 2):
+        shape = ConvolutionShape.of(inputs, padding, convolution)
         return _run(_StridedDepthwise.apply, inputs, convolution.weight, shape)
-    if inputs.dtype in HALVES:  # float32 has other kernels in torch, which were not compared
+    # Float32 has other kernels in torch, which were not compared.
+    if convolution.stride == (1, 1) and inputs.dtype in HALVES:
         return _run(_WholeDepthwise.apply, inputs, convolution.weight)
     return _run(layer, inputs)
+
+
+def first_convolution(layer: nn.Module, inputs: Tensor) -> Tensor:
+    """Return the output of a convolution of images, of which no gradient is asked for.
+
+    Args:
+        layer: ``nn.Conv2d`` without a bias and with few channels of inputs; or ``nn.ZeroPad2d`` and
+            one that does not pad.
+    """
+    padding: Any
+    convolution: Any
+    padding, convolution = layer if isinstance(layer, nn.Sequential) else (None, layer)
+    if inputs.requires_grad or not _apply_to(inputs, layer, padding, convolution):
+        return _run(layer, inputs)
+    device = inputs.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else inputs.dtype
+    outputs, channels, side, _ = convolution.weight.shape
+    if dtype not in HALVES or channels * side > ROW or outputs not in OUTPUTS:
+        return _run(layer, inputs)
+    shape = ConvolutionShape.of(inputs, padding, convolution)
+    return _run(_FirstConvolution.apply, inputs, convolution.weight, shape, dtype)
 
 
 def _run(function: Callable[..., Any], *arguments: object) -> Tensor:
@@ -135,8 +164,8 @@ def _limit(activation: nn.Module | None) -> float | None:
     return 6.0 if isinstance(activation, nn.ReLU6) else float("inf")
 
 
-class DepthwiseShape(NamedTuple):
-    """The sizes of a strided depthwise convolution."""
+class ConvolutionShape(NamedTuple):
+    """The sizes of a convolution: channels of its inputs, and of its outputs if it is depthwise."""
 
     images: int
     channels: int
@@ -152,14 +181,14 @@ class DepthwiseShape(NamedTuple):
     @staticmethod
     def of(
         inputs: Tensor, padding: nn.ZeroPad2d | None, convolution: nn.Conv2d
-    ) -> "DepthwiseShape":
+    ) -> "ConvolutionShape":
         """Return the sizes for these inputs and layers."""
         images, channels, height, width = inputs.shape
         before: Any = convolution.padding
         down, across = before
         left, right, top, bottom = padding.padding if padding else (across, across, down, down)
         taps, stride = convolution.kernel_size[0], convolution.stride[0]
-        return DepthwiseShape(
+        return ConvolutionShape(
             images=images,
             channels=channels,
             height=height,
@@ -171,24 +200,6 @@ class DepthwiseShape(NamedTuple):
             taps=taps,
             stride=stride,
         )
-
-
-class Strips(NamedTuple):
-    """The pixels of images in strips of a few columns, each from top to bottom.
-
-    Filters at pixels that follow each other so read the same few rows, which stay in the cache.
-    """
-
-    pixels: int
-    strip: int  # columns of one
-    strips: int  # of an image
-
-    @staticmethod
-    def of(images: int, height: int, width: int) -> "Strips":
-        """Return the strips of images of this height and width."""
-        strips = triton.cdiv(width, STRIP)
-        strip = triton.cdiv(width, strips)
-        return Strips(images * height * strips * strip, strip, strips)
 
 
 class _WholeDepthwise(torch.autograd.Function):
@@ -229,7 +240,7 @@ class _WholeDepthwise(torch.autograd.Function):
 
 class _StridedDepthwise(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, shape: DepthwiseShape) -> Tensor:
+    def forward(ctx: Any, x: Tensor, w: Tensor, shape: ConvolutionShape) -> Tensor:
         # Channels last, as the images have them.
         taps = w.flatten(1).T.contiguous()
         ctx.save_for_backward(x, taps)
@@ -237,9 +248,9 @@ class _StridedDepthwise(torch.autograd.Function):
         s = shape
         sides = s.images, s.channels, s.out_height, s.out_width
         y = torch.empty(sides, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-        strips = Strips.of(s.images, s.out_height, s.out_width)
-        _depthwise[_tiles(strips, s.channels)](
-            x, taps, y, *strips, *s[1:], PIXELS=PIXELS, CHANNELS=CHANNELS, num_warps=2
+        strips, blocks = _strips(s.out_width), triton.cdiv(s.channels, CHANNELS)
+        _depthwise[s.images * strips * triton.cdiv(s.out_height, 2), blocks](
+            x, taps, y, strips, *s[1:], STRIP=STRIP, CHANNELS=CHANNELS, num_warps=2
         )
         return y
 
@@ -247,26 +258,74 @@ class _StridedDepthwise(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, taps = ctx.saved_tensors
-        s: DepthwiseShape = ctx.shape
+        s: ConvolutionShape = ctx.shape
         dy = dy.contiguous(memory_format=torch.channels_last)
         dx = dw = None
+        blocks, tile = triton.cdiv(s.channels, CHANNELS), {"STRIP": STRIP, "CHANNELS": CHANNELS}
         if ctx.needs_input_grad[0]:
             dx = torch.empty_like(x)
-            sides = triton.cdiv(s.height, s.stride), triton.cdiv(s.width, s.stride)
-            strips = Strips.of(s.images, *sides)
-            _depthwise_input_gradient[*_tiles(strips, s.channels), s.stride**2](
-                dy, taps, dx, *strips, *s[1:], PIXELS=PIXELS, CHANNELS=CHANNELS, num_warps=2
+            strips = _strips(triton.cdiv(s.width, 2))
+            _depthwise_input_gradient[s.images * strips * triton.cdiv(s.height, 2), blocks](
+                dy, taps, dx, strips, *s[1:], **tile, num_warps=2
             )
         if ctx.needs_input_grad[1]:
-            strips = Strips.of(s.images, s.out_height, s.out_width)
-            tiles, blocks = _tiles(strips, s.channels)
-            shares = min(max(PROGRAMS // (blocks * s.taps), 1), tiles)
+            strips = _strips(s.out_width)
+            units = s.images * strips * s.out_height
+            shares = min(max(2 * PROGRAMS // (blocks * s.taps), 1), units)
             parts = torch.empty(shares, s.taps**2, s.channels, device=x.device)
             _depthwise_weight_gradient[shares, blocks, s.taps](
-                x, dy, parts, *strips, *s[1:], PIXELS=PIXELS, CHANNELS=CHANNELS
+                x, dy, parts, units, strips, *s[1:], **tile, num_warps=2
             )
             dw = parts.sum(0).T.reshape(ctx.filters).to(ctx.dtype)
         return dx, dw, None
+
+
+def _strips(width: int) -> int:
+    """Return the strips that so many columns of an image are cut into."""
+    found: int = triton.cdiv(width, STRIP)
+    return found
+
+
+class _FirstConvolution(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, w: Tensor, shape: ConvolutionShape, dtype: torch.dtype
+    ) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.shape, ctx.filters, ctx.dtype, s = shape, w.shape, w.dtype, shape
+        sides = s.images, len(w), s.out_height, s.out_width
+        y = torch.empty(sides, dtype=dtype, device=x.device, memory_format=torch.channels_last)
+        strips = triton.cdiv(s.out_width, ACROSS)
+        _first_convolution[(s.images * strips * s.out_height,)](
+            x, w, y, *w.stride(), strips, *s[1:], len(w), **_first_tile(s)
+        )
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        (x,) = ctx.saved_tensors
+        s: ConvolutionShape = ctx.shape
+        if not ctx.needs_input_grad[1]:
+            return None, None, None, None
+        dy = dy.contiguous(memory_format=torch.channels_last)
+        outputs, channels, taps, _ = ctx.filters
+        tile = _first_tile(s)
+        strips = triton.cdiv(s.out_width, ACROSS)
+        units = s.images * strips * s.out_height
+        shares = min(max(PROGRAMS // taps, 1), units)
+        parts = torch.empty(shares, taps, tile["ROW"], outputs, device=x.device)
+        _first_convolution_gradient[shares, taps](
+            x, dy, parts, units, strips, *s[1:], outputs, **tile
+        )
+        dw = parts.sum(0)[:, : taps * channels].reshape(taps, taps, channels, outputs)
+        return None, dw.permute(3, 2, 0, 1).to(ctx.dtype), None, None
+
+
+def _first_tile(shape: ConvolutionShape) -> dict[str, int]:
+    """Return the sizes of a tile: columns of the output, and weights in a row of the filter."""
+    row = triton.next_power_of_2(shape.taps * shape.channels)
+    return {"ACROSS": ACROSS, "ROW": max(row, 16)}  # a product takes no fewer
 
 
 class _NormActivation(torch.autograd.Function):
@@ -287,7 +346,8 @@ class _NormActivation(torch.autograd.Function):
         shown = y if added is not None and limit is not None else None
         ctx.save_for_backward(x, shown, weight, bias, mean, var)
         ctx.eps, ctx.limit, ctx.adds = eps, limit, added is not None
-        _norm_activation[_shares(x, WIDE)](
+        rows = Rows.of(x, ROWS, COLUMNS)
+        _norm_activation[rows.programs(2 * PROGRAMS)](
             x,
             x if added is None else added,
             y,
@@ -297,12 +357,12 @@ class _NormActivation(torch.autograd.Function):
             var,
             eps,
             limit or 0.0,
-            x.numel() // x.shape[1],
+            *rows[:2],
             x.shape[1],
             ADDED=added is not None,
             ACTIVE=limit is not None,
-            PIXELS=PIXELS,
-            CHANNELS=WIDE,
+            ROWS=rows.tile[0],
+            COLUMNS=rows.tile[1],
         )
         return y
 
@@ -314,8 +374,10 @@ class _NormActivation(torch.autograd.Function):
         dx = torch.empty_like(x)
         # Without an activation, what comes back to the added tensor is dy itself.
         d_added = torch.empty_like(dy) if shown is not None else dy
-        shares, blocks = _shares(x, CHANNELS)
-        parts = torch.empty(shares, 2, x.shape[1], device=x.device)
+        many = x.numel() // x.shape[1] > MANY
+        rows = Rows.of(x, ROWS, COLUMNS) if many else Rows.of(x, PIXELS, CHANNELS)
+        shares, blocks = rows.programs(PROGRAMS)
+        parts = torch.empty(2, shares * (rows.columns // x.shape[1]), x.shape[1], device=x.device)
         _norm_activation_gradient[shares, blocks](
             x,
             x if shown is None else shown,
@@ -329,14 +391,14 @@ class _NormActivation(torch.autograd.Function):
             var,
             ctx.eps,
             ctx.limit or 0.0,
-            x.numel() // x.shape[1],
+            *rows[:2],
             x.shape[1],
             SHOWN=shown is not None,
             ACTIVE=ctx.limit is not None,
-            PIXELS=PIXELS,
-            CHANNELS=CHANNELS,
+            ROWS=rows.tile[0],
+            COLUMNS=rows.tile[1],
         )
-        d_weight, d_bias = parts.sum(0)
+        d_weight, d_bias = parts.sum(1)
         back = d_added if ctx.adds else None
         return dx, back, d_weight.to(weight.dtype), d_bias.to(bias.dtype), None, None, None, None
 
@@ -392,173 +454,198 @@ def _group_tile(channels: int, pixels: int) -> dict[str, int]:
     return {"CHANNELS": sizes[0], "PIXELS": sizes[1], "num_warps": warps}
 
 
-def _tiles(strips: Strips, channels: int) -> tuple[int, int]:
-    """Return the tiles of a convolution: of the pixels, and of the channels."""
-    return triton.cdiv(strips.pixels, PIXELS), triton.cdiv(channels, CHANNELS)
+class Rows(NamedTuple):
+    """The pixels of images in rows, each of so many that their channels fill tiles."""
 
+    rows: int
+    columns: int
+    tile: tuple[int, int]
 
-def _shares(x: Tensor, channels: int) -> tuple[int, int]:
-    """Return the programs of a norm: shares of the pixels, and groups of so many channels."""
-    blocks = triton.cdiv(x.shape[1], channels)
-    pixels = triton.cdiv(x.numel() // x.shape[1], PIXELS)
-    return min(max(PROGRAMS // blocks, 1), pixels), blocks
+    @staticmethod
+    def of(x: Tensor, rows: int, columns: int) -> "Rows":
+        """Return the rows for tiles of this size."""
+        channels = x.shape[1]
+        pixels, together = x.numel() // channels, 1
+        while together * channels % columns and pixels % (2 * together) == 0:
+            together *= 2
+        return Rows(pixels // together, together * channels, (rows, columns))
+
+    def programs(self, most: int) -> tuple[int, int]:
+        """Return the programs: shares of the rows, and blocks of the columns."""
+        blocks = triton.cdiv(self.columns, self.tile[1])
+        return min(max(most // blocks, 1), triton.cdiv(self.rows, self.tile[0])), blocks
 
 
 if triton is not None:
     # Triton compiles a kernel anew for every number that is 1 or a multiple of 16. Only channels
     # gain by it, because rows of memory then begin at even places; sides and counts cost seconds.
-    _SIDES = ["pixels", "strip", "strips", "height", "width", "out_height", "out_width"]
-    _SIDES += ["top", "left"]
+    _SIDES = ["strips", "height", "width", "out_height", "out_width"]
 
     @triton.jit
-    def _pixel(number, strip, strips, height):
-        """Return image, row and column of a pixel, by its number in the order of the strips."""
-        line = number // strip
-        part = line // height
-        column = number % strip + part % strips * strip
-        return (part // strips).to(tl.int64), line % height, column
+    def _place(number, strips, height, STRIP: tl.constexpr):
+        """Return image, row and columns of a tile; those of a strip go from top to bottom."""
+        part = number // height
+        columns = part % strips * STRIP + tl.arange(0, STRIP)
+        return (part // strips).to(tl.int64), number % height, columns
+
+    @triton.jit
+    def _tap(w, k, m, taps, channels, channel):
+        return tl.load(w + (k * taps + m) * channels + channel, channel < channels, 0.0)[None, :]
 
     @triton.jit(do_not_specialize=_SIDES)
     def _depthwise(
         x,
         w,
         y,
-        pixels,
-        strip,
         strips,
         channels,
         height,
         width,
         out_height,
         out_width,
-        top,
-        left,
+        top: tl.constexpr,
+        left: tl.constexpr,
         taps: tl.constexpr,
         stride: tl.constexpr,
-        PIXELS: tl.constexpr,
+        STRIP: tl.constexpr,
         CHANNELS: tl.constexpr,
     ):
-        """y[n, i, j, c] = Σ_km x[n, i s + k − top, j s + m − left, c] w[km, c]."""
-        number = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+        """y[n, i, j, c] = Σ_km x[n, i s + k − top, j s + m − left, c] w[km, c], two rows i."""
+        image, i, j = _place(tl.program_id(0), strips, (out_height + 1) // 2, STRIP)
+        i = 2 * i
         channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-        image, i, j = _pixel(number, strip, strips, out_height)
-        there, inside = (number < pixels) & (j < out_width), channel < channels
+        inside = (channel < channels)[None, :]
         row, column = i * stride - top, j * stride - left
-        begin = ((image * height + row) * width + column) * channels
-        total = tl.zeros((PIXELS, CHANNELS), tl.float32)
-        for k in tl.static_range(taps):
+        begin = x + (image * height + row) * width * channels
+        begin = begin + column[:, None] * channels + channel[None, :]
+        upper = tl.zeros((STRIP, CHANNELS), tl.float32)
+        lower = tl.zeros((STRIP, CHANNELS), tl.float32)
+        for k in tl.static_range(taps + stride):
+            there = (row + k >= 0) & (row + k < height)
             for m in tl.static_range(taps):
-                seen = there & (row + k >= 0) & (row + k < height)
-                seen = seen & (column + m >= 0) & (column + m < width)
-                place = (begin + (k * width + m) * channels)[:, None] + channel[None, :]
-                value = tl.load(x + place, seen[:, None] & inside[None, :], 0.0)
-                tap = tl.load(w + (k * taps + m) * channels + channel, inside, 0.0)
-                total += value.to(tl.float32) * tap.to(tl.float32)[None, :]
-        place = (((image * out_height + i) * out_width + j) * channels)[:, None] + channel[None, :]
-        tl.store(y + place, total.to(y.dtype.element_ty), there[:, None] & inside[None, :])
+                seen = there & (column + m >= 0) & (column + m < width)
+                place = begin + (k * width + m) * channels
+                value = tl.load(place, seen[:, None] & inside, 0.0).to(tl.float32)
+                if k < taps:
+                    upper += value * _tap(w, k, m, taps, channels, channel)
+                if k >= stride:
+                    lower += value * _tap(w, k - stride, m, taps, channels, channel)
+        place = y + ((image * out_height + i) * out_width + j)[:, None] * channels
+        place, there = place + channel[None, :], (j < out_width)[:, None] & inside
+        tl.store(place, upper.to(y.dtype.element_ty), there)
+        place, there = place + out_width * channels, there & (i + 1 < out_height)
+        tl.store(place, lower.to(y.dtype.element_ty), there)
 
     @triton.jit(do_not_specialize=_SIDES)
     def _depthwise_input_gradient(
         dy,
         w,
         dx,
-        pixels,
-        strip,
         strips,
         channels,
         height,
         width,
         out_height,
         out_width,
-        top,
-        left,
+        top: tl.constexpr,
+        left: tl.constexpr,
         taps: tl.constexpr,
         stride: tl.constexpr,
-        PIXELS: tl.constexpr,
+        STRIP: tl.constexpr,
         CHANNELS: tl.constexpr,
     ):
-        """dx[n, i, j, c] = Σ_km dy[n, (i + top − k) / s, (j + left − m) / s, c] w[km, c].
+        """dx[n, i, j, c] = Σ_km dy[n, (i + top − k) / 2, (j + left − m) / 2, c] w[km, c].
 
-        The pixels of a program have one remainder of i and one of j by s, so the same taps play a
-        part in all: k = first + t s.
+        A program has two rows i and, of each column j of a strip, the two that it stands for: four
+        pixels that the same gradients reach by different taps.
         """
-        number = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+        image, i, j = _place(tl.program_id(0), strips, (height + 1) // 2, STRIP)
         channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-        down, across = tl.program_id(2) // stride, tl.program_id(2) % stride
-        image, i, j = _pixel(number, strip, strips, (height + stride - 1) // stride)
-        i, j = i * stride + down, j * stride + across
-        there, inside = (number < pixels) & (i < height) & (j < width), channel < channels
-        first_row, first_column = (down + top) % stride, (across + left) % stride
-        row, column = (i + top - first_row) // stride, (j + left - first_column) // stride
-        begin = ((image * out_height + row) * out_width + column) * channels
-        total = tl.zeros((PIXELS, CHANNELS), tl.float32)
-        for t in tl.static_range((taps + stride - 1) // stride):
-            for u in tl.static_range((taps + stride - 1) // stride):
-                k, m = first_row + t * stride, first_column + u * stride
-                if (k < taps) & (m < taps):
-                    seen = there & (row >= t) & (row - t < out_height)
-                    seen = seen & (column >= u) & (column - u < out_width)
-                    place = (begin - (t * out_width + u) * channels)[:, None] + channel[None, :]
-                    value = tl.load(dy + place, seen[:, None] & inside[None, :], 0.0)
-                    tap = tl.load(w + (k * taps + m) * channels + channel, inside, 0.0)
-                    total += value.to(tl.float32) * tap.to(tl.float32)[None, :]
-        place = (((image * height + i) * width + j) * channels)[:, None] + channel[None, :]
-        tl.store(dx + place, total.to(dx.dtype.element_ty), there[:, None] & inside[None, :])
+        inside = (channel < channels)[None, :]
+        # The last row and column of the output that reach a pixel of the four, and their taps.
+        row, column = i + (top + 1) // 2, j + (left + 1) // 2
+        first_k: tl.constexpr = top - (top + 1) // 2 * 2
+        first_m: tl.constexpr = left - (left + 1) // 2 * 2
+        begin = dy + (image * out_height + row) * out_width * channels
+        begin = begin + column[:, None] * channels + channel[None, :]
+        zeros = tl.zeros((STRIP, CHANNELS), tl.float32)
+        above, above_right, below, below_right = zeros, zeros, zeros, zeros
+        for t in tl.static_range((taps + 1) // 2):
+            there = (row >= t) & (row - t < out_height)
+            for u in tl.static_range((taps + 1) // 2):
+                seen = there & (column >= u) & (column - u < out_width)
+                place = begin - (t * out_width + u) * channels
+                value = tl.load(place, seen[:, None] & inside, 0.0).to(tl.float32)
+                k, m = first_k + 2 * t, first_m + 2 * u
+                if k >= 0 and m >= 0:
+                    above += value * _tap(w, k, m, taps, channels, channel)
+                if k >= 0 and m + 1 < taps:
+                    above_right += value * _tap(w, k, m + 1, taps, channels, channel)
+                if k + 1 < taps and m >= 0:
+                    below += value * _tap(w, k + 1, m, taps, channels, channel)
+                if k + 1 < taps and m + 1 < taps:
+                    below_right += value * _tap(w, k + 1, m + 1, taps, channels, channel)
+        i, j = 2 * i, 2 * j
+        dtype = dx.dtype.element_ty
+        place = dx + ((image * height + i) * width + j)[:, None] * channels + channel[None, :]
+        there, right = (j < width)[:, None] & inside, (j + 1 < width)[:, None] & inside
+        tl.store(place, above.to(dtype), there)
+        tl.store(place + channels, above_right.to(dtype), right)
+        place, another = place + width * channels, i + 1 < height
+        tl.store(place, below.to(dtype), there & another)
+        tl.store(place + channels, below_right.to(dtype), right & another)
 
     @triton.jit
-    def _product(x, begin, seen, column, m, width, channels, channel, slope):
+    def _product(begin, seen, inside, column, m, width, channels, slope):
         """Return the inputs below one tap of a row of the filter, times the output's gradient."""
-        there = (seen & (column + m >= 0) & (column + m < width))[:, None]
-        place = (begin + m * channels)[:, None] + channel[None, :]
-        value = tl.load(x + place, there & (channel < channels)[None, :], 0.0)
-        return value.to(tl.float32) * slope
+        there = (seen & (column + m >= 0) & (column + m < width))[:, None] & inside
+        return tl.load(begin + m * channels, there, 0.0).to(tl.float32) * slope
 
-    @triton.jit(do_not_specialize=_SIDES)
+    @triton.jit(do_not_specialize=["units", *_SIDES])
     def _depthwise_weight_gradient(
         x,
         dy,
         parts,
-        pixels,
-        strip,
+        units,
         strips,
         channels,
         height,
         width,
         out_height,
         out_width,
-        top,
-        left,
+        top: tl.constexpr,
+        left: tl.constexpr,
         taps: tl.constexpr,
         stride: tl.constexpr,
-        PIXELS: tl.constexpr,
+        STRIP: tl.constexpr,
         CHANNELS: tl.constexpr,
     ):
         """parts[p, km, c] = Σ_nij x[n, i s + k − top, j s + m − left, c] dy[n, i, j, c], a share.
 
         A program has one row k of the filter, and a sum for each of its 3 or 5 columns m.
         """
-        share, shares = tl.program_id(0), tl.num_programs(0)
+        share, shares, k = tl.program_id(0), tl.num_programs(0), tl.program_id(2)
         channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-        k, inside = tl.program_id(2), channel < channels
-        zeros = tl.zeros((PIXELS, CHANNELS), tl.float32)
+        inside = (channel < channels)[None, :]
+        zeros = tl.zeros((STRIP, CHANNELS), tl.float32)
         first, second, third, fourth, fifth = zeros, zeros, zeros, zeros, zeros
-        for start in range(share * PIXELS, pixels, shares * PIXELS):
-            number = start + tl.arange(0, PIXELS)
-            image, i, j = _pixel(number, strip, strips, out_height)
-            there = (number < pixels) & (j < out_width)
-            place = ((image * out_height + i) * out_width + j) * channels
-            place = place[:, None] + channel[None, :]
-            slope = tl.load(dy + place, there[:, None] & inside[None, :], 0.0).to(tl.float32)
+        for unit in range(share, units, shares):
+            image, i, j = _place(unit, strips, out_height, STRIP)
             row, column = i * stride + k - top, j * stride - left
-            begin = ((image * height + row) * width + column) * channels
-            seen = there & (row >= 0) & (row < height)
-            first += _product(x, begin, seen, column, 0, width, channels, channel, slope)
-            second += _product(x, begin, seen, column, 1, width, channels, channel, slope)
-            third += _product(x, begin, seen, column, 2, width, channels, channel, slope)
+            seen = (j < out_width) & (row >= 0) & (row < height)
+            place = ((image * out_height + i) * out_width + j)[:, None] * channels
+            place = dy + place + channel[None, :]
+            slope = tl.load(place, seen[:, None] & inside, 0.0).to(tl.float32)
+            begin = x + (image * height + row) * width * channels
+            begin = begin + column[:, None] * channels + channel[None, :]
+            first += _product(begin, seen, inside, column, 0, width, channels, slope)
+            second += _product(begin, seen, inside, column, 1, width, channels, slope)
+            third += _product(begin, seen, inside, column, 2, width, channels, slope)
             if taps == 5:
-                fourth += _product(x, begin, seen, column, 3, width, channels, channel, slope)
-                fifth += _product(x, begin, seen, column, 4, width, channels, channel, slope)
+                fourth += _product(begin, seen, inside, column, 3, width, channels, slope)
+                fifth += _product(begin, seen, inside, column, 4, width, channels, slope)
         begin = parts + (share * taps + k) * taps * channels + channel
+        inside = channel < channels
         tl.store(begin, tl.sum(first, 0), inside)
         tl.store(begin + channels, tl.sum(second, 0), inside)
         tl.store(begin + 2 * channels, tl.sum(third, 0), inside)
@@ -566,7 +653,106 @@ if triton is not None:
             tl.store(begin + 3 * channels, tl.sum(fourth, 0), inside)
             tl.store(begin + 4 * channels, tl.sum(fifth, 0), inside)
 
-    @triton.jit(do_not_specialize=["pixels"])
+    @triton.jit
+    def _patch(x, image, row, column, q, channels, height, width, taps, dtype: tl.constexpr):
+        """Return, for some columns of an output, the inputs below one row of the filter.
+
+        They lie side by side in memory, ``taps * channels`` of them from ``column`` on.
+        """
+        begin = x + (image * height + row) * width * channels
+        seen = ((row >= 0) & (row < height)) & (q < taps * channels)[None, :]
+        place = column[:, None] * channels + q[None, :]
+        seen = seen & (place >= 0) & (place < width * channels)
+        return tl.load(begin + place, seen, 0.0).to(dtype)
+
+    @triton.jit(do_not_specialize=["channels", *_SIDES])
+    def _first_convolution(
+        x,
+        w,
+        y,
+        by_output,
+        by_channel,
+        by_row,
+        by_column,
+        strips,
+        channels,
+        height,
+        width,
+        out_height,
+        out_width,
+        top: tl.constexpr,
+        left: tl.constexpr,
+        taps: tl.constexpr,
+        stride: tl.constexpr,
+        outputs: tl.constexpr,
+        ACROSS: tl.constexpr,
+        ROW: tl.constexpr,
+    ):
+        """y[n, i, j, o] = Σ_kmc x[n, i s + k − top, j s + m − left, c] w[o, c, k, m].
+
+        A row k of the filter at a time; q = m C + c.
+        """
+        image, i, j = _place(tl.program_id(0), strips, out_height, ACROSS)
+        q, o = tl.arange(0, ROW), tl.arange(0, outputs)
+        filters = (q % channels * by_channel + q // channels * by_column)[:, None]
+        filters = w + filters + (o * by_output)[None, :]
+        dtype = y.dtype.element_ty
+        total = tl.zeros((ACROSS, outputs), tl.float32)
+        for k in tl.static_range(taps):
+            row, column = i * stride + k - top, j * stride - left
+            patch = _patch(x, image, row, column, q, channels, height, width, taps, dtype)
+            row_of_filter = tl.load(filters + k * by_row, (q < taps * channels)[:, None], 0.0)
+            total = tl.dot(patch, row_of_filter.to(dtype), total)
+        place = ((image * out_height + i) * out_width + j) * outputs
+        tl.store(y + place[:, None] + o[None, :], total.to(dtype), (j < out_width)[:, None])
+
+    @triton.jit(do_not_specialize=["units", "channels", *_SIDES])
+    def _first_convolution_gradient(
+        x,
+        dy,
+        parts,
+        units,
+        strips,
+        channels,
+        height,
+        width,
+        out_height,
+        out_width,
+        top: tl.constexpr,
+        left: tl.constexpr,
+        taps: tl.constexpr,
+        stride: tl.constexpr,
+        outputs: tl.constexpr,
+        ACROSS: tl.constexpr,
+        ROW: tl.constexpr,
+    ):
+        """parts[p, k, q, o] = Σ_nij x[n, i s + k − top, j s + m − left, c] dy[n, i, j, o].
+
+        A share of the sum; q = m C + c.
+        """
+        share, shares, k = tl.program_id(0), tl.num_programs(0), tl.program_id(1)
+        q, o = tl.arange(0, ROW), tl.arange(0, outputs)
+        total = tl.zeros((ROW, outputs), tl.float32)
+        for unit in range(share, units, shares):
+            image, i, j = _place(unit, strips, out_height, ACROSS)
+            row, column = i * stride + k - top, j * stride - left
+            dtype = dy.dtype.element_ty
+            patch = _patch(x, image, row, column, q, channels, height, width, taps, dtype)
+            place = ((image * out_height + i) * out_width + j) * outputs
+            slope = tl.load(dy + place[:, None] + o[None, :], (j < out_width)[:, None], 0.0)
+            total = tl.dot(tl.trans(patch), slope, total)
+        place = ((share * taps + k) * ROW + q) * outputs
+        tl.store(parts + place[:, None] + o[None, :], total)
+
+    @triton.jit
+    def _scales(weight, bias, mean, var, eps, channel, inside):
+        """Return what a norm subtracts and multiplies by, its weight and its bias."""
+        rate = 1 / tl.sqrt(tl.load(var + channel, inside, 1.0) + eps)
+        centre = tl.load(mean + channel, inside, 0.0)
+        factor, shift = tl.load(weight + channel, inside, 0.0), tl.load(bias + channel, inside, 0.0)
+        return centre[None, :], rate[None, :], factor[None, :], shift[None, :]
+
+    @triton.jit(do_not_specialize=["rows"])
     def _norm_activation(
         x,
         added,
@@ -577,36 +763,32 @@ if triton is not None:
         var,
         eps,
         limit,
-        pixels,
+        rows,
+        columns,
         channels,
         ADDED: tl.constexpr,
         ACTIVE: tl.constexpr,
-        PIXELS: tl.constexpr,
-        CHANNELS: tl.constexpr,
+        ROWS: tl.constexpr,
+        COLUMNS: tl.constexpr,
     ):
         """y = min(max((x − mean) / √(var + eps) weight + bias + added, 0), limit)."""
         share, shares = tl.program_id(0), tl.num_programs(0)
-        channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-        inside = channel < channels
-        rate = 1 / tl.sqrt(tl.load(var + channel, inside, 1.0) + eps)
-        centre, factor = (
-            tl.load(mean + channel, inside, 0.0),
-            tl.load(weight + channel, inside, 0.0),
-        )
-        shift = tl.load(bias + channel, inside, 0.0)
-        for start in range(share * PIXELS, pixels, shares * PIXELS):
-            pixel = start + tl.arange(0, PIXELS)
-            mask = (pixel < pixels)[:, None] & inside[None, :]
-            place = (pixel.to(tl.int64) * channels)[:, None] + channel[None, :]
-            value = (tl.load(x + place, mask, 0.0).to(tl.float32) - centre[None, :]) * rate[None, :]
-            value = value * factor[None, :] + shift[None, :]
+        column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        inside, channel = column < columns, column % channels
+        centre, rate, factor, shift = _scales(weight, bias, mean, var, eps, channel, inside)
+        for start in range(share * ROWS, rows, shares * ROWS):
+            row = start + tl.arange(0, ROWS)
+            mask = (row < rows)[:, None] & inside[None, :]
+            place = (row.to(tl.int64) * columns)[:, None] + column[None, :]
+            value = (tl.load(x + place, mask, 0.0).to(tl.float32) - centre) * rate
+            value = value * factor + shift
             if ADDED:
                 value += tl.load(added + place, mask, 0.0).to(tl.float32)
             if ACTIVE:
                 value = tl.minimum(tl.maximum(value, 0.0), limit)
             tl.store(y + place, value.to(y.dtype.element_ty), mask)
 
-    @triton.jit(do_not_specialize=["pixels"])
+    @triton.jit(do_not_specialize=["rows"])
     def _norm_activation_gradient(
         x,
         shown,
@@ -620,12 +802,13 @@ if triton is not None:
         var,
         eps,
         limit,
-        pixels,
+        rows,
+        columns,
         channels,
         SHOWN: tl.constexpr,
         ACTIVE: tl.constexpr,
-        PIXELS: tl.constexpr,
-        CHANNELS: tl.constexpr,
+        ROWS: tl.constexpr,
+        COLUMNS: tl.constexpr,
     ):
         """With g = dy where the activation is not flat: dx, and over a share Σ g x̂ and Σ g.
 
@@ -633,36 +816,31 @@ if triton is not None:
         where the activation is flat.
         """
         share, shares = tl.program_id(0), tl.num_programs(0)
-        channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-        inside = channel < channels
-        rate = 1 / tl.sqrt(tl.load(var + channel, inside, 1.0) + eps)
-        centre, factor = (
-            tl.load(mean + channel, inside, 0.0),
-            tl.load(weight + channel, inside, 0.0),
-        )
-        shift = tl.load(bias + channel, inside, 0.0)
-        by_weight = tl.zeros((PIXELS, CHANNELS), tl.float32)
-        by_bias = tl.zeros((PIXELS, CHANNELS), tl.float32)
-        for start in range(share * PIXELS, pixels, shares * PIXELS):
-            pixel = start + tl.arange(0, PIXELS)
-            mask = (pixel < pixels)[:, None] & inside[None, :]
-            place = (pixel.to(tl.int64) * channels)[:, None] + channel[None, :]
-            value = (tl.load(x + place, mask, 0.0).to(tl.float32) - centre[None, :]) * rate[None, :]
+        column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        inside, channel = column < columns, column % channels
+        centre, rate, factor, shift = _scales(weight, bias, mean, var, eps, channel, inside)
+        by_weight = tl.zeros((ROWS, COLUMNS), tl.float32)
+        by_bias = tl.zeros((ROWS, COLUMNS), tl.float32)
+        for start in range(share * ROWS, rows, shares * ROWS):
+            row = start + tl.arange(0, ROWS)
+            mask = (row < rows)[:, None] & inside[None, :]
+            place = (row.to(tl.int64) * columns)[:, None] + column[None, :]
+            value = (tl.load(x + place, mask, 0.0).to(tl.float32) - centre) * rate
             slope = tl.load(dy + place, mask, 0.0).to(tl.float32)
             if ACTIVE:
                 if SHOWN:
                     out = tl.load(shown + place, mask, 0.0).to(tl.float32)
                 else:
-                    out = value * factor[None, :] + shift[None, :]
+                    out = value * factor + shift
                 slope = tl.where((out > 0) & (out < limit), slope, 0.0)
                 if SHOWN:
                     tl.store(d_added + place, slope.to(d_added.dtype.element_ty), mask)
             by_weight += slope * value
             by_bias += slope
-            tl.store(dx + place, (slope * (factor * rate)[None, :]).to(dx.dtype.element_ty), mask)
-        begin = parts + share * 2 * channels + channel
+            tl.store(dx + place, (slope * (factor * rate)).to(dx.dtype.element_ty), mask)
+        begin = parts + share * columns + column
         tl.store(begin, tl.sum(by_weight, 0), inside)
-        tl.store(begin + channels, tl.sum(by_bias, 0), inside)
+        tl.store(begin + shares * columns, tl.sum(by_bias, 0), inside)
 
     @triton.jit
     def _relu_group_norm(

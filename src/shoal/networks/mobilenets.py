@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .backbones import adapt_channels, with_head
 from .base import IMAGENET, Network, build_seeded
-from .gpu_kernels import depthwise, norm_activation
+from .gpu_kernels import depthwise, first_convolution, norm_activation
 from .weights import FIRST, check_sha256, load_weights, weights_file
 
 STEM, WIDTH = 32, 1280
@@ -126,8 +126,12 @@ class ConvNorm(nn.Sequential):
 
     def forward(self, inputs: Tensor) -> Tensor:
         convolution, norm, activation = self
-        alone = convolution.groups > 1  # type: ignore[operator]
-        found = depthwise(convolution, inputs) if alone else convolution(inputs)
+        if convolution.groups > 1:  # type: ignore[operator]
+            found = depthwise(convolution, inputs)
+        elif convolution.in_channels == 3:
+            found = first_convolution(convolution, inputs)
+        else:
+            found = convolution(inputs)
         return norm_activation(norm, activation, found)  # type: ignore[arg-type]
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from .backbones import adapt_channels, with_head
 from .base import IMAGENET, Network, build_seeded
-from .gpu_kernels import norm_activation
+from .gpu_kernels import first_convolution, norm_activation
 from .weights import load_weights, weights_file
 
 # Blocks of each of the four stages, by depth.
@@ -80,10 +80,15 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, inputs: Tensor) -> Tensor:
-        found = self.maxpool(norm_activation(self.bn1, self.relu, self.conv1(inputs)))
+        found = self._stem(inputs)
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             found = stage(found)
         pooled: Tensor = self.avgpool(found).flatten(1)
+        return pooled
+
+    def _stem(self, inputs: Tensor) -> Tensor:
+        found = first_convolution(self.conv1, inputs)
+        pooled: Tensor = self.maxpool(norm_activation(self.bn1, self.relu, found))
         return pooled
 
     def stages(self, inputs: Tensor) -> tuple[Tensor, ...]:
@@ -91,7 +96,7 @@ class ResNet(nn.Module):
 
         ``stage_widths`` has the channels of all but the features.
         """
-        found = [self.maxpool(norm_activation(self.bn1, self.relu, self.conv1(inputs)))]
+        found = [self._stem(inputs)]
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             found.append(stage(found[-1]))
         return (*found, self.avgpool(found[-1]).flatten(1))
