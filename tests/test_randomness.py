@@ -175,3 +175,16 @@ def test_gamma_has_a_candidate_to_spare() -> None:
         below = -np.log1p(-quantile)
         share = float((many < below).double().mean())
         assert abs(share - quantile) < 4.5 * np.sqrt(quantile * (1 - quantile) / len(many))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_the_kernel_draws_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, plain = (Draws("x", 3, device=torch.device("cuda", 0)) for _ in range(2))
+    for n in (0, 1, 700, 100_001):
+        found = ours.bits(n), ours.uniform(n)
+        with monkeypatch.context() as patch:
+            patch.setattr("shoal.random_kernels.triton", None)
+            truth = plain.bits(n), plain.uniform(n)
+        assert all(map(torch.equal, found, truth))
+        assert [one.dtype for one in found] == [torch.int64, torch.float64]
+        assert torch.equal(ours.count, plain.count)

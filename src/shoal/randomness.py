@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .random_kernels import kernel_applies, write_draws
+
 __all__ = ["Draws", "stream"]
 
 
@@ -56,6 +58,8 @@ class Draws(nn.Module):
 
     def bits(self, n: int) -> Tensor:
         """Return n random int64, and increment the counter."""
+        if kernel_applies(self.count):
+            return self._written(n, torch.int64)
         start = self._mix(self.count * self._STEP + self.key)
         self.count += 1
         ids = torch.arange(1, n + 1, device=self.count.device)
@@ -70,8 +74,18 @@ class Draws(nn.Module):
 
     def uniform(self, n: int) -> Tensor:
         """Return n numbers from U(0, 1), float64, never 0 and never 1."""
+        if kernel_applies(self.count):
+            return self._written(n, torch.float64)
         found: Tensor = ((self.bits(n) >> 12) & (2**52 - 1)).double() + 0.5
         return found * 2.0**-52
+
+    def _written(self, n: int, dtype: torch.dtype) -> Tensor:
+        """Return ``bits`` in int64, or ``uniform`` in float64, from a kernel."""
+        found = torch.empty(n, dtype=dtype, device=self.count.device)
+        constants = self._STEP, self._INVERSE, self._FIRST, self._SECOND
+        write_draws(self.count, self.key, found, constants)
+        self.count += 1
+        return found
 
     def permutation(self, n: int) -> Tensor:
         """Return 0 … n − 1 in random order."""
