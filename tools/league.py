@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from statistics import fmean
 from typing import NamedTuple
 
 from shoal.catalogue import AVERAGES, DATASETS, title_of
@@ -27,14 +26,14 @@ from shoal.results.aggregation import (
     rows_of,
 )
 from shoal.results.averages import with_averages
-from shoal.results.records import RunResult, read_runs, timing_of
+from shoal.results.records import RunResult, read_runs
 from shoal.results.selection import choose_runs
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGE, HTML = REPOSITORY / "docs" / "league.md", REPOSITORY / "docs" / "league.html"
 AVERAGED = "docs/results/averages"
-# The times of updates, side by side: on two CPU cores, until all are measured on a GPU.
-COSTS, COST_CASE = REPOSITORY / "benchmarks" / "results" / "algorithms_cpu.json", "resnet-50"
+# The times of updates, one method after the other on one GPU.
+COSTS = REPOSITORY / "benchmarks" / "results" / "league_costs.json"
 RISING = "Fishr with rising λ"
 
 
@@ -74,7 +73,6 @@ class LeagueRow:
         gap: from ERM with the same weights, over the means of the domains; None for ERM.
         gained: from the method's own weights, not averaged, likewise; None for those.
         place: among all rows.
-        seconds: that a run takes, updates and evaluations together.
     """
 
     method: str
@@ -86,7 +84,6 @@ class LeagueRow:
     gap: Comparison | None
     gained: Comparison | None
     place: int
-    seconds: float
 
     @property
     def whole(self) -> bool:
@@ -103,10 +100,9 @@ def row_name(method: str, weights: str) -> str:
     return f"{method}+{weights}" if weights else method
 
 
-def read_sources(sources: Iterable[Source]) -> tuple[list[RunResult], dict[str, float]]:
-    """Return the runs of these folders with their averages, and the seconds of a run by method."""
+def read_sources(sources: Iterable[Source]) -> list[RunResult]:
+    """Return the runs of these folders with their averages."""
     runs: list[RunResult] = []
-    seconds: dict[str, float] = {}
     for source in sources:
         with tempfile.TemporaryDirectory() as scratch:
             with tarfile.open(REPOSITORY / source.archive) as tar:
@@ -117,18 +113,7 @@ def read_sources(sources: Iterable[Source]) -> tuple[list[RunResult], dict[str, 
                 if run.dataset == DATASET
             ]
             runs += with_averages(found)
-            seconds |= seconds_of(found)
-    return runs, seconds
-
-
-def seconds_of(runs: Sequence[RunResult]) -> dict[str, float]:
-    """Return the seconds of a run by method, the mean."""
-    times: dict[str, list[float]] = {}
-    for run in runs:
-        timing = timing_of(run)
-        if timing is not None:
-            times.setdefault(run.algorithm, []).append(timing.updating + timing.evaluating)
-    return {method: fmean(mine) for method, mine in times.items()}
+    return runs
 
 
 def in_whole_trials(runs: Sequence[RunResult]) -> list[RunResult]:
@@ -140,7 +125,7 @@ def in_whole_trials(runs: Sequence[RunResult]) -> list[RunResult]:
     return [run for run in runs if left_out[run.algorithm, run.trial] >= every]
 
 
-def league(runs: Sequence[RunResult], seconds: dict[str, float]) -> list[LeagueRow]:
+def league(runs: Sequence[RunResult]) -> list[LeagueRow]:
     """Return all rows with a whole trial; differences are over the trials that both have."""
     choices = choose_runs(in_whole_trials(runs), RULE)
     found = {row.algorithm: row for row in rows_of(choices, {DATASET: DATASETS[DATASET].domains})}
@@ -169,7 +154,6 @@ def league(runs: Sequence[RunResult], seconds: dict[str, float]) -> list[LeagueR
                     gap=minus(name, row_name(BASELINE, weights)),
                     gained=minus(name, method),
                     place=places[name],
-                    seconds=seconds[method],
                 )
             )
     return rows
@@ -201,7 +185,7 @@ def answers(rows: Sequence[LeagueRow]) -> list[str]:
     others = [(row, row.gap) for row in whole if row.gap is not None]
     rival, apart = max(others, key=lambda one: one[0].average.mean)
     calm = min(whole, key=lambda row: row.calibration_error.mean)
-    dear = max({row.method for row in rows}, key=update_cost)
+    dear = max({row.method for row in rows}, key=lambda method: update_cost(method).ratio)
     missing = not_run(rows)
     open_yet = f" Not run yet: {', '.join(missing)}." if missing else ""
     return [
@@ -211,15 +195,24 @@ def answers(rows: Sequence[LeagueRow]) -> list[str]:
         "weights.",
         f"{calm.title} has the lowest calibration error: "
         f"{100 * calm.calibration_error.mean:.1f} %.",
-        f"An update of {title_of(dear)} takes longest, {update_cost(dear):.1f} times as long as "
-        f"ERM's.{open_yet}",
+        f"An update of {title_of(dear)} takes longest, {update_cost(dear).ratio:.1f} times as long "
+        f"as ERM's.{open_yet}",
     ]
 
 
-def update_cost(method: str) -> float:
-    """Return the time of an update in times of ERM's, measured side by side."""
-    measured = json.loads(COSTS.read_text("utf-8"))[COST_CASE]
-    return float(measured["fishr" if method == RISING else method]["ratio"])
+class Cost(NamedTuple):
+    """GPU seconds of the updates of a run, and how many times as long as ERM's they take."""
+
+    seconds: float
+    ratio: float
+
+
+def update_cost(method: str) -> Cost:
+    """Return the cost of a method, measured alone on a GPU."""
+    measured = json.loads(COSTS.read_text("utf-8"))["rows"]
+    name = "fishr" if method == RISING else method
+    row = next(row for row in measured if row["method"] == name)
+    return Cost(row["seconds"], row["times_erm"])
 
 
 def points(gap: Comparison | None) -> str:
@@ -243,8 +236,8 @@ HEADER = (
     "minus its last",
     "worst domain",
     "calibration error",
-    "seconds, shared GPU",
-    "update, in ERM's",
+    "GPU seconds",
+    "in ERM's",
     *DATASETS[DATASET].domains,
 )
 
@@ -253,6 +246,7 @@ def cells(row: LeagueRow) -> list[str]:
     """Return the cells of a row as text."""
     domains = [row.found.domains[name].mean for name in DATASETS[DATASET].domains]
     error = f" ± {100 * row.average.error:.1f}" if row.average.trials > 1 else ""
+    cost = update_cost(row.method)
     return [
         row.title,
         str(row.place),
@@ -261,8 +255,8 @@ def cells(row: LeagueRow) -> list[str]:
         points(row.gained),
         f"{100 * row.worst.mean:.1f}",
         f"{100 * row.calibration_error.mean:.1f}",
-        f"{row.seconds:.0f}",
-        f"{update_cost(row.method):.1f}",
+        f"{cost.seconds:.0f}",
+        f"{cost.ratio:.2f}",
         *(f"{100 * one:.1f}" for one in domains),
     ]
 
@@ -272,11 +266,10 @@ Accuracy in %; ± is the standard error over trials, and over the means of the f
 columns *minus*: trials of a domain are no new domains. *Minus ERM*: ERM with the same kind of
 weights. *Minus its last*: the method's own weights, not averaged. *Place*: among all rows.
 *Worst domain*: the mean over trials of the lowest. *Calibration error*: in %, the mean over
-domains. *Seconds, shared GPU*: of a run, averages included, while three to five workers shared one
-H200. A run alone takes less, and this column does not compare methods: the last runs, those of SD,
-had the GPU nearly to themselves. *Update, in ERM's*: its time side by side with ERM's, of a
-ResNet-50 on two CPU cores, from benchmarks/results/algorithms_cpu.json. MIRO's λ and first
-variances are those that its authors chose for a ResNet-50."""
+domains. *GPU seconds*: what the 5,001 updates of a run take alone on an H200, without evaluations
+and averages, which cost every method the same. *In ERM's*: the same in times of ERM's seconds. Both
+are from benchmarks/results/league_costs.json. MIRO's λ and first variances are those that its
+authors chose for a ResNet-50."""
 
 
 def write_page(rows: Sequence[LeagueRow]) -> str:
@@ -344,7 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--check", action="store_true", help="write nothing; exit with 1 if a file is out of date"
     )
     options = parser.parse_args(arguments)
-    rows = league(*read_sources(SOURCES))
+    rows = league(read_sources(SOURCES))
     status = 0
     for path, content in ((PAGE, write_page(rows)), (HTML, write_html(rows))):
         current = path.read_text("utf-8") if path.exists() else None
