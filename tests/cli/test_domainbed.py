@@ -341,7 +341,7 @@ def test_the_answer_in_the_guide_is_the_one_that_comes(capsys: Output) -> None:
 # Folders
 
 
-def test_models_are_not_selected_from_its_folders(tmp_path: Path, capsys: Output) -> None:
+def test_commands_that_need_models_refuse_its_folders(tmp_path: Path, capsys: Output) -> None:
     for seed in range(2):
         (job := tmp_path / "sweep" / f"job{seed}").mkdir(parents=True)
         lines = [
@@ -355,6 +355,9 @@ def test_models_are_not_selected_from_its_folders(tmp_path: Path, capsys: Output
     assert "2 runs of DomainBed, whose models are pickles, which shoal never opens" in told
     assert "'shoal report sweep' prints what each rule chooses" in told
     assert not (tmp_path / "out").exists()
+    for command in ("status", "soup"):
+        assert main([command, "sweep"]) == 2
+        assert capsys.readouterr().err == told
     assert main(["report", "sweep", "--rule", "training-domain", "--format", "json"]) == 0
     assert "vrex" in capsys.readouterr().out
     write_run(tmp_path / "sweep", make_run("pacs", "erm", ("photo",), 0, 0))

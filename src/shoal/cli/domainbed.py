@@ -82,6 +82,18 @@ def refuse_setting(name: str) -> None:
         raise ValueError(f"{name} of DomainBed is no hyperparameter here: {SETTINGS[name]}")
 
 
+def refuse_domainbed(*folders: Path) -> None:
+    """Raise if there are runs of DomainBed in these folders, for a command that takes ours."""
+    from ..results.domainbed import read_domainbed
+
+    theirs = sum(len(read_domainbed(folder)) for folder in folders if folder.is_dir())
+    if theirs:
+        raise ValueError(
+            f"{theirs:,} runs of DomainBed, whose models are pickles, which shoal never opens; "
+            f"'shoal report {' '.join(map(str, folders))}' prints what each rule chooses"
+        )
+
+
 def answers(words: Sequence[str], known: Collection[str], action: bool) -> list[str]:
     """Return a line for each of DomainBed's options among the words of a command.
 

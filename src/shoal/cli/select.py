@@ -7,7 +7,7 @@ from typing import Any
 from ..catalogue import own_method
 from ..report.screen import print_lines
 from ..results.selection import ALL_RULES
-from .domainbed import dataset_name
+from .domainbed import dataset_name, refuse_domainbed
 from .notes import add_quiet, note, report_error
 
 
@@ -59,15 +59,10 @@ def _run(options: argparse.Namespace) -> int:
     from .report import failed_runs, warn_of_twins
 
     runs = read_runs(options.folders)
-    theirs = sum(len(read_domainbed(folder)) for folder in options.folders)
-    if not runs and theirs:
-        raise ValueError(
-            f"{theirs:,} runs of DomainBed, whose models are pickles, which shoal never opens; "
-            f"'shoal report {' '.join(map(str, options.folders))}' prints what each rule chooses"
-        )
     if not runs:
+        refuse_domainbed(*options.folders)
         raise ValueError(f"no finished run in {', '.join(map(str, options.folders))}")
-    if theirs:
+    if theirs := sum(len(read_domainbed(folder)) for folder in options.folders):
         note(f"{theirs:,} runs of DomainBed are left out: their models are pickles")
     warn_of_twins(runs)
     rows = with_averages(runs)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..catalogue import DATASETS, own_method, title_of
 from ..report.screen import open_console, plain, print_document, print_json
 from ..results.soups import BEST_RECORD, WEIGHTS
-from .domainbed import dataset_name
+from .domainbed import dataset_name, refuse_domainbed
 from .extras import require
 from .loading import add_places, decode_with_progress, load_and_report
 from .notes import add_quiet, note
@@ -97,6 +97,7 @@ def _run(options: argparse.Namespace) -> int:
 
     runs = read_runs([options.sweep])
     if not runs:
+        refuse_domainbed(options.sweep)
         raise ValueError(f"no finished run in {options.sweep}")
     methods, datasets = _methods(options.algorithms or ()), _datasets(options)
     asked = _asked(runs, options, list(methods), list(datasets))

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..catalogue import title_of
 from ..report.screen import open_console, plain, print_json
+from ..results.index import PLAN
 from ..results.records import CARD, FIT_SETUP, failure_of
 from ..runs.machine import installed_hardware
 from ..runs.run import Run
@@ -20,6 +21,7 @@ from ..sweeps.status import (
     why_closed,
     without_stale,
 )
+from .domainbed import refuse_domainbed
 from .extras import require
 from .terminal import fits, format_duration, table
 
@@ -45,6 +47,8 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     require(*([] if options.json else ["rich"]))
+    if not (options.out / PLAN).exists():
+        refuse_domainbed(options.out)
     plan = read_plan(options.out)
     runs = without_stale(options.out, plan)
     if options.json:
