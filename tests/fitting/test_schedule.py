@@ -532,6 +532,25 @@ def test_pairs_only_if_those_of_all_candidates_fit(tmp_path: Path, clock: Clock)
     assert short(made.rest())[2:] == ["erm #1: a b c"]
 
 
+def test_the_time_that_nests_has_time_for_what_comes_before(tmp_path: Path, clock: Clock) -> None:
+    blocks = blocks_of("erm", "irm", "vrex", "erm λ=1", "irm λ=1", nested=True)
+    for begun, needed in (
+        # Without vrex: its domains, one good candidate's settings and all pairs of the four.
+        (60.0, 3 * 10 + 3 * 10 + 4 * 3 * 10),
+        (90.0, 3 * 10 + 4 * 3 * 10),
+        (120.0, 4 * 3 * 10),
+    ):
+        spent = begun + LAST * 10 + FILES
+        for more, nested in ((0.0, False), (needed - 1, False), (needed, True)):
+            made = MadeUp(tmp_path / f"{begun} {more}", clock, scores=BAD)
+            made.begin(blocks, spent + 0.01)
+            made.rest()
+            assert made.schedule.nesting_seconds == pytest.approx(needed)
+            made.begin(blocks, spent + more + 0.02)
+            assert ("vrex: ab ac bc" in short(made.rest())) == nested
+            assert (made.schedule.nesting_seconds is None) == nested
+
+
 def test_pairs_are_given_up_once_not_all_of_them_fit(made: MadeUp) -> None:
     blocks = blocks_of("erm", "irm", trials=2, nested=True)
     made.begin(blocks, 60 + 60 + LAST * 10 + FILES + 5)

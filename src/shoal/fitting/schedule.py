@@ -299,13 +299,26 @@ class Schedule:
 
     @property
     def nesting_seconds(self) -> float | None:
-        """The time in which all candidates could leave out all pairs of folds; None if unknown."""
-        complete = self._standing.complete
-        if self.budget.seconds is None or not complete or not complete <= self._pairs.keys():
+        """The time in which the choice could be nested; None if unknown, or if it is.
+
+        All candidates leave out all pairs of folds then, those too that more time is spent on
+        before.
+        """
+        now = self._standing
+        if self.budget.seconds is None or not now.complete or now.nested:
             return None
-        numbers = [self._pairs[key] for key in complete]
+        before = [
+            k
+            for k, block in enumerate(self.blocks)
+            if block.stage not in (PAIRS, TRIALS) and self._may_begin(k)
+        ]
+        compared = {self.blocks[k].key for k in before if self.blocks[k].stage in (FIRST, SETTINGS)}
+        compared |= now.complete
+        if not compared <= self._pairs.keys():
+            return None
+        numbers = [self._pairs[key] for key in compared]
         failed = any(map(self._has_failed, numbers))
-        return None if failed else self._cost(numbers)[0] or None
+        return None if failed else self._cost([*before, *numbers])[0] or None
 
     def progress(self, run: Run, progress: Progress | None) -> FitProgress:
         """Return the progress of the fit, given that of the current run; None: it begins."""
