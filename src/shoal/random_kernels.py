@@ -19,9 +19,9 @@ BLOCK = 256
 
 def kernel_applies(count: Tensor) -> bool:
     """Return whether the kernel can write the draws of this counter."""
-    place = count.device
-    current = place.type == "cuda" and place.index == torch.cuda.current_device()
-    return triton is not None and current and not torch.compiler.is_compiling()
+    if triton is None or not count.is_cuda or torch.compiler.is_compiling():
+        return False
+    return count.device.index == torch.cuda.current_device()
 
 
 def write_draws(
