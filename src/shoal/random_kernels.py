@@ -1,7 +1,6 @@
 """Random kernel: the numbers of ``randomness.Draws`` in one pass, in Triton.
 
-Torch needs some thirty small operations for them, which in a captured step take longer than many a
-layer.
+Torch needs some thirty small operations for them.
 """
 
 import torch

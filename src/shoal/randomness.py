@@ -59,7 +59,7 @@ class Draws(nn.Module):
     def bits(self, n: int) -> Tensor:
         """Return n random int64, and increment the counter."""
         if kernel_applies(self.count):
-            return self._written(n, torch.int64)
+            return self._run_kernel(n, torch.int64)
         start = self._mix(self.count * self._STEP + self.key)
         self.count += 1
         ids = torch.arange(1, n + 1, device=self.count.device)
@@ -75,11 +75,11 @@ class Draws(nn.Module):
     def uniform(self, n: int) -> Tensor:
         """Return n numbers from U(0, 1), float64, never 0 and never 1."""
         if kernel_applies(self.count):
-            return self._written(n, torch.float64)
+            return self._run_kernel(n, torch.float64)
         found: Tensor = ((self.bits(n) >> 12) & (2**52 - 1)).double() + 0.5
         return found * 2.0**-52
 
-    def _written(self, n: int, dtype: torch.dtype) -> Tensor:
+    def _run_kernel(self, n: int, dtype: torch.dtype) -> Tensor:
         """Return ``bits`` in int64, or ``uniform`` in float64, from a kernel."""
         found = torch.empty(n, dtype=dtype, device=self.count.device)
         constants = self._STEP, self._INVERSE, self._FIRST, self._SECOND

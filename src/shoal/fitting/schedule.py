@@ -299,10 +299,9 @@ class Schedule:
 
     @property
     def nesting_seconds(self) -> float | None:
-        """The time in which the choice could be nested; None if unknown, or if it is.
+        """The time in which the choice could be nested; None if unknown, or if it is already.
 
-        All candidates leave out all pairs of folds then, those too that more time is spent on
-        before.
+        It includes what comes before the pairs of folds, and the pairs of settings tried there.
         """
         now = self._standing
         if self.budget.seconds is None or not now.complete or now.nested:

@@ -1,4 +1,4 @@
-"""GPU kernels: convolutions of few channels, and norms with their activations, in Triton.
+"""GPU kernels: first and depthwise convolutions, norms with their activations, in Triton.
 
 Torch copies images to pad one side more than the other, has slow convolutions for three channels,
 runs norm and activation one after the other, and is slow in their gradients. These kernels read
@@ -28,21 +28,21 @@ except ImportError:  # torch brings it along for GPUs on Linux
 
 HALVES = (torch.bfloat16, torch.float16)
 DTYPES = (torch.float32, *HALVES)
-# Pixels and channels of a tile.
-PIXELS, CHANNELS = 32, 32
-# Rows and columns of a norm's tile: a row holds the channels of one pixel, or of several.
-ROWS, COLUMNS = 16, 128
-# Images with as many pixels in all; a norm's gradient takes rows of one pixel for fewer.
+# Rows and columns of a norm's tile; a row holds the channels of one pixel, or of several.
+TILE, SMALL_TILE = (16, 128), (32, 32)
+# With fewer pixels in all images together, a norm's gradient takes small tiles.
 MANY = 200_000
-# Columns of an image in a tile of a depthwise convolution, and in one of the first convolution.
-STRIP, ACROSS = 16, 128
+# Columns of an image, and channels, in a tile of a depthwise convolution.
+STRIP, CHANNELS = 16, 32
+# Columns of an image in a tile of the first convolution.
+ACROSS = 128
 # Elements of one group of channels that a program can hold.
 LARGEST = 16_384
 # Programs that share a sum over all pixels: enough to fill a large GPU, few enough to add up.
 PROGRAMS = 1024
-# The most weights in a row of the first convolution's filter, over all channels of an image, and
-# the outputs that it can have.
-ROW, OUTPUTS = 32, (16, 32, 64)
+# The first convolution: the most weights in a row of its filter, over all channels of an image, and
+# the numbers of outputs that it can have.
+LONGEST_ROW, OUTPUTS = 32, (16, 32, 64)
 
 
 def depthwise(layer: nn.Module, inputs: Tensor) -> Tensor:
@@ -70,7 +70,9 @@ def depthwise(layer: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def first_convolution(layer: nn.Module, inputs: Tensor) -> Tensor:
-    """Return the output of a convolution of images, of which no gradient is asked for.
+    """Return the output of a network's first convolution.
+
+    The kernel computes no gradient of the images: if they need one, the layer runs as it is.
 
     Args:
         layer: ``nn.Conv2d`` without a bias and with few channels of inputs; or ``nn.ZeroPad2d`` and
@@ -84,7 +86,7 @@ def first_convolution(layer: nn.Module, inputs: Tensor) -> Tensor:
     device = inputs.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else inputs.dtype
     outputs, channels, side, _ = convolution.weight.shape
-    if dtype not in HALVES or channels * side > ROW or outputs not in OUTPUTS:
+    if dtype not in HALVES or channels * side > LONGEST_ROW or outputs not in OUTPUTS:
         return _run(layer, inputs)
     shape = ConvolutionShape.of(inputs, padding, convolution)
     return _run(_FirstConvolution.apply, inputs, convolution.weight, shape, dtype)
@@ -346,7 +348,8 @@ class _NormActivation(torch.autograd.Function):
         shown = y if added is not None and limit is not None else None
         ctx.save_for_backward(x, shown, weight, bias, mean, var)
         ctx.eps, ctx.limit, ctx.adds = eps, limit, added is not None
-        rows = Rows.of(x, ROWS, COLUMNS)
+        rows = Rows.of(x, TILE)
+        # Nothing is added up here, so there can be more programs.
         _norm_activation[rows.programs(2 * PROGRAMS)](
             x,
             x if added is None else added,
@@ -374,8 +377,7 @@ class _NormActivation(torch.autograd.Function):
         dx = torch.empty_like(x)
         # Without an activation, what comes back to the added tensor is dy itself.
         d_added = torch.empty_like(dy) if shown is not None else dy
-        many = x.numel() // x.shape[1] > MANY
-        rows = Rows.of(x, ROWS, COLUMNS) if many else Rows.of(x, PIXELS, CHANNELS)
+        rows = Rows.of(x, TILE if x.numel() > MANY * x.shape[1] else SMALL_TILE)
         shares, blocks = rows.programs(PROGRAMS)
         parts = torch.empty(2, shares * (rows.columns // x.shape[1]), x.shape[1], device=x.device)
         _norm_activation_gradient[shares, blocks](
@@ -462,13 +464,13 @@ class Rows(NamedTuple):
     tile: tuple[int, int]
 
     @staticmethod
-    def of(x: Tensor, rows: int, columns: int) -> "Rows":
+    def of(x: Tensor, tile: tuple[int, int]) -> "Rows":
         """Return the rows for tiles of this size."""
         channels = x.shape[1]
         pixels, together = x.numel() // channels, 1
-        while together * channels % columns and pixels % (2 * together) == 0:
+        while together * channels % tile[1] and pixels % (2 * together) == 0:
             together *= 2
-        return Rows(pixels // together, together * channels, (rows, columns))
+        return Rows(pixels // together, together * channels, tile)
 
     def programs(self, most: int) -> tuple[int, int]:
         """Return the programs: shares of the rows, and blocks of the columns."""
