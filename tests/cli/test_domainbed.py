@@ -358,6 +358,11 @@ def test_commands_that_need_models_refuse_its_folders(tmp_path: Path, capsys: Ou
     for command in ("status", "soup"):
         assert main([command, "sweep"]) == 2
         assert capsys.readouterr().err == told
+    (tmp_path / "home").mkdir()
+    (tmp_path / "sweep").rename(tmp_path / "home" / "sweep")
+    assert main(["status", "home"]) == 2  # any folder: it may be too large to be searched
+    assert "is not the folder of a sweep or a fit" in capsys.readouterr().err
+    (tmp_path / "home" / "sweep").rename(tmp_path / "sweep")
     assert main(["report", "sweep", "--rule", "training-domain", "--format", "json"]) == 0
     assert "vrex" in capsys.readouterr().out
     write_run(tmp_path / "sweep", make_run("pacs", "erm", ("photo",), 0, 0))

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..catalogue import title_of
 from ..report.screen import open_console, plain, print_json
+from ..results.domainbed import RESULTS
 from ..results.index import PLAN
 from ..results.records import CARD, FIT_SETUP, failure_of
 from ..runs.machine import installed_hardware
@@ -47,7 +48,7 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     require(*([] if options.json else ["rich"]))
-    if not (options.out / PLAN).exists():
+    if not (options.out / PLAN).exists() and _looks_like_domainbed(options.out):
         refuse_domainbed(options.out)
     plan = read_plan(options.out)
     runs = without_stale(options.out, plan)
@@ -58,6 +59,14 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     show_status(options.out, runs, plan)
     return 0
+
+
+def _looks_like_domainbed(out: Path) -> bool:
+    """Return whether there are DomainBed's results here or in a folder of this one.
+
+    Not further below: this can be any folder, as large as a whole disk.
+    """
+    return any(any(out.glob(name)) for name in (RESULTS, f"*/{RESULTS}"))
 
 
 def show_status(out: Path, runs: Sequence[Run], plan: Sequence[Run] | None = None) -> None:
