@@ -1,9 +1,9 @@
 """Kernels for a GPU: a captured update of large networks with them and without, side by side.
 
 A training step of ERM with the paper's augmentation, on random images of PACS' size. The kernels of
-``shoal.networks.gpu_kernels`` and ``shoal.training.augmentation_kernels`` are switched off for the
-comparison, so that the same layers and operations of torch run instead. The first update of each
-kind includes everything that has to be loaded, compiled and captured.
+networks, augmentation and random draws are switched off for the comparison, so that the same layers
+and operations of torch run instead. The first update of each kind includes everything that has to
+be loaded, compiled and captured.
 """
 
 import gc
@@ -20,8 +20,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+from shoal import random_kernels
 from shoal.algorithms import find
 from shoal.algorithms.hparams import defaults
+from shoal.catalogue import StepKind
 from shoal.datasets import DomainDataset, load_dataset
 from shoal.datasets.cache import ImageCache, build
 from shoal.networks import gpu_kernels
@@ -29,11 +31,14 @@ from shoal.runs.machine import Machine
 from shoal.runs.prepare import evaluation_of_run, prepare
 from shoal.runs.run import Protocol, Run
 from shoal.training import augmentation_kernels
-from shoal.training.step import Step
+from shoal.training.placement import RunData
+from shoal.training.step import Step, Update
 
 from .recording import options, write
 
 NETWORKS = ("efficientnet-lite0", "resnet50")
+KERNELS: tuple[Any, ...] = (gpu_kernels, augmentation_kernels, random_kernels)
+STEP: StepKind = "graph"
 TEST = "d"
 SIDE = 227  # as PACS has them
 BLOCKS, UPDATES = 5, 40
@@ -60,6 +65,27 @@ def random_images() -> Iterator[tuple[DomainDataset, ImageCache]]:
         yield dataset, build(dataset, Path(scratch) / "cache")
 
 
+def prepare_run(
+    dataset: DomainDataset,
+    cache: ImageCache,
+    network: str,
+    precision: str,
+    device: torch.device,
+    algorithm: str = "erm",
+) -> tuple[RunData, Update]:
+    """Return the data of a run, and its method, before the first update."""
+    method = find(algorithm)
+    run = Run(
+        dataset=dataset.name,
+        fingerprint="",
+        algorithm=algorithm,
+        test_domains=(TEST,),
+        hparams=asdict(defaults(method.Hparams, "large")),
+        protocol=Protocol(network=network, precision=precision),
+    )
+    return prepare(run, method, dataset, cache, Machine(device=device, step=STEP))
+
+
 def measure(
     dataset: DomainDataset,
     cache: ImageCache,
@@ -72,20 +98,10 @@ def measure(
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    method = find(algorithm)
-    run = Run(
-        dataset=dataset.name,
-        fingerprint="",
-        algorithm=algorithm,
-        test_domains=(TEST,),
-        hparams=asdict(defaults(method.Hparams, "large")),
-        protocol=Protocol(network=network, precision=precision),
-    )
-    machine = Machine(device=device, step="graph")
     begin = time.perf_counter()
-    placed, update = prepare(run, method, dataset, cache, machine)
-    evaluate = evaluation_of_run(update, placed.parts, machine.step)
-    step = Step(update, machine.step)
+    placed, update = prepare_run(dataset, cache, network, precision, device, algorithm)
+    evaluate = evaluation_of_run(update, placed.parts, STEP)
+    step = Step(update, STEP)
     evaluate.warm_up()
     step(0)
     step.wait()
@@ -116,11 +132,13 @@ def main() -> None:
         for network in asked.networks:
             found: dict[str, Any] = {}
             for name in ("with", "without"):
-                kept = gpu_kernels.triton, augmentation_kernels.triton
+                kept = [module.triton for module in KERNELS]
                 if name == "without":
-                    gpu_kernels.triton = augmentation_kernels.triton = None
+                    for module in KERNELS:
+                        module.triton = None
                 found[name] = measure(dataset, cache, network, asked.precision, device)
-                gpu_kernels.triton, augmentation_kernels.triton = kept
+                for module, its in zip(KERNELS, kept, strict=True):
+                    module.triton = its
                 print(network, name, found[name], flush=True)
             ratio = found["without"]["update_ms"] / found["with"]["update_ms"]
             rows.append({"network": network, "faster": round(ratio, 2), **found})

@@ -8,42 +8,27 @@ processes in turns.
 import multiprocessing
 import subprocess
 import time
-from collections.abc import MutableSequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
 
-from shoal.algorithms import find
-from shoal.algorithms.hparams import defaults
-from shoal.runs.machine import Machine
-from shoal.runs.prepare import prepare
-from shoal.runs.run import Protocol, Run
 from shoal.training.step import Step
 
-from .kernels import TEST, random_images
+from .kernels import STEP, prepare_run, random_images
 from .recording import options, write
 
+NETWORK, PRECISION = "efficientnet-lite0", "bf16"
 UPDATES = 160
 # Seconds until a process that is ready gives up on one that failed.
 WAIT = 120
 
 
-def train(number: int, barrier: Any, times: MutableSequence[float]) -> None:
+def train(number: int, barrier: Any, times: Any) -> None:
     """Write the seconds of the updates, made while all other processes make theirs."""
-    method = find("erm")
+    device = torch.device("cuda")
     with random_images() as (dataset, cache):
-        run = Run(
-            dataset=dataset.name,
-            fingerprint="",
-            algorithm="erm",
-            test_domains=(TEST,),
-            hparams=asdict(defaults(method.Hparams, "large")),
-            protocol=Protocol(network="efficientnet-lite0", precision="bf16"),
-        )
-        machine = Machine(device=torch.device("cuda"), step="graph")
-        _, update = prepare(run, method, dataset, cache, machine)
-        step = Step(update, machine.step)
+        _, update = prepare_run(dataset, cache, NETWORK, PRECISION, device)
+        step = Step(update, STEP)
         step(0)
         step.wait()
         barrier.wait(timeout=WAIT)
@@ -57,7 +42,8 @@ def train(number: int, barrier: Any, times: MutableSequence[float]) -> None:
 def measure(processes: int) -> dict[str, Any]:
     """Return the time of an update over all processes, and of each process."""
     context = multiprocessing.get_context("spawn")
-    barrier, times = context.Barrier(processes), context.Array("d", processes)
+    barrier = context.Barrier(processes)
+    times: Any = context.Array("d", processes)
     workers = [
         context.Process(target=train, args=(number, barrier, times)) for number in range(processes)
     ]
@@ -99,8 +85,8 @@ def main() -> None:
         rows.append(measure(number))
         print(rows[-1], flush=True)
     numbers = {
-        "network": "efficientnet-lite0",
-        "precision": "bf16",
+        "network": NETWORK,
+        "precision": PRECISION,
         "images": 96,
         "multi_process_service": service_runs(),
         "rows": rows,
